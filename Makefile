@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target works from a fresh clone: it makes .venv and installs what is needed, once.
+
+PYTHON ?= python3
+TORCH ?= torch==2.11.0
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_ROOT_USER_ACTION := ignore
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint gpu clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(STAMP) ## make .venv and install the package with its test tools
+
+# Depends on pyproject.toml, so a new dependency is installed at the next `make`. A .venv without
+# pip is one whose making was interrupted: making it again completes it.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, found {v[0]}.{v[1]}: set PYTHON=python3.12")'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): the first time takes some minutes"
+	@$(BIN)/python -m pip install -qq $(TORCH) -e '.[test]'
+	@touch $@
+
+demo: $(STAMP) ## two transformer blocks through the fuser, forward and backward
+	@$(BIN)/python -m thunder_fuser demo
+
+lint: $(STAMP) ## ruff, mypy and the import floors
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test: lint ## lint, then all tests that need no GPU
+	@$(BIN)/python -m pytest -n $(JOBS) -q tests
+
+gpu: $(STAMP) ## the checks and timings that need a CUDA device
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash benchmarks/gpu_check.sh
+
+clean: ## remove .venv and what the tools left
+	@rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

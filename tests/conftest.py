@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: the `golden` fixture, which compares a text with a file under golden/."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+
+# A golden file may be Python and called test_something.py; it is data.
+collect_ignore = ["golden"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the texts under tests/golden instead of comparing with them",
+    )
+
+
+class Golden:
+    """`golden(text)` fails unless tests/golden/<test file>/<test name>.txt holds exactly `text`.
+
+    `ext` is the file's ending ("py", "cu"); `part` tells several texts of one test apart.
+    """
+
+    def __init__(self, stem: Path, update: bool) -> None:
+        self.stem, self.update = stem, update
+        self.used: set[Path] = set()
+
+    def __call__(self, text: str, ext: str = "txt", part: str = "") -> None:
+        __tracebackhide__ = True
+        path = self._path(ext, part)
+        if self.update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        elif not path.is_file():
+            pytest.fail(
+                f"no golden file {_shown(path)}; {_ADVICE}; the text was:\n{text}", pytrace=False
+            )
+        elif (expected := path.read_text(encoding="utf-8")) != text:
+            pytest.fail(
+                f"{_shown(path)} differs; {_ADVICE}:\n{_diff(expected, text)}", pytrace=False
+            )
+
+    def _path(self, ext: str, part: str) -> Path:
+        name = f"{self.stem.name}.{part}.{ext}" if part else f"{self.stem.name}.{ext}"
+        path = self.stem.with_name(name)
+        # A second text would overwrite the first under --update-golden and fail ever after.
+        assert path not in self.used, f"{_shown(path)} is compared twice in one test: pass part="
+        self.used.add(path)
+        return path
+
+
+_ADVICE = "if the new text is right, run pytest with --update-golden and read the diff"
+
+
+def _shown(path: Path) -> str:
+    return path.relative_to(TESTS.parent).as_posix()
+
+
+def _diff(expected: str, text: str) -> str:
+    before, after = (t.splitlines(keepends=True) for t in (expected, text))
+    lines = difflib.unified_diff(before, after, "golden", "now")
+    return "".join(line if line.endswith("\n") else line + "  <no newline>\n" for line in lines)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares texts with this test's files under tests/golden."""
+    folder = TESTS / "golden" / request.path.relative_to(TESTS).with_suffix("")
+    owner = f"{request.cls.__name__}." if request.cls else ""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", owner + request.node.name).strip("-")
+    return Golden(folder / name, request.config.getoption("--update-golden"))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel's text -> the device functions it calls, as text to paste in front of it.
+
+Each fragment is a small file that starts with the names it provides and the fragments it needs:
+
+    // provides: maximum minimum
+    // needs: device
+
+`common/` serves both dialects. A name in both `cuda/` and `cpu/` is one thing with two bodies;
+those of `cuda/` that only the hardware has are switched off by THUNDER_FUSER_EMULATOR, and the
+emulator brings its own. Nothing is included, so NVRTC reads some hundred lines and no header.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from thunder_fuser.codegen.prelude import libm
+
+_COMMENT = re.compile(r"//[^\n]*")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One file of the prelude."""
+
+    name: str
+    provides: tuple[str, ...]
+    needs: tuple[str, ...]
+    text: str
+
+
+def select(kernel_text: str, dialect: Literal["cuda", "cpu"]) -> str:
+    """The fragments whose names occur in the kernel, each after those it needs.
+
+    >>> print(select("x = maximum(a, b);", "cpu"))
+    #define DEVICE inline __attribute__((always_inline))
+    // A NaN on either side is the result.
+    template <typename T> DEVICE T maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
+    template <typename T> DEVICE T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+    <BLANKLINE>
+    """
+    body = "".join(fragment(dialect, name).text for name in _closure(kernel_text, dialect))
+    if dialect == "cuda":  # the C math functions are built in
+        return body
+    return libm.declarations(identifiers(body + kernel_text), vectors=True) + body
+
+
+def identifiers(text: str) -> set[str]:
+    """Every identifier of a C text, comments left out."""
+    return set(_IDENTIFIER.findall(_COMMENT.sub("", text)))
+
+
+def fragment(dialect: str, name: str) -> Fragment:
+    """A fragment by its name."""
+    return _fragments(dialect)[name]
+
+
+def _closure(kernel_text: str, dialect: str) -> list[str]:
+    """Names of the fragments to paste, in an order that depends on their names alone."""
+    used = identifiers(kernel_text)
+    order: dict[str, None] = {}
+
+    def add(name: str) -> None:
+        for needed in fragment(dialect, name).needs:
+            add(needed)
+        order.setdefault(name)
+
+    for name, candidate in _fragments(dialect).items():
+        if not used.isdisjoint(candidate.provides):
+            add(name)
+    return list(order)
+
+
+@cache
+def _fragments(dialect: str) -> dict[str, Fragment]:
+    """All fragments of a dialect by name, sorted."""
+    root = files(__name__)
+    found = [
+        _parse(entry.name.removesuffix(".h"), entry.read_text(encoding="utf-8"))
+        for folder in ("common", dialect)
+        for entry in root.joinpath(folder).iterdir()
+        if entry.name.endswith(".h")
+    ]
+    return {part.name: part for part in sorted(found, key=lambda part: part.name)}
+
+
+def _parse(name: str, text: str) -> Fragment:
+    provides, needs, body = text.split("\n", 2)
+    return Fragment(
+        name,
+        tuple(provides.removeprefix("// provides:").split()),
+        tuple(needs.removeprefix("// needs:").split()),
+        body,
+    )

@@ -1,0 +1,17 @@
+// provides: relu sign reciprocal frac lerp_ clamp_ threshold_
+// needs: device minmax
+template <typename T> DEVICE T relu(T x) { return maximum(x, T(0)); }
+template <typename T> DEVICE T sign(T x) { return static_cast<T>((x > T(0)) - (x < T(0))); }
+template <typename T> DEVICE T reciprocal(T x) { return T(1) / x; }
+DEVICE float frac(float x) { return x - truncf(x); }
+DEVICE double frac(double x) { return x - trunc(x); }
+// From the nearer end, so that weight 1 gives the end itself.
+template <typename T> DEVICE T lerp_(T start, T end, T weight) {
+  const T distance = end - start;
+  const bool near_start = weight < T(0.5) && weight > T(-0.5);
+  return near_start ? start + weight * distance : end - distance * (T(1) - weight);
+}
+template <typename T> DEVICE T clamp_(T x, T low, T high) {
+  return minimum(maximum(x, low), high);
+}
+template <typename T> DEVICE T threshold_(T x, T limit, T value) { return x <= limit ? value : x; }

@@ -1,0 +1,3 @@
+// provides: DEVICE
+// needs:
+#define DEVICE inline __attribute__((always_inline))

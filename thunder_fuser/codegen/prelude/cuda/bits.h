@@ -1,0 +1,8 @@
+// provides: float_bits double_bits
+// needs: device
+#ifndef THUNDER_FUSER_EMULATOR
+DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
+DEVICE unsigned long long double_bits(double value) {
+  return static_cast<unsigned long long>(__double_as_longlong(value));
+}
+#endif

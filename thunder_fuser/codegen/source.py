@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the code printers hand to a runtime: a kernel's whole text and how to launch it.
+
+A `KernelSource` is plain data, so it can be hashed, stored on disk and compiled on another machine.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ParamKind = Literal["input", "output", "scalar"]
+Dialect = Literal["cuda", "cpu"]
+
+SCALAR_CTYPES: dict[str, type[Any]] = {
+    "double": ctypes.c_double,
+    "float": ctypes.c_float,
+    "i64": ctypes.c_int64,
+    "i32": ctypes.c_int32,
+    "i16": ctypes.c_int16,
+    "i8": ctypes.c_int8,
+    "u8": ctypes.c_uint8,
+    "bool": ctypes.c_bool,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One kernel parameter: a pointer to elements of `ctype`, or a scalar of it."""
+
+    name: str
+    ctype: str
+    kind: ParamKind
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether the parameter is an address (of an input or an output tensor)."""
+        return self.kind != "scalar"
+
+    @property
+    def argument_type(self) -> type[Any]:
+        """The ctypes type of the argument in a call."""
+        return ctypes.c_void_p if self.is_pointer else SCALAR_CTYPES[self.ctype]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A self-contained kernel: prelude and function in `text`, parameters in call order."""
+
+    name: str
+    dialect: Dialect
+    text: str
+    params: tuple[Param, ...]
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: tuple[int, int, int] = (1, 1, 1)
+    smem_bytes: int = 0

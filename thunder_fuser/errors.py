@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error a user can meet, each a class that says which kind of thing went wrong.
+
+A message names the thing, what was expected, what came, where, and what to do:
+
+>>> str(DefinitionError("T0", expected="rank 2", got="rank 3", do="pass a matrix"))
+'T0: expected rank 2, got rank 3. To fix it: pass a matrix.'
+"""
+
+from __future__ import annotations
+
+
+class FuserError(Exception):
+    """The base of all errors raised by thunder_fuser."""
+
+    def __init__(
+        self, thing: str, *, expected: str = "", got: str = "", where: str = "", do: str = ""
+    ) -> None:
+        self.thing = thing
+        facts = [f"expected {expected}"] * bool(expected) + [f"got {got}"] * bool(got)
+        text = f"{thing}: {', '.join(facts)}" if facts else thing
+        text += f" (at {where})" * bool(where)
+        text += f". To fix it: {do}." * bool(do)
+        super().__init__(text)
+
+
+class DefinitionError(FuserError, ValueError):
+    """A fusion definition that has no meaning: bad operand, axis, shape, or no output."""
+
+
+class DtypeError(DefinitionError, TypeError):
+    """A dtype that the fuser, or this op, does not take."""
+
+
+class StrideOrderError(DefinitionError):
+    """A stride order that is not a permutation of its axes."""
+
+
+class AliasError(DefinitionError):
+    """Outputs written into the same input, or an alias whose shape or dtype differs."""
+
+
+class InputError(FuserError, ValueError):
+    """Arguments of a call that do not match the definition: number, rank, size, dtype, device."""
+
+
+class OptionError(FuserError, ValueError):
+    """An option that does not exist, or a value of the wrong type."""
+
+
+class TargetError(FuserError, ValueError):
+    """A target that does not exist, or that this machine cannot run."""
+
+
+class ScheduleError(FuserError):
+    """A transform applied to an axis that is not there, or no scheduler accepts an operation."""
+
+
+class VerifyError(FuserError):
+    """A Fusion or a schedule that breaks a rule of the IR: a bug in a pass."""
+
+
+class CompileError(FuserError):
+    """The compiler (NVRTC or the system's) refused a generated kernel."""
+
+
+class ToolchainError(FuserError):
+    """A compiler or a library is not on this machine."""
+
+
+class LaunchError(FuserError):
+    """The driver refused to launch a kernel."""
+
+
+class EmulatorError(FuserError):
+    """The emulator saw a kernel break a rule: bounds, alignment, initialisation, barriers, races."""
+
+
+class UnsupportedVersionError(FuserError, ImportError):
+    """torch or Thunder is of a version that this package cannot use."""

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definition -> Fusion: types, shapes and axes of every value, implicit casts made explicit.
+
+    T2 = add(T0: bf16[i0], T1: f32[i0])
+->  T2 = cast(T0, Float); T3 = add(T2, T1)
+
+Defining what was already defined changes nothing, so a Fusion's own records define that Fusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
+from thunder_fuser.ir import layout, shapes
+from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
+from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
+from thunder_fuser.ir.fusion import (
+    AttrValue,
+    Definition,
+    Fusion,
+    Literal,
+    Operand,
+    OpRecord,
+    TensorView,
+    names_of,
+    rename,
+)
+from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
+
+
+def define(definition: Definition, *, check: bool = True) -> Fusion:
+    """The typed Fusion of a definition; DefinitionError where it has no meaning.
+
+    With check=False a definition may still lack outputs (it is being recorded).
+    """
+    definer = _Definer()
+    for record in definition:
+        definer.add(record)
+    if check:
+        _check_outputs(definer)
+    return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
+
+
+def infer_ranks(definition: Definition) -> dict[str, int]:
+    """The rank of each value of an unfinished definition, by its recorded name."""
+    definer = _Definer()
+    for record in definition:
+        definer.add(record)
+    return {old: len(definer.tensors[new].shape) for old, new in definer.renamed.items()}
+
+
+class _Definer:
+    """Walks the records once. `renamed` maps recorded names to the Fusion's own."""
+
+    def __init__(self) -> None:
+        self.records: list[OpRecord] = []
+        self.tensors: dict[str, TensorView] = {}
+        self.renamed: dict[str, str] = {}
+        self.integers: dict[str, Scalar] = {}
+        self.shape_scalars: set[str] = set()
+        self._casts: dict[tuple[str, DataType], str] = {}
+        self._axes = 0
+
+    def add(self, record: OpRecord) -> None:
+        """Types one record and appends it, preceded by the casts and broadcasts it implies."""
+        for operand in names_of(record):
+            self._check_known(operand, record)
+        record = rename(record, self.renamed)
+        if record.op == "add_output":
+            self._add_output(record)
+        elif record.op == "define_tensor":
+            self._emit(record, self._input_tensor(record))
+        elif record.op == "define_scalar":
+            self._emit(record, self._scalar(record.attr("dtype")))  # type: ignore[arg-type]
+        elif record.op in OPS:
+            self._op(record)
+        else:
+            raise DefinitionError(f"record {record.op}", expected="an op of the table")
+
+    def _check_known(self, name: str, record: OpRecord) -> None:
+        if name not in self.renamed:
+            known = ", ".join(self.renamed) or "nothing"
+            raise DefinitionError(
+                f"{record.op}: {name}", expected=f"a defined value ({known})", got=name
+            )
+
+    def _emit(self, record: OpRecord, view: TensorView) -> str:
+        """Appends a record under the next free name."""
+        letter = "S" if record.op in ("define_scalar", "size") else "T"
+        name = f"{letter}{len(self.tensors)}"
+        if record.outputs:
+            self.renamed[record.outputs[0]] = name
+        self.records.append(replace(record, outputs=(name,)))
+        self.tensors[name] = replace(view, name=name)
+        self._note_integer(name, self.records[-1])
+        return name
+
+    def fresh(self, extent: Scalar) -> IterDomain:
+        """A new axis: a broadcast if its size is 1."""
+        self._axes += 1
+        kind = IterType.BROADCAST if extent is const(1) else IterType.ITERATION
+        return IterDomain(f"{kind.value}{self._axes - 1}", extent, kind)
+
+    def sizes(self, value: AttrValue) -> tuple[Scalar, ...]:
+        """A shape attribute as Scalars: numbers, or names of integer scalars."""
+        if not isinstance(value, tuple):
+            raise DefinitionError("shape", expected="a list of sizes", got=repr(value))
+        return tuple(self._size(entry) for entry in value)
+
+    def _size(self, entry: AttrValue) -> Scalar:
+        if isinstance(entry, int):
+            return const(entry)
+        name = str(entry)
+        if name not in self.integers:
+            raise DefinitionError(
+                f"size {entry}", expected="an integer, or a scalar made of sizes and arguments"
+            )
+        self.shape_scalars |= self.integers[name].symbols
+        return self.integers[name]
+
+    def _note_integer(self, name: str, record: OpRecord) -> None:
+        """Integer scalars that shapes may use: arguments, sizes, and sums and products of them."""
+        view = self.tensors[name]
+        if not view.is_scalar or view.dtype is not DataType.Int:
+            return
+        if record.op == "define_scalar":
+            self.integers[name] = symbol(name, lo=0)
+        elif record.op == "size":
+            source = self.tensors[names_of(record)[0]]
+            dim = shapes.normalise_axis(record.attr("dim"), len(source.shape), "size")
+            self.integers[name] = source.shape[dim]
+        elif record.op in _INTEGER_OPS and all(self._is_integer(o) for o in record.inputs):
+            left, right = (self._integer(o) for o in record.inputs)
+            self.integers[name] = _INTEGER_OPS[record.op](left, right)
+
+    def _is_integer(self, operand: Operand) -> bool:
+        return isinstance(operand, Literal) or operand in self.integers
+
+    def _integer(self, operand: Operand) -> Scalar:
+        return wrap(int(operand.value)) if isinstance(operand, Literal) else self.integers[operand]
+
+    # ---- inputs and outputs
+
+    def _input_tensor(self, record: OpRecord) -> TensorView:
+        shape: tuple[int, ...] = record.attr("shape")  # type: ignore[assignment]
+        order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
+        axes = tuple(self._input_axis(size) for size in shape)
+        domain = TensorDomain.of(axes).with_allocation(
+            layout.allocation_of(order), record.attr("contiguity")  # type: ignore[arg-type]
+        )
+        dtype: DataType = record.attr("dtype")  # type: ignore[assignment]
+        return TensorView("", dtype, domain, is_cpu=bool(record.attr("is_cpu")))
+
+    def _input_axis(self, size: int) -> IterDomain:
+        if size >= 0:
+            return self.fresh(const(size))
+        return self.fresh(symbol(f"i{self._axes}", lo=0))
+
+    def _scalar(self, dtype: DataType) -> TensorView:
+        return TensorView("", dtype, TensorDomain.of(()), is_scalar=True)
+
+    def _add_output(self, record: OpRecord) -> None:
+        name = names_of(record)[0]
+        view = self.tensors[name]
+        order = record.attr("stride_order")
+        if order is not None:
+            layout.check_stride_order(order, len(view.shape))  # type: ignore[arg-type]
+        alias = record.attr("alias")
+        if alias is not None:
+            self._check_alias(view, self.tensors[str(alias)])
+        self.records.append(record)
+
+    def _check_alias(self, view: TensorView, target: TensorView) -> None:
+        taken = [r.attr("alias") for r in self.records if r.op == "add_output"]
+        if target.name in taken:
+            raise AliasError(
+                f"output {view.name}", expected="one output an aliased input",
+                got=f"a second one into {target.name}",
+            )
+        if target.name not in [r.outputs[0] for r in self.records if r.op == "define_tensor"]:
+            raise AliasError(f"output {view.name}", expected="an input to alias", got=target.name)
+        if view.dtype is not target.dtype or len(view.shape) != len(target.shape):
+            raise AliasError(
+                f"output {view.name}", expected=f"the dtype and rank of {target}", got=str(view),
+                do="cast the result before add_output",
+            )
+
+    # ---- ops
+
+    def _op(self, record: OpRecord) -> None:
+        kind = record.row.kind
+        if kind is OpKind.POINTWISE:
+            self._pointwise(record)
+        elif kind is OpKind.REDUCTION:
+            self._reduction(record)
+        elif kind is OpKind.SCALAR:
+            self._emit(_with_attr(record, "dtype", None), self._scalar(DataType.Int))
+        elif kind is OpKind.FACTORY:
+            self._factory(record)
+        elif kind is OpKind.EXTERNAL:
+            self._emit(record, self._external(record))
+        else:
+            self._movement(record)
+
+    def _pointwise(self, record: OpRecord) -> None:
+        operands = [self._as_view(o) for o in record.inputs]
+        compute, result = _types(record, operands)
+        self._check_row(record, compute)
+        inputs = [
+            self._cast(o, view, dtype)
+            for o, view, dtype in zip(record.inputs, operands, compute, strict=True)
+        ]
+        record = replace(record, inputs=tuple(self._ranked(inputs)))
+        views = [self.tensors[o] for o in record.inputs if isinstance(o, str)]
+        domains = [view.domain.no_reductions for view in views if view.shape]
+        axes = shapes.pointwise(domains, record.op) if domains else ()
+        scalar = not axes and all(view.is_scalar for view in views)
+        self._emit(record, TensorView("", result, TensorDomain.of(axes), is_scalar=scalar))
+
+    def _as_view(self, operand: Operand) -> TensorView:
+        if isinstance(operand, Literal):
+            return self._scalar(of_number(operand.value))
+        return self.tensors[operand]
+
+    def _check_row(self, record: OpRecord, compute: Sequence[DataType]) -> None:
+        row = record.row
+        if row.rule is DtypeRule.INTEGER and any(d.is_float for d in compute):
+            raise DtypeError(
+                f"ops.{row.name}", expected="integers or bools", got=compute[0].name
+            )
+
+    def _cast(self, operand: Operand, view: TensorView, dtype: DataType) -> Operand:
+        """The operand in the type the op computes in; a literal is converted by the printer."""
+        if isinstance(operand, Literal) or view.dtype is dtype:
+            return operand
+        if (operand, dtype) not in self._casts:
+            record = OpRecord("cast", (operand,), (), (("dtype", dtype),))
+            view = replace(view, dtype=dtype, domain=_fresh_domain(view), is_cpu=False)
+            self._casts[operand, dtype] = self._emit(record, view)
+        return self._casts[operand, dtype]
+
+    def _ranked(self, inputs: list[Operand]) -> list[Operand]:
+        """Operands of lower rank get broadcast axes in front, as torch does."""
+        ranks = [len(self.tensors[o].shape) for o in inputs if isinstance(o, str)]
+        rank = max(ranks, default=0)
+        return [self._raised(o, rank) for o in inputs]
+
+    def _raised(self, operand: Operand, rank: int) -> Operand:
+        if isinstance(operand, Literal) or len(self.tensors[operand].shape) in (0, rank):
+            return operand
+        view = self.tensors[operand]
+        flags = (True,) * (rank - len(view.shape)) + (False,) * len(view.shape)
+        record = OpRecord("broadcast", (operand,), (), (("is_broadcast_dim", flags),))
+        return self._emit(record, self._moved(record, [view]))
+
+    def _reduction(self, record: OpRecord) -> None:
+        (name,) = names_of(record)
+        view = self.tensors[name]
+        rank = len(view.shape)
+        dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
+        wanted = record.attr("dtype")
+        natural = view.dtype.accumulate if record.row.rule is DtypeRule.ACCUMULATE else view.dtype
+        dtype = wanted if isinstance(wanted, DataType) else natural
+        compute = dtype.compute
+        source = str(self._cast(name, view, compute))
+        attrs = (("dims", dims), ("keepdim", bool(record.attr("keepdim"))))
+        last = record.outputs
+        record = OpRecord(record.op, (source,), last, attrs)
+        axes = shapes.reduction(self.tensors[source].domain.no_reductions, record, self.fresh)
+        out = self._emit(record, TensorView("", compute, TensorDomain.of(axes)))
+        if compute is not dtype:
+            self.renamed[last[0]] = str(self._cast(out, self.tensors[out], dtype))
+
+    def _movement(self, record: OpRecord) -> None:
+        views = [self._as_view(o) for o in record.inputs]
+        if record.op == "cat":
+            dtype = promote(*(view.dtype for view in views))
+            inputs = [self._cast(o, v, dtype) for o, v in zip(record.inputs, views, strict=True)]
+            record = replace(record, inputs=tuple(inputs))
+            views = [self._as_view(o) for o in inputs]
+        self._emit(record, self._moved(record, views))
+
+    def _moved(self, record: OpRecord, views: list[TensorView]) -> TensorView:
+        domains = [view.domain.no_reductions for view in views]
+        axes = shapes.movement(domains, record, self.sizes, self.fresh)
+        scalar = record.op == "set" and views[0].is_scalar
+        domain = TensorDomain.of(axes)
+        if record.op == "stride_order":
+            order = layout.check_stride_order(record.attr("stride_order"), len(axes))  # type: ignore[arg-type]
+            allocation = layout.allocation_of(order)
+            contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
+            domain = domain.with_allocation(allocation, contiguity)
+        return TensorView("", views[0].dtype, domain, is_scalar=scalar)
+
+    def _factory(self, record: OpRecord) -> None:
+        if record.op == "iota":
+            (extent,) = self.sizes((record.attr("length"),))
+            dtype = record.attr("dtype") or DataType.Int
+            record = _with_attr(record, "dtype", dtype)
+            axes: Domain = (self.fresh(extent),)
+        else:
+            dtype = record.attr("dtype")
+            axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
+        if not isinstance(dtype, DataType):
+            raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
+        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
+
+    def _external(self, record: OpRecord) -> TensorView:
+        views = [self._as_view(o) for o in record.inputs]
+        if len({view.dtype for view in views}) != 1:
+            raise DtypeError(
+                record.op, expected="one dtype", got=", ".join(v.dtype.name for v in views)
+            )
+        axes = _matmul_axes(record, [view.domain.no_reductions for view in views])
+        return TensorView("", views[0].dtype, TensorDomain.of(tuple(map(self.fresh, axes))))
+
+
+_INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a // b,
+}
+
+
+def _with_attr(record: OpRecord, key: str, value: AttrValue) -> OpRecord:
+    rest = tuple(item for item in record.attrs if item[0] != key)
+    return replace(record, attrs=rest if value is None else (*rest, (key, value)))
+
+
+def _fresh_domain(view: TensorView) -> TensorDomain:
+    return TensorDomain.of(view.domain.no_reductions)
+
+
+def _common_type(operands: Sequence[TensorView]) -> DataType:
+    """torch's promotion: tensors decide, a scalar only if its category is higher."""
+    tensors = [v.dtype for v in operands if not v.is_scalar]
+    scalars = [v.dtype for v in operands if v.is_scalar]
+    if not tensors:
+        return promote(*scalars)
+    common = promote(*tensors)
+    strongest = max(map(category, scalars), default=0)
+    if strongest <= category(common):
+        return common
+    return DataType.Float if strongest == 2 else DataType.Int
+
+
+def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataType], DataType]:
+    """(the type of each operand, the type of the result) by the row's rule."""
+    rule, count = record.row.rule, len(operands)
+    if rule is DtypeRule.ATTRIBUTE:
+        dtype = record.attr("dtype")
+        if not isinstance(dtype, DataType):
+            raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
+        return [operands[0].dtype], dtype
+    if rule is DtypeRule.PREDICATE:
+        return [operands[0].dtype.compute], DataType.Bool
+    if rule is DtypeRule.LOGICAL:
+        return [DataType.Bool] * count, DataType.Bool
+    if rule is DtypeRule.SELECT:
+        common = _common_type(operands[1:])
+        return [DataType.Bool, common, common], common
+    common = _common_type(operands).compute
+    if rule is DtypeRule.FLOAT and not common.is_float:
+        common = DataType.Float
+    return [common] * count, DataType.Bool if rule is DtypeRule.COMPARE else common
+
+
+def _matmul_axes(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
+    """The extents of torch.matmul's, or torch.nn.functional.linear's, result."""
+    a, b = [[axis.extent for axis in domain] for domain in domains[:2]]
+    if record.op == "linear":
+        return [*a[:-1], *b[:-1]]
+    if len(b) == 1:
+        return a[:-1]
+    lead = [*([None] * (len(b) - len(a))), *a[:-2]] if len(a) > 1 else [None] * (len(b) - 2)
+    other = [*([None] * (len(a) - len(b))), *b[:-2]]
+    batch = [x if x is not None and (y is None or x is not const(1)) else y
+             for x, y in zip(lead, other, strict=True)]
+    return [*(s for s in batch if s is not None), *(a[-2:-1] if len(a) > 1 else ()), b[-1]]
+
+
+def _check_outputs(definer: _Definer) -> None:
+    if not any(record.op == "add_output" for record in definer.records):
+        raise DefinitionError(
+            "the fusion", expected="at least one output", got="none", do="call add_output"
+        )

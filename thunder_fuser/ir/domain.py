@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The axes of a tensor, and the three domains they form.
+
+logical     what the tensor means: one IterDomain a dimension, reductions (r) still listed
+allocation  the logical axes in memory order, outermost first; strides follow from it
+loop        the logical axes after Split, Merge and reorder: how a kernel walks the tensor
+
+An axis made by a transform is named by its path, so names are stable and say where they come from:
+    i1 --split 8--> i1.o, i1.i          i0, i1 --merge--> i0*i1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Union
+
+from thunder_fuser.errors import ScheduleError
+from thunder_fuser.ir.scalar import Scalar, ceil_div, const
+
+
+class IterType(Enum):
+    """What kind of axis this is; the value is the letter in its name."""
+
+    ITERATION = "i"
+    REDUCTION = "r"
+    BROADCAST = "b"
+
+
+class ParallelType(Enum):
+    """What runs an axis: the value is how it prints."""
+
+    SERIAL = "serial"
+    UNROLL = "unroll"
+    VECTORIZE = "vectorize"
+    BIDX = "blockIdx.x"
+    BIDY = "blockIdx.y"
+    TIDX = "threadIdx.x"
+    TIDY = "threadIdx.y"
+
+    @property
+    def is_block(self) -> bool:
+        return self in (ParallelType.BIDX, ParallelType.BIDY)
+
+    @property
+    def is_thread(self) -> bool:
+        return self in (ParallelType.TIDX, ParallelType.TIDY)
+
+
+@dataclass(frozen=True, slots=True)
+class IterDomain:
+    """One axis: its name, extent and kind, and what runs it in a kernel."""
+
+    name: str
+    extent: Scalar
+    kind: IterType = IterType.ITERATION
+    parallel: ParallelType = ParallelType.SERIAL
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.kind is IterType.BROADCAST
+
+    @property
+    def is_reduction(self) -> bool:
+        return self.kind is IterType.REDUCTION
+
+    def __str__(self) -> str:
+        at = "" if self.parallel is ParallelType.SERIAL else f"@{self.parallel.value}"
+        return f"{self.name}{{{self.extent}}}{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """axis -> axis.o, axis.i with axis.i of extent `factor`; the last outer step may be partial."""
+
+    axis: str
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """outer, inner -> outer*inner, of the product of both extents."""
+
+    outer: str
+    inner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder:
+    """The axes in a new order, by name."""
+
+    order: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelize:
+    """axis -> axis, run by `parallel`."""
+
+    axis: str
+    parallel: ParallelType
+
+
+Transform = Union[Split, Merge, Reorder, Parallelize]
+Domain = tuple[IterDomain, ...]
+
+
+def merged_name(outer: str, inner: str) -> str:
+    """The name of a merged axis.
+
+    >>> merged_name("i0", "i1")
+    'i0*i1'
+    """
+    return f"{outer}*{inner}"
+
+
+def apply(domain: Domain, transform: Transform) -> Domain:
+    """One transform on a loop domain.
+
+    [i0{4}, i1{100}] --Split("i1", 8)-->        [i0{4}, i1.o{13}, i1.i{8}]
+    [i0{4}, i1{100}] --Merge("i0", "i1")-->     [i0*i1{400}]
+    """
+    if isinstance(transform, Split):
+        return _split(domain, transform)
+    if isinstance(transform, Merge):
+        return _merge(domain, transform)
+    if isinstance(transform, Reorder):
+        by_name = {axis.name: axis for axis in domain}
+        if by_name.keys() != set(transform.order) or len(transform.order) != len(domain):
+            raise ScheduleError(
+                "reorder", expected=f"each of {', '.join(by_name)}", got=", ".join(transform.order)
+            )
+        return tuple(by_name[name] for name in transform.order)
+    at = position(domain, transform.axis)
+    return _with(domain, at, at, (replace(domain[at], parallel=transform.parallel),))
+
+
+def position(domain: Domain, name: str) -> int:
+    """Where an axis stands in a domain; ScheduleError if it does not."""
+    for at, axis in enumerate(domain):
+        if axis.name == name:
+            return at
+    names = ", ".join(axis.name for axis in domain)
+    raise ScheduleError(f"axis {name}", expected=f"one of {names}", got=name)
+
+
+def _with(domain: Domain, start: int, last: int, new: Domain) -> Domain:
+    return (*domain[:start], *new, *domain[last + 1 :])
+
+
+def _split(domain: Domain, split: Split) -> Domain:
+    at = position(domain, split.axis)
+    axis = domain[at]
+    if split.factor < 1:
+        raise ScheduleError(f"split of {axis.name}", expected="a factor >= 1", got=str(split.factor))
+    outer = IterDomain(axis.name + ".o", ceil_div(axis.extent, split.factor), axis.kind)
+    inner = IterDomain(axis.name + ".i", const(split.factor), axis.kind)
+    return _with(domain, at, at, (outer, inner))
+
+
+def _merge(domain: Domain, merge: Merge) -> Domain:
+    at, next_at = position(domain, merge.outer), position(domain, merge.inner)
+    if next_at != at + 1:
+        raise ScheduleError(
+            f"merge of {merge.outer} and {merge.inner}", expected="neighbours", got=str(domain)
+        )
+    outer, inner = domain[at], domain[next_at]
+    name = merged_name(outer.name, inner.name)
+    joined = IterDomain(name, outer.extent * inner.extent, outer.kind)
+    return _with(domain, at, next_at, (joined,))
+
+
+def index_of(transforms: tuple[Transform, ...], axes: Domain, loops: dict[str, Scalar]) -> dict[
+    str, Scalar
+]:
+    """The index of every axis, from the loop variables, by inverting the transforms.
+
+    [Split("i0", 8)], loops i0.o = a, i0.i = b  ->  i0 = 8*a + b
+    [Merge("i0", "i1")], loop i0*i1 = m         ->  i0 = m // extent(i1), i1 = m % extent(i1)
+    """
+    extents, domain = {axis.name: axis.extent for axis in axes}, axes
+    for transform in transforms:
+        domain = apply(domain, transform)
+        extents.update({axis.name: axis.extent for axis in domain})
+    known = dict(loops)
+    for transform in reversed(transforms):
+        if isinstance(transform, Split):
+            name = transform.axis
+            known[name] = known[name + ".o"] * transform.factor + known[name + ".i"]
+        elif isinstance(transform, Merge):
+            merged = known[merged_name(transform.outer, transform.inner)]
+            known[transform.outer] = merged // extents[transform.inner]
+            known[transform.inner] = merged % extents[transform.inner]
+    return known
+
+
+def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
+    """The transforms of a reference domain, on a tensor that may lack some of its axes.
+
+    An axis the tensor lacks drops out: a merge with a missing side keeps the other side's extent.
+
+    >>> i1 = IterDomain("i1", const(100))
+    >>> [str(a) for a in replay((i1,), (Merge("i0", "i1"), Split("i0*i1", 8)))]
+    ['i0*i1.o{13}', 'i0*i1.i{8}']
+    """
+    for transform in transforms:
+        domain = _replay_one(domain, transform)
+    return domain
+
+
+def _replay_one(domain: Domain, transform: Transform) -> Domain:
+    names = [axis.name for axis in domain]
+    if isinstance(transform, Reorder):
+        kept = tuple(name for name in transform.order if name in names)
+        return apply(domain, Reorder(kept))
+    if isinstance(transform, Merge):
+        both = [n for n in (transform.outer, transform.inner) if n in names]
+        if len(both) == 1:
+            at = position(domain, both[0])
+            name = merged_name(transform.outer, transform.inner)
+            return _with(domain, at, at, (replace(domain[at], name=name),))
+        return apply(domain, transform) if both else domain
+    return apply(domain, transform) if transform.axis in names else domain
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDomain:
+    """The domains of one tensor. `allocation` lists positions of logical axes, outermost first.
+
+    contiguity follows the allocation: True, False, or None for a broadcast (also an expanded one).
+    """
+
+    logical: Domain
+    allocation: tuple[int, ...]
+    contiguity: tuple[bool | None, ...]
+    loop: Domain = ()
+
+    @staticmethod
+    def of(logical: Domain) -> TensorDomain:
+        """Row-major, contiguous, unscheduled."""
+        kept = tuple(axis for axis in logical if not axis.is_reduction)
+        contiguity = tuple(None if axis.is_broadcast else True for axis in kept)
+        return TensorDomain(logical, tuple(range(len(kept))), contiguity, logical)
+
+    @property
+    def no_reductions(self) -> Domain:
+        """The axes a consumer sees."""
+        return tuple(axis for axis in self.logical if not axis.is_reduction)
+
+    def with_loop(self, loop: Domain) -> TensorDomain:
+        return replace(self, loop=loop)
+
+    def with_allocation(
+        self, allocation: tuple[int, ...], contiguity: tuple[bool | None, ...]
+    ) -> TensorDomain:
+        return replace(self, allocation=allocation, contiguity=contiguity)
+
+    def __str__(self) -> str:
+        axes = self.no_reductions
+        logical = ", ".join(str(axis) for axis in self.logical)
+        memory = ", ".join(axes[at].name for at in self.allocation)
+        loop = ", ".join(str(axis) for axis in self.loop)
+        return f"logical[{logical}] allocation[{memory}] loop[{loop}]"

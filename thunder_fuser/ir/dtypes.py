@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The element types of tensors and scalars, and how two of them combine.
+
+`DataType` carries nvFuser's names (`DataType.Float`); `short` is what printed types use (`f32`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from thunder_fuser.errors import DtypeError
+
+
+class DataType(Enum):
+    """An element type: (short name, bytes, kind, rank in promotion)."""
+
+    Bool = ("bool", 1, "bool", 0)
+    UInt8 = ("u8", 1, "int", 1)
+    Int8 = ("i8", 1, "int", 2)
+    Int16 = ("i16", 2, "int", 3)
+    Int32 = ("i32", 4, "int", 4)
+    Int = ("i64", 8, "int", 5)
+    Half = ("f16", 2, "float", 6)
+    BFloat16 = ("bf16", 2, "float", 7)
+    Float = ("f32", 4, "float", 8)
+    Double = ("f64", 8, "float", 9)
+
+    @property
+    def short(self) -> str:
+        return self.value[0]
+
+    @property
+    def bytes(self) -> int:
+        return self.value[1]
+
+    @property
+    def is_float(self) -> bool:
+        return self.value[2] == "float"
+
+    @property
+    def is_int(self) -> bool:
+        return self.value[2] == "int"
+
+    @property
+    def is_half(self) -> bool:
+        """True for the 16-bit floats, which are stored but never computed in."""
+        return self in (DataType.Half, DataType.BFloat16)
+
+    @property
+    def compute(self) -> DataType:
+        """The type arithmetic runs in: `Float` for the 16-bit floats, else itself."""
+        return DataType.Float if self.is_half else self
+
+    @property
+    def accumulate(self) -> DataType:
+        """The type a sum runs in: `Float` for 16-bit floats, `Int` for integers and bools."""
+        return self.compute if self.is_float else DataType.Int
+
+    def __str__(self) -> str:
+        return f"DataType.{self.name}"
+
+    __repr__ = __str__
+
+
+SHORT_NAMES = {dtype.short: dtype for dtype in DataType}
+
+_CATEGORY = {"bool": 0, "int": 1, "float": 2}
+
+
+def category(dtype: DataType) -> int:
+    """0 for bool, 1 for integers, 2 for floats: the order in which torch lets types win."""
+    return _CATEGORY[dtype.value[2]]
+
+
+def promote(*dtypes: DataType) -> DataType:
+    """The common type of tensors, as torch.promote_types gives it.
+
+    >>> promote(DataType.Half, DataType.BFloat16), promote(DataType.Int8, DataType.UInt8)
+    (DataType.Float, DataType.Int16)
+    """
+    if not dtypes:
+        raise DtypeError("promote", expected="at least one dtype", got="none")
+    best = dtypes[0]
+    for dtype in dtypes[1:]:
+        best = _promote_two(best, dtype)
+    return best
+
+
+def _promote_two(a: DataType, b: DataType) -> DataType:
+    pair = {a, b}
+    if pair == {DataType.Half, DataType.BFloat16}:
+        return DataType.Float
+    if pair == {DataType.Int8, DataType.UInt8}:
+        return DataType.Int16
+    return a if a.value[3] >= b.value[3] else b
+
+
+def of_number(value: bool | int | float) -> DataType:
+    """The type of a Python number: Bool, Int or Double."""
+    if isinstance(value, bool):
+        return DataType.Bool
+    return DataType.Int if isinstance(value, int) else DataType.Double

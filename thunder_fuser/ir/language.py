@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvFuser's definition language: Python calls -> OpRecords. Nothing is inferred here.
+
+    fd = Recorder()
+    T0 = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
+    fd.add_output(fd.ops.mul(T0, 2.0))
+    fd.definition    # the tuple of OpRecords
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+from thunder_fuser.errors import DefinitionError, DtypeError
+from thunder_fuser.ir import layout
+from thunder_fuser.ir.build import infer_ranks
+from thunder_fuser.ir.dtypes import DataType, of_number
+from thunder_fuser.ir.fusion import AttrValue, Definition, Literal, Number, Operand, OpRecord
+from thunder_fuser.ir.ops import OPS, Op, OpKind
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an op returns and takes: the name of a tensor or of a scalar."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor(Value):
+    """A tensor of a definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar(Value):
+    """A scalar of a definition, given at the call or computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A scalar known when the fusion is defined."""
+
+    value: Number
+
+
+Operandish = Union[Value, Constant, Number]
+
+
+class Recorder:
+    """Records a definition. `ops` holds one method for each row of the op table."""
+
+    def __init__(self) -> None:
+        self._records: list[OpRecord] = []
+        self._values: set[str] = set()
+        self.ops = Ops(self)
+
+    @property
+    def definition(self) -> Definition:
+        """The calls so far."""
+        return tuple(self._records)
+
+    def record(self, record: OpRecord) -> None:
+        """Appends one call. FusionDefinition overrides it to walk the cache."""
+        self._records.append(record)
+
+    def define_tensor(
+        self,
+        shape: Sequence[int] | None = None,
+        contiguity: Sequence[bool | None] | bool | None = None,
+        dtype: DataType = DataType.Float,
+        is_cpu: bool = False,
+        stride_order: Sequence[int] | None = None,
+        *,
+        sizes: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        static_sizes: bool = False,
+    ) -> Tensor:
+        """An input tensor.
+
+        shape entries: -1 symbolic, 0 empty, 1 broadcast, larger static. contiguity: one of
+        True, False, None (broadcast) an axis, in allocation order, or one bool for all.
+        Or give `sizes` and `strides` of an example.
+        """
+        _check_dtype(dtype)
+        if sizes is not None and strides is not None:
+            contiguity, stride_order = layout.compute_tensor_descriptor(sizes, strides)
+            shape = [size if static_sizes or size == 1 else -1 for size in sizes]
+        if shape is None:
+            raise DefinitionError("define_tensor", expected="shape, or sizes and strides", got="none")
+        rank = len(shape)
+        if is_cpu and rank:
+            raise DefinitionError(
+                "define_tensor", expected="a CPU tensor of rank 0", got=f"rank {rank}"
+            )
+        _check_sizes(shape)
+        order = layout.check_stride_order(
+            range(rank - 1, -1, -1) if stride_order is None else stride_order, rank
+        )
+        attrs = (
+            ("shape", tuple(int(s) for s in shape)),
+            ("contiguity", _contiguity(contiguity, shape, order)),
+            ("dtype", dtype),
+            ("is_cpu", is_cpu),
+            ("stride_order", order),
+        )
+        return self._define("define_tensor", Tensor, attrs)
+
+    def define_scalar(
+        self, value: Number | DataType | None = None, dtype: DataType | None = None
+    ) -> Scalar | Constant:
+        """A scalar argument of the given dtype, or a constant of the given value."""
+        if isinstance(value, DataType):
+            value, dtype = None, value
+        if value is None:
+            _check_dtype(dtype or DataType.Double)
+            return self._define("define_scalar", Scalar, (("dtype", dtype or DataType.Double),))
+        return Constant(_as_kind(value, dtype or of_number(value)))
+
+    def define_vector(self, values: Sequence[Operandish] | int) -> list[Scalar | Constant | Value]:
+        """A list of integers: constants, or `values` integer arguments if it is a number."""
+        if isinstance(values, int):
+            return [self.define_scalar(dtype=DataType.Int) for _ in range(values)]
+        return [v if isinstance(v, (Value, Constant)) else Constant(v) for v in values]
+
+    def add_output(
+        self,
+        output: Value,
+        alias_input: Tensor | None = None,
+        *,
+        stride_order: Sequence[int] | None = None,
+    ) -> None:
+        """Marks a result: returned in this order, or written into `alias_input` instead."""
+        name = self.operand(output, "add_output")
+        if not isinstance(name, str):
+            raise DefinitionError("add_output", expected="a computed value", got=str(output))
+        attrs: list[tuple[str, AttrValue]] = []
+        if stride_order is not None:
+            attrs.append(("stride_order", layout.check_stride_order(stride_order, len(stride_order))))
+        if alias_input is not None:
+            attrs.append(("alias", str(self.operand(alias_input, "add_output"))))
+        self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
+
+    def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Value:
+        """Appends one op and returns its result."""
+        kind = Scalar if OPS[op].kind is OpKind.SCALAR else Tensor
+        items = tuple((key, value) for key, value in attrs.items() if value is not None)
+        return self._define(op, kind, items, inputs)
+
+    def _define(
+        self,
+        op: str,
+        kind: type[Any],
+        attrs: tuple[tuple[str, AttrValue], ...],
+        inputs: tuple[Operand, ...] = (),
+    ) -> Any:
+        letter = "S" if kind is Scalar else "T"
+        name = f"{letter}{len(self._values)}"
+        self._values.add(name)
+        self.record(OpRecord(op, inputs, (name,), attrs))
+        return kind(name)
+
+    def operand(self, value: Any, op: str) -> Operand:
+        """The name or Literal of an argument; DefinitionError if it is not of this definition."""
+        if isinstance(value, Value):
+            if value.name not in self._values:
+                raise DefinitionError(f"{op}: {value.name}", expected="a value of this definition")
+            return value.name
+        if isinstance(value, Constant):
+            return Literal.of(value.value)
+        if isinstance(value, (bool, int, float)):
+            return Literal.of(value)
+        raise DefinitionError(
+            f"{op}", expected="a tensor, a scalar or a number", got=type(value).__name__
+        )
+
+
+class Ops:
+    """fd.ops: every row of the op table, and the composites below."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._fd = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        row = OPS.get(name)
+        if row is None:
+            raise DefinitionError(
+                f"ops.{name}", expected="an op of the table", do="see thunder_fuser.ir.ops.OPS"
+            )
+        return lambda *args, **kwargs: self._call(row, args, kwargs)
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted({*OPS, *super().__dir__()})
+
+    def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+        bound = row.bind(args, kwargs)
+        operands = _operand_names(row)
+        values = [bound.pop(name) for name in operands]
+        if row.arity < 0:
+            values = list(values[0])
+        inputs = tuple(self._fd.operand(v, row.name) for v in values if v is not None)
+        return self._fd.call(row.name, inputs, {k: self._attr(row, v) for k, v in bound.items()})
+
+    def _attr(self, row: Op, value: Any) -> AttrValue:
+        if isinstance(value, (list, tuple)):
+            return tuple(self._attr(row, item) for item in value)
+        if isinstance(value, Constant):
+            return value.value
+        if isinstance(value, Value):
+            return str(self._fd.operand(value, row.name))
+        return value
+
+    # ---- composites: recorded as the rows they are made of
+
+    def shape(self, arg: Tensor) -> list[Value]:
+        """The extents of a tensor, as scalars."""
+        return [self.size(arg, dim) for dim in range(rank_of(self._fd.definition, arg.name))]
+
+    def var_mean(
+        self, arg: Tensor, dims: Sequence[int] | None = None, correction: int = 1,
+        keepdim: bool = False,
+    ) -> tuple[Value, Value]:
+        """(variance, mean) in two passes: sum((x - mean)**2) / max(n - correction, 0)."""
+        axes = list(range(rank_of(self._fd.definition, arg.name))) if dims is None else list(dims)
+        count = self._count(arg, axes)
+        mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
+        centred = self.sub(arg, mean)
+        squares = self.sum(self.mul(centred, centred), axes, keepdim=True)
+        degrees = self.maximum(self.sub(count, float(correction)), 0.0)
+        variance = self.truediv(squares, degrees)
+        if keepdim or not axes:
+            return variance, mean
+        return self.squeeze(variance, axes), self.squeeze(mean, axes)
+
+    def var(
+        self, arg: Tensor, dims: Sequence[int] | None = None, correction: int = 1,
+        keepdim: bool = False,
+    ) -> Value:
+        """The variance; see var_mean."""
+        return self.var_mean(arg, dims, correction, keepdim)[0]
+
+    def welford(self, arg: Tensor, dims: Sequence[int]) -> tuple[Value, Value, Value]:
+        """(mean, sum of squared distances from it, number of elements)."""
+        count = self._count(arg, list(dims))
+        variance, mean = self.var_mean(arg, dims, 0)
+        return mean, self.mul(variance, count), count
+
+    def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
+        """x + value * a * b"""
+        return self.add(x, self.mul(self.mul(value, a), b))
+
+    def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
+        """The upper triangle of the last two axes; zero elsewhere."""
+        rows, columns = self.size(arg, -2), self.size(arg, -1)
+        row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
+        column = self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
+        return self.where(self.le(self.add(row, diagonal), column), arg, 0)
+
+    def _count(self, arg: Tensor, axes: list[int]) -> Value:
+        count: Any = 1.0
+        for axis in axes:
+            count = self.mul(self.cast(self.size(arg, axis), DataType.Float), count)
+        return count if isinstance(count, Value) else self.cast(1.0, DataType.Float)
+
+
+def rank_of(definition: Definition, name: str) -> int:
+    """The rank of a value in a definition so far; only composites over all axes ask."""
+    return infer_ranks(definition)[name]
+
+
+def _operand_names(row: Op) -> list[str]:
+    names = list(row.parameters.parameters)
+    if row.name == "full":
+        return ["fill_value"]
+    if row.name == "iota":
+        return ["start", "step"]
+    return names[: abs(row.arity)]
+
+
+def _check_dtype(dtype: Any) -> None:
+    if not isinstance(dtype, DataType):
+        known = ", ".join(d.name for d in DataType)
+        raise DtypeError("dtype", expected=f"a DataType ({known})", got=repr(dtype))
+
+
+def _check_sizes(shape: Sequence[int]) -> None:
+    for axis, size in enumerate(shape):
+        if not isinstance(size, int) or size < -1:
+            raise DefinitionError(
+                f"define_tensor: shape[{axis}]", expected="-1 or a size >= 0", got=repr(size)
+            )
+
+
+def _contiguity(
+    given: Sequence[bool | None] | bool | None, shape: Sequence[int], order: Sequence[int]
+) -> tuple[bool | None, ...]:
+    allocation = layout.allocation_of(order)
+    if given is None or isinstance(given, bool):
+        every = bool(given)
+        return tuple(None if shape[axis] == 1 else every for axis in allocation)
+    if len(given) != len(shape):
+        raise DefinitionError(
+            "define_tensor: contiguity", expected=f"{len(shape)} entries", got=str(list(given))
+        )
+    for place, axis in enumerate(allocation):
+        if shape[axis] == 1 and given[place] is not None:
+            raise DefinitionError(
+                f"define_tensor: contiguity[{place}]",
+                expected="None for the broadcast axis " + str(axis),
+                got=str(given[place]),
+            )
+    return tuple(given)
+
+
+def _as_kind(value: Number, dtype: DataType) -> Number:
+    if dtype is DataType.Bool:
+        return bool(value)
+    return float(value) if dtype.is_float else int(value)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stride orders, contiguity and strides: pure functions between logical and allocation order.
+
+`stride_order[i] = p`: logical axis i sits at allocation position rank-1-p, so 0 is the fastest.
+Contiguity is listed in allocation order, None for a broadcast (size 1 or stride 0).
+
+>>> compute_tensor_descriptor((2, 3, 4), (12, 1, 3))
+((True, True, True), (2, 0, 1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.errors import DefinitionError, StrideOrderError
+
+Contiguity = tuple[bool | None, ...]
+
+
+def check_stride_order(stride_order: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The order with negative values normalised; StrideOrderError if it is no permutation."""
+    order = tuple(p + rank if p < 0 else p for p in stride_order)
+    if sorted(order) != list(range(rank)):
+        raise StrideOrderError(
+            f"stride_order {list(stride_order)}",
+            expected=f"a permutation of 0..{rank - 1}",
+            got=str(list(stride_order)),
+            do="give each logical axis its own position, 0 for the fastest",
+        )
+    return order
+
+
+def allocation_of(stride_order: Sequence[int]) -> tuple[int, ...]:
+    """Logical axes in memory order, outermost first.
+
+    >>> allocation_of((2, 0, 1))
+    (0, 2, 1)
+    """
+    rank = len(stride_order)
+    allocation = [0] * rank
+    for axis, place in enumerate(stride_order):
+        allocation[rank - 1 - place] = axis
+    return tuple(allocation)
+
+
+def stride_order_of(allocation: Sequence[int]) -> tuple[int, ...]:
+    """The inverse of `allocation_of`."""
+    rank = len(allocation)
+    order = [0] * rank
+    for place, axis in enumerate(allocation):
+        order[axis] = rank - 1 - place
+    return tuple(order)
+
+
+def contiguous_strides(
+    sizes: Sequence[int], stride_order: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """Strides of a dense tensor laid out in the given order; an empty axis counts as size 1.
+
+    >>> contiguous_strides((2, 3, 4)), contiguous_strides((2, 3, 4), (2, 0, 1))
+    ((12, 4, 1), (12, 1, 3))
+    """
+    order = tuple(range(len(sizes) - 1, -1, -1)) if stride_order is None else stride_order
+    strides, running = [0] * len(sizes), 1
+    for axis in reversed(allocation_of(order)):
+        strides[axis] = running
+        running *= max(sizes[axis], 1)
+    return tuple(strides)
+
+
+def compute_contiguity(sizes: Sequence[int], strides: Sequence[int]) -> Contiguity:
+    """Contiguity in allocation order, from runtime sizes and strides."""
+    return compute_tensor_descriptor(sizes, strides)[0]
+
+
+def compute_tensor_descriptor(
+    sizes: Sequence[int], strides: Sequence[int]
+) -> tuple[Contiguity, tuple[int, ...]]:
+    """(contiguity, stride order) of a strided tensor.
+
+    Axes are sorted by stride, slowest first; stride-0 axes go back to where they stand logically.
+    """
+    if len(sizes) != len(strides):
+        raise DefinitionError("strides", expected=f"{len(sizes)} values", got=str(list(strides)))
+    if any(s < 0 for s in strides):
+        raise DefinitionError("strides", expected="no negative stride", got=str(list(strides)))
+    allocation = _sorted_axes(strides)
+    contiguity = _contiguity(sizes, strides, allocation)
+    return contiguity, stride_order_of(allocation)
+
+
+def _sorted_axes(strides: Sequence[int]) -> tuple[int, ...]:
+    rank = range(len(strides))
+    axes = sorted((a for a in rank if strides[a]), key=lambda a: -strides[a])
+    for axis in (a for a in rank if strides[a] == 0):
+        axes.insert(axis, axis)
+    return tuple(axes)
+
+
+def _contiguity(
+    sizes: Sequence[int], strides: Sequence[int], allocation: Sequence[int]
+) -> Contiguity:
+    result: list[bool | None] = []
+    expected = 1
+    for axis in reversed(allocation):
+        if sizes[axis] == 1 or strides[axis] == 0:
+            result.append(None)
+            continue
+        result.append(strides[axis] == expected)
+        expected = sizes[axis] * strides[axis]
+    return tuple(reversed(result))

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op table: one row an op. Adding an op is a row here, an index rule if it moves data, a test.
+
+A row says how the op is called, what type and shape it gives, what it costs, how C spells it, and
+which torch expression is its meaning. In `c`, {0} {1} {2} are the operands and {f} is "f" for
+float and "" for double; `c_int` is the spelling for integers and bools where it differs. In
+`torch`, operands are a, b, c and attributes stand by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from thunder_fuser.errors import DefinitionError
+
+
+class OpKind(Enum):
+    """What an op does to elements, which decides how a kernel treats it."""
+
+    POINTWISE = "pointwise"  # one result element from the same element of each operand
+    MOVEMENT = "movement"  # elements unchanged, indices mapped (lower/index.py has the map)
+    REDUCTION = "reduction"  # many elements into one
+    FACTORY = "factory"  # elements from nothing
+    SCALAR = "scalar"  # a size, known on the host
+    EXTERNAL = "external"  # one torch call (expr_eval)
+
+
+class DtypeRule(Enum):
+    """The type of the result, and the one operands are cast to first."""
+
+    SAME = "same"  # promoted; 16-bit floats compute, and stay, in Float
+    FLOAT = "float"  # as SAME, integers and bools become Float
+    COMPARE = "compare"  # operands promoted; the result is Bool
+    PREDICATE = "predicate"  # the operand as it is; the result is Bool
+    LOGICAL = "logical"  # operands become Bool; the result is Bool
+    INTEGER = "integer"  # promoted; only integers and bools are taken
+    SELECT = "select"  # first operand Bool, the others promoted and kept in their own type
+    KEEP = "keep"  # the operand's own type, untouched
+    ACCUMULATE = "accumulate"  # sums: half to Float, integers to Int; `dtype` overrides
+    ATTRIBUTE = "attribute"  # the `dtype` attribute
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row of the table."""
+
+    name: str
+    kind: OpKind
+    signature: str
+    arity: int
+    rule: DtypeRule
+    torch: str
+    c: str = ""
+    c_int: str = ""
+    cost: int = 1
+    outputs: int = 1
+
+    @cached_property
+    def parameters(self) -> inspect.Signature:
+        """The call signature, as Python sees it."""
+        names = [part.strip().partition("=") for part in self.signature.split(",") if part.strip()]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature(
+            [
+                inspect.Parameter(
+                    name,
+                    kind,
+                    default=_DEFAULTS[value] if equals else inspect.Parameter.empty,
+                )
+                for name, equals, value in names
+            ]
+        )
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults filled in; DefinitionError if they do not fit."""
+        try:
+            bound = self.parameters.bind(*args, **kwargs)
+        except TypeError as error:
+            raise DefinitionError(
+                f"ops.{self.name}", expected=f"({self.signature})", got=str(error)
+            ) from error
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    @property
+    def is_cheap(self) -> bool:
+        """True if recomputing it costs less than moving its result through memory."""
+        return self.kind is not OpKind.REDUCTION and self.cost <= 2
+
+
+_DEFAULTS = {"None": None, "False": False, "True": True, "0": 0, "1": 1}
+
+
+def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, **more: Any) -> Op:
+    arity = len(signature.split(","))
+    return Op(name, OpKind.POINTWISE, signature, arity, rule, torch, c, **more)
+
+
+def _math(name: str, cost: int = 8, c: str = "", torch: str = "") -> Op:
+    """A unary float function spelled alike in C and torch, unless said otherwise."""
+    spelled = c or f"{name}{{f}}({{0}})"
+    return _pointwise(
+        name, "x", DtypeRule.FLOAT, torch or f"torch.{name}(a)", spelled, cost=cost
+    )
+
+
+def _compare(name: str, sign: str) -> Op:
+    return _pointwise(
+        name, "lhs, rhs", DtypeRule.COMPARE, f"torch.{name}(a, b)", f"({{0}} {sign} {{1}})"
+    )
+
+
+def _predicate(name: str, c_int: str = "false") -> Op:
+    return _pointwise(
+        name, "x", DtypeRule.PREDICATE, f"torch.{name}(a)", f"{name}_({{0}})", c_int=c_int
+    )
+
+
+def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
+    signature = "arg, dims=None, keepdim=False, dtype=None"
+    return Op(name, OpKind.REDUCTION, signature, 1, rule, torch)
+
+
+def _movement(name: str, signature: str, torch: str, arity: int = 1) -> Op:
+    return Op(name, OpKind.MOVEMENT, signature, arity, DtypeRule.KEEP, torch, cost=0)
+
+
+_S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
+
+_ROWS = (
+    # ---- unary
+    _pointwise("abs", "x", _S, "torch.abs(a)", "fabs{f}({0})", c_int="({0} < 0 ? -{0} : {0})"),
+    _pointwise("neg", "x", _S, "torch.neg(a)", "(-{0})"),
+    _pointwise("relu", "x", _S, "torch.relu(a)", "relu({0})"),
+    _pointwise("sign", "x", _S, "torch.sign(a)", "sign({0})"),
+    _pointwise("ceil", "x", _S, "torch.ceil(a)", "ceil{f}({0})", c_int="{0}"),
+    _pointwise("floor", "x", _S, "torch.floor(a)", "floor{f}({0})", c_int="{0}"),
+    _pointwise("trunc", "x", _S, "torch.trunc(a)", "trunc{f}({0})", c_int="{0}"),
+    _pointwise("round", "x", _S, "torch.round(a)", "round_even({0})", c_int="{0}"),
+    _math("exp"),
+    _math("exp2"),
+    _math("expm1"),
+    _math("log"),
+    _math("log2"),
+    _math("log10"),
+    _math("log1p"),
+    _math("sin"),
+    _math("cos"),
+    _math("tan", 16),
+    _math("asin", 16),
+    _math("acos", 16),
+    _math("atan", 16),
+    _math("sinh", 16),
+    _math("cosh", 16),
+    _math("tanh"),
+    _math("asinh", 16),
+    _math("acosh", 16),
+    _math("atanh", 16),
+    _math("erf", 16),
+    _math("erfc", 16),
+    _math("erfinv", 32, c="erfinv_({0})"),
+    _math("erfcinv", 32, c="erfcinv_({0})", torch="torch.erfinv(1 - a)"),
+    _math("lgamma", 32),
+    _math("sqrt", 2),
+    _math("rsqrt", 2, c="rsqrt_({0})"),
+    _math("reciprocal", 2, c="reciprocal({0})"),
+    _math("frac", 1, c="frac({0})"),
+    _math("sigmoid", c="sigmoid({0})"),
+    _math("silu", c="silu({0})", torch="torch.nn.functional.silu(a)"),
+    _predicate("isfinite", c_int="true"),
+    _predicate("isinf"),
+    _predicate("isnan"),
+    _predicate("isneginf"),
+    _predicate("isposinf"),
+    _predicate("signbit", c_int="({0} < 0)"),
+    _pointwise("isreal", "x", DtypeRule.PREDICATE, "torch.isreal(a)", "true"),
+    _pointwise("logical_not", "x", DtypeRule.LOGICAL, "torch.logical_not(a)", "(!{0})"),
+    _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "(~{0})"),
+    # ---- binary
+    _pointwise("add", "lhs, rhs", _S, "torch.add(a, b)", "({0} + {1})"),
+    _pointwise("sub", "lhs, rhs", _S, "torch.sub(a, b)", "({0} - {1})"),
+    _pointwise("mul", "lhs, rhs", _S, "torch.mul(a, b)", "({0} * {1})"),
+    _pointwise(
+        "div", "lhs, rhs", _S, "(torch.div(a, b) if a.is_floating_point() else trunc_div(a, b))",
+        "({0} / {1})", c_int="int_div({0}, {1})", cost=2,
+    ),
+    _pointwise("truediv", "lhs, rhs", _F, "torch.true_divide(a, b)", "({0} / {1})", cost=2),
+    _pointwise("fmod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16),
+    _pointwise("mod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16),
+    _pointwise(
+        "remainder", "lhs, rhs", _S, "torch.remainder(a, b)", "remainder_py({0}, {1})", cost=16
+    ),
+    _pointwise(
+        "pow", "lhs, rhs", _S, "torch.pow(a, b)", "pow{f}({0}, {1})", c_int="ipow({0}, {1})",
+        cost=16,
+    ),
+    _pointwise("atan2", "lhs, rhs", _F, "torch.atan2(a, b)", "atan2{f}({0}, {1})", cost=16),
+    _pointwise(
+        "nextafter", "lhs, rhs", _F, "torch.nextafter(a, b)", "nextafter_({0}, {1})", cost=4
+    ),
+    _pointwise("minimum", "lhs, rhs", _S, "torch.minimum(a, b)", "minimum({0}, {1})"),
+    _pointwise("maximum", "lhs, rhs", _S, "torch.maximum(a, b)", "maximum({0}, {1})"),
+    _pointwise("gcd", "lhs, rhs", _I, "torch.gcd(a, b)", "gcd_({0}, {1})", cost=32),
+    _compare("eq", "=="),
+    _compare("ne", "!="),
+    _compare("lt", "<"),
+    _compare("le", "<="),
+    _compare("gt", ">"),
+    _compare("ge", ">="),
+    _pointwise(
+        "logical_and", "lhs, rhs", DtypeRule.LOGICAL, "torch.logical_and(a, b)", "({0} && {1})"
+    ),
+    _pointwise(
+        "logical_or", "lhs, rhs", DtypeRule.LOGICAL, "torch.logical_or(a, b)", "({0} || {1})"
+    ),
+    _pointwise("bitwise_and", "lhs, rhs", _I, "torch.bitwise_and(a, b)", "({0} & {1})"),
+    _pointwise("bitwise_or", "lhs, rhs", _I, "torch.bitwise_or(a, b)", "({0} | {1})"),
+    _pointwise("bitwise_xor", "lhs, rhs", _I, "torch.bitwise_xor(a, b)", "({0} ^ {1})"),
+    _pointwise(
+        "bitwise_left_shift", "lhs, rhs", _I, "torch.bitwise_left_shift(a, b)",
+        "shift_left({0}, {1})",
+    ),
+    _pointwise(
+        "bitwise_right_shift", "lhs, rhs", _I, "torch.bitwise_right_shift(a, b)",
+        "shift_right_arith({0}, {1})",
+    ),
+    _pointwise(
+        "logical_right_shift", "lhs, rhs", _I, "logical_right_shift(a, b)",
+        "shift_right_logical({0}, {1})",
+    ),
+    # ---- ternary
+    _pointwise(
+        "where", "condition, a, b", DtypeRule.SELECT, "torch.where(a, b, c)", "({0} ? {1} : {2})"
+    ),
+    _pointwise("lerp", "start, end, weight", _F, "torch.lerp(a, b, c)", "lerp_({0}, {1}, {2})"),
+    _pointwise(
+        "clamp", "x, min, max", _S, "torch.clamp(a, b, c)", "clamp_({0}, {1}, {2})"
+    ),
+    _pointwise(
+        "threshold", "x, threshold, value", _S, "torch.where(a <= b, c, a)",
+        "threshold_({0}, {1}, {2})",
+    ),
+    # ---- cast
+    Op(
+        "cast", OpKind.POINTWISE, "arg, dtype", 1, DtypeRule.ATTRIBUTE, "a.to(dtype)",
+        c="convert<{to}>({0})", c_int="convert<{to}>({0})",
+    ),
+    # ---- movement
+    _movement("set", "arg", "a.clone()"),
+    _movement("segment_set", "arg", "a.clone()"),
+    _movement("stride_order", "arg, stride_order", "a"),
+    _movement("broadcast", "arg, is_broadcast_dim", "broadcast(a, is_broadcast_dim)"),
+    _movement(
+        "broadcast_in_dim", "arg, shape, broadcast_dims",
+        "broadcast_in_dim(a, shape, broadcast_dims)",
+    ),
+    _movement("expand", "arg, shape", "a.expand(shape)"),
+    _movement("squeeze", "arg, dims", "a.squeeze(tuple(dims))"),
+    _movement("permute", "arg, dims", "a.permute(dims)"),
+    _movement("reshape", "arg, new_shape", "a.reshape(shape)"),
+    _movement(
+        "slice", "arg, start_indices, end_indices, strides=None",
+        "a[slices(a, start_indices, end_indices, strides)]",
+    ),
+    _movement("pad", "arg, pad_widths, value=0", "torch.nn.functional.pad(a, pad_widths, value=value)"),
+    _movement("cat", "tensors, dim=0", "torch.cat(operands, dim)", arity=-1),
+    # ---- factories
+    Op("full", OpKind.FACTORY, "shape, fill_value, dtype", 1, DtypeRule.ATTRIBUTE,
+       "a.expand(shape)", cost=0),
+    Op("iota", OpKind.FACTORY, "length, start=0, step=1, dtype=None", 2, DtypeRule.ATTRIBUTE,
+       "iota(length, a, b, dtype)", cost=1),
+    # ---- sizes
+    Op("size", OpKind.SCALAR, "arg, dim", 1, DtypeRule.ATTRIBUTE, "torch.tensor(a.shape[dim])",
+       cost=0),
+    # ---- reductions
+    _reduction("sum", DtypeRule.ACCUMULATE, "torch.sum(a, dims, keepdim)"),
+    _reduction("prod", DtypeRule.ACCUMULATE, "prod(a, dims, keepdim)"),
+    _reduction("max", DtypeRule.SAME, "torch.amax(a, dims, keepdim)"),
+    _reduction("min", DtypeRule.SAME, "torch.amin(a, dims, keepdim)"),
+    # ---- one torch call
+    Op("matmul", OpKind.EXTERNAL, "a, b", 2, DtypeRule.KEEP, "torch.matmul(a, b)"),
+    Op("linear", OpKind.EXTERNAL, "arg, weight, bias=None", 3, DtypeRule.KEEP,
+       "torch.nn.functional.linear(a, b, c)"),
+)
+
+OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+if len(OPS) != len(_ROWS):
+    names = [row.name for row in _ROWS]
+    raise AssertionError(f"op listed twice: {sorted({n for n in names if names.count(n) > 1})}")

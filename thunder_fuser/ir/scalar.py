@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integer expressions: extents, indices and predicates, simplified as they are built.
+
+A `Scalar` is interned: equal expressions are one object, so `==` is identity and hashing is free
+even though expressions share parts. Every Scalar knows bounds, inclusive, and is kept as a linear
+form over atoms; division and remainder see through it:
+
+>>> i, v = symbol("i", 0, 99), symbol("v", 0, 7)
+>>> (i * 8 + v) // 8, (i * 8 + v) % 8, (i * 8 + v) // 64
+(i, v, i // 8)
+>>> (i // 5) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
+(4*i, 1)
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Union
+
+Terms = tuple[tuple["Scalar", int], ...]
+ScalarLike = Union["Scalar", int]
+
+_TABLE: weakref.WeakValueDictionary[tuple[object, ...], Scalar] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+class Scalar:
+    """One interned integer expression.
+
+    op is one of: const (args: value), sym (args: name), sum (args: terms, constant),
+    mul, div, mod, min, max (args: two Scalars), and (args: predicates), lt (args: x, meaning x < 0).
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "args", "hi", "lo", "op")
+
+    op: str
+    args: tuple[object, ...]
+    lo: float
+    hi: float
+
+    def __add__(self, other: ScalarLike) -> Scalar:
+        return _sum([(self, 1), (wrap(other), 1)])
+
+    def __sub__(self, other: ScalarLike) -> Scalar:
+        return _sum([(self, 1), (wrap(other), -1)])
+
+    def __mul__(self, other: ScalarLike) -> Scalar:
+        return _mul(self, wrap(other))
+
+    def __floordiv__(self, other: ScalarLike) -> Scalar:
+        return _div(self, wrap(other))
+
+    def __mod__(self, other: ScalarLike) -> Scalar:
+        return _mod(self, wrap(other))
+
+    def lt(self, other: ScalarLike) -> Scalar:
+        """1 where self < other, else 0."""
+        return _negative(self - other)
+
+    @property
+    def is_const(self) -> bool:
+        return self.op == "const"
+
+    @property
+    def value(self) -> int:
+        """The value of a constant; ValueError for anything else."""
+        if self.op != "const":
+            raise ValueError(f"{self} is not a constant")
+        return self.args[0]  # type: ignore[return-value]
+
+    @cached_property
+    def terms(self) -> tuple[Terms, int]:
+        """The linear form: ((atom, coefficient), ...) and the constant."""
+        if self.op == "sum":
+            return self.args  # type: ignore[return-value]
+        return ((), self.value) if self.is_const else (((self, 1),), 0)
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        """The names of all symbols in the expression."""
+        if self.op == "sym":
+            return frozenset([str(self.args[0])])
+        return frozenset().union(*(part.symbols for part in self.parts))
+
+    @property
+    def parts(self) -> tuple[Scalar, ...]:
+        """The Scalars directly below this one."""
+        if self.op == "sum":
+            return tuple(atom for atom, _ in self.terms[0])
+        return tuple(arg for arg in self.args if isinstance(arg, Scalar))
+
+    def substitute(self, values: Mapping[str, ScalarLike]) -> Scalar:
+        """The same expression with symbols replaced, simplified again."""
+        if not self.symbols & values.keys():
+            return self
+        if self.op == "sym":
+            return wrap(values[str(self.args[0])])
+        new = [part.substitute(values) for part in self.parts]
+        if self.op == "sum":
+            atoms, constant = self.terms
+            return _sum([(n, c) for n, (_, c) in zip(new, atoms, strict=True)]) + constant
+        return _BUILD[self.op](*new)
+
+    @cached_property
+    def text(self) -> str:
+        """The expression as Python."""
+        if self.op in ("const", "sym"):
+            return str(self.args[0])
+        if self.op == "sum":
+            return _sum_text(*self.terms)
+        if self.op in ("min", "max"):
+            return f"{self.op}({self.parts[0]}, {self.parts[1]})"
+        if self.op == "lt":
+            return f"{self.parts[0]} < 0"
+        symbol_of = {"mul": " * ", "div": " // ", "mod": " % ", "and": " and "}
+        return symbol_of[self.op].join(_wrapped(part) for part in self.parts)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _wrapped(part: Scalar) -> str:
+    return part.text if part.op in ("const", "sym", "min", "max") else f"({part.text})"
+
+
+def _sum_text(terms: Terms, constant: int) -> str:
+    words = [_wrapped(a) if c == 1 and len(terms) > 1 else _term_text(a, c) for a, c in terms]
+    if constant or not words:
+        words.append(str(constant))
+    return " + ".join(words).replace("+ -", "- ")
+
+
+def _term_text(atom: Scalar, coefficient: int) -> str:
+    return atom.text if coefficient == 1 else f"{coefficient}*{_wrapped(atom)}"
+
+
+def _intern(op: str, args: tuple[object, ...], lo: float, hi: float) -> Scalar:
+    key = (op, args, lo, hi) if op == "sym" else (op, args)
+    with _LOCK:
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(Scalar)
+            node.op, node.args, node.lo, node.hi = op, args, lo, hi
+            _TABLE[key] = node
+        return node
+
+
+def const(value: int) -> Scalar:
+    """An integer constant."""
+    return _intern("const", (int(value),), value, value)
+
+
+def symbol(name: str, lo: float = -math.inf, hi: float = math.inf) -> Scalar:
+    """A named integer between lo and hi, both inclusive."""
+    return _intern("sym", (name,), lo, hi)
+
+
+def wrap(value: ScalarLike) -> Scalar:
+    """A Scalar as it is; an int as a constant."""
+    return value if isinstance(value, Scalar) else const(value)
+
+
+def product(values: Iterable[ScalarLike]) -> Scalar:
+    """The product of all values; 1 for none."""
+    result = const(1)
+    for value in values:
+        result = result * value
+    return result
+
+
+def ceil_div(a: ScalarLike, b: ScalarLike) -> Scalar:
+    """a / b rounded up."""
+    return (wrap(a) + wrap(b) - 1) // b
+
+
+def minimum(a: ScalarLike, b: ScalarLike) -> Scalar:
+    """The smaller of two; known bounds decide where they can."""
+    return _select("min", wrap(a), wrap(b))
+
+
+def maximum(a: ScalarLike, b: ScalarLike) -> Scalar:
+    """The larger of two; known bounds decide where they can."""
+    return _select("max", wrap(a), wrap(b))
+
+
+def conjunction(predicates: Iterable[Scalar]) -> Scalar:
+    """All of the predicates: true ones drop out, a false one wins.
+
+    >>> i = symbol("i", 0, 9)
+    >>> conjunction([i.lt(10), i.lt(5)]), conjunction([])
+    (i - 5 < 0, 1)
+    """
+    seen: dict[Scalar, None] = {}
+    for predicate in predicates:
+        seen.update(dict.fromkeys(predicate.parts if predicate.op == "and" else (predicate,)))
+    if const(0) in seen:
+        return const(0)
+    seen.pop(const(1), None)
+    rest = sorted(seen, key=lambda p: p.text)
+    if len(rest) < 2:
+        return rest[0] if rest else const(1)
+    return _intern("and", tuple(rest), 0, 1)
+
+
+def divides(divisor: int, value: Scalar) -> bool:
+    """True if every value of the expression is a multiple of divisor.
+
+    >>> divides(4, symbol("i") * 8 + 4), divides(4, symbol("i") * 2)
+    (True, False)
+    """
+    return value % divisor is const(0)
+
+
+def _select(op: str, a: Scalar, b: Scalar) -> Scalar:
+    low, high = (a, b) if op == "min" else (b, a)
+    if low.hi <= high.lo:
+        return a
+    if high.hi <= low.lo:
+        return b
+    pick = min if op == "min" else max
+    return _intern(op, (a, b), pick(a.lo, b.lo), pick(a.hi, b.hi))
+
+
+def _sum(parts: list[tuple[Scalar, int]]) -> Scalar:
+    """Adds coefficient * part over all parts, merging equal atoms."""
+    atoms: dict[Scalar, int] = {}
+    constant = 0
+    for part, factor in parts:
+        terms, c = part.terms
+        constant += c * factor
+        for atom, coefficient in terms:
+            atoms[atom] = atoms.get(atom, 0) + coefficient * factor
+    atoms = {a: c for a, c in atoms.items() if c}
+    joined = _rejoin(atoms)
+    if joined is not None:
+        return joined + constant
+    return _linear(atoms, constant)
+
+
+def _linear(atoms: dict[Scalar, int], constant: int) -> Scalar:
+    if not atoms:
+        return const(constant)
+    if constant == 0 and len(atoms) == 1 and next(iter(atoms.values())) == 1:
+        return next(iter(atoms))
+    terms = tuple(sorted(atoms.items(), key=lambda t: t[0].text))
+    lo = constant + sum(_scaled(a.lo if c > 0 else a.hi, c) for a, c in terms)
+    hi = constant + sum(_scaled(a.hi if c > 0 else a.lo, c) for a, c in terms)
+    return _intern("sum", (terms, constant), lo, hi)
+
+
+def _scaled(bound: float, factor: int) -> float:
+    return bound * factor
+
+
+def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:
+    """(x // k) * (k * c) + (x % k) * c + rest -> x * c + rest; None if nothing matches."""
+    for atom, c in atoms.items():
+        if atom.op != "mod":
+            continue
+        quotient = atom.parts[0] // atom.parts[1]
+        if not atom.parts[1].is_const:
+            continue
+        k = atom.parts[1].value
+        (terms, _) = quotient.terms
+        if len(terms) == 1 and terms[0][1] == 1 and atoms.get(quotient) == c * k:
+            rest = {a: f for a, f in atoms.items() if a not in (atom, quotient)}
+            return _sum([(atom.parts[0], c), *rest.items()])
+    return None
+
+
+def _mul(a: Scalar, b: Scalar) -> Scalar:
+    if a.is_const or b.is_const:
+        factor, other = (a, b) if a.is_const else (b, a)
+        return _sum([(other, factor.value)])
+    (first, second) = sorted((a, b), key=lambda s: s.text)
+    corners = [_corner(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    return _intern("mul", (first, second), min(corners), max(corners))
+
+
+def _corner(x: float, y: float) -> float:
+    return 0 if 0 in (x, y) else x * y
+
+
+def _split_multiples(x: Scalar, factor: int) -> tuple[Scalar, Scalar]:
+    """x -> (q, r) with x == factor * q + r, r holding what is not plainly a multiple."""
+    terms, constant = x.terms
+    q = _linear({a: c // factor for a, c in terms if c % factor == 0}, constant // factor)
+    r = _linear({a: c for a, c in terms if c % factor}, constant % factor)
+    return q, r
+
+
+def _coarse(x: Scalar, modulus: int) -> tuple[int, Scalar, Scalar] | None:
+    """x -> (g, big, small) with x == g * big + small, 1 < g | modulus, 0 <= small < g."""
+    found = {math.gcd(abs(c), modulus) for _, c in x.terms[0]}
+    for g in sorted(found - {1}, reverse=True):
+        big, small = _split_multiples(x, g)
+        if 0 <= small.lo and small.hi < g:
+            return g, big, small
+    return None
+
+
+def _div(x: Scalar, y: Scalar) -> Scalar:
+    if not y.is_const:
+        return const(0) if 0 <= x.lo and x.hi < y.lo else _raw_div(x, y)
+    d = y.value
+    if d <= 0:
+        raise ZeroDivisionError(f"{x} // {d}")
+    if d == 1:
+        return x
+    quotient, rest = _split_multiples(x, d)
+    if 0 <= rest.lo and rest.hi < d:
+        return quotient
+    coarse = _coarse(rest, d)
+    if coarse is not None:
+        return quotient + coarse[1] // (d // coarse[0])
+    if rest.op == "div" and rest.parts[1].is_const:
+        return quotient + rest.parts[0] // (rest.parts[1].value * d)
+    return quotient + _raw_div(rest, y)
+
+
+def _raw_div(x: Scalar, y: Scalar) -> Scalar:
+    bounds = [_floor(a, b) for a in (x.lo, x.hi) for b in (max(y.lo, 1), y.hi)]
+    return _intern("div", (x, y), min(bounds), max(bounds))
+
+
+def _floor(a: float, b: float) -> float:
+    if math.isinf(a):
+        return a
+    return (-1 if a < 0 else 0) if math.isinf(b) else a // b
+
+
+def _mod(x: Scalar, y: Scalar) -> Scalar:
+    if not y.is_const:
+        return x if 0 <= x.lo and x.hi < y.lo else _intern("mod", (x, y), 0, y.hi - 1)
+    d = y.value
+    if d <= 0:
+        raise ZeroDivisionError(f"{x} % {d}")
+    _, rest = _split_multiples(x, d)
+    if 0 <= rest.lo and rest.hi < d:
+        return rest
+    coarse = _coarse(rest, d)
+    if coarse is not None:
+        g, big, small = coarse
+        return (big % (d // g)) * g + small
+    if rest.op == "mod" and rest.parts[1].is_const and rest.parts[1].value % d == 0:
+        return rest.parts[0] % d
+    return _intern("mod", (rest, y), 0, d - 1)
+
+
+def _negative(x: Scalar) -> Scalar:
+    """x < 0, divided by what all large terms share: 8*i + v - 80 < 0 -> i - 10 < 0."""
+    if x.hi < 0:
+        return const(1)
+    if x.lo >= 0:
+        return const(0)
+    for g in sorted({abs(c) for _, c in x.terms[0]} - {1}, reverse=True):
+        big, small = _split_multiples(x, g)
+        if 0 <= small.lo and small.hi < g:
+            return _negative(big)
+    return _intern("lt", (x,), 0, 1)
+
+
+_BUILD = {
+    "mul": _mul,
+    "div": _div,
+    "mod": _mod,
+    "min": minimum,
+    "max": maximum,
+    "lt": _negative,
+    "and": lambda *parts: conjunction(parts),
+}

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shape rules: the logical axes of a result, from those of its operands.
+
+An axis keeps its name through every op that keeps its elements in place, so equal names mean equal
+axes; DomainMap joins the rest. New axes take fresh numbers from `fresh`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.ir.domain import Domain, IterDomain, IterType
+from thunder_fuser.ir.fusion import AttrValue, OpRecord
+from thunder_fuser.ir.scalar import Scalar, const, product
+
+Fresh = Callable[[Scalar], IterDomain]
+Sizes = Callable[[AttrValue], tuple[Scalar, ...]]
+
+
+def normalise_axis(axis: AttrValue, rank: int, op: str) -> int:
+    """A non-negative axis; DefinitionError if it is out of range."""
+    if not isinstance(axis, int) or not -rank <= axis < rank:
+        raise DefinitionError(
+            f"{op}: axis {axis}", expected=f"an axis from {-rank} to {rank - 1}", got=str(axis)
+        )
+    return axis % rank
+
+
+def normalise_axes(axes: AttrValue, rank: int, op: str) -> tuple[int, ...]:
+    """Distinct non-negative axes; None means all of them."""
+    if axes is None:
+        return tuple(range(rank))
+    given = (axes,) if isinstance(axes, int) else axes
+    found = tuple(normalise_axis(axis, rank, op) for axis in given)  # type: ignore[union-attr]
+    if len(set(found)) != len(found):
+        raise DefinitionError(f"{op}: axes", expected="each axis once", got=str(axes))
+    return found
+
+
+def pointwise(operands: Sequence[Domain], op: str) -> Domain:
+    """Axis by axis: the first operand's that is no broadcast; sizes must agree.
+
+    [i0{4}, b1{1}], [b2{1}, i3{8}]  ->  [i0{4}, i3{8}]
+    """
+    return tuple(_joined(column, at, op) for at, column in enumerate(zip(*operands, strict=True)))
+
+
+def _joined(column: Sequence[IterDomain], at: int, op: str) -> IterDomain:
+    real = [axis for axis in column if not axis.is_broadcast]
+    sizes = {axis.extent for axis in real if axis.extent.is_const}
+    if len(sizes) > 1:
+        listed = ", ".join(str(axis.extent) for axis in column)
+        raise DefinitionError(f"{op}: axis {at}", expected="equal sizes", got=listed)
+    if not real:
+        return column[0]
+    return replace(real[0], extent=next(iter(sizes), real[0].extent))
+
+
+def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
+    """[i0, i1] summed over 1 -> [i0, r1], with keepdim [i0, r1, b2]."""
+    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
+    out: list[IterDomain] = []
+    for at, axis in enumerate(domain):
+        if at not in dims:
+            out.append(axis)
+            continue
+        out.append(replace(axis, name="r" + axis.name[1:], kind=IterType.REDUCTION))
+        if record.attr("keepdim"):
+            out.append(fresh(const(1)))
+    return tuple(out)
+
+
+def movement(operands: Sequence[Domain], record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """The axes of a movement op's result, by the table below."""
+    if record.op == "cat":
+        return _cat(operands, record, fresh)
+    return _RULES[record.op](operands[0], record, sizes, fresh)
+
+
+def _same(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    return domain
+
+
+def _stride_order(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    _check_rank(record, "stride_order", len(domain))
+    return domain
+
+
+def _broadcast(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0], is_broadcast_dim=[False, True] -> [i0, b1]"""
+    flags = _values(record, "is_broadcast_dim")
+    if sum(not flag for flag in flags) != len(domain):
+        raise DefinitionError(
+            "broadcast: is_broadcast_dim", expected=f"{len(domain)} times False", got=str(flags)
+        )
+    rest = iter(domain)
+    return tuple(fresh(const(1)) if flag else next(rest) for flag in flags)
+
+
+def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0{4}], shape=[2, 4], broadcast_dims=[1] -> [i1{2}, i0{4}]"""
+    shape = sizes(record.attr("shape"))
+    dims = _values(record, "broadcast_dims")
+    rank = len(shape)
+    if len(dims) != len(domain) or sorted(set(dims)) != list(dims):
+        raise DefinitionError(
+            "broadcast_in_dim: broadcast_dims",
+            expected=f"{len(domain)} rising axes of the result", got=str(dims),
+        )
+    source = {normalise_axis(dim, rank, record.op): axis for dim, axis in zip(dims, domain, strict=True)}
+    return tuple(_stretched(source.get(at), size, record, fresh) for at, size in enumerate(shape))
+
+
+def _expand(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    shape = sizes(record.attr("shape"))
+    _check_rank(record, "shape", len(domain))
+    minus_one = const(-1)
+    wanted = [axis.extent if s is minus_one else s for axis, s in zip(domain, shape, strict=True)]
+    return tuple(_stretched(a, s, record, fresh) for a, s in zip(domain, wanted, strict=True))
+
+
+def _stretched(
+    axis: IterDomain | None, size: Scalar, record: OpRecord, fresh: Fresh
+) -> IterDomain:
+    """The axis itself if it has the size; a fresh one over a broadcast or a missing axis."""
+    if axis is None or (axis.is_broadcast and size is not const(1)):
+        return fresh(size)
+    if axis.extent.is_const and size.is_const and axis.extent is not size:
+        raise DefinitionError(
+            f"{record.op}: axis {axis.name}", expected=f"size {axis.extent} (or 1)", got=str(size)
+        )
+    return axis
+
+
+def _squeeze(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0, b1] squeezed at 1 -> [i0]"""
+    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
+    for at in dims:
+        if domain[at].extent.is_const and domain[at].extent.value != 1:
+            raise DefinitionError(
+                f"squeeze: axis {at}", expected="size 1", got=f"size {domain[at].extent}"
+            )
+    return tuple(axis for at, axis in enumerate(domain) if at not in dims)
+
+
+def _permute(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0, i1] permuted by [1, 0] -> [i1, i0]"""
+    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
+    if len(dims) != len(domain):
+        raise DefinitionError("permute: dims", expected=f"{len(domain)} axes", got=str(dims))
+    return tuple(domain[at] for at in dims)
+
+
+def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0{4}, i1{6}] to (4, 2, 3) -> [i0{4}, i2{2}, i3{3}]: leading equal axes keep their names."""
+    shape = _resolve_minus_one(sizes(record.attr("new_shape")), domain)
+    total, wanted = product(axis.extent for axis in domain), product(shape)
+    if total.is_const and wanted.is_const and total is not wanted:
+        raise DefinitionError(
+            "reshape", expected=f"{total} elements", got=f"{wanted} from {list(map(str, shape))}"
+        )
+    front = _common(domain, shape)
+    back = _common(domain[front:][::-1], shape[front:][::-1])
+    middle = [fresh(size) for size in shape[front : len(shape) - back]]
+    return (*domain[:front], *middle, *domain[len(domain) - back :])
+
+
+def _common(domain: Domain, shape: Sequence[Scalar]) -> int:
+    """How many leading axes a reshape leaves alone."""
+    count = 0
+    for axis, size in zip(domain, shape):  # noqa: B905  the shorter one ends it
+        if axis.extent is not size:
+            break
+        count += 1
+    return count
+
+
+def _resolve_minus_one(shape: tuple[Scalar, ...], domain: Domain) -> tuple[Scalar, ...]:
+    minus_one = const(-1)
+    if minus_one not in shape:
+        return shape
+    known = product(s for s in shape if s is not minus_one)
+    total = product(axis.extent for axis in domain)
+    if known is const(0):
+        raise DefinitionError("reshape", expected="no -1 beside a size 0", got=str(list(shape)))
+    return tuple(total // known if s is minus_one else s for s in shape)
+
+
+def _slice(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0{8}], start [2], end [6] -> [i1{4}]; an untouched axis keeps its name."""
+    _check_slice(record, len(domain))
+    starts, ends = sizes(record.attr("start_indices")), sizes(record.attr("end_indices"))
+    out = []
+    for axis, start, end in zip(domain, starts, ends, strict=True):
+        start, end = clip_slice(axis.extent, start, end)
+        length = end - start
+        out.append(axis if length is axis.extent and not axis.is_broadcast else fresh(length))
+    return tuple(out)
+
+
+def clip_slice(extent: Scalar, start: Scalar, end: Scalar) -> tuple[Scalar, Scalar]:
+    """Start and end as Python's slice would clip them, for constants; as given otherwise."""
+    if not (extent.is_const and start.is_const and end.is_const):
+        return start, end
+    first, last, _ = slice(start.value, end.value).indices(extent.value)
+    return const(first), const(max(first, last))
+
+
+def _check_slice(record: OpRecord, rank: int) -> None:
+    for key in ("start_indices", "end_indices"):
+        _check_rank(record, key, rank)
+    strides = record.attr("strides")
+    if strides is not None and any(s != 1 for s in strides):  # type: ignore[union-attr]
+        raise DefinitionError("slice: strides", expected="all 1", got=str(strides))
+    starts, ends = _values(record, "start_indices"), _values(record, "end_indices")
+    for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if isinstance(start, int) and (start < 0 or (isinstance(end, int) and end < start)):
+            raise DefinitionError(
+                f"slice: axis {at}", expected="0 <= start <= end", got=f"{start}:{end}"
+            )
+
+
+def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0{4}] padded by (1, 2) -> [i1{7}]; widths are listed from the last axis on, as in torch."""
+    widths = pad_widths(record, len(domain))
+    out = []
+    for axis, (before, after) in zip(domain, widths, strict=True):
+        out.append(axis if before == after == 0 else fresh(axis.extent + before + after))
+    return tuple(out)
+
+
+def pad_widths(record: OpRecord, rank: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) of each logical axis, from the flat list of the call."""
+    flat = _values(record, "pad_widths")
+    if len(flat) % 2 or len(flat) > 2 * rank or not all(isinstance(w, int) for w in flat):
+        raise DefinitionError(
+            "pad: pad_widths", expected=f"an even number, at most {2 * rank}, of integers", got=str(flat)
+        )
+    pairs = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
+    return tuple(pairs[rank - 1 - at] if rank - 1 - at < len(pairs) else (0, 0) for at in range(rank))
+
+
+def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
+    """[i0{2}, i1], [i2{3}, i1] joined along 0 -> [i3{5}, i1]"""
+    if not operands:
+        raise DefinitionError("cat", expected="at least one tensor", got="none")
+    rank = len(operands[0])
+    if any(len(domain) != rank for domain in operands):
+        raise DefinitionError("cat", expected="operands of one rank", got=str([len(d) for d in operands]))
+    dim = normalise_axis(record.attr("dim"), rank, "cat")
+    if len(operands) == 1:
+        return operands[0]
+    columns = [tuple(d[at] for d in operands) for at in range(rank)]
+    total = columns[dim][0].extent
+    for axis in columns[dim][1:]:
+        total = total + axis.extent
+    return tuple(
+        fresh(total) if at == dim else _joined(column, at, "cat") for at, column in enumerate(columns)
+    )
+
+
+def _values(record: OpRecord, key: str) -> tuple[int, ...]:
+    value = record.attr(key)
+    if not isinstance(value, tuple):
+        raise DefinitionError(f"{record.op}: {key}", expected="a list", got=repr(value))
+    return value  # type: ignore[return-value]
+
+
+def _check_rank(record: OpRecord, key: str, rank: int) -> None:
+    if len(_values(record, key)) != rank:
+        raise DefinitionError(
+            f"{record.op}: {key}", expected=f"{rank} entries", got=str(list(_values(record, key)))
+        )
+
+
+_RULES: dict[str, Callable[[Domain, OpRecord, Sizes, Fresh], Domain]] = {
+    "set": _same,
+    "segment_set": _same,
+    "stride_order": _stride_order,
+    "broadcast": _broadcast,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "expand": _expand,
+    "squeeze": _squeeze,
+    "permute": _permute,
+    "reshape": _reshape,
+    "slice": _slice,
+    "pad": _pad,
+}

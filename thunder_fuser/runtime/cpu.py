@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A C++ kernel -> a function of this process.
+
+The kernel's last argument is the number of OpenMP threads.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from nvtx import annotate
+
+from thunder_fuser.codegen.prelude.libm import vector_functions
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.runtime.toolchain import build_shared_library
+
+# Never -ffast-math: it breaks inf and NaN, and linking with it makes the whole process flush
+# subnormals to zero. No contraction, so that a mul and an add round twice, as in torch.
+FLAGS = (
+    "-O3 -march=native -fPIC -shared -std=c++17 -fopenmp -fno-math-errno -fno-trapping-math "
+    "-ffp-contract=off -Wno-psabi"
+).split()
+
+# The kernels' OpenMP runtime is found by its name among the libraries in the process: with torch
+# loaded first it is torch's own, so both share one pool of threads.
+OPENMP_OWNER = torch.__version__
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernel:
+    """A loaded kernel: `function(*addresses_and_scalars, threads)`."""
+
+    source: KernelSource
+    function: Callable[..., None]
+
+
+def compile_cpu(source: KernelSource) -> CpuKernel:
+    """Builds and loads a kernel of the cpu dialect."""
+    with annotate(f"thunder_fuser.compile {source.name}"):
+        library = ctypes.CDLL(str(build_shared_library(source.text, [*FLAGS, *_libraries()])))
+    function: Any = library[source.name]
+    function.argtypes = [param.argument_type for param in source.params] + [ctypes.c_int]
+    function.restype = None
+    return CpuKernel(source, function)
+
+
+def _libraries() -> list[str]:
+    return ["-lmvec", "-lm"] if vector_functions() else ["-lm"]
