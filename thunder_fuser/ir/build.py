@@ -229,7 +229,13 @@ class _Definer:
         row = record.row
         if row.rule is DtypeRule.INTEGER and any(d.is_float for d in compute):
             raise DtypeError(
-                f"ops.{row.name}", expected="integers or bools", got=compute[0].name
+                f"ops.{row.name}",
+                expected="integers or bools" if row.bools else "integers",
+                got=compute[0].name,
+            )
+        if not row.bools and DataType.Bool in compute:
+            raise DtypeError(
+                f"ops.{row.name}", expected="numbers", got="Bool", do="cast to DataType.Int first"
             )
 
     def _cast(self, operand: Operand, view: TensorView, dtype: DataType) -> Operand:

@@ -161,11 +161,13 @@ def _merge(domain: Domain, merge: Merge) -> Domain:
     at, next_at = position(domain, merge.outer), position(domain, merge.inner)
     if next_at != at + 1:
         raise ScheduleError(
-            f"merge of {merge.outer} and {merge.inner}", expected="neighbours", got=str(domain)
+            f"merge of {merge.outer} and {merge.inner}", expected="neighbours",
+            got=", ".join(map(str, domain)),
         )
     outer, inner = domain[at], domain[next_at]
     name = merged_name(outer.name, inner.name)
-    joined = IterDomain(name, outer.extent * inner.extent, outer.kind)
+    kind = inner.kind if outer.is_broadcast else outer.kind
+    joined = IterDomain(name, outer.extent * inner.extent, kind)
     return _with(domain, at, next_at, (joined,))
 
 

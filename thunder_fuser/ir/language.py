@@ -84,7 +84,7 @@ class Recorder:
 
         shape entries: -1 symbolic, 0 empty, 1 broadcast, larger static. contiguity: one of
         True, False, None (broadcast) an axis, in allocation order, or one bool for all.
-        Or give `sizes` and `strides` of an example.
+        Or give `sizes` and `strides` of an example. `strides` beside a static shape fixes them.
         """
         _check_dtype(dtype)
         if sizes is not None and strides is not None:
@@ -101,13 +101,15 @@ class Recorder:
         order = layout.check_stride_order(
             range(rank - 1, -1, -1) if stride_order is None else stride_order, rank
         )
-        attrs = (
+        attrs: tuple[tuple[str, AttrValue], ...] = (
             ("shape", tuple(int(s) for s in shape)),
             ("contiguity", _contiguity(contiguity, shape, order)),
             ("dtype", dtype),
             ("is_cpu", is_cpu),
             ("stride_order", order),
         )
+        if sizes is None and strides is not None:
+            attrs = (*attrs, ("strides", tuple(int(s) for s in strides)))
         return self._define("define_tensor", Tensor, attrs)
 
     def define_scalar(

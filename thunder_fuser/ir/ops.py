@@ -58,6 +58,7 @@ class Op:
     c_int: str = ""
     cost: int = 1
     outputs: int = 1
+    bools: bool = True  # False where torch does not compute with bools either
 
     @cached_property
     def parameters(self) -> inspect.Signature:
@@ -133,14 +134,16 @@ _S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
 
 _ROWS = (
     # ---- unary
-    _pointwise("abs", "x", _S, "torch.abs(a)", "fabs{f}({0})", c_int="({0} < 0 ? -{0} : {0})"),
-    _pointwise("neg", "x", _S, "torch.neg(a)", "(-{0})"),
-    _pointwise("relu", "x", _S, "torch.relu(a)", "relu({0})"),
+    _pointwise(
+        "abs", "x", _S, "torch.abs(a)", "fabs{f}({0})", c_int="({0} < 0 ? -{0} : {0})", bools=False
+    ),
+    _pointwise("neg", "x", _S, "torch.neg(a)", "(-{0})", bools=False),
+    _pointwise("relu", "x", _S, "torch.relu(a)", "relu({0})", bools=False),
     _pointwise("sign", "x", _S, "torch.sign(a)", "sign({0})"),
-    _pointwise("ceil", "x", _S, "torch.ceil(a)", "ceil{f}({0})", c_int="{0}"),
-    _pointwise("floor", "x", _S, "torch.floor(a)", "floor{f}({0})", c_int="{0}"),
-    _pointwise("trunc", "x", _S, "torch.trunc(a)", "trunc{f}({0})", c_int="{0}"),
-    _pointwise("round", "x", _S, "torch.round(a)", "round_even({0})", c_int="{0}"),
+    _pointwise("ceil", "x", _S, "torch.ceil(a)", "ceil{f}({0})", c_int="{0}", bools=False),
+    _pointwise("floor", "x", _S, "torch.floor(a)", "floor{f}({0})", c_int="{0}", bools=False),
+    _pointwise("trunc", "x", _S, "torch.trunc(a)", "trunc{f}({0})", c_int="{0}", bools=False),
+    _pointwise("round", "x", _S, "torch.round(a)", "round_even({0})", c_int="{0}", bools=False),
     _math("exp"),
     _math("exp2"),
     _math("expm1"),
@@ -163,7 +166,7 @@ _ROWS = (
     _math("erf", 16),
     _math("erfc", 16),
     _math("erfinv", 32, c="erfinv_({0})"),
-    _math("erfcinv", 32, c="erfcinv_({0})", torch="torch.erfinv(1 - a)"),
+    _math("erfcinv", 32, c="erfcinv_({0})", torch="erfcinv(a)"),
     _math("lgamma", 32),
     _math("sqrt", 2),
     _math("rsqrt", 2, c="rsqrt_({0})"),
@@ -182,21 +185,24 @@ _ROWS = (
     _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "(~{0})"),
     # ---- binary
     _pointwise("add", "lhs, rhs", _S, "torch.add(a, b)", "({0} + {1})"),
-    _pointwise("sub", "lhs, rhs", _S, "torch.sub(a, b)", "({0} - {1})"),
+    _pointwise("sub", "lhs, rhs", _S, "torch.sub(a, b)", "({0} - {1})", bools=False),
     _pointwise("mul", "lhs, rhs", _S, "torch.mul(a, b)", "({0} * {1})"),
     _pointwise(
         "div", "lhs, rhs", _S, "(torch.div(a, b) if a.is_floating_point() else trunc_div(a, b))",
-        "({0} / {1})", c_int="int_div({0}, {1})", cost=2,
+        "({0} / {1})", c_int="int_div({0}, {1})", cost=2, bools=False,
     ),
     _pointwise("truediv", "lhs, rhs", _F, "torch.true_divide(a, b)", "({0} / {1})", cost=2),
-    _pointwise("fmod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16),
-    _pointwise("mod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16),
     _pointwise(
-        "remainder", "lhs, rhs", _S, "torch.remainder(a, b)", "remainder_py({0}, {1})", cost=16
+        "fmod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16, bools=False
+    ),
+    _pointwise("mod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16, bools=False),
+    _pointwise(
+        "remainder", "lhs, rhs", _S, "torch.remainder(a, b)", "remainder_py({0}, {1})", cost=16,
+        bools=False,
     ),
     _pointwise(
         "pow", "lhs, rhs", _S, "torch.pow(a, b)", "pow{f}({0}, {1})", c_int="ipow({0}, {1})",
-        cost=16,
+        cost=16, bools=False,
     ),
     _pointwise("atan2", "lhs, rhs", _F, "torch.atan2(a, b)", "atan2{f}({0}, {1})", cost=16),
     _pointwise(
@@ -204,7 +210,7 @@ _ROWS = (
     ),
     _pointwise("minimum", "lhs, rhs", _S, "torch.minimum(a, b)", "minimum({0}, {1})"),
     _pointwise("maximum", "lhs, rhs", _S, "torch.maximum(a, b)", "maximum({0}, {1})"),
-    _pointwise("gcd", "lhs, rhs", _I, "torch.gcd(a, b)", "gcd_({0}, {1})", cost=32),
+    _pointwise("gcd", "lhs, rhs", _I, "torch.gcd(a, b)", "gcd_({0}, {1})", cost=32, bools=False),
     _compare("eq", "=="),
     _compare("ne", "!="),
     _compare("lt", "<"),
@@ -222,15 +228,15 @@ _ROWS = (
     _pointwise("bitwise_xor", "lhs, rhs", _I, "torch.bitwise_xor(a, b)", "({0} ^ {1})"),
     _pointwise(
         "bitwise_left_shift", "lhs, rhs", _I, "torch.bitwise_left_shift(a, b)",
-        "shift_left({0}, {1})",
+        "shift_left({0}, {1})", bools=False,
     ),
     _pointwise(
         "bitwise_right_shift", "lhs, rhs", _I, "torch.bitwise_right_shift(a, b)",
-        "shift_right_arith({0}, {1})",
+        "shift_right_arith({0}, {1})", bools=False,
     ),
     _pointwise(
         "logical_right_shift", "lhs, rhs", _I, "logical_right_shift(a, b)",
-        "shift_right_logical({0}, {1})",
+        "shift_right_logical({0}, {1})", bools=False,
     ),
     # ---- ternary
     _pointwise(
@@ -238,7 +244,7 @@ _ROWS = (
     ),
     _pointwise("lerp", "start, end, weight", _F, "torch.lerp(a, b, c)", "lerp_({0}, {1}, {2})"),
     _pointwise(
-        "clamp", "x, min, max", _S, "torch.clamp(a, b, c)", "clamp_({0}, {1}, {2})"
+        "clamp", "x, min, max", _S, "torch.clamp(a, b, c)", "clamp_({0}, {1}, {2})", bools=False,
     ),
     _pointwise(
         "threshold", "x, threshold, value", _S, "torch.where(a <= b, c, a)",
@@ -259,14 +265,16 @@ _ROWS = (
         "broadcast_in_dim(a, shape, broadcast_dims)",
     ),
     _movement("expand", "arg, shape", "a.expand(shape)"),
-    _movement("squeeze", "arg, dims", "a.squeeze(tuple(dims))"),
+    _movement("squeeze", "arg, dims", "a.squeeze(dims)"),
     _movement("permute", "arg, dims", "a.permute(dims)"),
-    _movement("reshape", "arg, new_shape", "a.reshape(shape)"),
+    _movement("reshape", "arg, new_shape", "a.reshape(new_shape)"),
     _movement(
         "slice", "arg, start_indices, end_indices, strides=None",
         "a[slices(a, start_indices, end_indices, strides)]",
     ),
-    _movement("pad", "arg, pad_widths, value=0", "torch.nn.functional.pad(a, pad_widths, value=value)"),
+    _movement(
+        "pad", "arg, pad_widths, value=0", "torch.nn.functional.pad(a, pad_widths, value=value)"
+    ),
     _movement("cat", "tensors, dim=0", "torch.cat(operands, dim)", arity=-1),
     # ---- factories
     Op("full", OpKind.FACTORY, "shape, fill_value, dtype", 1, DtypeRule.ATTRIBUTE,
@@ -274,10 +282,10 @@ _ROWS = (
     Op("iota", OpKind.FACTORY, "length, start=0, step=1, dtype=None", 2, DtypeRule.ATTRIBUTE,
        "iota(length, a, b, dtype)", cost=1),
     # ---- sizes
-    Op("size", OpKind.SCALAR, "arg, dim", 1, DtypeRule.ATTRIBUTE, "torch.tensor(a.shape[dim])",
-       cost=0),
+    Op("size", OpKind.SCALAR, "arg, dim", 1, DtypeRule.ATTRIBUTE,
+       "torch.tensor(a.shape[dim], device=a.device)", cost=0),
     # ---- reductions
-    _reduction("sum", DtypeRule.ACCUMULATE, "torch.sum(a, dims, keepdim)"),
+    _reduction("sum", DtypeRule.ACCUMULATE, "torch.sum(a, dims, keepdim, dtype=a.dtype)"),
     _reduction("prod", DtypeRule.ACCUMULATE, "prod(a, dims, keepdim)"),
     _reduction("max", DtypeRule.SAME, "torch.amax(a, dims, keepdim)"),
     _reduction("min", DtypeRule.SAME, "torch.amin(a, dims, keepdim)"),

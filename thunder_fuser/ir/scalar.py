@@ -14,10 +14,12 @@ form over atoms; division and remainder see through it:
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Union
 
@@ -95,15 +97,21 @@ class Scalar:
 
     def substitute(self, values: Mapping[str, ScalarLike]) -> Scalar:
         """The same expression with symbols replaced, simplified again."""
-        if not self.symbols & values.keys():
-            return self
-        if self.op == "sym":
-            return wrap(values[str(self.args[0])])
-        new = [part.substitute(values) for part in self.parts]
-        if self.op == "sum":
-            atoms, constant = self.terms
-            return _sum([(n, c) for n, (_, c) in zip(new, atoms, strict=True)]) + constant
-        return _BUILD[self.op](*new)
+        return _substitute(self, values, {})
+
+    @cached_property
+    def tree_size(self) -> int:
+        """The number of nodes, a shared one counted each time it is met."""
+        return 1 + sum(part.tree_size for part in self.parts)
+
+    @cached_property
+    def sort_key(self) -> str:
+        """What operands are sorted by: the text, or a digest where sharing makes that too long."""
+        if self.tree_size <= _LONGEST_SORTED_TEXT:
+            return self.text
+        args = self.args if self.op != "sum" else [*itertools.chain(*self.terms[0]), self.terms[1]]
+        keys = [arg.sort_key if isinstance(arg, Scalar) else arg for arg in args]
+        return "~" + hashlib.blake2b(repr((self.op, keys)).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def text(self) -> str:
@@ -123,6 +131,29 @@ class Scalar:
         return self.text
 
 
+# A Scalar whose parts are shared may be 2**depth times as long in text as in memory.
+_LONGEST_SORTED_TEXT = 200
+
+
+def _substitute(
+    x: Scalar, values: Mapping[str, ScalarLike], known: dict[Scalar, Scalar]
+) -> Scalar:
+    """`known` holds what was done already, so that shared parts are done once."""
+    if x in known:
+        return known[x]
+    if not x.symbols & values.keys():
+        new = x
+    elif x.op == "sym":
+        new = wrap(values[str(x.args[0])])
+    elif x.op == "sum":
+        terms, constant = x.terms
+        new = _sum([(_substitute(atom, values, known), c) for atom, c in terms]) + constant
+    else:
+        new = _BUILD[x.op](*(_substitute(part, values, known) for part in x.parts))
+    known[x] = new
+    return new
+
+
 def _wrapped(part: Scalar) -> str:
     return part.text if part.op in ("const", "sym", "min", "max") else f"({part.text})"
 
@@ -135,7 +166,9 @@ def _sum_text(terms: Terms, constant: int) -> str:
 
 
 def _term_text(atom: Scalar, coefficient: int) -> str:
-    return atom.text if coefficient == 1 else f"{coefficient}*{_wrapped(atom)}"
+    if coefficient == 1:
+        return _wrapped(atom) if atom.op in ("lt", "and") else atom.text
+    return f"{coefficient}*{_wrapped(atom)}"
 
 
 def _intern(op: str, args: tuple[object, ...], lo: float, hi: float) -> Scalar:
@@ -200,7 +233,7 @@ def conjunction(predicates: Iterable[Scalar]) -> Scalar:
     if const(0) in seen:
         return const(0)
     seen.pop(const(1), None)
-    rest = sorted(seen, key=lambda p: p.text)
+    rest = sorted(seen, key=lambda p: p.sort_key)
     if len(rest) < 2:
         return rest[0] if rest else const(1)
     return _intern("and", tuple(rest), 0, 1)
@@ -217,7 +250,7 @@ def divides(divisor: int, value: Scalar) -> bool:
 
 def _select(op: str, a: Scalar, b: Scalar) -> Scalar:
     low, high = (a, b) if op == "min" else (b, a)
-    if low.hi <= high.lo:
+    if a is b or low.hi <= high.lo:
         return a
     if high.hi <= low.lo:
         return b
@@ -246,7 +279,7 @@ def _linear(atoms: dict[Scalar, int], constant: int) -> Scalar:
         return const(constant)
     if constant == 0 and len(atoms) == 1 and next(iter(atoms.values())) == 1:
         return next(iter(atoms))
-    terms = tuple(sorted(atoms.items(), key=lambda t: t[0].text))
+    terms = tuple(sorted(atoms.items(), key=lambda t: t[0].sort_key))
     lo = constant + sum(_scaled(a.lo if c > 0 else a.hi, c) for a, c in terms)
     hi = constant + sum(_scaled(a.hi if c > 0 else a.lo, c) for a, c in terms)
     return _intern("sum", (terms, constant), lo, hi)
@@ -276,7 +309,7 @@ def _mul(a: Scalar, b: Scalar) -> Scalar:
     if a.is_const or b.is_const:
         factor, other = (a, b) if a.is_const else (b, a)
         return _sum([(other, factor.value)])
-    (first, second) = sorted((a, b), key=lambda s: s.text)
+    (first, second) = sorted((a, b), key=lambda s: s.sort_key)
     corners = [_corner(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
     return _intern("mul", (first, second), min(corners), max(corners))
 
@@ -364,7 +397,7 @@ def _negative(x: Scalar) -> Scalar:
     return _intern("lt", (x,), 0, 1)
 
 
-_BUILD = {
+_BUILD: dict[str, Callable[..., Scalar]] = {
     "mul": _mul,
     "div": _div,
     "mod": _mod,

@@ -1,1 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Fusion -> Fusion: what is rewritten before segmentation. One file a pass, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.verify import verify
+from thunder_fuser.presegment.common import remove_common
+from thunder_fuser.presegment.dead import remove_dead
+from thunder_fuser.presegment.fold import fold_scalars
+from thunder_fuser.presegment.round_trips import remove_round_trips
+from thunder_fuser.presegment.trivial import remove_trivial_reductions
+
+PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
+    fold_scalars,
+    remove_trivial_reductions,
+    remove_round_trips,
+    remove_common,
+    remove_dead,
+)
+
+
+def run_passes(fusion: Fusion) -> Fusion:
+    """All passes in order; each result is verified, and the failing pass named."""
+    for one in PRESEGMENT:
+        fusion = verify(one(fusion), after=one.__name__)
+    return fusion

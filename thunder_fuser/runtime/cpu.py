@@ -18,10 +18,12 @@ from thunder_fuser.runtime.toolchain import build_shared_library
 
 # Never -ffast-math: it breaks inf and NaN, and linking with it makes the whole process flush
 # subnormals to zero. No contraction, so that a mul and an add round twice, as in torch.
+# fmt: off
 FLAGS = (
-    "-O3 -march=native -fPIC -shared -std=c++17 -fopenmp -fno-math-errno -fno-trapping-math "
-    "-ffp-contract=off -Wno-psabi"
-).split()
+    "-O3", "-march=native", "-fPIC", "-shared", "-std=c++17", "-fopenmp",
+    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-Wno-psabi",
+)
+# fmt: on
 
 # The kernels' OpenMP runtime is found by its name among the libraries in the process: with torch
 # loaded first it is torch's own, so both share one pool of threads.

@@ -30,7 +30,7 @@ MESSAGE_LIMIT = 4000
 
 
 class BuildOnce(Generic[V]):
-    """A table whose missing entries are made once each; different keys are made at the same time."""
+    """A table that makes each missing entry once; different keys are made at the same time."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, V] = {}
@@ -82,7 +82,9 @@ def _find_compiler(requested: str, search_path: str) -> Compiler:
 
 def _no_compiler(requested: str) -> str:
     if requested.strip():
-        return f"The C++ compiler that CXX names, {requested!r}, was not found; correct or unset CXX."
+        return (
+            f"CXX names the C++ compiler {requested!r}, which was not found; correct or unset CXX."
+        )
     return "No C++ compiler was found; install g++ or clang++, or set CXX to one."
 
 
@@ -118,7 +120,7 @@ def _is_library(flag: str) -> bool:
 def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"LC_ALL": "C"}  # messages in English, to find the line in
     try:
-        return subprocess.run(  # noqa: S603  an argument list, no shell
+        return subprocess.run(
             command, capture_output=True, text=True, errors="replace", env=environment, check=False
         )
     except OSError as error:

@@ -10,11 +10,15 @@ import ctypes
 import platform
 from functools import cache
 
+# fmt: off
 UNARY = (
-    "exp log log2 log10 log1p expm1 exp2 sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc lgamma tgamma sqrt cbrt floor ceil trunc rint fabs"
-).split()
-BINARY = "pow atan2 fmod fmin fmax hypot nextafter copysign".split()
+    "exp", "log", "log2", "log10", "log1p", "expm1", "exp2",
+    "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "erf", "erfc", "lgamma", "tgamma", "sqrt", "cbrt", "floor", "ceil", "trunc", "rint", "fabs",
+)
+BINARY = ("pow", "atan2", "fmod", "fmin", "fmax", "hypot", "nextafter", "copysign")
+# fmt: on
 ARITY = {name + suffix: 1 for name in UNARY for suffix in ("", "f")} | {
     name + suffix: 2 for name in BINARY for suffix in ("", "f")
 }

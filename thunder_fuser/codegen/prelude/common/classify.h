@@ -5,4 +5,4 @@ template <typename T> DEVICE bool isnan_(T x) { return x != x; }
 template <typename T> DEVICE bool isfinite_(T x) { return x - x == 0; }
 template <typename T> DEVICE bool isinf_(T x) { return x == x && x - x != 0; }
 template <typename T> DEVICE bool isposinf_(T x) { return isinf_(x) && x > T(0); }
-template <typename T> DEVICE bool isneginf_(T x) { return isinf_(x) && x < T(0); }
+template <typename T> DEVICE bool isneginf_(T x) { return isinf_(x) && !(x > T(0)); }

@@ -1,9 +1,18 @@
 // provides: ipow gcd_ shift_left shift_right_arith shift_right_logical
 // needs: device types
+template <typename T> DEVICE bool is_negative(T value) {
+  if constexpr (is_signed_type<T>) return value < T(0);
+  return false;
+}
+template <typename T> DEVICE typename Unsigned<T>::type magnitude(T value) {
+  using U = typename Unsigned<T>::type;
+  const U bits = static_cast<U>(value);
+  return is_negative(value) ? static_cast<U>(U(0) - bits) : bits;
+}
 // A negative exponent truncates the true value: 0 unless the base is 1 or -1.
 template <typename T> DEVICE T ipow(T base, T exponent) {
   using U = typename Unsigned<T>::type;
-  if (exponent < T(0)) {
+  if (is_negative(exponent)) {
     if (base == T(1)) return T(1);
     return base == static_cast<T>(-1) ? static_cast<T>(exponent % 2 ? -1 : 1) : T(0);
   }
@@ -15,18 +24,16 @@ template <typename T> DEVICE T ipow(T base, T exponent) {
   return static_cast<T>(power);
 }
 template <typename T> DEVICE T gcd_(T a, T b) {
-  using U = typename Unsigned<T>::type;
-  U x = a < T(0) ? static_cast<U>(U(0) - static_cast<U>(a)) : static_cast<U>(a);
-  U y = b < T(0) ? static_cast<U>(U(0) - static_cast<U>(b)) : static_cast<U>(b);
+  auto x = magnitude(a), y = magnitude(b);
   while (y != 0) {
-    const U rest = static_cast<U>(x % y);
+    const auto rest = static_cast<decltype(x)>(x % y);
     x = y;
     y = rest;
   }
   return static_cast<T>(x);
 }
 template <typename T> DEVICE bool shift_in_range(T count) {
-  return count >= T(0) && static_cast<u64>(count) < sizeof(T) * 8;
+  return static_cast<typename Unsigned<T>::type>(count) < sizeof(T) * 8;
 }
 template <typename T> DEVICE T shift_left(T a, T count) {
   return shift_in_range(count) ? static_cast<T>(static_cast<u64>(a) << count) : T(0);
@@ -34,7 +41,7 @@ template <typename T> DEVICE T shift_left(T a, T count) {
 // Too far a shift leaves the sign: -1 or 0.
 template <typename T> DEVICE T shift_right_arith(T a, T count) {
   if (shift_in_range(count)) return static_cast<T>(a >> count);
-  return static_cast<T>(a < T(0) ? -1 : 0);
+  return static_cast<T>(is_negative(a) ? -1 : 0);
 }
 template <typename T> DEVICE T shift_right_logical(T a, T count) {
   using U = typename Unsigned<T>::type;

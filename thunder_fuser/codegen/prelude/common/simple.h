@@ -1,7 +1,13 @@
 // provides: relu sign reciprocal frac lerp_ clamp_ threshold_
-// needs: device minmax
-template <typename T> DEVICE T relu(T x) { return maximum(x, T(0)); }
-template <typename T> DEVICE T sign(T x) { return static_cast<T>((x > T(0)) - (x < T(0))); }
+// needs: device minmax types
+template <typename T> DEVICE T relu(T x) {
+  if constexpr (is_signed_type<T>) return x < T(0) ? T(0) : x;
+  return x;
+}
+template <typename T> DEVICE T sign(T x) {
+  if constexpr (is_signed_type<T>) return static_cast<T>((x > T(0)) - (x < T(0)));
+  return static_cast<T>(x != T(0));
+}
 template <typename T> DEVICE T reciprocal(T x) { return T(1) / x; }
 DEVICE float frac(float x) { return x - truncf(x); }
 DEVICE double frac(double x) { return x - trunc(x); }

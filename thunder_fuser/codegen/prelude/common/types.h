@@ -1,4 +1,4 @@
-// provides: i64 i32 i16 i8 u8 u16 u32 u64 Unsigned
+// provides: i64 i32 i16 i8 u8 u16 u32 u64 Unsigned is_signed_type
 // needs:
 typedef long long i64;
 typedef int i32;
@@ -14,3 +14,6 @@ template <> struct Unsigned<i64> { using type = u64; };
 template <> struct Unsigned<i32> { using type = u32; };
 template <> struct Unsigned<i16> { using type = u16; };
 template <> struct Unsigned<i8> { using type = u8; };
+template <typename T> constexpr bool is_signed_type = true;
+template <> constexpr bool is_signed_type<u8> = false;
+template <> constexpr bool is_signed_type<bool> = false;

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element types: their facts and their promotion, against torch's own."""
+
+from __future__ import annotations
+
+import doctest
+import itertools
+
+import pytest
+import torch
+
+from thunder_fuser.errors import DtypeError
+from thunder_fuser.ir import dtypes
+from thunder_fuser.ir.dtypes import SHORT_NAMES, DataType, category, of_number, promote
+from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
+
+
+@pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
+def test_facts_agree_with_torch(dtype: DataType) -> None:
+    theirs = to_torch_dtype(dtype)
+    assert from_torch_dtype(theirs) is dtype
+    assert dtype.bytes == theirs.itemsize
+    assert dtype.is_float == theirs.is_floating_point
+    assert dtype.is_int == (not theirs.is_floating_point and theirs is not torch.bool)
+    assert SHORT_NAMES[dtype.short] is dtype
+    assert eval(str(dtype), {"DataType": DataType}) is dtype
+
+
+@pytest.mark.parametrize("a", DataType, ids=lambda d: d.short)
+def test_promotion_agrees_with_torch(a: DataType) -> None:
+    for b in DataType:
+        expected = torch.promote_types(to_torch_dtype(a), to_torch_dtype(b))
+        assert promote(a, b) is from_torch_dtype(expected), (a, b)
+
+
+def test_promotion_of_three_agrees_with_torch() -> None:
+    for a, b, c in itertools.product(DataType, repeat=3):
+        expected = torch.promote_types(to_torch_dtype(a), to_torch_dtype(b))
+        expected = torch.promote_types(expected, to_torch_dtype(c))
+        assert promote(a, b, c) is from_torch_dtype(expected), (a, b, c)
+
+
+@pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
+def test_sums_accumulate_in_a_wider_type(dtype: DataType) -> None:
+    if dtype.is_float:
+        assert dtype.accumulate is (DataType.Float if dtype.is_half else dtype)
+    else:
+        # torch sums bools and integers into int64
+        result = torch.ones(2, dtype=to_torch_dtype(dtype)).sum().dtype
+        assert dtype.accumulate is from_torch_dtype(result)
+
+
+def test_numbers() -> None:
+    assert [of_number(x) for x in (True, 1, 1.0)] == [DataType.Bool, DataType.Int, DataType.Double]
+    assert [category(of_number(x)) for x in (True, 1, 1.0)] == [0, 1, 2]
+
+
+def test_promotion_of_nothing() -> None:
+    with pytest.raises(DtypeError) as error:
+        promote()
+    assert str(error.value) == "promote: expected at least one dtype, got none"
+
+
+def test_a_torch_dtype_the_fuser_does_not_have() -> None:
+    with pytest.raises(DtypeError) as error:
+        from_torch_dtype(torch.complex64)
+    assert str(error.value) == (
+        "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float16, bfloat16, "
+        "float32, float64, got torch.complex64"
+    )
+
+
+def test_the_examples_of_the_module() -> None:
+    assert doctest.testmod(dtypes).failed == 0

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What prints can be run: a fusion's text rebuilds the fusion, on every run the same."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from strategies import Case, cases
+
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.text import definition_text, number_text, read_definition, rebuild, to_text
+from thunder_fuser.ir.verify import verify
+
+ROOT = Path(__file__).resolve().parents[2]
+slow = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@slow
+@given(cases())
+def test_text_rebuilds_any_fusion(case: Case) -> None:
+    text = to_text(case.fusion)
+    again = rebuild(text)
+    assert again == case.fusion
+    assert to_text(again) == text
+    assert dict(again.tensors) == dict(case.fusion.tensors)
+
+
+@slow
+@given(cases())
+def test_define_is_idempotent_and_what_it_makes_is_legal(case: Case) -> None:
+    verify(case.fusion)
+    again = define(case.fusion.definition)
+    assert again == case.fusion
+    assert again.shape_scalars == case.fusion.shape_scalars
+
+
+@slow
+@given(cases())
+def test_a_definition_prints_as_it_was_recorded(case: Case) -> None:
+    """Types are not needed to print, nor implied casts: the records come back as they were."""
+    assert define(read_definition(definition_text(case.definition))) == case.fusion
+
+
+def layer_norm() -> Fusion:
+    fd = Recorder()
+    x = fd.define_tensor([-1, -1], True, DataType.BFloat16)
+    weight = fd.define_tensor([-1], True, DataType.BFloat16)
+    variance, mean = fd.ops.var_mean(x, [1], 0, True)
+    y = fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5)))
+    fd.add_output(fd.ops.cast(fd.ops.mul(y, weight), DataType.BFloat16), stride_order=[0, 1])
+    rows = fd.ops.size(x, 0)
+    fd.add_output(fd.ops.broadcast_in_dim(weight, [rows, fd.ops.size(weight, 0)], [1]))
+    fd.add_output(fd.ops.pad(weight, [0, 1], math.inf))
+    fd.add_output(x, x)
+    return define(fd.definition)
+
+
+def test_layer_norm_prints(golden) -> None:
+    golden(to_text(layer_norm(), "layer_norm"), "py")
+
+
+def test_text_is_the_same_for_every_hash_seed() -> None:
+    """Sets and dictionaries may order themselves by hash; nothing that prints may follow them."""
+    code = "from test_text import layer_norm, to_text; print(to_text(layer_norm()), end='')"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+            capture_output=True, text=True, check=True, timeout=120,
+        ).stdout
+        for seed in ("0", "1", "4242")
+    ]
+    assert texts == [to_text(layer_norm())] * 3
+
+
+@pytest.mark.parametrize(
+    "number", [0, -7, 2**62, True, False, 0.1, -0.0, 1e-45, 1e300, math.inf, -math.inf, math.nan]
+)
+def test_numbers_come_back_to_the_bit(number: float) -> None:
+    back = eval(number_text(number))
+    assert type(back) is type(number)
+    assert back == number or (math.isnan(back) and math.isnan(number))
+    assert math.copysign(1, back) == math.copysign(1, number)
+
+
+@pytest.mark.parametrize("number", [math.nan, -math.inf, -0.0, 5e-324])
+def test_odd_literals_survive_the_round_trip(number: float) -> None:
+    fd = Recorder()
+    x = fd.define_tensor([-1], True)
+    fd.add_output(fd.ops.add(x, number))
+    fusion = define(fd.definition)
+    assert rebuild(to_text(fusion)) == fusion
+    assert repr(fusion.exprs[-1].inputs[1].value) == repr(number)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("fd.ops.exp(T9)", "text: T9: expected a defined value, got T9"),
+        ("import os", "text: expected calls, got import os"),
+        (
+            "fd.execute([])",
+            "text: fd.execute: expected fd.ops.<op>, fd.define_* or fd.add_output",
+        ),
+        (
+            "os.system('true')",
+            "text: os.system: expected fd.ops.<op>, fd.define_* or fd.add_output",
+        ),
+        (
+            "fd.ops._call('true')",
+            "text: fd.ops._call: expected fd.ops.<op>, fd.define_* or fd.add_output",
+        ),
+    ],
+)
+def test_text_is_interpreted_never_executed(body: str, message: str) -> None:
+    with pytest.raises(DefinitionError) as error:
+        rebuild(f"def fusion(fd):\n    {body}\n")
+    assert str(error.value) == message
+
+
+def test_text_that_is_no_function() -> None:
+    with pytest.raises(DefinitionError) as error:
+        rebuild("x = 1")
+    assert str(error.value) == "text: expected one function, got Assign"

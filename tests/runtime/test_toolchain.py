@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The system compiler: found or missed in one sentence, each text built once, nothing left."""
+
+import ctypes
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from kernel_texts import make_source
+
+from thunder_fuser.codegen.prelude.libm import vector_functions
+from thunder_fuser.codegen.source import Param
+from thunder_fuser.errors import CompileError, ToolchainError
+from thunder_fuser.runtime import toolchain
+from thunder_fuser.runtime.cpu import FLAGS, compile_cpu
+from thunder_fuser.runtime.toolchain import BuildOnce, build_shared_library, find_compiler
+
+SHARED = ("-shared", "-fPIC")
+
+
+def test_the_compiler_is_described() -> None:
+    compiler = find_compiler()
+    assert Path(compiler.path).is_absolute() and compiler.version
+    assert find_compiler() is compiler
+
+
+def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ToolchainError) as caught:
+        find_compiler()
+    assert str(caught.value) == (
+        "No C++ compiler was found; install g++ or clang++, or set CXX to one."
+    )
+
+
+def test_cxx_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = find_compiler().path
+    monkeypatch.setenv("CXX", f"{path} -DNOTHING")
+    assert find_compiler().command == (path, "-DNOTHING")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ToolchainError, match="CXX names the C\\+\\+ compiler 'no-such-compiler'"):
+        find_compiler()
+
+
+def test_many_threads_build_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    run = toolchain._run
+    monkeypatch.setattr(toolchain, "_run", lambda command: runs.append(command) or run(command))
+    text = 'extern "C" int built_once() { return 7; }'
+    found: list[Path] = []
+    workers = [
+        threading.Thread(target=lambda: found.append(build_shared_library(text, SHARED)))
+        for _ in range(8)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 8 and len(set(found)) == 1 and len(runs) == 1
+    assert ctypes.CDLL(str(found[0])).built_once() == 7
+
+
+def test_a_failure_is_not_remembered() -> None:
+    table: BuildOnce[int] = BuildOnce()
+    with pytest.raises(ZeroDivisionError):
+        table.get("key", lambda: 1 // 0)
+    assert table.get("key", lambda: 5) == table.get("key", lambda: 6) == 5
+
+
+def test_a_compile_error_shows_the_lines() -> None:
+    text = "int first;\nint second = missing;\nint third;\n"
+    with pytest.raises(CompileError) as caught:
+        build_shared_library(text, SHARED)
+    message = str(caught.value)
+    assert "kernel:2:" in message and "missing" in message
+    assert ">  2 | int second = missing;" in message and "   3 | int third;" in message
+    assert "thunder_fuser-" not in message
+
+
+def test_the_directory_is_private_and_goes_away() -> None:
+    program = (
+        "from thunder_fuser.runtime.toolchain import build_shared_library\n"
+        "print(build_shared_library('int x;', ['-shared', '-fPIC']))"
+    )
+    library = build_shared_library("int x;", SHARED)
+    assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
+    output = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": ":".join(sys.path)},
+    ).stdout.strip()
+    assert output.endswith(".so") and not Path(output).parent.exists()
+
+
+def doubled(ctype: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    params = [
+        Param("T0", ctype, "input"),
+        Param("T1", ctype, "output"),
+        Param("n", "i64", "scalar"),
+    ]
+    body = "#pragma omp parallel for simd num_threads(threads)\n"
+    body += "for (i64 i = 0; i < n; ++i) st(T1, i, ld(T0, i) + ld(T0, i));"
+    kernel = compile_cpu(make_source("twice", body, params, dialect="cpu"))
+    x = torch.full((1000,), 3e-40 if dtype == torch.float32 else 1e-310, dtype=dtype)
+    y = torch.empty_like(x)
+    kernel.function(x.data_ptr(), y.data_ptr(), x.numel(), 2)
+    return x, y
+
+
+@pytest.mark.parametrize(("ctype", "dtype"), [("float", torch.float32), ("double", torch.float64)])
+def test_subnormals_survive_a_loaded_library(ctype: str, dtype: torch.dtype) -> None:
+    x, y = doubled(ctype, dtype)
+    assert bool((y > 0).all())
+    assert torch.equal(y, x + x) and bool((x * 1 > 0).all())
+    assert 5e-324 * 2 > 0.0
+
+
+def test_kernels_share_the_openmp_of_torch() -> None:
+    doubled("float", torch.float32)
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("no /proc on this system")
+    loaded = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line}
+    assert len(loaded) == 1
+
+
+def test_a_cpu_kernel_takes_every_scalar() -> None:
+    values = {"double": 0.5, "float": 0.25, "i64": 1 << 40, "i32": -7, "i16": -3, "u8": 200}
+    params = [Param("T0", "double", "output")]
+    params += [Param(f"s_{ctype}", ctype, "scalar") for ctype in values]
+    total = " + ".join(f"double(s_{ctype})" for ctype in values)
+    kernel = compile_cpu(make_source("total", f"st(T0, 0, {total});", params, dialect="cpu"))
+    y = torch.zeros(1, dtype=torch.float64)
+    kernel.function(y.data_ptr(), *values.values(), 1)
+    assert y.item() == sum(values.values())
+
+
+def test_silu_and_16_bit_conversions_become_simd() -> None:
+    """The compiler says which loops it vectorised; a helper that stops it would cost 10x."""
+    params = [Param("T0", "bf16", "input"), Param("T1", "bf16", "output")]
+    params.append(Param("n", "i64", "scalar"))
+    body = "#pragma omp simd\n"
+    body += "for (i64 i = 0; i < n; ++i) "
+    body += "st(T1, i, convert<bf16>(silu(convert<float>(ld(T0, i)))));"
+    source = make_source("silu", body, params, dialect="cpu")
+    compiler = find_compiler()
+    if compiler.is_clang or "expf" not in vector_functions():
+        pytest.skip("this machine has no SIMD math library that the compiler uses")
+    kept = [flag for flag in FLAGS if flag not in ("-fPIC", "-shared")]
+    result = subprocess.run(
+        [compiler.path, *kept, "-fopt-info-vec", "-xc++", "-S", "-o", "/dev/null", "-"],
+        input=source.text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "loop vectorized" in result.stderr

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a part computes, where: outputs ask for operands at index expressions, back to the inputs.
+
+A point is a value at an index under a condition. A reduction starts a new nest: what reads its
+result belongs to a later one.
+
+    softmax row x:  nest 0: max(x)   nest 1: sum(exp(x - max))   nest 2: exp(x - max) / sum
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from thunder_fuser.analysis.domain_map import is_one
+from thunder_fuser.analysis.index_map import ZERO, Index, accesses, reduction_index
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.scalar import Scalar, conjunction, const
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A value at an index, wanted where the condition holds."""
+
+    name: str
+    index: Index
+    condition: Scalar = field(default_factory=lambda: const(1))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """All points of a part; what each reads; the nest each is first computed in."""
+
+    reads: Mapping[Point, tuple[Point, ...]]
+    level: Mapping[Point, int]
+    roots: tuple[Point, ...]  # operands of reductions and results, what nests compute
+    results: Mapping[str, Point]
+    operands: Mapping[str, Point]  # by name of the reduction's result
+
+    def count(self, name: str) -> int:
+        """At how many different places a value is computed."""
+        return len({point.index for point in self.level if point.name == name})
+
+    def reached(self, roots: Iterable[Point], stop: frozenset[Point] = frozenset()) -> list[Point]:
+        """Every point needed for the roots, not looking behind `stop`, in order of discovery."""
+        seen: dict[Point, None] = {}
+        stack = list(roots)
+        while stack:
+            point = stack.pop()
+            if point not in seen:
+                seen[point] = None
+                if point not in stop and point.name not in self.operands:
+                    stack.extend(self.reads[point])
+        return list(seen)
+
+
+def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
+    """The index of a whole tensor, given the index of each axis class."""
+    logical = part.tensors[name].domain.no_reductions
+    return tuple(ZERO if a.is_broadcast else axes[part.domain_map.axis(a)] for a in logical)
+
+
+def demand(part: Part, axes: Mapping[str, Scalar]) -> Demand:
+    """All points of the part, given the index of each axis class."""
+    results = {name: Point(name, result_index(part, name, axes)) for name in part.outputs}
+    wanted: dict[str, dict[Point, None]] = {}
+    for point in results.values():
+        wanted.setdefault(point.name, {})[point] = None
+    reads: dict[Point, tuple[Point, ...]] = {}
+    operands: dict[str, Point] = {}
+    for expr in reversed(part.exprs):
+        for point in list(wanted.get(expr.outputs[0], ())):
+            reads[point] = _reads(part, point, axes)
+            if expr.row.kind is OpKind.REDUCTION:
+                operands[point.name] = reads[point][0]
+            for read in reads[point]:
+                wanted.setdefault(read.name, {})[read] = None
+    level = _levels(part, wanted, reads)
+    roots = (*operands.values(), *results.values())
+    return Demand(reads, level, tuple(dict.fromkeys(roots)), results, operands)
+
+
+def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
+    expr = part.producer[point.name]
+    if expr.row.kind is OpKind.REDUCTION:
+        source = part.tensors[str(expr.inputs[0])]
+        reduced = tuple(
+            ZERO if is_one(axis) else axes[part.domain_map.axis(axis)]
+            for axis in part.tensors[point.name].domain.logical if axis.is_reduction
+        )
+        index = reduction_index(expr, point.index, reduced, len(source.shape))
+        return (Point(source.name, index),)
+    return tuple(
+        Point(access.operand, access.index, conjunction([point.condition, access.condition]))
+        for access in accesses(expr, point.index, part.tensors)
+    )
+
+
+def _levels(
+    part: Part, wanted: Mapping[str, Mapping[Point, None]], reads: Mapping[Point, tuple[Point, ...]]
+) -> dict[Point, int]:
+    level = {point: 0 for name in part.inputs for point in wanted.get(name, ())}
+    for expr in part.exprs:
+        step = 1 if expr.row.kind is OpKind.REDUCTION else 0
+        for point in wanted.get(expr.outputs[0], ()):
+            level[point] = step + max((level[read] for read in reads[point]), default=0)
+    return level

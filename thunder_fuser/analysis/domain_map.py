@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which axes of which tensors are the same: classes of IterDomains, called the axes of a kernel.
+
+    T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
+    classes: {i0, i2}, {i1, r1}; broadcasts belong to none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from thunder_fuser.ir.domain import IterDomain
+from thunder_fuser.ir.fusion import OpRecord, TensorView, names_of
+from thunder_fuser.ir.ops import OpKind
+
+
+class DomainMap:
+    """Classes of axes, by union-find over the numbers in their names. A class is named iN."""
+
+    def __init__(self, tensors: Mapping[str, TensorView], exprs: Iterable[OpRecord]) -> None:
+        self._parent: dict[str, str] = {}
+        for expr in exprs:
+            if expr.row.kind is OpKind.POINTWISE or expr.op == "cat":
+                self._join_columns(tensors, expr)
+
+    def axis(self, axis: IterDomain) -> str:
+        """The class of an axis, named after its first member."""
+        return "i" + self._root(axis.name[1:])
+
+    def axes(self, view: TensorView) -> tuple[str, ...]:
+        """The classes of a tensor's axes that are no broadcasts, in logical order."""
+        return tuple(self.axis(axis) for axis in view.domain.no_reductions if not axis.is_broadcast)
+
+    def reduced(self, view: TensorView) -> tuple[str, ...]:
+        """The classes of the axes a reduction's result has summed away."""
+        return tuple(self.axis(a) for a in view.domain.logical if a.is_reduction and not is_one(a))
+
+    def _root(self, number: str) -> str:
+        while number in self._parent:
+            number = self._parent[number]
+        return number
+
+    def _join_columns(self, tensors: Mapping[str, TensorView], expr: OpRecord) -> None:
+        result = tensors[expr.outputs[0]].domain.no_reductions
+        for name in names_of(expr):
+            axes = tensors[name].domain.no_reductions
+            for ours, theirs in zip(result, axes):  # noqa: B905  a scalar operand has no axes
+                if not (ours.is_broadcast or theirs.is_broadcast) and ours.extent is theirs.extent:
+                    self._join(ours.name[1:], theirs.name[1:])
+
+    def _join(self, a: str, b: str) -> None:
+        first, second = sorted((self._root(a), self._root(b)), key=int)
+        if first != second:
+            self._parent[second] = first
+
+
+def is_one(axis: IterDomain) -> bool:
+    """True if the axis has the constant extent 1."""
+    return axis.extent.is_const and axis.extent.value == 1

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of a fusion: some of its expressions, with what goes in and comes out. What a scheduler sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+from thunder_fuser.analysis.domain_map import DomainMap, is_one
+from thunder_fuser.ir import layout
+from thunder_fuser.ir.fusion import Fusion, OpRecord, TensorView, names_of
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.scalar import Scalar, const
+
+
+@dataclass(frozen=True)
+class Part:
+    """Expressions in order; names read from outside; names made here and wanted outside."""
+
+    exprs: tuple[OpRecord, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
+    strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
+
+    @staticmethod
+    def of(
+        fusion: Fusion,
+        exprs: Iterable[OpRecord],
+        strides: Mapping[str, tuple[int, ...]],
+        wanted: frozenset[str] | None = None,
+    ) -> Part:
+        """The part of these expressions of a specialised fusion.
+
+        wanted: the values that must reach memory; by default results and what others read.
+        """
+        exprs = tuple(exprs)
+        inside = set(exprs)
+        made = {name: expr for expr in exprs for name in expr.outputs}
+        read = dict.fromkeys(name for expr in exprs for name in names_of(expr))
+        if wanted is None:
+            results = {output.name for output in fusion.outputs}
+            used = {n for n in made if any(use not in inside for use in fusion.uses[n])}
+            wanted = frozenset(results | used)
+        inputs = tuple(name for name in read if name not in made)
+        outputs = tuple(name for name in made if name in wanted)
+        return Part(exprs, inputs, outputs, fusion.tensors, strides)
+
+    @cached_property
+    def domain_map(self) -> DomainMap:
+        return DomainMap(self.tensors, self.exprs)
+
+    @cached_property
+    def reductions(self) -> tuple[OpRecord, ...]:
+        return tuple(expr for expr in self.exprs if expr.row.kind is OpKind.REDUCTION)
+
+    @cached_property
+    def has_empty(self) -> bool:
+        """True if some tensor has no elements."""
+        names = (*self.inputs, *self.producer)
+        return any(0 in self.tensors[name].sizes for name in names)
+
+    @cached_property
+    def producer(self) -> Mapping[str, OpRecord]:
+        return {name: expr for expr in self.exprs for name in expr.outputs}
+
+    @cached_property
+    def extents(self) -> Mapping[str, Scalar]:
+        """The extent of every axis class."""
+        found: dict[str, Scalar] = {}
+        for name in dict.fromkeys([*self.inputs, *self.producer]):
+            for axis in self.tensors[name].domain.logical:
+                if not is_one(axis):
+                    found[self.domain_map.axis(axis)] = axis.extent
+        return found
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """The axis classes of a tensor, broadcasts left out, in logical order."""
+        return self.domain_map.axes(self.tensors[name])
+
+    def memory_axes(self, name: str) -> tuple[str, ...]:
+        """The axis classes of a tensor from the slowest in memory to the fastest."""
+        axes, strides = self.tensors[name].domain.no_reductions, self.strides[name]
+        real = [at for at in range(len(axes)) if not axes[at].is_broadcast]
+        real.sort(key=lambda at: -strides[at])
+        return tuple(self.domain_map.axis(axes[at]) for at in real)
+
+    def bytes_of(self, name: str) -> int:
+        """Bytes a tensor takes, expanded axes counted once."""
+        view = self.tensors[name]
+        real = [s for s, st in zip(view.sizes, self.strides[name], strict=True) if st or s <= 1]
+        return prod(real) * view.dtype.bytes
+
+    @property
+    def global_tensors(self) -> tuple[str, ...]:
+        """What the part reads and writes in memory."""
+        return tuple(
+            n for n in (*self.inputs, *self.outputs) if not self.tensors[n].by_value
+        )
+
+
+def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
+    """The strides of every value of a specialised fusion, were it in memory.
+
+    An input has its own; a result has the order asked for; all else is row-major.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for record in fusion.definition:
+        if record.op == "add_output":
+            continue
+        view = fusion.tensors[record.outputs[0]]
+        given = record.attr("strides")
+        if isinstance(given, tuple):
+            found[view.name] = given  # type: ignore[assignment]
+        else:
+            order = layout.stride_order_of(view.domain.allocation)
+            found[view.name] = layout.contiguous_strides(view.sizes, order)
+    for output in fusion.outputs:
+        if output.stride_order is not None and output.name not in fusion.inputs:
+            sizes = fusion.tensors[output.name].sizes
+            found[output.name] = layout.contiguous_strides(sizes, output.stride_order)
+        if output.alias is not None:
+            found[output.name] = found[output.alias]
+    return found
+
+
+def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:
+    """The position in memory, in elements."""
+    position = const(0)
+    for at, stride in zip(index, strides, strict=True):
+        position = position + at * stride
+    return position

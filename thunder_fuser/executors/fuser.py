@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Thunder executor: a trace -> the same trace with its regions as single bound symbols.
+
+    thunder.jit(model, executors=[fuser], fuser_strict=True)
+
+Options of `thunder_fuser.options` are keywords of thunder.jit under the name fuser_<option>.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core.compile_data import get_compile_data, get_compile_option
+from thunder.core.proxies import Proxy, unvariableify
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
+from thunder.extend import FUEL_LEVEL, FusionExecutor
+
+from thunder_fuser import options
+from thunder_fuser._version import __version__
+from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.callables import Compile, RegionCallable
+from thunder_fuser.executors.regions import (
+    Claims,
+    Region,
+    check_in_place,
+    claim,
+    without_dead_views,
+)
+from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
+
+_KEYWORD = "fuser_"
+
+
+class ThunderFuser(FusionExecutor):
+    """Claims regions of traces; see regions.py for which, callables.py for what they run.
+
+    `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
+    left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
+    """
+
+    def __init__(self, name: str, compile_region: Compile, name_prefix: str | None = None) -> None:
+        super().__init__(name, version=__version__)
+        self.compile_region = compile_region
+        self.last_fused_trace: TraceCtx | None = None
+        self.last_claims: Claims | None = None
+        self._name_prefix = name_prefix
+        self._fuel: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
+        for row in ROWS.values():
+            self.register_supported(
+                row.id, lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None
+            )
+
+    # ---- what Thunder asks of every executor
+
+    def can_execute(self, bsym: BoundSymbol) -> bool:
+        """True for a primitive of the table whose row takes these operands."""
+        row = row_of(bsym)
+        return row is not None and accepts(row, bsym.args, bsym.kwargs) is None
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """True for these primitives, and for composites made of them."""
+        return support(bsym) is None
+
+    def get_fuel(self, amount: int = 1, /) -> bool:
+        """Takes fuel for one region; False when it is used up."""
+        if isinstance(self._fuel, FUEL_LEVEL):
+            return True
+        enough = self._fuel >= amount
+        self._fuel -= amount * enough
+        return enough
+
+    def set_fuel(self, value: int | FUEL_LEVEL) -> None:
+        """How many regions may still be fused."""
+        if isinstance(value, int) and value < 0:
+            raise OptionError("fuel", expected="a number >= 0 or FUEL_LEVEL", got=str(value))
+        self._fuel = value
+
+    # ---- the pass
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        """Called once a compilation, with forward and backward in one trace."""
+        given = _given_options()
+        limit = int(given.get("fuel", options.get("fuel")))
+        prefix = self._prefix(given)
+        claims = claim(trace.bound_symbols, support)
+        if not _inplace_check_disabled():
+            check_in_place(claims.items, prefix)
+        bsyms: list[BoundSymbol] = []
+        count = 0
+        for item in claims.items:
+            if not isinstance(item, Region):
+                bsyms.append(item)
+            elif (limit < 0 or count < limit) and self.get_fuel():
+                bsyms += [self._fused(item, f"{prefix}{count}", given), *item.exits]
+                count += 1
+            else:
+                bsyms += item.bsyms
+        fused = from_trace(trace)
+        fused.bound_symbols = without_dead_views(bsyms)
+        fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {count} regions"))
+        self.last_fused_trace, self.last_claims = fused, claims
+        return fused
+
+    def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
+        """The bound symbol of a region: ours, or one that Thunder has edited."""
+        if not isinstance(region, Region):
+            region = _region_of(region)
+        given = _given_options()
+        return self._fused(region, f"{self._prefix(given)}{fusion_counter}", given)
+
+    def _fused(self, region: Region, name: str, given: dict[str, options.Value]) -> BoundSymbol:
+        # The name ends in digits: Thunder reads the number back out of it.
+        return self.register_temporary_operation(
+            name,
+            RegionCallable(name, region, self.compile_region, given),
+            inputs=list(region.inputs),
+            outputs=list(region.outputs),
+            bsyms=list(region.leaves),
+        )
+
+    def _prefix(self, given: dict[str, options.Value]) -> str:
+        return str(given.get("name_prefix") or self._name_prefix or options.get("name_prefix"))
+
+
+def _region_of(region: Any) -> Region:
+    """Thunder's region, whose inputs and outputs are wrapped proxies, as ours."""
+    bsyms = tuple(region.bound_symbols)
+    leaves = tuple(leaf for bsym in bsyms for leaf in leaves_of(bsym))
+    return Region(bsyms, leaves, _proxies(region.inputs), _proxies(region.outputs))
+
+
+def _proxies(variables: Sequence[Any]) -> tuple[Proxy, ...]:
+    return tuple(unvariableify(variable) for variable in variables)
+
+
+# ------------------------------------------------------------------------------- options of a jit
+
+
+def _given_options() -> dict[str, options.Value]:
+    """The fuser's options among thunder.jit's keywords; OptionError for one that does not exist."""
+    data = get_compile_data()
+    if data is None:
+        return {}
+    unknown = [
+        name for name in data.compile_options
+        if name.startswith(_KEYWORD) and name.removeprefix(_KEYWORD) not in options.OPTIONS
+    ]
+    if unknown:
+        known = ", ".join(_KEYWORD + name for name in options.OPTIONS)
+        raise OptionError("thunder.jit", expected=f"one of {known}", got=", ".join(unknown))
+    asked = {
+        name: get_compile_option(_KEYWORD + name, row.help) for name, row in options.OPTIONS.items()
+    }
+    return {
+        name: options.OPTIONS[name].parse(value)
+        for name, value in asked.items() if value is not None
+    }
+
+
+def _inplace_check_disabled() -> bool:
+    text = "Skip the check for tensors that are read by a fusion after they were written in place."
+    return bool(get_compile_option("disable_inplace_copy_check", text))

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace's bound symbols -> the same list with runs of fusible ones replaced by Regions.
+
+    t1 = permute(x); t2 = mul(t1, 2); t3 = exp(t2); t4 = reshape(t3); t5 = linear(t4, w)
+->  t1 = permute(x); Region(t2, t3);                t4 = reshape(t3); t5 = linear(t4, w)
+
+A region is a run of adjacent fusible bound symbols of one direction (forward or backward) and one
+device. Anything torch runs ends it, so nothing moves across an in-place copy or its fence.
+Every step is linear in the length of the trace; Thunder's own partitioner is not used.
+
+Note [Edges]: at the edges of a region, ops that torch answers with a view stay with torch:
+  * reshape, transpose and squeeze of values from outside go before the region;
+  * so do shallow_copy, slice and broadcast_in_dim, if nothing that stays in the region uses them;
+  * reshape, transpose, squeeze and shallow_copy that only the outside uses go after it;
+  * one that both sides use is made twice: the region returns what it is a view of (a row's
+    statistics, not their copies along the row) and torch repeats the view, see `exits`;
+  * shallow_copy and broadcast_in_dim outside whose results the region reads are repeated in it, so
+    that it reads (and the backward saves) what they are made of.
+A run that is left with nothing but views is no region at all.
+
+Note [Written later]: a view of a tensor that is written in place must be torch's view of that very
+tensor. Views that feed prims.copy_'s target or a fence are therefore never fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+
+from thunder_fuser.errors import AliasError
+from thunder_fuser.executors.support import Reject, device_of, leaves_of
+
+_ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
+_EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
+_ENTERING = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
+_REPEATED = _EXIT | _ENTERING
+_VIEWS = _REPEATED | {PrimIDs.SLICE}
+
+# Bound symbols that compute nothing: no one asks why they were not fused. Torch's executor gives
+# in-place copies and fences its own symbols, whose ids are strings.
+_SILENT = frozenset(
+    {
+        PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN, PrimIDs.GET_GRAD,
+        PrimIDs.PUT_GRAD, PrimIDs.DEL, PrimIDs.COMMENT, PrimIDs.UPDATE_ALIASES, "update_aliases",
+    }
+)
+_FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
+_COPIES = frozenset({PrimIDs.COPY_, "copy_"})
+
+Support = Callable[[BoundSymbol], "Reject | None"]
+Views = Mapping[str, BoundSymbol]
+_NO_VIEWS: Views = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Region:
+    """A piece of a trace that becomes one fusion.
+
+    `bsyms` are the trace's own; `leaves` the live primitives they are made of; `exits` the views
+    that torch makes of the outputs. Inputs and outputs are in the order of first appearance.
+    """
+
+    bsyms: tuple[BoundSymbol, ...]
+    leaves: tuple[BoundSymbol, ...]
+    inputs: tuple[Proxy, ...]
+    outputs: tuple[Proxy, ...]
+    exits: tuple[BoundSymbol, ...] = ()
+
+    @staticmethod
+    def of(
+        bsyms: Sequence[BoundSymbol], outputs: Iterable[str], views: Views = _NO_VIEWS
+    ) -> Region:
+        """The region of these bound symbols whose results of the given names are wanted.
+
+        `views` are the ones outside that may be repeated in it, by the name of their result.
+        """
+        leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
+        wanted, exits = _exits(leaves, outputs)
+        live = _with_views(_live(leaves, wanted), views)
+        return Region(tuple(bsyms), live, *_boundary(live, wanted), exits)
+
+    @cached_property
+    def is_backward(self) -> bool:
+        return _is_backward(self.bsyms[0])
+
+
+@dataclass(frozen=True)
+class Unfused:
+    """A bound symbol that stays with torch, and why."""
+
+    bsym: BoundSymbol
+    reason: Reject
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The whole trace in order, regions in place of what they claim, and what was refused."""
+
+    items: tuple[BoundSymbol | Region, ...]
+    unfused: tuple[Unfused, ...]
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return tuple(item for item in self.items if isinstance(item, Region))
+
+
+def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
+    """The regions of a joint or inference trace."""
+    written = _views_written_later(bsyms)
+    refusals = [_refusal(bsym, support, written) for bsym in bsyms]
+    users = _users(bsyms)
+    items = _Items()
+    unfused: list[Unfused] = []
+    for start, stop in _runs(bsyms, refusals):
+        reason = refusals[start]
+        if reason is not None:
+            items.extend([bsyms[start]])
+            if bsyms[start].sym.id not in _SILENT:
+                unfused.append(Unfused(bsyms[start], reason))
+            continue
+        run = _trim(bsyms, range(start, stop), users)
+        items.extend(bsyms[at] for at in run.before)
+        items.extend(_formed(bsyms, run.inside, users, items.views))
+        items.extend(bsyms[at] for at in run.after)
+        unfused += _left_to_torch(bsyms, run)
+    return Claims(tuple(items.all), tuple(unfused))
+
+
+class _Items:
+    """The claimed trace so far, and the views in it that later regions may repeat."""
+
+    def __init__(self) -> None:
+        self.all: list[BoundSymbol | Region] = []
+        self.views: dict[str, BoundSymbol] = {}
+
+    def extend(self, items: Iterable[BoundSymbol | Region]) -> None:
+        for item in items:
+            self.all.append(item)
+            outside = item.exits if isinstance(item, Region) else (item,)
+            for bsym in outside:
+                if _only(bsym, _ENTERING):
+                    self.views.update((_result(leaf), leaf) for leaf in leaves_of(bsym))
+
+
+# ------------------------------------------------------------------------------------------ runs
+
+
+def _refusal(bsym: BoundSymbol, support: Support, written: frozenset[str]) -> Reject | None:
+    if any(out.name in written for out in bsym.flat_proxy_outs) and _only(bsym, _VIEWS):
+        return Reject("a view of a tensor that is written in place")
+    return support(bsym)
+
+
+def _runs(
+    bsyms: Sequence[BoundSymbol], refusals: Sequence[Reject | None]
+) -> Iterator[tuple[int, int]]:
+    """(start, stop) of each maximal run that may be one region; refused ones stand alone."""
+    start = 0
+    for at in range(1, len(bsyms) + 1):
+        if at == len(bsyms) or not _together(bsyms, refusals, at):
+            yield start, at
+            start = at
+
+
+def _together(
+    bsyms: Sequence[BoundSymbol], refusals: Sequence[Reject | None], at: int
+) -> bool:
+    """True if the bound symbol may join the one before it."""
+    one, other = bsyms[at - 1], bsyms[at]
+    return (
+        refusals[at - 1] is None
+        and refusals[at] is None
+        and _is_backward(one) == _is_backward(other)
+        and device_of(one) == device_of(other)
+    )
+
+
+def _is_backward(bsym: BoundSymbol) -> bool:
+    return BoundSymbolTag.BACKWARD in bsym.tags
+
+
+def _users(bsyms: Sequence[BoundSymbol]) -> dict[str, list[int]]:
+    """The places in the trace where each name is read."""
+    users: dict[str, list[int]] = {}
+    for at, bsym in enumerate(bsyms):
+        for proxy in bsym.flat_proxy_args:
+            users.setdefault(proxy.name, []).append(at)
+    return users
+
+
+def _views_written_later(bsyms: Sequence[BoundSymbol]) -> frozenset[str]:
+    """Names whose memory is written through them, or through a view of them."""
+    names: set[str] = set()
+    for bsym in reversed(bsyms):
+        if bsym.sym.id in _FENCES:
+            names.update(proxy.name for proxy in bsym.flat_proxy_args)
+        elif bsym.sym.id in _COPIES:
+            names.add(bsym.flat_proxy_args[1].name)
+        elif names.intersection(out.name for out in bsym.flat_proxy_outs) and _only(bsym, _VIEWS):
+            names.update(proxy.name for proxy in bsym.flat_proxy_args)
+    return frozenset(names)
+
+
+def _only(bsym: BoundSymbol, kinds: frozenset[PrimIDs]) -> bool:
+    """True if the bound symbol is made of primitives of these kinds alone."""
+    if not bsym.subsymbols:
+        return bsym.sym.id in kinds
+    return all(_only(part, kinds) for part in bsym.subsymbols)
+
+
+# ----------------------------------------------------------------------------------------- edges
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Places in the trace: run by torch before the region, in it, and by torch after it."""
+
+    before: tuple[int, ...]
+    inside: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Mapping[str, list[int]]) -> _Run:
+    """Takes the views off both edges; see Note [Edges]."""
+    idle = _idle(bsyms, run, _VIEWS, users)
+    before: dict[int, None] = {}
+    inside_names: set[str] = set()
+    for at in run:
+        bsym = bsyms[at]
+        from_outside = not any(p.name in inside_names for p in bsym.flat_proxy_args)
+        if from_outside and (_only(bsym, _ENTRY) or at in idle):
+            before[at] = None
+        else:
+            inside_names.update(out.name for out in bsym.flat_proxy_outs)
+    rest = [at for at in run if at not in before]
+    after = _idle(bsyms, rest, _EXIT, users)
+    inside = tuple(at for at in rest if at not in after)
+    return _Run(tuple(before), inside, tuple(at for at in rest if at in after))
+
+
+def _idle(
+    bsyms: Sequence[BoundSymbol],
+    places: Sequence[int],
+    kinds: frozenset[PrimIDs],
+    users: Mapping[str, list[int]],
+) -> set[int]:
+    """Those of the kinds whose results no other op among the places needs."""
+    members, idle = set(places), set()
+    for at in reversed(places):
+        uses = (use for out in bsyms[at].flat_proxy_outs for use in users.get(out.name, ()))
+        if _only(bsyms[at], kinds) and all(use not in members or use in idle for use in uses):
+            idle.add(at)
+    return idle
+
+
+def _formed(
+    bsyms: Sequence[BoundSymbol],
+    inside: Sequence[int],
+    users: Mapping[str, list[int]],
+    views: Views,
+) -> list[BoundSymbol | Region]:
+    """The region, or its bound symbols where there is nothing to compute."""
+    chosen = [bsyms[at] for at in inside]
+    if all(_only(bsym, _VIEWS) for bsym in chosen):
+        return list(chosen)
+    members = set(inside)
+    escaping = [
+        out.name
+        for bsym in chosen
+        for out in bsym.flat_proxy_outs
+        if any(use not in members for use in users.get(out.name, ()))
+    ]
+    region = Region.of(chosen, escaping, views)
+    fusible = region.outputs and all(isinstance(out, TensorProxy) for out in region.outputs)
+    return [region] if fusible else list(chosen)
+
+
+def _left_to_torch(bsyms: Sequence[BoundSymbol], run: _Run) -> list[Unfused]:
+    views = [*run.before, *run.after]
+    if all(_only(bsyms[at], _VIEWS) for at in run.inside):
+        views += run.inside
+    reason = Reject("a view, which torch makes without a kernel")
+    return [Unfused(bsyms[at], reason) for at in sorted(views)]
+
+
+# ----------------------------------------------------------------------------- inside of a region
+
+
+def _exits(
+    leaves: Sequence[BoundSymbol], outputs: Iterable[str]
+) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
+    """(what the region returns, the views torch makes of that to get the outputs)."""
+    maker = {out.name: leaf for leaf in leaves for out in leaf.flat_proxy_outs}
+    wanted: set[str] = set()
+    repeated: set[str] = set()
+    for name in outputs:
+        while name in maker and maker[name].sym.id in _REPEATED:
+            repeated.add(name)
+            name = maker[name].flat_proxy_args[0].name
+        if name in maker:
+            wanted.add(name)
+    exits = [leaf for leaf in leaves if _result(leaf) in repeated]
+    return frozenset(wanted), tuple(exits)
+
+
+def _live(leaves: Sequence[BoundSymbol], wanted: frozenset[str]) -> tuple[BoundSymbol, ...]:
+    """The primitives that a wanted result depends on."""
+    needed = set(wanted)
+    kept = []
+    for leaf in reversed(leaves):
+        if needed.intersection(out.name for out in leaf.flat_proxy_outs):
+            kept.append(leaf)
+            needed.update(proxy.name for proxy in leaf.flat_proxy_args)
+    return tuple(reversed(kept))
+
+
+def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbol, ...]:
+    """The primitives, preceded by the views outside that they read, and those these read."""
+    made = {out.name for leaf in leaves for out in leaf.flat_proxy_outs}
+    front: dict[str, BoundSymbol] = {}
+    wanted = [proxy.name for leaf in leaves for proxy in leaf.flat_proxy_args]
+    while wanted:
+        name = wanted.pop()
+        if name in views and name not in made:
+            front.pop(name, None)  # read once more: it must come still earlier
+            front[name] = views[name]
+            wanted.append(views[name].flat_proxy_args[0].name)
+    return (*reversed(front.values()), *leaves)
+
+
+def _result(leaf: BoundSymbol) -> str:
+    return str(leaf.flat_proxy_outs[0].name)
+
+
+def _boundary(
+    leaves: Sequence[BoundSymbol], wanted: frozenset[str]
+) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
+    """(inputs, outputs) in the order in which they first appear."""
+    made: set[str] = set()
+    inputs: dict[str, Proxy] = {}
+    outputs: dict[str, Proxy] = {}
+    for leaf in leaves:
+        for proxy in leaf.flat_proxy_args:
+            if proxy.name not in made and not _is_known_number(proxy):
+                inputs.setdefault(proxy.name, proxy)
+        for proxy in leaf.flat_proxy_outs:
+            made.add(proxy.name)
+            if proxy.name in wanted:
+                outputs.setdefault(proxy.name, proxy)
+    return tuple(inputs.values()), tuple(outputs.values())
+
+
+def _is_known_number(proxy: Proxy) -> bool:
+    """Numbers the trace was compiled for are literals of the definition."""
+    return isinstance(proxy, NumberProxy) and proxy.is_static_constrained()
+
+
+# ------------------------------------------------------------------------------- after the claims
+
+
+def without_dead_views(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """The trace less the views that only regions read which now repeat them."""
+    needed: set[str] = set()
+    kept: list[BoundSymbol] = []
+    for bsym in reversed(bsyms):
+        used = any(out.name in needed for out in bsym.flat_proxy_outs)
+        if used or not _only(bsym, _VIEWS):
+            kept.append(bsym)
+            needed.update(proxy.name for proxy in bsym.flat_proxy_args)
+    return kept[::-1]
+
+
+def check_in_place(items: Sequence[BoundSymbol | Region], prefix: str) -> None:
+    """AliasError if a region reads a tensor after it was written in place.
+
+    Thunder gives such a tensor a new name, and regions compute from names: the old one would give
+    the new contents. Its own check looks only at fusions called nvFusion.
+    """
+    written: dict[str, BoundSymbol] = {}
+    count = 0
+    for item in items:
+        if isinstance(item, Region):
+            for proxy in item.inputs:
+                if proxy.name in written:
+                    raise _read_after_write(f"{prefix}{count}", proxy, written[proxy.name])
+            count += 1
+        elif item.sym.id in _COPIES:
+            written[item.flat_proxy_args[1].name] = item
+
+
+def _read_after_write(region: str, proxy: Proxy, copy: BoundSymbol) -> AliasError:
+    return AliasError(
+        f"{region} reads {proxy.name} after {copy.flat_proxy_outs[0].name} = {copy.sym.name}"
+        f"({copy.flat_proxy_args[0].name}, {proxy.name}) has written it",
+        expected=f"{copy.flat_proxy_args[0].name}, the value copied from",
+        got=f"{proxy.name}, the tensor copied to",
+        do="use the result of the in-place op, or set disable_inplace_copy_check=True",
+    )

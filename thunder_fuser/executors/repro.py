@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A definition and the arguments of a call -> a script that makes that call without Thunder."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from thunder_fuser.ir.fusion import Definition, Number
+from thunder_fuser.ir.text import definition_text, number_text
+
+_SCRIPT = '''\
+# {name}: {reason}
+import torch
+
+from thunder_fuser import DataType, FusionDefinition
+
+
+{function}
+
+def tensor(size, stride, dtype, device):
+    """Random, and laid out as the argument was."""
+    last = sum((n - 1) * s for n, s in zip(size, stride)) if all(size) else -1
+    low, high = (0, 2) if dtype is torch.bool else (0, 9)
+    values = torch.rand(last + 1, device=device) * (high - low) + low
+    return values.to(dtype).as_strided(size, stride)
+
+
+torch.manual_seed(0)
+inputs = [
+{inputs}
+]
+with FusionDefinition() as fd:
+    fusion(fd)
+for output in fd.execute(inputs):
+    print(output)
+'''
+
+
+def repro_text(
+    name: str, reason: str, definition: Definition, args: Sequence[torch.Tensor | Number]
+) -> str:
+    """The script."""
+    return _SCRIPT.format(
+        name=name,
+        reason=" ".join(reason.split()),
+        function=definition_text(definition),
+        inputs="\n".join(f"    {_argument(arg)}," for arg in args),
+    )
+
+
+def write_repro(
+    name: str, reason: str, definition: Definition, args: Sequence[torch.Tensor | Number]
+) -> Path:
+    """Writes the script into this process's own temporary folder."""
+    text = repro_text(name, reason, definition, args)
+    folder = _folder()
+    path = folder / f"{name}_{len(list(folder.iterdir()))}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@cache
+def _folder() -> Path:
+    """Only this user can read it: arguments' shapes may say more than their owner likes."""
+    return Path(tempfile.mkdtemp(prefix="thunder_fuser_"))
+
+
+def _argument(arg: torch.Tensor | Number) -> str:
+    if not isinstance(arg, torch.Tensor):
+        return number_text(arg)
+    return f"tensor({tuple(arg.shape)}, {arg.stride()}, {arg.dtype}, {str(arg.device)!r})"

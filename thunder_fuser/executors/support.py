@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thunder bound symbol -> None, or the Reject that says why it is not fused.
+
+One row for each Thunder primitive. Composites (softmax, layer_norm, ...) have no row: one is taken
+if each of its primitives is. A row's `record` writes the primitive in the fuser's own language; the
+translator casts its result to the type of the trace, so rows need not care for promotion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.devices import Device, DeviceType
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+
+MAX_RANK = 8
+
+FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float)
+WIDE_FLOATS = frozenset({DataType.Float, DataType.Double})
+INTS = frozenset(dtype for dtype in DataType if dtype.is_int)
+EXACT = INTS | {DataType.Bool}
+NUMBERS = FLOATS | INTS
+ANY = NUMBERS | {DataType.Bool}
+
+_DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Why a bound symbol stays with torch."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+Check = Callable[..., "Reject | None"]
+
+_NEVER = {
+    "copy_": Reject("an in-place copy, which torch makes"),
+    "update_aliases": Reject("the fence of in-place copies"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A primitive: what it is recorded as, the types it is taken in, what else must hold."""
+
+    id: PrimIDs
+    record: Callable[..., Any]
+    dtypes: frozenset[DataType] = ANY
+    check: Check | None = None
+
+
+def data_type(dtype: Any) -> DataType | None:
+    """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type."""
+    return _DTYPES.get(dtypes.to_strong_dtype(dtypes.to_dtype(dtype)))
+
+
+# ------------------------------------------------------------------------------- the questions
+
+
+def support(bsym: BoundSymbol) -> Reject | None:
+    """None if the bound symbol can be part of a fusion."""
+    if bsym.sym.is_fusion:
+        return Reject("a fusion already")
+    row = row_of(bsym)
+    if row is not None:
+        return accepts(row, bsym.args, bsym.kwargs)
+    if not bsym.subsymbols:
+        return _NEVER.get(bsym.sym.name) or Reject(f"no rule for {bsym.sym.name}")
+    if bsym.sym.executor is not None:
+        return Reject(_why_claimed(bsym))
+    return next(filter(None, map(support, bsym.subsymbols)), None)
+
+
+def row_of(bsym: BoundSymbol) -> Row | None:
+    """The row of a primitive that no other executor has claimed."""
+    return ROWS.get(bsym.sym.id) if bsym.sym.executor is None else None
+
+
+def accepts(row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> Reject | None:
+    """What holds for every row, then the row's own check."""
+    tensors = [arg for arg in _flat(args) if isinstance(arg, TensorProxy)]
+    return (
+        next(filter(None, (_refuse_value(arg) for arg in _flat((args, kwargs)))), None)
+        or _refuse_dtypes(row, tensors)
+        or _refuse_devices(tensors)
+        or (row.check(*args, **kwargs) if row.check is not None else _needs_tensor(tensors))
+    )
+
+
+def leaves_of(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    """The primitives a supported bound symbol is made of, in order."""
+    if row_of(bsym) is not None:
+        yield bsym
+        return
+    for part in bsym.subsymbols:
+        yield from leaves_of(part)
+
+
+def device_of(bsym: BoundSymbol) -> Device | None:
+    """Where it computes: the device of its tensors; 0-dim CPU tensors count as numbers."""
+    cpu = None
+    for proxy in (*bsym.flat_proxy_outs, *bsym.flat_proxy_args):
+        if not isinstance(proxy, TensorProxy):
+            continue
+        if proxy.device.devicetype is not DeviceType.CPU or proxy.ndim:
+            return proxy.device
+        cpu = proxy.device
+    return cpu
+
+
+def _why_claimed(bsym: BoundSymbol) -> str:
+    """Another executor has it; the reason lies in what it was made from."""
+    why = next(filter(None, map(support, bsym.subsymbols)), None)
+    return str(why) if why else f"claimed by the executor {bsym.sym.executor.name}"
+
+
+# ------------------------------------------------------------------------- checks for every row
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _flat(item)
+    elif isinstance(value, dict):
+        yield from _flat(list(value.values()))
+    else:
+        yield value
+
+
+def _refuse_value(value: Any) -> Reject | None:
+    if isinstance(value, TensorProxy):
+        return _refuse_tensor(value)
+    if isinstance(value, NumberProxy) and value.python_type is complex:
+        return Reject("complex number")
+    if isinstance(value, Proxy) and not isinstance(value, NumberProxy):
+        return Reject(f"operand {value.name} is a {type(value).__name__}")
+    if isinstance(value, Device) and value.devicetype not in (DeviceType.CPU, DeviceType.CUDA):
+        return Reject(f"device {value}")
+    if isinstance(value, complex) and not isinstance(value, (bool, int, float)):
+        return Reject("complex number")
+    return None
+
+
+def _refuse_tensor(tensor: TensorProxy) -> Reject | None:
+    # Subclasses (DTensor and other wrappers) hold more than one plain tensor.
+    if type(tensor) is not TensorProxy:
+        return Reject(f"tensor {tensor.name} is a {type(tensor).__name__}")
+    if tensor.device.devicetype not in (DeviceType.CPU, DeviceType.CUDA):
+        return Reject(f"device {tensor.device}")
+    if tensor.ndim > MAX_RANK:
+        return Reject(f"rank {tensor.ndim} of {tensor.name} is over {MAX_RANK}")
+    # `_shape`, for reading `shape` of a symbolic tensor records a bound symbol.
+    if not all(type(size) is int for size in tensor._shape):
+        return Reject(f"symbolic size of {tensor.name}")
+    return None
+
+
+def _refuse_dtypes(row: Row, tensors: Sequence[TensorProxy]) -> Reject | None:
+    for tensor in tensors:
+        if data_type(tensor.dtype) not in row.dtypes:
+            name = str(tensor.dtype).removeprefix("thunder.dtypes.")
+            return Reject(f"{row.id.name.lower()} of {name}")
+    return None
+
+
+def _refuse_devices(tensors: Sequence[TensorProxy]) -> Reject | None:
+    found = {
+        str(t.device) for t in tensors if t.ndim or t.device.devicetype is not DeviceType.CPU
+    }
+    return Reject(f"mixed devices {', '.join(sorted(found))}") if len(found) > 1 else None
+
+
+def _needs_tensor(tensors: Sequence[TensorProxy]) -> Reject | None:
+    return None if tensors else Reject("its result is a number")
+
+
+# --------------------------------------------------------------------------- checks of one row
+
+
+def _check_cast(a: Any, dtype: Any) -> Reject | None:
+    if not isinstance(a, TensorProxy):
+        return Reject("its result is a number")
+    return _check_dtype(dtype)
+
+
+def _check_dtype(dtype: Any) -> Reject | None:
+    return None if data_type(dtype) else Reject(f"dtype {dtype}")
+
+
+def _check_sizes(*sizes: Any) -> Reject | None:
+    known = all(type(size) is int for size in _flat(sizes))
+    return None if known else Reject("symbolic size")
+
+
+def _check_shape(a: TensorProxy, shape: Sequence[Any], *rest: Any) -> Reject | None:
+    if len(shape) > MAX_RANK:
+        return Reject(f"rank {len(shape)} is over {MAX_RANK}")
+    return _check_sizes(shape, *rest)
+
+
+def _check_full(shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Reject | None:
+    if len(shape) > MAX_RANK:
+        return Reject(f"rank {len(shape)} is over {MAX_RANK}")
+    return _check_dtype(dtype) or _check_sizes(shape)
+
+
+def _check_iota(length: Any, *, start: Any, step: Any, device: Any, dtype: Any) -> Reject | None:
+    return _check_dtype(dtype) or _check_sizes(length)
+
+
+def _check_slice(a: TensorProxy, starts: Any, ends: Any, strides: Any = None) -> Reject | None:
+    if strides is not None and any(stride != 1 for stride in strides):
+        return Reject(f"slice with strides {list(strides)}")
+    return _check_sizes(starts, ends)
+
+
+def _check_pad(a: TensorProxy, padding_value: Any, config: Any) -> Reject | None:
+    if any(dilation for _, _, dilation in config):
+        return Reject("pad with dilation")
+    if any(low < 0 or high < 0 for low, high, _ in config):
+        return Reject("pad by a negative width")
+    return _check_sizes(config) or (
+        Reject("pad with a computed number") if isinstance(padding_value, NumberProxy) else None
+    )
+
+
+def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
+    asked = {name: value for name, value in kwargs.items() if value is not None}
+    return Reject(f"clone with {', '.join(asked)}") if asked else None
+
+
+def _check_pow(a: Any, b: Any) -> Reject | None:
+    tensors = [x for x in (a, b) if isinstance(x, TensorProxy)]
+    exact = bool(tensors) and all(data_type(t.dtype) in EXACT for t in tensors)
+    if exact and isinstance(b, Number) and not isinstance(b, NumberProxy) and b < 0:
+        return Reject("integer to a negative power")  # torch raises, and so it should
+    return _needs_tensor(tensors)
+
+
+def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
+    """torch raises where there is nothing to choose from."""
+    empty = any(a._shape[dim] == 0 for dim in dims)
+    return Reject("extremum over an empty axis") if empty else None
+
+
+def _check_variance(a: TensorProxy, dims: Sequence[int], *, correction: Any) -> Reject | None:
+    if isinstance(correction, NumberProxy):
+        return Reject("variance with a computed correction")
+    return None if a.ndim else Reject("variance of a 0-dim tensor")
+
+
+# ---------------------------------------------------------------------------- how rows record
+
+
+def _op(name: str) -> Callable[..., Any]:
+    """Recorded as the op of that name, arguments as they are."""
+    return lambda fd, *args: getattr(fd.ops, name)(*args)
+
+
+def _reduce(name: str) -> Callable[..., Any]:
+    return lambda fd, a, dims: getattr(fd.ops, name)(a, list(dims))
+
+
+def _cast(fd: Recorder, a: Any, dtype: Any) -> Any:
+    return fd.ops.cast(a, data_type(dtype))
+
+
+def _bitwise_not(fd: Any, a: Any) -> Any:
+    # C promotes a bool to int first, and ~1 is not false.
+    is_bool = fd.dtype_of(a) is DataType.Bool
+    return fd.ops.logical_not(a) if is_bool else fd.ops.bitwise_not(a)
+
+
+def _full(fd: Recorder, shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Any:
+    return fd.ops.full(list(shape), fill_value, data_type(dtype))
+
+
+def _iota(fd: Recorder, length: int, *, start: Any, step: Any, device: Any, dtype: Any) -> Any:
+    """Counted in a type that holds every value; the cast rounds once, as torch.arange does."""
+    wanted = data_type(dtype)
+    wide = wanted.compute if wanted.is_float else DataType.Int
+    return fd.ops.cast(fd.ops.iota(length, start, step, wide), wanted)
+
+
+def _same(fd: Recorder, a: Any) -> Any:
+    return a
+
+
+def _set(fd: Recorder, a: Any, **kwargs: Any) -> Any:
+    return fd.ops.set(a)
+
+
+def _slice(fd: Recorder, a: Any, starts: Any, ends: Any, strides: Any = None) -> Any:
+    return fd.ops.slice(a, list(starts), list(ends))
+
+
+def _pad(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
+    """Widths go from the last axis on, as in torch.nn.functional.pad."""
+    widths = [width for low, high, _ in reversed(list(config)) for width in (low, high)]
+    return fd.ops.pad(a, widths, padding_value)
+
+
+def _var(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
+    return fd.ops.var(a, list(dims), correction)
+
+
+def _var_mean(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
+    return fd.ops.var_mean(a, list(dims), correction)
+
+
+# ---------------------------------------------------------------------------------- the table
+
+_P = PrimIDs
+
+_TABLE = (
+    # ---- casts, copies
+    Row(_P.CONVERT_ELEMENT_TYPE, _cast, check=_check_cast),
+    Row(_P.SHALLOW_COPY, _same),
+    Row(_P.CLONE, _set, check=_check_clone),
+    # ---- factories
+    Row(_P.FULL, _full, check=_check_full),
+    Row(_P.IOTA, _iota, check=_check_iota),
+    # ---- movement
+    Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), check=_check_shape),
+    Row(_P.RESHAPE, _op("reshape"), check=_check_shape),
+    Row(_P.SQUEEZE, _op("squeeze")),
+    Row(_P.TRANSPOSE, _op("permute")),
+    Row(_P.STRIDE_ORDER, _op("stride_order")),
+    Row(_P.SLICE, _slice, check=_check_slice),
+    Row(_P.PAD, _pad, check=_check_pad),
+    Row(_P.CAT, _op("cat")),
+    # ---- unary
+    Row(_P.ABS, _op("abs"), NUMBERS),
+    Row(_P.NEG, _op("neg"), NUMBERS),
+    Row(_P.SIGN, _op("sign"), NUMBERS),
+    Row(_P.CEIL, _op("ceil"), NUMBERS),
+    Row(_P.FLOOR, _op("floor"), NUMBERS),
+    Row(_P.TRUNC, _op("trunc"), NUMBERS),
+    Row(_P.ROUND, _op("round"), NUMBERS),
+    Row(_P.EXP, _op("exp"), FLOATS),
+    Row(_P.EXP2, _op("exp2"), FLOATS),
+    Row(_P.EXPM1, _op("expm1"), FLOATS),
+    Row(_P.LOG, _op("log"), FLOATS),
+    Row(_P.LOG2, _op("log2"), FLOATS),
+    Row(_P.LOG10, _op("log10"), FLOATS),
+    Row(_P.LOG1P, _op("log1p"), FLOATS),
+    Row(_P.SIN, _op("sin"), FLOATS),
+    Row(_P.COS, _op("cos"), FLOATS),
+    Row(_P.TAN, _op("tan"), FLOATS),
+    Row(_P.ASIN, _op("asin"), FLOATS),
+    Row(_P.ACOS, _op("acos"), FLOATS),
+    Row(_P.ATAN, _op("atan"), FLOATS),
+    Row(_P.SINH, _op("sinh"), FLOATS),
+    Row(_P.COSH, _op("cosh"), FLOATS),
+    Row(_P.TANH, _op("tanh"), FLOATS),
+    Row(_P.ASINH, _op("asinh"), FLOATS),
+    Row(_P.ACOSH, _op("acosh"), FLOATS),
+    Row(_P.ATANH, _op("atanh"), FLOATS),
+    Row(_P.ERF, _op("erf"), FLOATS),
+    Row(_P.ERFC, _op("erfc"), FLOATS),
+    Row(_P.ERFINV, _op("erfinv"), FLOATS),
+    Row(_P.ERFCINV, _op("erfcinv"), FLOATS),
+    Row(_P.LGAMMA, _op("lgamma"), FLOATS),
+    Row(_P.SQRT, _op("sqrt"), FLOATS),
+    Row(_P.RSQRT, _op("rsqrt"), FLOATS),
+    Row(_P.RECIPROCAL, _op("reciprocal"), FLOATS),
+    Row(_P.ISFINITE, _op("isfinite"), NUMBERS),
+    Row(_P.SIGNBIT, _op("signbit"), NUMBERS),
+    Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
+    # ---- binary
+    Row(_P.ADD, _op("add"), NUMBERS),
+    Row(_P.SUB, _op("sub"), NUMBERS),
+    Row(_P.MUL, _op("mul"), NUMBERS),
+    Row(_P.DIV, _op("div"), NUMBERS),
+    Row(_P.FMOD, _op("fmod"), NUMBERS),
+    Row(_P.REMAINDER, _op("remainder"), NUMBERS),
+    Row(_P.POW, _op("pow"), NUMBERS, _check_pow),
+    Row(_P.ATAN2, _op("atan2"), FLOATS),
+    # The next 16-bit float is not the rounded next 32-bit one.
+    Row(_P.NEXTAFTER, _op("nextafter"), WIDE_FLOATS),
+    Row(_P.MAXIMUM, _op("maximum")),
+    Row(_P.MINIMUM, _op("minimum")),
+    Row(_P.EQ, _op("eq")),
+    Row(_P.NE, _op("ne")),
+    Row(_P.LT, _op("lt")),
+    Row(_P.LE, _op("le")),
+    Row(_P.GT, _op("gt")),
+    Row(_P.GE, _op("ge")),
+    Row(_P.BITWISE_AND, _op("bitwise_and"), EXACT),
+    Row(_P.BITWISE_OR, _op("bitwise_or"), EXACT),
+    Row(_P.BITWISE_XOR, _op("bitwise_xor"), EXACT),
+    Row(_P.BITWISE_LEFT_SHIFT, _op("bitwise_left_shift"), INTS),
+    Row(_P.BITWISE_RIGHT_SHIFT, _op("bitwise_right_shift"), INTS),
+    # ---- ternary
+    Row(_P.WHERE, _op("where")),
+    Row(_P.LERP, _op("lerp"), FLOATS),
+    # ---- reductions
+    Row(_P.AMAX, _reduce("max"), check=_check_extremum),
+    Row(_P.AMIN, _reduce("min"), check=_check_extremum),
+    Row(_P.SUM, _reduce("sum"), NUMBERS),
+    Row(_P.PROD, _reduce("prod"), NUMBERS),
+    Row(_P.VAR, _var, FLOATS, _check_variance),
+    Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
+)
+
+ROWS: dict[PrimIDs, Row] = {row.id: row for row in _TABLE}
+if len(ROWS) != len(_TABLE):
+    ids = [row.id for row in _TABLE]
+    raise AssertionError(f"listed twice: {sorted({i.name for i in ids if ids.count(i) > 1})}")

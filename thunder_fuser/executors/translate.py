@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A region's primitives -> Definition, for inputs whose layout is known at the call.
+
+    t2 = prims.mul(t0, 2.0)   # t2: "cpu bf16[4, 8]"
+->  T1 = fd.ops.mul(T0, 2.0)                 (computes in, and stays in, Float)
+    T2 = fd.ops.cast(T1, DataType.BFloat16)  (what the trace says t2 is)
+
+Pure: the same primitives and layouts give the same Definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from thunder.core.devices import DeviceType
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.executors.support import ROWS, data_type
+from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
+from thunder_fuser.ir.fusion import Definition, Literal, Operand, OpRecord
+from thunder_fuser.ir.language import Recorder, Value
+from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
+from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+
+_PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a trace does not know of a tensor: which axes are 1, and how it lies in memory.
+
+    >>> layout_of(torch.empty(1, 3, 5).transpose(1, 2))
+    Layout(shape=(1, -1, -1), contiguity=(None, True, True), stride_order=(2, 0, 1))
+    """
+
+    shape: tuple[int, ...]
+    contiguity: Contiguity
+    stride_order: tuple[int, ...]
+
+
+def layout_of(tensor: torch.Tensor) -> Layout:
+    """The layout of an argument."""
+    contiguity, order = compute_tensor_descriptor(tensor.shape, tensor.stride())
+    return Layout(tuple(1 if size == 1 else -1 for size in tensor.shape), contiguity, order)
+
+
+def record_region(
+    leaves: Sequence[BoundSymbol],
+    inputs: Sequence[Proxy],
+    outputs: Sequence[Proxy],
+    layouts: Sequence[Layout | None],
+) -> Definition:
+    """The definition of a region; `layouts` has one entry an input, None for numbers."""
+    fd = TypedRecorder()
+    on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
+    env: dict[str, Any] = {}
+    for proxy, layout in zip(inputs, layouts, strict=True):
+        env[proxy.name] = _define_input(fd, proxy, layout, on_gpu)
+    for bsym in leaves:
+        _record(fd, env, bsym)
+    given = {env[proxy.name] for proxy in inputs}
+    for proxy in outputs:
+        value = env[proxy.name]
+        fd.add_output(fd.ops.set(value) if value in given else value)
+    return fd.definition
+
+
+class TypedRecorder(Recorder):
+    """A Recorder that knows the type of each value, so that only needed casts are recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._types: dict[str, DataType] = {}
+        self._scalars: set[str] = set()
+
+    def record(self, record: OpRecord) -> None:
+        """Appends one call, noting the type of its result."""
+        super().record(record)
+        if record.outputs:
+            (name,) = record.outputs
+            self._types[name] = self._result_type(record)
+            if self._is_scalar_call(record):
+                self._scalars.add(name)
+
+    def dtype_of(self, value: Any) -> DataType:
+        """The type of a value, or of a number."""
+        if isinstance(value, Value):
+            return self._types[value.name]
+        return of_number(value)
+
+    def as_type(self, value: Value, dtype: DataType) -> Value:
+        """The value in the given type."""
+        return value if self.dtype_of(value) is dtype else self.ops.cast(value, dtype)
+
+    def _is_scalar_call(self, record: OpRecord) -> bool:
+        if record.op == "define_scalar":
+            return True
+        kind = OPS[record.op].kind if record.op in OPS else None
+        if kind is OpKind.POINTWISE:
+            return all(self._is_scalar(operand) for operand in record.inputs)
+        return kind is OpKind.SCALAR
+
+    def _is_scalar(self, operand: Operand) -> bool:
+        return isinstance(operand, Literal) or operand in self._scalars
+
+    def _operand_type(self, operand: Operand) -> DataType:
+        return of_number(operand.value) if isinstance(operand, Literal) else self._types[operand]
+
+    def _result_type(self, record: OpRecord) -> DataType:
+        """What ir/build.py will make the type of the result; see DtypeRule."""
+        given = record.attr("dtype")
+        if isinstance(given, DataType):
+            return given
+        row = record.row
+        if row.kind is OpKind.SCALAR:
+            return DataType.Int
+        if row.rule in (DtypeRule.COMPARE, DtypeRule.PREDICATE, DtypeRule.LOGICAL):
+            return DataType.Bool
+        operands = record.inputs[1:] if row.rule is DtypeRule.SELECT else record.inputs
+        common = self._common_type(operands)
+        if row.rule is DtypeRule.ACCUMULATE:
+            return common.accumulate
+        if row.rule is DtypeRule.FLOAT and not common.is_float:
+            return DataType.Float
+        keeps = row.rule in (DtypeRule.KEEP, DtypeRule.SELECT) or row.kind is OpKind.REDUCTION
+        return common if keeps else common.compute
+
+    def _common_type(self, operands: Sequence[Operand]) -> DataType:
+        """Tensors decide; a scalar only if its category is higher."""
+        tensors = [self._operand_type(o) for o in operands if not self._is_scalar(o)]
+        scalars = [self._operand_type(o) for o in operands if self._is_scalar(o)]
+        if not tensors:
+            return promote(*scalars)
+        common = promote(*tensors)
+        strongest = max(map(category, scalars), default=0)
+        if strongest <= category(common):
+            return common
+        return DataType.Float if strongest == 2 else DataType.Int
+
+
+def number_of(proxy: NumberProxy) -> bool | int | float | None:
+    """The value of a number that the trace was compiled for; None if it comes at the call."""
+    return proxy.value if proxy.is_static_constrained() else None  # type: ignore[no-any-return]
+
+
+def _is_on_gpu(proxy: Proxy) -> bool:
+    return isinstance(proxy, TensorProxy) and proxy.device.devicetype is DeviceType.CUDA
+
+
+def _define_input(
+    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, on_gpu: bool
+) -> Value:
+    if isinstance(proxy, NumberProxy):
+        return fd.define_scalar(dtype=_PYTHON_TYPES[proxy.python_type])  # type: ignore[return-value]
+    if layout is None or not isinstance(proxy, TensorProxy):
+        raise DefinitionError(
+            f"region input {proxy.name}", expected="a tensor or a number", got=type(proxy).__name__
+        )
+    return fd.define_tensor(
+        shape=layout.shape,
+        contiguity=layout.contiguity,
+        dtype=data_type(proxy.dtype),  # type: ignore[arg-type]
+        is_cpu=on_gpu and not _is_on_gpu(proxy),
+        stride_order=layout.stride_order,
+    )
+
+
+def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
+    """One primitive, its results in the types of the trace."""
+    args = _resolve(bsym.args, env)
+    kwargs = {name: _resolve(value, env) for name, value in bsym.kwargs.items()}
+    result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
+    values = result if isinstance(result, tuple) else (result,)
+    for value, proxy in zip(values, bsym.flat_proxy_outs, strict=True):
+        env[proxy.name] = fd.as_type(value, data_type(proxy.dtype))  # type: ignore[arg-type]
+
+
+def _resolve(value: Any, env: dict[str, Any]) -> Any:
+    """Arguments with values of the definition in place of proxies."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_resolve(item, env) for item in value)
+    if isinstance(value, NumberProxy) and value.name not in env:
+        return number_of(value)
+    return env[value.name] if isinstance(value, Proxy) else value

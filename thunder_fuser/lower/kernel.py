@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel IR: loops, loads, math and stores, before they are text. Both printers walk it.
+
+Positions and conditions are Scalars over loop variables; values are names of C variables, Lanes
+(elements of arrays) or Literals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Literal
+from thunder_fuser.ir.scalar import Scalar, const
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """array[at]: an element of a local array. With `vector`, array[at] is a Vec and lane picks."""
+
+    array: str
+    at: Scalar
+    lane: Scalar | None = None
+
+
+Operand = Union[str, Lane, Literal]
+
+
+# ---- values
+
+
+@dataclass(frozen=True, slots=True)
+class Math:
+    """A row of the op table on operands, each in its type."""
+
+    op: str
+    operands: tuple[Operand, ...]
+    types: tuple[DataType, ...]
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """buffer[position] where the condition holds, else zero. width > 1: a vector."""
+
+    buffer: str
+    position: Scalar
+    dtype: DataType
+    width: int = 1
+    condition: Scalar = field(default_factory=lambda: const(1))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLoad:
+    """`width` elements of a shared array."""
+
+    array: str
+    position: Scalar
+    dtype: DataType
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """An index as a number of the given type."""
+
+    index: Scalar
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """condition ? then : otherwise"""
+
+    condition: Scalar
+    then: Operand
+    otherwise: Operand
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """The number of this block or thread."""
+
+    parallel: ParallelType
+
+
+Value = Union[Math, Load, SharedLoad, IndexValue, Choose, Coordinate, Scalar, Operand]
+
+
+# ---- statements
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A constant variable. dtype None is the kernel's index type; width > 1 is a Vec."""
+
+    name: str
+    dtype: DataType | None
+    value: Value
+    width: int = 1
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A local array (count of them; width > 1: of Vecs), or one in shared memory."""
+
+    name: str
+    dtype: DataType
+    count: int
+    width: int = 1
+    shared_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that changes, with its first value."""
+
+    name: str
+    dtype: DataType
+    init: Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """target = value; the target is a variable or a Lane."""
+
+    target: str | Lane
+    value: Value
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """target = op(target, value), op a reduction's."""
+
+    target: str | Lane
+    op: str
+    value: Operand
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[position] = value where the condition holds. width > 1: value names a Vec."""
+
+    buffer: str
+    position: Scalar
+    value: Operand
+    dtype: DataType
+    width: int = 1
+    condition: Scalar = field(default_factory=lambda: const(1))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """Puts a Vec, or one element, into a shared array."""
+
+    array: str
+    position: Scalar
+    value: Operand
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReduce:
+    """target = op over the threads of the block along an axis ("x" or "y"); all get the result."""
+
+    target: str | Lane
+    op: str
+    axis: str
+    threads: tuple[int, int]
+    scratch: str
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes).
+
+    accumulators: (variable, op, type) of reductions over a simd loop.
+    """
+
+    variable: str
+    extent: Scalar
+    parallel: ParallelType
+    body: tuple[Statement, ...]
+    accumulators: tuple[tuple[str, str, DataType], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """The body, where the condition holds."""
+
+    condition: Scalar
+    body: tuple[Statement, ...]
+
+
+Statement = Union[
+    Let, Array, Variable, Set, Accumulate, Store, SharedStore, BlockReduce, For, If
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A kernel argument: a tensor's address, or a number by value."""
+
+    name: str
+    dtype: DataType
+    kind: str  # "input", "output" or "scalar"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    body: tuple[Statement, ...]
+    grid: int
+    threads: tuple[int, int]
+    smem_bytes: int
+    wide_index: bool
+    work: int
+    comment: str = ""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option, one typed row each. A call's keyword wins over `with options(...)`, that over the
+environment, that over the default.
+
+>>> with options(strict=True):
+...     get("strict")
+True
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Union
+
+from thunder_fuser.errors import OptionError
+
+Value = Union[bool, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row. Options that change kernels enter the cache key."""
+
+    name: str
+    type: type
+    default: Value
+    help: str
+    enters_key: bool = False
+
+    @property
+    def env(self) -> str:
+        return f"THUNDER_FUSER_{self.name.upper()}"
+
+    def parse(self, value: object) -> Value:
+        """The value in the row's type; OptionError if it has another."""
+        if isinstance(value, str) and self.type is bool:
+            value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
+        if isinstance(value, str) and self.type is int and value.lstrip("-").isdigit():
+            value = int(value)
+        if type(value) is not self.type:
+            raise OptionError(
+                f"option {self.name}", expected=f"a {self.type.__name__}", got=repr(value)
+            )
+        return value  # type: ignore[return-value]
+
+
+OPTIONS: Mapping[str, Option] = {
+    row.name: row
+    for row in (
+        Option("strict", bool, False, "raise where a region would fall back to its torch ops"),
+        Option("emulate", bool, False, "run CPU tensors through the CUDA text on the emulator", True),
+        Option("emulate_reversed", bool, False, "the emulator runs a block's threads in reverse"),
+        Option("fuel", int, -1, "how many regions may be fused; -1 for all (bisects wrong results)"),
+        Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
+        Option("dump", str, "", "a folder that gets the text of every verb of every fusion"),
+        Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True),
+    )
+}
+
+_overrides: dict[str, Value] = {}
+
+
+def get(name: str) -> Value:
+    """The value in force here."""
+    row = _row(name)
+    if name in _overrides:
+        return _overrides[name]
+    text = os.environ.get(row.env)
+    return row.default if text is None else row.parse(text)
+
+
+@contextmanager
+def options(**values: Value) -> Iterator[None]:
+    """Sets options for a while, for all threads (autograd runs backward on another one)."""
+    global _overrides
+    before = _overrides
+    _overrides = {**before, **{name: _row(name).parse(value) for name, value in values.items()}}
+    try:
+        yield
+    finally:
+        _overrides = before
+
+
+def key() -> tuple[tuple[str, Value], ...]:
+    """The options that enter cache keys, with their values."""
+    return tuple((name, get(name)) for name, row in OPTIONS.items() if row.enters_key)
+
+
+def _row(name: str) -> Option:
+    if name not in OPTIONS:
+        raise OptionError("option", expected=f"one of {', '.join(OPTIONS)}", got=repr(name))
+    return OPTIONS[name]

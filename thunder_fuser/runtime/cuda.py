@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA text -> cubin by NVRTC (no GPU needed) -> a kernel launched through the driver API.
+
+Always a cubin for one architecture, never PTX: an older driver refuses PTX from a newer NVRTC.
+"""
+
+import ctypes
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from cuda.bindings import driver, nvrtc
+from cuda.pathfinder import DynamicLibNotFoundError
+from nvtx import annotate
+
+from thunder_fuser.codegen.source import KernelSource, Param
+from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
+from thunder_fuser.runtime.toolchain import BuildOnce, describe_failure
+
+# Above this a kernel must say that it wants more dynamic shared memory.
+DEFAULT_SMEM_BYTES = 48 * 1024
+STATS_KEPT = 4096
+# Each argument has 8 bytes; the letter is its struct format, padded to that.
+PACK_FORMATS = {
+    "double": "d",
+    "float": "f4x",
+    "i64": "q",
+    "i32": "i4x",
+    "i16": "h6x",
+    "i8": "b7x",
+    "u8": "B7x",
+    "bool": "?7x",
+}
+# What a launch returns when the calling thread has another context current, or none.
+WRONG_CONTEXT = frozenset(
+    {
+        driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,
+        driver.CUresult.CUDA_ERROR_INVALID_HANDLE,
+        driver.CUresult.CUDA_ERROR_INVALID_RESOURCE_TYPE,
+    }
+)
+
+
+class CompileStat(NamedTuple):
+    """One run of NVRTC."""
+
+    name: str
+    arch: str
+    milliseconds: float
+
+
+def compile_stats() -> list[CompileStat]:
+    """The latest NVRTC runs of this process, oldest first; a cubin found in the table is none."""
+    return list(_STATS)
+
+
+def compile_cubin(text: str, name: str, arch: str) -> bytes:
+    """Machine code of a CUDA text for `arch`, such as "sm_90a"; the same text is compiled once."""
+    key = (sha256(text.encode()).digest(), arch)
+    return _CUBINS.get(key, lambda: _timed_compile(text, name, arch))
+
+
+def nvrtc_version() -> tuple[int, int]:
+    """NVRTC's version, as (major, minor)."""
+    major, minor = _nvrtc(nvrtc.nvrtcVersion)
+    return major, minor
+
+
+def _timed_compile(text: str, name: str, arch: str) -> bytes:
+    start = time.perf_counter()
+    with annotate(f"thunder_fuser.compile {name}"):
+        cubin = _compile(text, name, arch)
+    _STATS.append(CompileStat(name, arch, (time.perf_counter() - start) * 1e3))
+    return cubin
+
+
+def _compile(text: str, name: str, arch: str) -> bytes:
+    _check_arch(name, arch)
+    file = f"{name}.cu"
+    (program,) = _nvrtc(nvrtc.nvrtcCreateProgram, text.encode(), file.encode(), 0, [], [])
+    try:
+        options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"--minimal"]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        if status:
+            log = _read(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+            words = log.decode(errors="replace").rstrip("\0\n")
+            title = f"NVRTC ({name}, {arch})"
+            raise CompileError(describe_failure(title, words, text, file))
+        return _read(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _read(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -> bytes:
+    (size,) = _nvrtc(size_of, program)
+    content = bytearray(size)
+    _nvrtc(read, program, content)
+    return bytes(content)
+
+
+def _check_arch(name: str, arch: str) -> None:
+    numbers = _supported_arches()
+    if arch.removeprefix("sm_").rstrip("af") not in {str(number) for number in numbers}:
+        major, minor = nvrtc_version()
+        raise CompileError(
+            f"Kernel {name}: architecture {arch}",
+            expected=f"one that NVRTC {major}.{minor} knows (sm_{numbers[0]} to sm_{numbers[-1]})",
+            got=arch,
+            do="install a newer nvidia-cuda-nvrtc" if numbers else "",
+        )
+
+
+@cache
+def _supported_arches() -> list[int]:
+    (count,) = _nvrtc(nvrtc.nvrtcGetNumSupportedArchs)
+    (numbers,) = _nvrtc(nvrtc.nvrtcGetSupportedArchs)
+    return sorted(numbers[:count])
+
+
+def _nvrtc(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    try:
+        status, *results = function(*args)
+    except DynamicLibNotFoundError as error:
+        raise ToolchainError("NVRTC was not found; install nvidia-cuda-nvrtc.") from error
+    if status:
+        raise CompileError(f"{function.__name__} failed: {nvrtc.nvrtcResult(status).name}")
+    return tuple(results)
+
+
+class CudaKernel:
+    """A kernel loaded on one device; `launch` costs a pack and a driver call."""
+
+    __slots__ = (
+        "_addresses",
+        "_args",
+        "_block",
+        "_device_index",
+        "_dims",
+        "_function",
+        "_lock",
+        "_module",
+        "_pack",
+        "source",
+    )
+
+    def __init__(self, source: KernelSource, module: Any, function: Any, device_index: int) -> None:
+        self.source = source
+        self._module = module
+        self._function = function
+        self._device_index = device_index
+        self._dims = (*source.grid, *source.block, source.smem_bytes)
+        self._pack = argument_packer(source.params).pack_into
+        self._block, self._addresses = argument_block(len(source.params))
+        self._args = ctypes.addressof(self._addresses)
+        self._lock = threading.Lock()
+
+    def launch(self, stream: int, values: tuple[Any, ...]) -> None:
+        """Enqueues the kernel on a stream; values are addresses and scalars in parameter order."""
+        # The driver copies the block during the call, which other threads may enter meanwhile.
+        with self._lock:
+            try:
+                self._pack(self._block, 0, *values)
+            except struct.error as error:
+                raise self._error(f"arguments {values!r} do not fit: {error}") from error
+            (status,) = driver.cuLaunchKernel(self._function, *self._dims, stream, self._args, 0)
+            if status in WRONG_CONTEXT:
+                with _current_context(self._device_index):
+                    (status,) = driver.cuLaunchKernel(
+                        self._function, *self._dims, stream, self._args, 0
+                    )
+        if status:
+            raise self._error(_error_name(status))
+
+    def _error(self, reason: str) -> LaunchError:
+        source = self.source
+        return LaunchError(
+            f"Kernel {source.name} (grid {source.grid}, block {source.block}, "
+            f"{source.smem_bytes} bytes of shared memory, device {self._device_index}): {reason}"
+        )
+
+
+def argument_packer(params: tuple[Param, ...]) -> struct.Struct:
+    """Writes a call's values, 8 bytes each.
+
+    >>> argument_packer((Param("T0", "float", "input"), Param("s", "i32", "scalar"))).format
+    '=Qi4x'
+    """
+    letters = ("Q" if param.is_pointer else PACK_FORMATS[param.ctype] for param in params)
+    return struct.Struct("=" + "".join(letters))
+
+
+def argument_block(count: int) -> tuple[Any, Any]:
+    """Room for `count` values, and the array of their addresses that the driver takes."""
+    block = (ctypes.c_uint64 * max(count, 1))()
+    start = ctypes.addressof(block)
+    addresses = (ctypes.c_void_p * max(count, 1))(*(start + 8 * i for i in range(count)))
+    return block, addresses
+
+
+def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKernel:
+    """Compiles a kernel (or finds its cubin) and loads it on a device."""
+    cubin = compile_cubin(source.text, source.name, arch)
+    name = f"Kernel {source.name}"
+    with _current_context(device_index):
+        (module,) = _driver(name, driver.cuModuleLoadData, cubin)
+        (function,) = _driver(name, driver.cuModuleGetFunction, module, source.name.encode())
+        if source.smem_bytes > DEFAULT_SMEM_BYTES:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            wanted = f"{name}, {source.smem_bytes} bytes of shared memory"
+            _driver(wanted, driver.cuFuncSetAttribute, function, attribute, source.smem_bytes)
+    return CudaKernel(source, module, function, device_index)
+
+
+@contextmanager
+def _current_context(device_index: int) -> Iterator[None]:
+    """Makes the device's primary context, which torch uses too, the thread's for a while."""
+    thing = f"device {device_index}"
+    _driver(thing, driver.cuCtxPushCurrent, _primary_context(device_index))
+    try:
+        yield
+    finally:
+        _driver(thing, driver.cuCtxPopCurrent)
+
+
+@cache
+def _primary_context(device_index: int) -> Any:
+    thing = f"device {device_index}"
+    _driver(thing, driver.cuInit, 0)
+    (device,) = _driver(thing, driver.cuDeviceGet, device_index)
+    (context,) = _driver(thing, driver.cuDevicePrimaryCtxRetain, device)
+    return context
+
+
+def _driver(thing: str, function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    try:
+        status, *results = function(*args)
+    except DynamicLibNotFoundError as error:
+        raise ToolchainError("No NVIDIA driver was found on this machine.") from error
+    if status:
+        raise LaunchError(f"{thing}: {function.__name__} failed: {_error_name(status)}")
+    return tuple(results)
+
+
+def _error_name(status: Any) -> str:
+    _, name = driver.cuGetErrorName(status)
+    _, words = driver.cuGetErrorString(status)
+    return f"{(name or b'unknown error').decode()} ({(words or b'').decode()})"
+
+
+_CUBINS: BuildOnce[bytes] = BuildOnce()
+_STATS: deque[CompileStat] = deque(maxlen=STATS_KEPT)

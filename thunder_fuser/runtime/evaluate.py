@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion, inputs -> outputs, op by op in torch: what a fusion means, and what kernels are held to.
+
+With dtype=torch.float64 every float is a double from start to end, whatever the fusion says: the
+reference against which the error of a kernel, and of eager, is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import CodeType
+from typing import TypeAlias
+
+import torch
+
+from thunder_fuser.errors import VerifyError
+from thunder_fuser.ir import layout
+from thunder_fuser.ir.dtypes import DataType, of_number, promote
+from thunder_fuser.ir.fusion import (
+    NAMED_ATTRS,
+    AttrValue,
+    Fusion,
+    Literal,
+    Number,
+    Operand,
+    OpRecord,
+    Output,
+)
+from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+
+Input: TypeAlias = "torch.Tensor | Number"
+
+
+def evaluate(
+    fusion: Fusion, inputs: Sequence[Input], dtype: torch.dtype | None = None
+) -> list[torch.Tensor]:
+    """The outputs. Aliased ones are written into their input and left out of the list.
+
+    With `dtype` all floats are of that type; no input is written then, and every output returned.
+    """
+    evaluator = _Evaluator(fusion, inputs, dtype)
+    for record in fusion.exprs:
+        evaluator.run(record)
+    results = [evaluator.output(output) for output in fusion.outputs]
+    if dtype is not None:
+        return results
+    targets = dict(zip(fusion.inputs, inputs, strict=True))
+    for output, result in zip(fusion.outputs, results, strict=True):
+        if output.alias is not None:
+            targets[output.alias].copy_(result)  # type: ignore[union-attr]
+    return [r for o, r in zip(fusion.outputs, results, strict=True) if o.alias is None]
+
+
+class _Evaluator:
+    """The values of one evaluation, by name. Scalars are tensors of rank 0."""
+
+    def __init__(
+        self, fusion: Fusion, inputs: Sequence[Input], override: torch.dtype | None
+    ) -> None:
+        self.fusion = fusion
+        self.override = override
+        self.device = _device(fusion, inputs)
+        self.values: dict[str, torch.Tensor] = {}
+        for name, value in zip(fusion.inputs, inputs, strict=True):
+            dtype = self._dtype(fusion.tensors[name].dtype)
+            self.values[name] = torch.as_tensor(value, dtype=dtype, device=self.device)
+
+    def run(self, record: OpRecord) -> None:
+        """Evaluates one record."""
+        operands = [self._operand(o, record) for o in record.inputs]
+        result = self._call(record, operands)
+        (name,) = record.outputs
+        expected = self._dtype(self.fusion.tensors[name].dtype)
+        if result.dtype is not expected:
+            raise VerifyError(
+                f"{name} = {record.op}", expected=f"{expected} from torch", got=str(result.dtype)
+            )
+        self.values[name] = result
+
+    def output(self, output: Output) -> torch.Tensor:
+        """A value in memory of its own, in the order asked for, else in the value's own."""
+        value = self.values[output.name]
+        order = output.stride_order
+        if order is None:
+            order = layout.stride_order_of(self.fusion.tensors[output.name].domain.allocation)
+        strides = layout.contiguous_strides(value.shape, order)
+        memory = torch.empty_strided(
+            value.shape, strides, dtype=value.dtype, device=value.device
+        )
+        return memory.copy_(value)
+
+    def _call(self, record: OpRecord, operands: list[torch.Tensor]) -> torch.Tensor:
+        names = dict.fromkeys(record.row.parameters.parameters)
+        attrs = {key: self._attr(key, value) for key, value in record.attrs}
+        if record.row.kind is OpKind.REDUCTION and attrs["dims"] == ():
+            return operands[0]  # torch takes an empty list of axes to mean all of them
+        letters = dict(zip("abc", [*operands, None, None, None], strict=False))
+        scope = {**names, **attrs, **letters, "operands": operands}
+        result: torch.Tensor = eval(_code(record.op), _SCOPE, scope)
+        return result
+
+    def _operand(self, operand: Operand, record: OpRecord) -> torch.Tensor:
+        if isinstance(operand, str):
+            return self.values[operand]
+        dtype = self._dtype(_literal_dtype(operand, record, self.fusion))
+        return torch.tensor(operand.value, dtype=dtype, device=self.device)
+
+    def _attr(self, key: str, value: AttrValue) -> object:
+        if isinstance(value, tuple):
+            return tuple(self._attr(key, item) for item in value)
+        if isinstance(value, DataType):
+            return self._dtype(value)
+        if isinstance(value, str) and key in NAMED_ATTRS:
+            return int(self.values[value])
+        return value
+
+    def _dtype(self, dtype: DataType) -> torch.dtype:
+        if dtype.is_float and self.override is not None:
+            return self.override
+        return to_torch_dtype(dtype)
+
+
+def _device(fusion: Fusion, inputs: Sequence[Input]) -> torch.device:
+    """Where the fusion runs: the device of its first tensor that is not a scalar on the CPU."""
+    for name, value in zip(fusion.inputs, inputs, strict=True):
+        if isinstance(value, torch.Tensor) and not fusion.tensors[name].is_cpu:
+            return value.device
+    return torch.device("cpu")
+
+
+def _literal_dtype(literal: Literal, record: OpRecord, fusion: Fusion) -> DataType:
+    """The type a number takes inside an op: that of the values beside it."""
+    (name,) = record.outputs
+    result = fusion.tensors[name].dtype
+    rule = record.row.rule
+    if rule is DtypeRule.LOGICAL or (rule is DtypeRule.SELECT and literal is record.inputs[0]):
+        return DataType.Bool
+    if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or record.op == "cast":
+        return of_number(literal.value)
+    if record.op == "iota":
+        return result.compute
+    if rule is DtypeRule.COMPARE:
+        beside = [fusion.tensors[o].dtype for o in record.inputs if isinstance(o, str)]
+        numbers = [of_number(o.value) for o in record.inputs if isinstance(o, Literal)]
+        return beside[0] if beside else promote(*numbers)
+    return result
+
+
+@cache
+def _code(op: str) -> CodeType:
+    return compile(OPS[op].torch, f"<torch of {op}>", "eval")
+
+
+# ---- what the expressions of the table name beside torch
+
+
+def _trunc_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Zeros come in from the left, also over a sign bit."""
+    if not a.dtype.is_signed:
+        return torch.bitwise_right_shift(a, b)
+    bits = torch.iinfo(a.dtype).bits
+    # Shifting once by hand clears the sign, so the rest may be arithmetic.
+    once = torch.bitwise_and(torch.bitwise_right_shift(a, 1), 2 ** (bits - 1) - 1)
+    return torch.where(b == 0, a, torch.bitwise_right_shift(once, torch.clamp(b - 1, min=0)))
+
+
+def _erfcinv(a: torch.Tensor) -> torch.Tensor:
+    """Accurate in both tails' ways: 1 - a loses small a, the normal quantile loses a near 1."""
+    small = torch.special.ndtri(a / 2) / -(2**0.5)
+    return torch.where(a < 0.5, small, torch.erfinv(1 - a))
+
+
+def _broadcast(a: torch.Tensor, is_broadcast_dim: Sequence[bool]) -> torch.Tensor:
+    for axis, new in enumerate(is_broadcast_dim):
+        a = a.unsqueeze(axis) if new else a
+    return a
+
+
+def _broadcast_in_dim(
+    a: torch.Tensor, shape: Sequence[int], broadcast_dims: Sequence[int]
+) -> torch.Tensor:
+    kept = {axis % len(shape) for axis in broadcast_dims}
+    return _broadcast(a, [axis not in kept for axis in range(len(shape))]).expand(shape)
+
+
+def _slices(
+    a: torch.Tensor, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None
+) -> tuple[slice, ...]:
+    steps = strides or (1,) * a.ndim
+    return tuple(slice(*bounds) for bounds in zip(starts, ends, steps, strict=True))
+
+
+def _iota(
+    length: int, start: torch.Tensor, step: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Rounded once, at the end: a float16 cannot count beyond 2048."""
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+    counts = torch.arange(length, device=start.device, dtype=wide)
+    return (start.to(wide) + step.to(wide) * counts).to(dtype)
+
+
+def _prod(a: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+    for axis in sorted(dims, reverse=True):
+        a = torch.prod(a, axis, keepdim, dtype=a.dtype)
+    return a
+
+
+_SCOPE: dict[str, object] = {"torch": torch}
+_HELPERS: tuple[Callable[..., object], ...] = (
+    _trunc_div, _logical_right_shift, _erfcinv, _broadcast, _broadcast_in_dim, _slices, _iota,
+    _prod,
+)
+_SCOPE.update({helper.__name__.removeprefix("_"): helper for helper in _HELPERS})

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all schedulers ask of a part: the order of its axes, which of them collapse, how wide to load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+
+from thunder_fuser.analysis.demand import Demand, demand
+from thunder_fuser.analysis.part import Part, offset
+from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
+from thunder_fuser.ir.domain import Domain, Transform
+from thunder_fuser.ir.scalar import Scalar
+from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
+from thunder_fuser.schedule.scheduled import axis_symbols
+
+
+def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
+    """The axes from slowest to fastest, as the largest tensor that has most of them lies in memory."""
+    wanted = set(axes)
+    names = list(part.outputs) + list(part.inputs)
+    best = max(
+        names, key=lambda n: (len(wanted & set(part.axes(n))), part.bytes_of(n)), default=None
+    )
+    order = [a for a in (part.memory_axes(best) if best else ()) if a in wanted]
+    rest = sorted(wanted - set(order), key=lambda a: int(a[1:]))
+    return (*rest, *dict.fromkeys(order))
+
+
+def positions(part: Part, facts: Demand) -> list[tuple[str, Scalar, Scalar]]:
+    """(tensor, position in memory, condition) of every access to memory."""
+    tensors = set(part.global_tensors)
+    stored = set(part.outputs)
+    return [
+        (p.name, offset(p.index, part.strides[p.name]), p.condition)
+        for p in facts.level
+        if p.name in tensors and (p.name not in stored or p == facts.results[p.name])
+    ]
+
+
+def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Groups of neighbours that every access walks as one axis.
+
+    T0[i0, i1] and T1[i0, i1], both row-major  ->  ((i0, i1),)
+    T0[i0, i1] and a bias T1[i1]               ->  ((i0,), (i1,))
+    """
+    extents = part.extents
+    accessed = positions(part, demand(part, axis_symbols(part)))
+    groups: list[tuple[str, ...]] = []
+    for name in reversed(order):
+        if groups and all(
+            _walks_on(position, condition, name, groups[0], extents[groups[0][0]].value)
+            for _, position, condition in accessed
+        ):
+            groups[0] = (name, *groups[0])
+        else:
+            groups.insert(0, (name,))
+    return tuple(groups)
+
+
+def _walks_on(
+    position: Scalar, condition: Scalar, outer: str, group: tuple[str, ...], extent: int
+) -> bool:
+    inner = group[0]
+    if {outer, inner} & condition.symbols:
+        return False
+    if not (is_linear(position, outer) and is_linear(position, inner)):
+        return False
+    return coefficient(position, outer) == coefficient(position, inner) * extent
+
+
+def size_of(part: Part, axes: Iterable[str]) -> int:
+    """The product of the extents of the axes."""
+    return prod(part.extents[name].value for name in axes)
+
+
+def best_width(
+    part: Part,
+    axes: Domain,
+    transforms_for: Callable[[int], tuple[Transform, ...] | None],
+    lane_of: Callable[[int], str],
+    alignment: dict[str, int],
+) -> int:
+    """The vector width with the fewest memory instructions an element; ties go to the narrower.
+
+    transforms_for(width) gives the transforms, or None where the width divides nothing.
+    """
+    smallest = min((part.tensors[n].dtype.bytes for n in part.global_tensors), default=4)
+    best, best_cost = 1, float("inf")
+    width = 1
+    while width * smallest <= MAX_BYTES:
+        transforms = transforms_for(width)
+        if transforms is not None:
+            cost = _cost(part, loop_index(axes, transforms), lane_of(width), width, alignment)
+            if cost < best_cost - 1e-9:
+                best, best_cost = width, cost
+        width *= 2
+    return best
+
+
+def _cost(
+    part: Part, loops: LoopIndex, lane_name: str, width: int, alignment: dict[str, int]
+) -> float:
+    """Memory instructions an element."""
+    lane = loops.loops[lane_name]
+    facts = demand(part, loops.index)
+    total = 0.0
+    for name, position, condition in positions(part, facts):
+        itemsize = part.tensors[name].dtype.bytes
+        if is_vector(position, lane, width, itemsize, alignment.get(name, MAX_BYTES), condition):
+            total += max(1, width * itemsize // MAX_BYTES) / width
+        elif lane.symbols & position.symbols or not width > 1:
+            total += 1.0
+        else:
+            total += 1.0 / width
+    return total

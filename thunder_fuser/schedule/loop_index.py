@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loop variables -> the index of every axis, by inverting the transforms of a schedule.
+
+A split that does not divide leaves a last step that runs over the end. There the axis gets a
+variable of its own, bounded by its extent, and a Guard that says when it is valid:
+
+    i1{100} split 8:  i1 = 8*i1.o + i1.i, guarded by i1 < 100
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from thunder_fuser.ir.domain import Domain, Merge, Split, Transform, apply, merged_name
+from thunder_fuser.ir.scalar import Scalar, const, symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`variable` stands for `value` wherever value < extent."""
+
+    axis: str
+    variable: Scalar
+    value: Scalar
+    extent: Scalar
+
+
+@dataclass(frozen=True)
+class LoopIndex:
+    """The variable of each loop, the index of each axis on the way, and what must be guarded."""
+
+    loops: Mapping[str, Scalar]
+    index: Mapping[str, Scalar]
+    guards: tuple[Guard, ...]
+
+
+def variable_name(axis: str) -> str:
+    """An axis name as an identifier.
+
+    >>> variable_name("i0*i1.o")
+    'i0_i1_o'
+    """
+    return axis.replace(".", "_").replace("*", "_")
+
+
+def loop_index(axes: Domain, transforms: tuple[Transform, ...]) -> LoopIndex:
+    """The index of every axis from one symbol a loop."""
+    extents, domain = {axis.name: axis.extent for axis in axes}, axes
+    for transform in transforms:
+        domain = apply(domain, transform)
+        extents.update({axis.name: axis.extent for axis in domain})
+    known = {axis.name: _loop_symbol(axis.name, axis.extent) for axis in domain}
+    loops, guards = dict(known), []
+    for transform in reversed(transforms):
+        if isinstance(transform, Merge):
+            merged = known[merged_name(transform.outer, transform.inner)]
+            inner = extents[transform.inner]
+            known[transform.outer], known[transform.inner] = merged // inner, merged % inner
+        elif isinstance(transform, Split):
+            guard = _joined(transform, known, extents)
+            known[transform.axis] = guard.variable
+            if guard.variable is not guard.value:
+                guards.append(guard)
+    return LoopIndex(loops, known, tuple(guards))
+
+
+def _loop_symbol(name: str, extent: Scalar) -> Scalar:
+    return const(0) if extent is const(1) else symbol(variable_name(name), 0, extent.value - 1)
+
+
+def _joined(split: Split, known: Mapping[str, Scalar], extents: Mapping[str, Scalar]) -> Guard:
+    """The axis that was split; its own value if the split divides."""
+    extent = extents[split.axis]
+    value = known[split.axis + ".o"] * split.factor + known[split.axis + ".i"]
+    if extent.value % split.factor == 0:
+        return Guard(split.axis, value, value, extent)
+    variable = symbol(variable_name(split.axis), 0, extent.value - 1)
+    return Guard(split.axis, variable, value, extent)

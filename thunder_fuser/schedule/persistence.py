@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values stay on chip between the nests of a normalization, and where.
+
+Inputs are kept in their own, narrow type and cast again; only what is dear to recompute (exp) is
+kept beside them. If all of it does not fit, the inputs alone; if they do not, nothing: each nest
+then reads memory again.
+
+    softmax of bf16: keep x (bf16, nests 0 to 1) and exp(x - max) (f32, nests 1 to 2)
+    layer norm of bf16: keep x (bf16) for the mean, the variance and the result
+"""
+
+from __future__ import annotations
+
+from thunder_fuser import options
+from thunder_fuser.analysis.demand import Point
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
+
+EXPENSIVE = 8  # the cost of exp
+CPU_ROW_BYTES = 256 * 1024  # a row buffer that stays in the second-level cache
+SCRATCH_BYTES = 4096  # shared memory left to block reductions
+
+
+def choose_persistent(scheduled: ScheduledFusion) -> list[PersistentBuffer]:
+    """The points that several nests need, narrowest first; see the file's head."""
+    facts = scheduled.demand
+    seen = _nests_of_points(scheduled)
+    shared = [point for point, where in seen.items() if len(where) > 1]
+    inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in facts.reads]
+    dear = [p for p in shared if _is_dear(scheduled, p)]
+    kept = [p for p in dict.fromkeys([*inputs, *dear]) if _row_bytes(scheduled, p)]
+    needed = _read_again(scheduled, seen, frozenset(kept))
+    return [PersistentBuffer(p, _row_bytes(scheduled, p), "") for p in kept if p in needed]
+
+
+def _read_again(
+    scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: frozenset[Point]
+) -> set[Point]:
+    """The kept points that a nest after their first one still asks for."""
+    facts = scheduled.demand
+    return {
+        point
+        for root in facts.roots
+        for point in facts.reached([root], stop=kept)
+        if point in kept and facts.level[root] > min(seen[point])
+    }
+
+
+def _nests_of_points(scheduled: ScheduledFusion) -> dict[Point, set[int]]:
+    """For every full-size point, the nests that need it if nothing is kept."""
+    facts = scheduled.demand
+    found: dict[Point, set[int]] = {}
+    for root in facts.roots:
+        for point in facts.reached([root]):
+            if _walks(point, scheduled.reduced):
+                found.setdefault(point, set()).add(facts.level[root])
+    return found
+
+
+def _walks(point: Point, reduced: tuple[str, ...]) -> bool:
+    return any(at.symbols & set(reduced) for at in point.index)
+
+
+def _is_dear(scheduled: ScheduledFusion, point: Point) -> bool:
+    """True if the point's own op is expensive."""
+    expr = scheduled.part.producer.get(point.name)
+    return expr is not None and expr.row.kind is OpKind.POINTWISE and expr.row.cost >= EXPENSIVE
+
+
+def _row_bytes(scheduled: ScheduledFusion, point: Point) -> int:
+    """Bytes of the point for one position of the kept axes."""
+    part = scheduled.part
+    walked = {name for at in point.index for name in at.symbols} & set(scheduled.reduced)
+    count = 1
+    for name in walked:
+        count *= part.extents[name].value
+    full = 1
+    for name in scheduled.reduced:
+        full *= part.extents[name].value
+    # A value that lacks a reduced axis is small and comes from cache: nothing to keep.
+    return count * part.tensors[point.name].dtype.bytes if count == full else 0
+
+
+def place(scheduled: ScheduledFusion, row_bytes: int) -> tuple[str, tuple[int, int]]:
+    """(registers, shared or none; the threads of a block) for buffers of so many bytes a row."""
+    target, threads = scheduled.target, scheduled.params.threads
+    if target.is_cpu:
+        fits = row_bytes <= CPU_ROW_BYTES and scheduled.params.inner
+        return ("registers" if fits else "none"), threads
+    if not scheduled.params.inner or not row_bytes:
+        return "none", threads
+    x, y = threads
+    while row_bytes > x * _register_bytes(x * y) and x < target.max_threads_per_block:
+        x, y = x * 2, max(y // 2, 1)
+    if row_bytes <= x * _register_bytes(x * y):
+        return "registers", (x, y)
+    if row_bytes <= target.smem_bytes_per_block - SCRATCH_BYTES:
+        return "shared", (512, 1)
+    return "none", (512, 1)
+
+
+def _register_bytes(threads: int) -> int:
+    """Bytes a thread may keep: the register file less 32 registers a thread for the work itself."""
+    return min(int(options.get("max_registers_bytes")), (65536 // max(threads, 256) - 32) * 4)

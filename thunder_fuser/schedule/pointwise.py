@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pointwise: every result has the same axes, one thread makes `vectorize * unroll` elements of each.
+
+CUDA  [i0, i1] -> merge -> m;  split vectorize, threads, unroll:
+      [m.o.o.o@blockIdx.x, m.o.o.i@unroll, m.o.i@threadIdx.x, m.i@vectorize]
+CPU   [i0, i1] -> [i0@blockIdx.x (threads), i1@vectorize (simd)]
+"""
+
+from __future__ import annotations
+
+from thunder_fuser.analysis.demand import demand
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.domain import ParallelType, Transform
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
+from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduled import (
+    HeuristicParams,
+    ScheduledFusion,
+    Transforms,
+    axis_symbols,
+    reference,
+)
+from thunder_fuser.target import Target
+
+NAME = "pointwise"
+THREADS = 128
+# A value computed at more places than this for one element costs more than a round trip to memory.
+MAX_PLACES = 8
+CPU_CHUNK = 4096
+
+
+def accepts(part: Part, target: Target) -> Reject | None:
+    """Refuses reductions, torch calls, results over different axes, and much recomputation."""
+    if part.has_empty:
+        return Reject(NAME, "a tensor has no elements")
+    for expr in part.exprs:
+        if expr.row.kind in (OpKind.REDUCTION, OpKind.EXTERNAL):
+            return Reject(NAME, f"{expr.op} -> {expr.outputs[0]} is no pointwise operation")
+    axes = {name: frozenset(part.axes(name)) for name in part.outputs}
+    if len(set(axes.values())) > 1:
+        listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in part.outputs)
+        return Reject(NAME, f"results over different axes: {listed}")
+    return too_many_places(part, NAME)
+
+
+def too_many_places(part: Part, scheduler: str) -> Reject | None:
+    """Refuses a part in which some value would be computed again and again."""
+    facts = demand(part, axis_symbols(part))
+    for name in part.producer:
+        if facts.count(name) > MAX_PLACES:
+            return Reject(scheduler, f"{name} would be computed at {facts.count(name)} places")
+    return None
+
+
+def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+    """The schedule of an accepted part."""
+    order = memory_order(part, part.axes(part.outputs[0]))
+    make = _schedule_cpu if target.is_cpu else _schedule_cuda
+    params, transforms = make(part, target, order, alignment)
+    aligned = tuple(sorted(alignment.items()))
+    return ScheduledFusion(part, target, params, order, (), transforms, alignment=aligned)
+
+
+def _schedule_cuda(
+    part: Part, target: Target, order: tuple[str, ...], alignment: dict[str, int]
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    domain = reference(part, order, ())
+    total = size_of(part, order)
+
+    def build(width: int, unroll: int = 1) -> tuple[Transform, ...] | None:
+        if total % width:
+            return None
+        s = Transforms(domain)
+        outer, lane = s.split(s.merge(tuple(axis.name for axis in domain)), width)
+        outer, thread = s.split(outer, THREADS)
+        block, step = s.split(outer, unroll)
+        s.parallelize(block, ParallelType.BIDX)
+        s.parallelize(step, ParallelType.UNROLL)
+        s.parallelize(thread, ParallelType.TIDX)
+        s.parallelize(lane, ParallelType.VECTORIZE)
+        return tuple(s.made)
+
+    merged = "*".join(axis.name for axis in domain)
+    width = best_width(part, domain, build, lambda _: merged + ".i", alignment)
+    unroll = _unroll(part, target, total, width)
+    params = HeuristicParams(NAME, width, (THREADS, 1), unroll)
+    return params, build(width, unroll) or ()
+
+
+def _unroll(part: Part, target: Target, total: int, width: int) -> int:
+    """Vectors a thread must have under way to saturate memory, if enough blocks remain.
+
+    An SM holding max_threads_per_sm threads needs bytes_in_flight_per_sm under way.
+    """
+    read = sum(
+        part.tensors[n].dtype.bytes * width
+        for n in part.inputs
+        if not part.tensors[n].by_value and len(part.axes(n)) == len(part.extents)
+    )
+    wanted = -(-target.bytes_in_flight_per_sm // target.max_threads_per_sm)
+    unroll = 1
+    while unroll < 4 and read and unroll * read < wanted:
+        blocks = total // (width * THREADS * unroll * 2)
+        if blocks < 8 * target.sm_count:
+            break
+        unroll *= 2
+    return unroll
+
+
+def _schedule_cpu(
+    part: Part, target: Target, order: tuple[str, ...], alignment: dict[str, int]
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    domain = reference(part, order, ())
+    groups = collapse(part, order) or ((domain[0].name,),)
+    s = Transforms(domain)
+    names = [s.merge(group) for group in groups]
+    inner = names[-1]
+    outer = names[:-1]
+    if not outer or s.extent(inner) > 4 * CPU_CHUNK:
+        chunk, inner = s.split(inner, CPU_CHUNK)
+        outer.append(chunk)
+    s.parallelize(s.merge(tuple(outer)), ParallelType.BIDX)
+    s.parallelize(inner, ParallelType.VECTORIZE)
+    return HeuristicParams(NAME, vectorize=s.extent(inner)), tuple(s.made)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions of one pattern: kept axes K, reduced axes R, and what may be fused around them.
+
+inner (R is fastest in memory; a row of threads walks R):
+      CUDA [K.o@blockIdx.x, K.i@threadIdx.y, R.o.o, R.o.i@threadIdx.x, R.i@vectorize]
+      CPU  [K@blockIdx.x, R outer, R inner@vectorize]
+outer (K is fastest; each thread owns columns, threadIdx.y strides over R):
+      CUDA [K.o.o@blockIdx.x, K.o.i@threadIdx.x, R.o, R.i@threadIdx.y, K.i@vectorize]
+      CPU  [K.o@blockIdx.x, R, K.i@vectorize]
+
+With one nest this is the `reduction` scheduler; with several (softmax, norms) it is `persistent`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from thunder_fuser.analysis.demand import Demand, demand, result_index
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.domain import ParallelType, Transform
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
+from thunder_fuser.schedule.persistence import choose_persistent, place
+from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.scheduled import (
+    HeuristicParams,
+    ScheduledFusion,
+    Transforms,
+    axis_symbols,
+    reference,
+)
+from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.target import Target
+
+CPU_COLUMNS = 256
+# Threads for a row, by its length: (longest row, threads). Short rows share a block.
+ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 62, 256))
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The axes all reductions of a part keep and reduce, in memory order."""
+
+    kept: tuple[str, ...]
+    reduced: tuple[str, ...]
+    inner: bool
+
+
+def pattern(part: Part, scheduler: str) -> Pattern | Reject:
+    """The one pattern of all reductions, or why there is none."""
+    if part.has_empty:
+        return Reject(scheduler, "a tensor has no elements")
+    if not part.reductions:
+        return Reject(scheduler, "there is no reduction")
+    if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
+        return Reject(scheduler, "there is a torch call")
+    views = [part.tensors[expr.outputs[0]] for expr in part.reductions]
+    kinds = {
+        (frozenset(part.domain_map.axes(v)), frozenset(part.domain_map.reduced(v))) for v in views
+    }
+    if len(kinds) > 1:
+        return Reject(scheduler, f"reductions of {len(kinds)} patterns")
+    ((kept, reduced),) = kinds
+    for name in part.outputs:
+        if frozenset(part.axes(name)) not in (kept, kept | reduced):
+            return Reject(scheduler, f"result {name} is neither a row value nor a full one")
+    order = memory_order(part, kept | reduced)
+    return Pattern(
+        tuple(a for a in order if a in kept),
+        tuple(a for a in order if a in reduced),
+        order[-1] in reduced,
+    )
+
+
+def _check(part: Part, scheduler: str) -> tuple[Pattern, Demand] | Reject:
+    found = pattern(part, scheduler)
+    if isinstance(found, Reject):
+        return found
+    symbols = axis_symbols(part)
+    facts = demand(part, symbols)
+    for expr in part.reductions:
+        name = expr.outputs[0]
+        points = [p for p in facts.level if p.name == name]
+        expected = result_index(part, name, symbols)
+        if any(p.index != expected or not p.condition.is_const for p in points):
+            return Reject(scheduler, f"{name} is read at other places than it is made for")
+    return too_many_places(part, scheduler) or (found, facts)
+
+
+def nests(facts: Demand, reduced: tuple[str, ...]) -> int:
+    """How many passes over the reduced axes the part needs."""
+    full = [r for r in facts.roots if is_full(r.index, reduced) or r in facts.operands.values()]
+    return 1 + max(facts.level[root] for root in full)
+
+
+def is_full(index: tuple, reduced: tuple[str, ...]) -> bool:
+    """True if an index walks a reduced axis."""
+    return any(at.symbols & set(reduced) for at in index)
+
+
+def accepts_reduction(part: Part, target: Target) -> Reject | None:
+    """Takes reductions of one pattern whose results nothing full-size waits for."""
+    checked = _check(part, "reduction")
+    if isinstance(checked, Reject):
+        return checked
+    count = nests(checked[1], checked[0].reduced)
+    return None if count == 1 else Reject("reduction", f"needs {count} passes over the data")
+
+
+def accepts_persistent(part: Part, target: Target) -> Reject | None:
+    """Takes reductions of one pattern whose results are used over the reduced axes again."""
+    checked = _check(part, "persistent")
+    if isinstance(checked, Reject):
+        return checked
+    if nests(checked[1], checked[0].reduced) == 1:
+        return Reject("persistent", "nothing is used again after its reduction")
+    return None
+
+
+def schedule_reduction(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+    return _schedule("reduction", part, target, alignment)
+
+
+def schedule_persistent(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+    return _schedule("persistent", part, target, alignment)
+
+
+def _schedule(
+    name: str, part: Part, target: Target, alignment: dict[str, int]
+) -> ScheduledFusion:
+    found = pattern(part, name)
+    assert isinstance(found, Pattern)
+    make = _cpu if target.is_cpu else (_cuda_inner if found.inner else _cuda_outer)
+    params, transforms = make(part, target, found, alignment)
+    scheduled = ScheduledFusion(
+        part, target, replace(params, scheduler=name), found.kept, found.reduced, transforms,
+        alignment=tuple(sorted(alignment.items())),
+    )
+    if name == "reduction":
+        return scheduled
+    wanted = choose_persistent(scheduled)
+    memory, threads = place(scheduled, sum(b.bytes for b in wanted))
+    if threads != params.threads:
+        params, transforms = _inner_with(part, found, alignment, threads)
+    kept = tuple(replace(b, memory=memory) for b in wanted) if memory != "none" else ()
+    return replace(
+        scheduled, params=replace(params, scheduler=name, memory=memory),
+        transforms=transforms, persistent=kept,
+    )
+
+
+def _cuda_inner(
+    part: Part, target: Target, found: Pattern, alignment: dict[str, int]
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    rows, columns = size_of(part, found.kept), size_of(part, found.reduced)
+    x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
+    block = 256 if columns > 16384 else 128
+    while rows < target.sm_count and x < 1024 and x * 32 < columns:
+        x *= 2  # few rows: the only parallelism left is along the row
+    return _inner_with(part, found, alignment, (x, max(block // x, 1)))
+
+
+def _inner_with(
+    part: Part, found: Pattern, alignment: dict[str, int], threads: tuple[int, int]
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    """[K, R] -> [K.o@bx, K.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
+    domain = reference(part, found.kept, found.reduced)
+    columns = size_of(part, found.reduced)
+
+    def build(width: int) -> tuple[Transform, ...] | None:
+        if columns % width:
+            return None
+        s = Transforms(domain)
+        if found.kept:
+            block, row = s.split(s.merge(found.kept), threads[1])
+            s.parallelize(block, ParallelType.BIDX)
+            s.parallelize(row, ParallelType.TIDY)
+        outer, lane = s.split(s.merge(found.reduced), width)
+        _, thread = s.split(outer, threads[0])
+        s.parallelize(thread, ParallelType.TIDX)
+        s.parallelize(lane, ParallelType.VECTORIZE)
+        return tuple(s.made)
+
+    lane = "*".join(found.reduced) + ".i"
+    width = best_width(part, domain, build, lambda _: lane, alignment)
+    y = threads[1] if found.kept else 1
+    return HeuristicParams("", width, (threads[0], y)), build(width) or ()
+
+
+def _cuda_outer(
+    part: Part, target: Target, found: Pattern, alignment: dict[str, int]
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    domain = reference(part, found.kept, found.reduced)
+    columns, rows = size_of(part, found.kept), size_of(part, found.reduced)
+    x, y = 32, 8
+    while y < 32 and y * 4 < rows:
+        y *= 2
+    kept = "*".join(found.kept)
+
+    def build(width: int) -> tuple[Transform, ...] | None:
+        # Narrow loads where wide ones would leave most SMs without a block.
+        if columns % width or (width > 1 and columns < width * x * target.sm_count // 2):
+            return None
+        s = Transforms(domain)
+        outer, lane = s.split(s.merge(found.kept), width)
+        block, thread = s.split(outer, x)
+        step, row = s.split(s.merge(found.reduced), y)
+        s.reorder(block, thread, step, row, lane)
+        s.parallelize(block, ParallelType.BIDX)
+        s.parallelize(thread, ParallelType.TIDX)
+        s.parallelize(row, ParallelType.TIDY)
+        s.parallelize(lane, ParallelType.VECTORIZE)
+        return tuple(s.made)
+
+    width = best_width(part, domain, build, lambda _: kept + ".i", alignment)
+    return HeuristicParams("", width, (x, y), inner=False), build(width) or ()
+
+
+def _cpu(
+    part: Part, target: Target, found: Pattern, alignment: dict[str, int]
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    s = Transforms(reference(part, found.kept, found.reduced))
+    groups = collapse(part, (*found.kept, *found.reduced))
+    kept = [s.merge(g) for g in _cut(groups, found.kept) if g]
+    reduced = [s.merge(g) for g in _cut(groups, found.reduced) if g]
+    if found.inner:
+        lane = reduced.pop()
+    else:
+        chunk, lane = s.split(kept.pop(), CPU_COLUMNS)
+        kept.append(chunk)
+        s.reorder(*kept, *reduced, lane)
+    if kept:
+        s.parallelize(s.merge(tuple(kept)), ParallelType.BIDX)
+    if reduced:
+        s.merge(tuple(reduced))
+    s.parallelize(lane, ParallelType.VECTORIZE)
+    return HeuristicParams("", s.extent(lane), inner=found.inner), tuple(s.made)
+
+
+def _cut(
+    groups: tuple[tuple[str, ...], ...], side: tuple[str, ...]
+) -> list[tuple[str, ...]]:
+    """The groups restricted to one side; a group never joins kept with reduced axes."""
+    return [tuple(name for name in group if name in side) for group in groups]

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part with its schedule: the transforms of the kernel's axes and what stays on chip.
+
+The axes are those of the reference domain: first the kept ones, then the reduced ones. Scheduling
+transforms them once; the loop domain of every tensor is the same chain replayed on what it has.
+
+    axes [i0{4096}, i1{8192}]
+    split("i1", 8); split("i1.o", 256); parallelize("i0", "blockIdx.x"); ...
+    T2  logical[i0, i1]  loop[i0@blockIdx.x, i1.o.o, i1.o.i@threadIdx.x, i1.i@vectorize]
+    T3  logical[i0, r1]  loop[i0@blockIdx.x, ...]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from thunder_fuser.analysis.demand import Demand, Point, demand
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.domain import (
+    Domain,
+    IterDomain,
+    IterType,
+    Merge,
+    Parallelize,
+    ParallelType,
+    Reorder,
+    Split,
+    Transform,
+    apply,
+    merged_name,
+    replay,
+)
+from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class HeuristicParams:
+    """What a scheduler decided. Frozen, so that it can be part of a key.
+
+    vectorize: elements a thread loads at once; threads: the block as (x, y); unroll: vectors a
+    thread has under way; memory: where persistent buffers live (registers, shared or none).
+    """
+
+    scheduler: str
+    vectorize: int = 1
+    threads: tuple[int, int] = (1, 1)
+    unroll: int = 1
+    inner: bool = True
+    memory: str = "none"
+
+    def __str__(self) -> str:
+        x, y = self.threads
+        words = [f"vectorize={self.vectorize}", f"threads={x}x{y}", f"unroll={self.unroll}"]
+        if self.memory != "none":
+            words.append(f"persistent in {self.memory}")
+        return f"{self.scheduler}({', '.join(words)})"
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentBuffer:
+    """A value kept on chip between nests: its point, the bytes of one row of it, and where."""
+
+    point: Point
+    bytes: int
+    memory: str
+
+
+@dataclass(frozen=True)
+class ScheduledFusion:
+    """A part, the transforms of its axes, and its persistent buffers."""
+
+    part: Part
+    target: Target
+    params: HeuristicParams
+    kept: tuple[str, ...]
+    reduced: tuple[str, ...]
+    transforms: tuple[Transform, ...]
+    persistent: tuple[PersistentBuffer, ...] = ()
+    alignment: tuple[tuple[str, int], ...] = field(default=())
+
+    @cached_property
+    def axes(self) -> Domain:
+        """The reference domain before any transform."""
+        return reference(self.part, self.kept, self.reduced)
+
+    @cached_property
+    def loop(self) -> Domain:
+        """The reference domain after all transforms: the loops of the kernel, outermost first."""
+        domain = self.axes
+        for transform in self.transforms:
+            domain = apply(domain, transform)
+        return domain
+
+    def loop_of(self, name: str) -> Domain:
+        """The loop domain of one tensor."""
+        view = self.part.tensors[name]
+        of = self.part.domain_map.axis
+        axes = tuple(
+            IterDomain(of(a), a.extent, a.kind) for a in view.domain.logical if not a.is_broadcast
+        )
+        return replay(axes, self.transforms)
+
+    @cached_property
+    def demand(self) -> Demand:
+        """The points of the part over plain axis symbols."""
+        return demand(self.part, axis_symbols(self.part))
+
+    def __str__(self) -> str:
+        lines = [f"def schedule(s):  # {self.params}"]
+        lines += [f"    s.{_transform_text(t)}" for t in self.transforms]
+        for name in self.part.producer:
+            loop = ", ".join(str(axis) for axis in self.loop_of(name))
+            lines.append(f"    # {name:<4} loop[{loop}]")
+        for buffer in self.persistent:
+            dtype = self.part.tensors[buffer.point.name].dtype.short
+            lines.append(
+                f"    # {buffer.point.name:<4} persistent in {buffer.memory}, {dtype}, "
+                f"{buffer.bytes} bytes a row"
+            )
+        return "\n".join(lines) + "\n"
+
+
+def axis_symbols(part: Part) -> dict[str, Scalar]:
+    """One bounded symbol an axis class."""
+    return {name: symbol(name, 0, extent.value - 1) for name, extent in part.extents.items()}
+
+
+def _transform_text(transform: Transform) -> str:
+    if isinstance(transform, Split):
+        return f'split("{transform.axis}", {transform.factor})'
+    if isinstance(transform, Merge):
+        return f'merge("{transform.outer}", "{transform.inner}")'
+    if isinstance(transform, Reorder):
+        return f"reorder({list(transform.order)})"
+    return f'parallelize("{transform.axis}", "{transform.parallel.value}")'
+
+
+class Transforms:
+    """Collects transforms on a reference domain, as a scheduler makes them."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+        self.made: list[Transform] = []
+
+    def split(self, axis: str, factor: int) -> tuple[str, str]:
+        """axis -> (axis.o, axis.i), axis.i of extent `factor`."""
+        self._apply(Split(axis, factor))
+        return axis + ".o", axis + ".i"
+
+    def merge(self, names: tuple[str, ...]) -> str:
+        """Neighbours into one axis, the first outermost. One name is left as it is."""
+        merged = names[0]
+        for name in names[1:]:
+            self._apply(Merge(merged, name))
+            merged = merged_name(merged, name)
+        return merged
+
+    def reorder(self, *order: str) -> None:
+        self._apply(Reorder(order))
+
+    def parallelize(self, axis: str, parallel: ParallelType) -> None:
+        self._apply(Parallelize(axis, parallel))
+
+    def extent(self, axis: str) -> int:
+        """The extent of an axis now."""
+        return next(a.extent.value for a in self.domain if a.name == axis)
+
+    def _apply(self, transform: Transform) -> None:
+        self.domain = apply(self.domain, transform)
+        self.made.append(transform)
+
+
+def reference(part: Part, kept: tuple[str, ...], reduced: tuple[str, ...]) -> Domain:
+    """The domain a scheduler starts from; a part without axes has one of extent 1."""
+    extents = part.extents
+    domain = [IterDomain(name, extents[name]) for name in kept]
+    domain += [IterDomain(name, extents[name], IterType.REDUCTION) for name in reduced]
+    return tuple(domain) or (IterDomain("i", const(1)),)

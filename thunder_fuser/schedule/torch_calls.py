@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts that torch runs: one matmul or linear (expr_eval), and tensors without elements (no_op)."""
+
+from __future__ import annotations
+
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.target import Target
+
+
+def accepts_expr_eval(part: Part, target: Target) -> Reject | None:
+    """Takes exactly one expression, and only one that torch has a call for."""
+    if len(part.exprs) != 1 or part.exprs[0].row.kind is not OpKind.EXTERNAL:
+        return Reject("expr_eval", "not a single torch call")
+    return None
+
+
+def accepts_no_op(part: Part, target: Target) -> Reject | None:
+    """Takes expressions each of which reads or makes a tensor without elements."""
+    for expr in part.exprs:
+        names = [*expr.outputs, *(o for o in expr.inputs if isinstance(o, str))]
+        if not any(0 in part.tensors[name].sizes for name in names):
+            return Reject("no_op", f"{expr.op} -> {expr.outputs[0]} has elements to compute")
+    return None

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a device is, as data: planning for an H200 runs on a laptop.
+
+Figures are the vendor's, except `bytes_in_flight`: what one SM must have under way to saturate
+memory (48 KiB on H200, 32 on H100, 16 on A100: CUB's DeviceTransform tuning tables).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from thunder_fuser.errors import TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Frozen facts about a device. kind is "cuda" or "cpu"; an emulated one runs CUDA text on the CPU."""
+
+    kind: str
+    name: str
+    arch: str = ""
+    sm_count: int = 1
+    max_threads_per_block: int = 1
+    max_threads_per_sm: int = 1
+    smem_bytes_per_block: int = 0
+    registers_per_thread: int = 255
+    l2_bytes: int = 0
+    bandwidth_bytes_per_s: float = 0.0
+    bytes_in_flight_per_sm: int = 0
+    simd_bytes: int = 16
+    emulated: bool = False
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind == "cpu"
+
+
+def _hopper(name: str, bandwidth: float, in_flight: int, emulated: bool = False) -> Target:
+    return Target(
+        "cuda", name, "sm_90a", 132, 1024, 2048, 227 * 1024, 255, 50 << 20, bandwidth, in_flight,
+        emulated=emulated,
+    )
+
+
+H200 = _hopper("h200", 4.8e12, 48 * 1024)
+H100 = _hopper("h100", 3.35e12, 32 * 1024)
+A100 = Target(
+    "cuda", "a100", "sm_80", 108, 1024, 2048, 163 * 1024, 255, 40 << 20, 2.0e12, 16 * 1024
+)
+EMULATOR = _hopper("emulator", 4.8e12, 48 * 1024, emulated=True)
+CPU = Target(
+    "cpu", "cpu", "native", os.cpu_count() or 1, simd_bytes=64, l2_bytes=1 << 20,
+    bandwidth_bytes_per_s=4e10,
+)
+
+TARGETS = {target.name: target for target in (H200, H100, A100, EMULATOR, CPU)}
+
+
+def named(target: str | Target) -> Target:
+    """A Target by name, or the Target itself."""
+    if isinstance(target, Target):
+        return target
+    if target not in TARGETS:
+        raise TargetError("target", expected=f"one of {', '.join(TARGETS)}", got=repr(target))
+    return TARGETS[target]
