@@ -28,7 +28,7 @@ from thunder_fuser.ir.domain import (
     Transform,
     apply,
 )
-from thunder_fuser.ir.dtypes import DataType, category
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Definition, Fusion, OpRecord, TensorView
 from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
@@ -420,8 +420,8 @@ class _Writer:
             return None
         dim = self.draw(st.integers(0, source.rank - 1))
         like = [k for k in self.known if not k.is_scalar and _differ_at(k.shape, source.shape, dim)]
-        tensors = [source.value, *(self.pick(like).value for _ in range(self.draw(st.integers(0, 2))))]
-        return self.fd.ops.cat(tensors, dim - source.rank if self.flag() else dim)
+        more = [self.pick(like).value for _ in range(self.draw(st.integers(0, 2)))]
+        return self.fd.ops.cat([source.value, *more], dim - source.rank if self.flag() else dim)
 
     def _stride_order(self, source: _Known) -> Value:
         order = list(self.draw(permutations(source.rank)))
@@ -448,8 +448,8 @@ class _Writer:
 
     def _is_expanded(self, known: _Known) -> bool:
         """True if elements share memory, so that writing to it has no meaning."""
-        arguments = zip(self.inputs, [a for a in self.arguments if isinstance(a, torch.Tensor)])
-        tensor = next(a for k, a in arguments if k is known)
+        tensors = [a for a in self.arguments if isinstance(a, torch.Tensor)]
+        tensor = next(a for k, a in zip(self.inputs, tensors, strict=True) if k is known)
         return 0 in tensor.stride()
 
 
@@ -461,17 +461,12 @@ def _takes(name: str, dtype: DataType) -> bool:
 
 
 def _broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
-    pairs = zip(reversed(a), reversed(b))
+    pairs = zip(reversed(a), reversed(b), strict=False)
     return all(1 in pair or pair[0] == pair[1] for pair in pairs)
 
 
 def _differ_at(a: Sequence[int], b: Sequence[int], dim: int) -> bool:
     """True if the shapes agree but for one axis."""
-    same = (x == y or at == dim for at, (x, y) in enumerate(zip(a, b)))
-    return len(a) == len(b) and all(same)
-
-
-__all__ = [
-    "Case", "cases", "category", "filled", "permutations", "strided", "strided_tensors",
-    "transformed", "view_of",
-]
+    if len(a) != len(b):
+        return False
+    return all(x == y or at == dim for at, (x, y) in enumerate(zip(a, b, strict=True)))

@@ -26,25 +26,6 @@ from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 POINTWISE = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.name != "cast"]
 REDUCTIONS = [row for row in OPS.values() if row.kind is OpKind.REDUCTION]
 
-# What eager torch calls a row, where that is not torch.<name>.
-EAGER: dict[str, Callable[..., torch.Tensor]] = {
-    "div": lambda a, b: torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc"),
-    "truediv": torch.true_divide,
-    "mod": torch.fmod,
-    "silu": lambda a: a * torch.sigmoid(a),
-    "erfcinv": lambda a: torch.erfinv(1 - a.double()).to(torch.promote_types(a.dtype, torch.float)),
-    "threshold": lambda a, b, c: torch.where(a > b, a, c),
-    "where": lambda a, b, c: torch.where(a.bool(), b, c),
-    "logical_right_shift": lambda a, b: _unsigned_shift(a, b),
-    # torch takes floats only; integers become Float here as for all the math around them
-    "frac": lambda a: torch.frac(_floats(a)),
-    "nextafter": lambda a, b: torch.nextafter(_floats(a), _floats(b)),
-    "lerp": lambda a, b, c: torch.lerp(*map(_floats, (a, b, c))),
-}
-KEEPS_HALF = {"where"}
-INTEGERS_ONLY = {r.name for r in POINTWISE if r.rule is DtypeRule.INTEGER}
-
-
 def _floats(a: torch.Tensor) -> torch.Tensor:
     return a if a.is_floating_point() else a.float()
 
@@ -56,6 +37,25 @@ def _unsigned_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     signed = a.dtype.is_signed
     wrapped = [n - 2**bits if signed and n >= 2 ** (bits - 1) else n for n in numbers]
     return torch.tensor(wrapped, dtype=a.dtype)
+
+
+# What eager torch calls a row, where that is not torch.<name>.
+EAGER: dict[str, Callable[..., torch.Tensor]] = {
+    "div": lambda a, b: torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc"),
+    "truediv": torch.true_divide,
+    "mod": torch.fmod,
+    "silu": lambda a: a * torch.sigmoid(a),
+    "erfcinv": lambda a: torch.erfinv(1 - a.double()).to(torch.promote_types(a.dtype, torch.float)),
+    "threshold": lambda a, b, c: torch.where(a > b, a, c),
+    "where": lambda a, b, c: torch.where(a.bool(), b, c),
+    "logical_right_shift": _unsigned_shift,
+    # torch takes floats only; integers become Float here as for all the math around them
+    "frac": lambda a: torch.frac(_floats(a)),
+    "nextafter": lambda a, b: torch.nextafter(_floats(a), _floats(b)),
+    "lerp": lambda a, b, c: torch.lerp(*map(_floats, (a, b, c))),
+}
+KEEPS_HALF = {"where"}
+INTEGERS_ONLY = {r.name for r in POINTWISE if r.rule is DtypeRule.INTEGER}
 
 
 def one_op(row: Op, dtypes: tuple[DataType, ...], **attrs: object) -> Fusion:

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_a_definition_prints_as_it_was_recorded(case: Case) -> None:
     assert define(read_definition(definition_text(case.definition))) == case.fusion
 
 
+def softmax() -> Fusion:
+    fd = Recorder()
+    x = fd.define_tensor([-1, 768], True, DataType.BFloat16)
+    shifted = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], True)))
+    y = fd.ops.truediv(shifted, fd.ops.sum(shifted, [1], True))
+    fd.add_output(fd.ops.cast(y, DataType.BFloat16), stride_order=[0, 1])
+    return define(fd.definition)
+
+
 def layer_norm() -> Fusion:
     fd = Recorder()
     x = fd.define_tensor([-1, -1], True, DataType.BFloat16)
@@ -65,8 +75,8 @@ def layer_norm() -> Fusion:
     return define(fd.definition)
 
 
-def test_layer_norm_prints(golden) -> None:
-    golden(to_text(layer_norm(), "layer_norm"), "py")
+def test_softmax_prints(golden: Callable[..., None]) -> None:
+    golden(to_text(softmax(), "softmax"), "py")
 
 
 def test_text_is_the_same_for_every_hash_seed() -> None:

@@ -51,7 +51,7 @@ class Demand:
             if point not in seen:
                 seen[point] = None
                 if point not in stop and point.name not in self.operands:
-                    stack.extend(self.reads[point])
+                    stack.extend(self.reads.get(point, ()))
         return list(seen)
 
 

@@ -26,10 +26,12 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 MAX_RANK = 8
 
 FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float)
-WIDE_FLOATS = frozenset({DataType.Float, DataType.Double})
 INTS = frozenset(dtype for dtype in DataType if dtype.is_int)
 EXACT = INTS | {DataType.Bool}
 NUMBERS = FLOATS | INTS
+# Thunder itself casts 16-bit floats up around arithmetic and mathematical functions.
+MATH = frozenset({DataType.Float, DataType.Double})
+ARITHMETIC = MATH | INTS
 ANY = NUMBERS | {DataType.Bool}
 
 _DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
@@ -116,10 +118,14 @@ def device_of(bsym: BoundSymbol) -> Device | None:
     for proxy in (*bsym.flat_proxy_outs, *bsym.flat_proxy_args):
         if not isinstance(proxy, TensorProxy):
             continue
-        if proxy.device.devicetype is not DeviceType.CPU or proxy.ndim:
+        if not _stands_for_a_number(proxy):
             return proxy.device
         cpu = proxy.device
     return cpu
+
+
+def _stands_for_a_number(tensor: TensorProxy) -> bool:
+    return tensor.ndim == 0 and tensor.device.devicetype is DeviceType.CPU
 
 
 def _why_claimed(bsym: BoundSymbol) -> str:
@@ -149,7 +155,7 @@ def _refuse_value(value: Any) -> Reject | None:
     if isinstance(value, Proxy) and not isinstance(value, NumberProxy):
         return Reject(f"operand {value.name} is a {type(value).__name__}")
     if isinstance(value, Device) and value.devicetype not in (DeviceType.CPU, DeviceType.CUDA):
-        return Reject(f"device {value}")
+        return Reject(f"device {value.device_str()}")
     if isinstance(value, complex) and not isinstance(value, (bool, int, float)):
         return Reject("complex number")
     return None
@@ -160,7 +166,7 @@ def _refuse_tensor(tensor: TensorProxy) -> Reject | None:
     if type(tensor) is not TensorProxy:
         return Reject(f"tensor {tensor.name} is a {type(tensor).__name__}")
     if tensor.device.devicetype not in (DeviceType.CPU, DeviceType.CUDA):
-        return Reject(f"device {tensor.device}")
+        return Reject(f"device {tensor.device.device_str()}")
     if tensor.ndim > MAX_RANK:
         return Reject(f"rank {tensor.ndim} of {tensor.name} is over {MAX_RANK}")
     # `_shape`, for reading `shape` of a symbolic tensor records a bound symbol.
@@ -178,9 +184,7 @@ def _refuse_dtypes(row: Row, tensors: Sequence[TensorProxy]) -> Reject | None:
 
 
 def _refuse_devices(tensors: Sequence[TensorProxy]) -> Reject | None:
-    found = {
-        str(t.device) for t in tensors if t.ndim or t.device.devicetype is not DeviceType.CPU
-    }
+    found = {t.device.device_str() for t in tensors if not _stands_for_a_number(t)}
     return Reject(f"mixed devices {', '.join(sorted(found))}") if len(found) > 1 else None
 
 
@@ -347,51 +351,51 @@ _TABLE = (
     Row(_P.ABS, _op("abs"), NUMBERS),
     Row(_P.NEG, _op("neg"), NUMBERS),
     Row(_P.SIGN, _op("sign"), NUMBERS),
-    Row(_P.CEIL, _op("ceil"), NUMBERS),
-    Row(_P.FLOOR, _op("floor"), NUMBERS),
-    Row(_P.TRUNC, _op("trunc"), NUMBERS),
-    Row(_P.ROUND, _op("round"), NUMBERS),
-    Row(_P.EXP, _op("exp"), FLOATS),
-    Row(_P.EXP2, _op("exp2"), FLOATS),
-    Row(_P.EXPM1, _op("expm1"), FLOATS),
-    Row(_P.LOG, _op("log"), FLOATS),
-    Row(_P.LOG2, _op("log2"), FLOATS),
-    Row(_P.LOG10, _op("log10"), FLOATS),
-    Row(_P.LOG1P, _op("log1p"), FLOATS),
-    Row(_P.SIN, _op("sin"), FLOATS),
-    Row(_P.COS, _op("cos"), FLOATS),
-    Row(_P.TAN, _op("tan"), FLOATS),
-    Row(_P.ASIN, _op("asin"), FLOATS),
-    Row(_P.ACOS, _op("acos"), FLOATS),
-    Row(_P.ATAN, _op("atan"), FLOATS),
-    Row(_P.SINH, _op("sinh"), FLOATS),
-    Row(_P.COSH, _op("cosh"), FLOATS),
-    Row(_P.TANH, _op("tanh"), FLOATS),
-    Row(_P.ASINH, _op("asinh"), FLOATS),
-    Row(_P.ACOSH, _op("acosh"), FLOATS),
-    Row(_P.ATANH, _op("atanh"), FLOATS),
-    Row(_P.ERF, _op("erf"), FLOATS),
-    Row(_P.ERFC, _op("erfc"), FLOATS),
-    Row(_P.ERFINV, _op("erfinv"), FLOATS),
-    Row(_P.ERFCINV, _op("erfcinv"), FLOATS),
-    Row(_P.LGAMMA, _op("lgamma"), FLOATS),
-    Row(_P.SQRT, _op("sqrt"), FLOATS),
-    Row(_P.RSQRT, _op("rsqrt"), FLOATS),
-    Row(_P.RECIPROCAL, _op("reciprocal"), FLOATS),
-    Row(_P.ISFINITE, _op("isfinite"), NUMBERS),
+    Row(_P.CEIL, _op("ceil"), FLOATS),
+    Row(_P.FLOOR, _op("floor"), FLOATS),
+    Row(_P.TRUNC, _op("trunc"), MATH),
+    Row(_P.ROUND, _op("round"), MATH),
+    Row(_P.EXP, _op("exp"), MATH),
+    Row(_P.EXP2, _op("exp2"), MATH),
+    Row(_P.EXPM1, _op("expm1"), MATH),
+    Row(_P.LOG, _op("log"), MATH),
+    Row(_P.LOG2, _op("log2"), MATH),
+    Row(_P.LOG10, _op("log10"), MATH),
+    Row(_P.LOG1P, _op("log1p"), MATH),
+    Row(_P.SIN, _op("sin"), MATH),
+    Row(_P.COS, _op("cos"), MATH),
+    Row(_P.TAN, _op("tan"), MATH),
+    Row(_P.ASIN, _op("asin"), MATH),
+    Row(_P.ACOS, _op("acos"), MATH),
+    Row(_P.ATAN, _op("atan"), MATH),
+    Row(_P.SINH, _op("sinh"), MATH),
+    Row(_P.COSH, _op("cosh"), MATH),
+    Row(_P.TANH, _op("tanh"), MATH),
+    Row(_P.ASINH, _op("asinh"), MATH),
+    Row(_P.ACOSH, _op("acosh"), MATH),
+    Row(_P.ATANH, _op("atanh"), MATH),
+    Row(_P.ERF, _op("erf"), MATH),
+    Row(_P.ERFC, _op("erfc"), MATH),
+    Row(_P.ERFINV, _op("erfinv"), MATH),
+    Row(_P.ERFCINV, _op("erfcinv"), MATH),
+    Row(_P.LGAMMA, _op("lgamma"), MATH),
+    Row(_P.SQRT, _op("sqrt"), MATH),
+    Row(_P.RSQRT, _op("rsqrt"), MATH),
+    Row(_P.RECIPROCAL, _op("reciprocal"), MATH),
+    Row(_P.ISFINITE, _op("isfinite"), FLOATS),
     Row(_P.SIGNBIT, _op("signbit"), NUMBERS),
     Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
     # ---- binary
-    Row(_P.ADD, _op("add"), NUMBERS),
-    Row(_P.SUB, _op("sub"), NUMBERS),
-    Row(_P.MUL, _op("mul"), NUMBERS),
-    Row(_P.DIV, _op("div"), NUMBERS),
-    Row(_P.FMOD, _op("fmod"), NUMBERS),
-    Row(_P.REMAINDER, _op("remainder"), NUMBERS),
-    Row(_P.POW, _op("pow"), NUMBERS, _check_pow),
-    Row(_P.ATAN2, _op("atan2"), FLOATS),
+    Row(_P.ADD, _op("add"), ARITHMETIC),
+    Row(_P.SUB, _op("sub"), ARITHMETIC),
+    Row(_P.MUL, _op("mul"), ARITHMETIC),
+    Row(_P.DIV, _op("div"), ARITHMETIC),
+    Row(_P.FMOD, _op("fmod"), ARITHMETIC),
+    Row(_P.REMAINDER, _op("remainder"), ARITHMETIC),
+    Row(_P.POW, _op("pow"), ARITHMETIC, _check_pow),
+    Row(_P.ATAN2, _op("atan2"), MATH),
     # The next 16-bit float is not the rounded next 32-bit one.
-    Row(_P.NEXTAFTER, _op("nextafter"), WIDE_FLOATS),
+    Row(_P.NEXTAFTER, _op("nextafter"), MATH),
     Row(_P.MAXIMUM, _op("maximum")),
     Row(_P.MINIMUM, _op("minimum")),
     Row(_P.EQ, _op("eq")),
@@ -407,7 +411,7 @@ _TABLE = (
     Row(_P.BITWISE_RIGHT_SHIFT, _op("bitwise_right_shift"), INTS),
     # ---- ternary
     Row(_P.WHERE, _op("where")),
-    Row(_P.LERP, _op("lerp"), FLOATS),
+    Row(_P.LERP, _op("lerp"), MATH),
     # ---- reductions
     Row(_P.AMAX, _reduce("max"), check=_check_extremum),
     Row(_P.AMIN, _reduce("min"), check=_check_extremum),

@@ -89,6 +89,7 @@ class _Definer:
 
     def _emit(self, record: OpRecord, view: TensorView) -> str:
         """Appends a record under the next free name."""
+        _check_sizes(record, view)
         letter = "S" if record.op in ("define_scalar", "size") else "T"
         name = f"{letter}{len(self.tensors)}"
         if record.outputs:
@@ -169,6 +170,11 @@ class _Definer:
         if order is not None:
             layout.check_stride_order(order, len(view.shape))  # type: ignore[arg-type]
         alias = record.attr("alias")
+        if alias is not None and order is not None:
+            raise AliasError(
+                f"output {view.name}", expected="an alias or a stride order", got="both",
+                do="leave stride_order out: the input's memory has an order of its own",
+            )
         if alias is not None:
             self._check_alias(view, self.tensors[str(alias)])
         self.records.append(record)
@@ -182,16 +188,17 @@ class _Definer:
             )
         if target.name not in [r.outputs[0] for r in self.records if r.op == "define_tensor"]:
             raise AliasError(f"output {view.name}", expected="an input to alias", got=target.name)
-        if view.dtype is not target.dtype or len(view.shape) != len(target.shape):
+        if view.dtype is not target.dtype or not _may_be_equal(view.shape, target.shape):
             raise AliasError(
-                f"output {view.name}", expected=f"the dtype and rank of {target}", got=str(view),
-                do="cast the result before add_output",
+                f"output {view.name}", expected=f"the dtype and sizes of {target}", got=str(view),
+                do="cast or reshape the result before add_output",
             )
 
     # ---- ops
 
     def _op(self, record: OpRecord) -> None:
         kind = record.row.kind
+        _check_tensors(record)
         if kind is OpKind.POINTWISE:
             self._pointwise(record)
         elif kind is OpKind.REDUCTION:
@@ -267,9 +274,8 @@ class _Definer:
         view = self.tensors[name]
         rank = len(view.shape)
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
-        wanted = record.attr("dtype")
         natural = view.dtype.accumulate if record.row.rule is DtypeRule.ACCUMULATE else view.dtype
-        dtype = wanted if isinstance(wanted, DataType) else natural
+        dtype = natural if record.attr("dtype") is None else _dtype_of(record)
         compute = dtype.compute
         source = str(self._cast(name, view, compute))
         attrs = (("dims", dims), ("keepdim", bool(record.attr("keepdim"))))
@@ -304,14 +310,13 @@ class _Definer:
     def _factory(self, record: OpRecord) -> None:
         if record.op == "iota":
             (extent,) = self.sizes((record.attr("length"),))
-            dtype = record.attr("dtype") or DataType.Int
-            record = _with_attr(record, "dtype", dtype)
+            record = _with_attr(record, "dtype", record.attr("dtype") or DataType.Int)
             axes: Domain = (self.fresh(extent),)
         else:
-            dtype = record.attr("dtype")
             axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        if not isinstance(dtype, DataType):
-            raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
+        dtype = _dtype_of(record)
+        if record.op == "iota" and dtype is DataType.Bool:
+            raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
         self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
 
     def _external(self, record: OpRecord) -> TensorView:
@@ -330,6 +335,38 @@ _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a // b,
 }
+
+
+def _may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
+    """False if the shapes differ for certain."""
+    pairs = zip(a, b, strict=False)
+    return len(a) == len(b) and all(x is y or not (x.is_const and y.is_const) for x, y in pairs)
+
+
+def _check_tensors(record: OpRecord) -> None:
+    """Numbers stand only where an op computes with elements, or fills with them."""
+    if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY) or record.op == "set":
+        return
+    if not record.inputs:
+        raise DefinitionError(record.op, expected="at least one tensor", got="none")
+    for operand in record.inputs:
+        if isinstance(operand, Literal):
+            raise DefinitionError(record.op, expected="a tensor", got=str(operand.value))
+
+
+def _check_sizes(record: OpRecord, view: TensorView) -> None:
+    for at, extent in enumerate(view.shape):
+        if extent.is_const and extent.value < 0:
+            raise DefinitionError(
+                f"{record.op}: axis {at} of the result", expected="a size >= 0", got=str(extent)
+            )
+
+
+def _dtype_of(record: OpRecord) -> DataType:
+    dtype = record.attr("dtype")
+    if not isinstance(dtype, DataType):
+        raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
+    return dtype
 
 
 def _with_attr(record: OpRecord, key: str, value: AttrValue) -> OpRecord:
@@ -358,10 +395,7 @@ def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataT
     """(the type of each operand, the type of the result) by the row's rule."""
     rule, count = record.row.rule, len(operands)
     if rule is DtypeRule.ATTRIBUTE:
-        dtype = record.attr("dtype")
-        if not isinstance(dtype, DataType):
-            raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
-        return [operands[0].dtype], dtype
+        return [operands[0].dtype], _dtype_of(record)
     if rule is DtypeRule.PREDICATE:
         return [operands[0].dtype.compute], DataType.Bool
     if rule is DtypeRule.LOGICAL:
@@ -378,6 +412,7 @@ def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataT
 def _matmul_axes(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
     """The extents of torch.matmul's, or torch.nn.functional.linear's, result."""
     a, b = [[axis.extent for axis in domain] for domain in domains[:2]]
+    _check_matmul(record, [[axis.extent for axis in domain] for domain in domains])
     if record.op == "linear":
         return [*a[:-1], *b[:-1]]
     if len(b) == 1:
@@ -387,6 +422,22 @@ def _matmul_axes(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
     batch = [x if x is not None and (y is None or x is not const(1)) else y
              for x, y in zip(lead, other, strict=True)]
     return [*(s for s in batch if s is not None), *(a[-2:-1] if len(a) > 1 else ()), b[-1]]
+
+
+def _check_matmul(record: OpRecord, shapes_of: list[list[Scalar]]) -> None:
+    a, b, *bias = shapes_of
+    linear = record.op == "linear"
+    if not a or not b or (linear and len(b) > 2):
+        ranks = "rank 1 or 2 for the weight" if linear else "rank 1 or more"
+        raise DefinitionError(record.op, expected=ranks, got=f"ranks {len(a)} and {len(b)}")
+    inner = b[-1] if linear or len(b) == 1 else b[-2]
+    if a[-1].is_const and inner.is_const and a[-1] is not inner:
+        raise DefinitionError(
+            f"{record.op}: summed axis", expected="equal sizes", got=f"{a[-1]}, {inner}"
+        )
+    for shape in bias:
+        if shape and not _may_be_equal(shape[-1:], b[:1]) and shape[-1] is not const(1):
+            raise DefinitionError("linear: bias", expected=f"size {b[0]}", got=f"size {shape[-1]}")
 
 
 def _check_outputs(definer: _Definer) -> None:

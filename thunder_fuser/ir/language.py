@@ -31,12 +31,12 @@ class Value:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tensor(Value):
     """A tensor of a definition."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Scalar(Value):
     """A scalar of a definition, given at the call or computed."""
 
@@ -201,10 +201,10 @@ class Ops:
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
         bound = row.bind(args, kwargs)
         operands = _operand_names(row)
-        values = [bound.pop(name) for name in operands]
+        values = [bound.pop(name) for name in operands if not row.is_absent(name, bound[name])]
         if row.arity < 0:
             values = list(values[0])
-        inputs = tuple(self._fd.operand(v, row.name) for v in values if v is not None)
+        inputs = tuple(self._fd.operand(v, row.name) for v in values)
         return self._fd.call(row.name, inputs, {k: self._attr(row, v) for k, v in bound.items()})
 
     def _attr(self, row: Op, value: Any) -> AttrValue:

@@ -87,6 +87,10 @@ class Op:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+    def is_absent(self, name: str, value: Any) -> bool:
+        """True for an operand that may be left out, and is."""
+        return value is None and self.parameters.parameters[name].default is None
+
     @property
     def is_cheap(self) -> bool:
         """True if recomputing it costs less than moving its result through memory."""

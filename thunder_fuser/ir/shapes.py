@@ -23,7 +23,9 @@ def normalise_axis(axis: AttrValue, rank: int, op: str) -> int:
     """A non-negative axis; DefinitionError if it is out of range."""
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise DefinitionError(
-            f"{op}: axis {axis}", expected=f"an axis from {-rank} to {rank - 1}", got=str(axis)
+            f"{op}: axis {axis}",
+            expected=f"an axis from {-rank} to {rank - 1}" if rank else "none, as the rank is 0",
+            got=str(axis),
         )
     return axis % rank
 
@@ -136,7 +138,7 @@ def _stretched(
 
 def _squeeze(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0, b1] squeezed at 1 -> [i0]"""
-    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
+    dims = _axes(record, len(domain))
     for at in dims:
         if domain[at].extent.is_const and domain[at].extent.value != 1:
             raise DefinitionError(
@@ -147,7 +149,7 @@ def _squeeze(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
 
 def _permute(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0, i1] permuted by [1, 0] -> [i1, i0]"""
-    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
+    dims = _axes(record, len(domain))
     if len(dims) != len(domain):
         raise DefinitionError("permute: dims", expected=f"{len(domain)} axes", got=str(dims))
     return tuple(domain[at] for at in dims)
@@ -181,6 +183,8 @@ def _resolve_minus_one(shape: tuple[Scalar, ...], domain: Domain) -> tuple[Scala
     minus_one = const(-1)
     if minus_one not in shape:
         return shape
+    if shape.count(minus_one) > 1:
+        raise DefinitionError("reshape", expected="at most one -1", got=str(list(shape)))
     known = product(s for s in shape if s is not minus_one)
     total = product(axis.extent for axis in domain)
     if known is const(0):
@@ -225,6 +229,8 @@ def _check_slice(record: OpRecord, rank: int) -> None:
 def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0{4}] padded by (1, 2) -> [i1{7}]; widths are listed from the last axis on, as in torch."""
     widths = pad_widths(record, len(domain))
+    if isinstance(record.attr("value"), str):
+        raise DefinitionError("pad: value", expected="a number", got=str(record.attr("value")))
     out = []
     for axis, (before, after) in zip(domain, widths, strict=True):
         out.append(axis if before == after == 0 else fresh(axis.extent + before + after))
@@ -259,6 +265,13 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
     return tuple(
         fresh(total) if at == dim else _joined(column, at, "cat") for at, column in enumerate(columns)
     )
+
+
+def _axes(record: OpRecord, rank: int) -> tuple[int, ...]:
+    """The `dims` of an op for which leaving them out has no meaning."""
+    if record.attr("dims") is None:
+        raise DefinitionError(f"{record.op}: dims", expected="a list of axes", got="None")
+    return normalise_axes(record.attr("dims"), rank, record.op)
 
 
 def _values(record: OpRecord, key: str) -> tuple[int, ...]:

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""ScheduledFusion -> Kernel: loops, indices, predicates, arrays and barriers."""

@@ -18,10 +18,10 @@ from thunder_fuser.ir.scalar import Scalar, const
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """array[at]: an element of a local array. With `vector`, array[at] is a Vec and lane picks."""
+    """array[at], or element `lane` of the Vec that array (without `at`) or array[at] is."""
 
     array: str
-    at: Scalar
+    at: Scalar | None = None
     lane: Scalar | None = None
 
 
@@ -106,7 +106,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A local array (count of them; width > 1: of Vecs), or one in shared memory."""
+    """A local array of `count` elements, or Vecs; count 0 is one Vec. Or one in shared memory."""
 
     name: str
     dtype: DataType

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which bound symbols become regions, which stay with torch, and why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+import torch.nn.functional as F
+from thunder.core import devices, dtypes, prims
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, tracectx
+
+from thunder_fuser.errors import AliasError
+from thunder_fuser.executors.fuser import ThunderFuser
+from thunder_fuser.executors.regions import Claims, Region, check_in_place, claim
+from thunder_fuser.executors.support import support
+
+CPU, GPU0, GPU1 = devices.cpu, devices.Device("cuda:0"), devices.Device("cuda:1")
+
+
+def proxy(*shape: int, device: Any = CPU, dtype: Any = dtypes.float32) -> TensorProxy:
+    return TensorProxy(shape=shape, device=device, dtype=dtype, requires_grad=False)
+
+
+def traced(build: Callable[[], Any]) -> list[BoundSymbol]:
+    """The bound symbols that `build` makes, and a return of its result."""
+    trace = TraceCtx(None)
+    with tracectx(trace):
+        prims.python_return(build())
+    return trace.bound_symbols
+
+
+def claimed(build: Callable[[], Any]) -> Claims:
+    return claim(traced(build), support)
+
+
+def kinds(claims: Claims) -> list[Any]:
+    """The items: a list of ops for a region, the op's name for what torch runs."""
+    return [
+        [leaf.sym.name for leaf in item.leaves] if isinstance(item, Region) else item.sym.name
+        for item in claims.items
+    ]
+
+
+def test_a_run_becomes_one_region() -> None:
+    claims = claimed(lambda: prims.exp(prims.mul(proxy(3), 2.0)))
+    assert kinds(claims) == [["mul", "exp"], "python_return"]
+    (region,) = claims.regions
+    assert len(region.inputs) == len(region.outputs) == 1
+
+
+def test_views_at_the_edges_stay_with_torch() -> None:
+    def build() -> Any:
+        a = prims.transpose(prims.reshape(proxy(3, 4), (4, 3)), (1, 0))
+        b = prims.exp(a)
+        return prims.reshape(b, (12,))
+
+    assert kinds(claimed(build)) == ["reshape", "transpose", ["exp"], "reshape", "python_return"]
+
+
+def test_slices_enter_only_for_what_computes() -> None:
+    def build() -> Any:
+        a = proxy(8)
+        used, unused = prims.slice_prim(a, (0,), (4,)), prims.slice_prim(a, (4,), (8,))
+        return prims.exp(used), unused
+
+    claims = claimed(build)
+    assert kinds(claims) == ["slice_prim", ["slice_prim", "exp"], "python_return"]
+
+
+def test_a_view_in_the_middle_is_inside() -> None:
+    claims = claimed(lambda: prims.exp(prims.transpose(prims.exp(proxy(3, 4)), (1, 0))))
+    assert kinds(claims) == [["exp", "transpose", "exp"], "python_return"]
+
+
+def test_only_views_are_no_region() -> None:
+    def build() -> Any:
+        return prims.broadcast_in_dim(prims.slice_prim(proxy(8), (0,), (4,)), (2, 4), (1,))
+
+    claims = claimed(build)
+    assert claims.regions == ()
+    assert {str(u.reason) for u in claims.unfused} == {"a view, which torch makes without a kernel"}
+
+
+def test_a_view_that_both_sides_use_is_made_by_both() -> None:
+    def build() -> Any:
+        row = prims.sum(proxy(4, 8), (1,))
+        wide = prims.broadcast_in_dim(row, (4, 8), (0,))
+        return prims.exp(wide), wide
+
+    claims = claimed(build)
+    (region,) = claims.regions
+    assert [leaf.sym.name for leaf in region.leaves] == ["sum", "broadcast_in_dim", "exp"]
+    assert [tuple(out.shape) for out in region.outputs] == [(4,), (4, 8)]
+    assert [leaf.sym.name for leaf in region.exits] == ["broadcast_in_dim"]
+
+
+def test_views_outside_that_a_region_reads_are_repeated_in_it() -> None:
+    def build() -> Any:
+        row = proxy(4)
+        wide = prims.broadcast_in_dim(row, (4, 8), (0,))
+        product = prims.matmul(wide, proxy(8, 8))
+        return prims.mul(product, wide)
+
+    (region,) = claimed(build).regions
+    assert [leaf.sym.name for leaf in region.leaves] == ["broadcast_in_dim", "mul"]
+    assert [tuple(p.shape) for p in region.inputs] == [(4,), (4, 8)]
+
+
+def test_dead_code_and_its_inputs_are_left_out() -> None:
+    def build() -> Any:
+        a, b = proxy(3), proxy(3)
+        prims.add(a, b)
+        return prims.exp(a)
+
+    (region,) = claimed(build).regions
+    assert [leaf.sym.name for leaf in region.leaves] == ["exp"]
+    assert len(region.inputs) == 1
+
+
+def test_devices_are_not_mixed() -> None:
+    def build() -> Any:
+        return tuple(prims.exp(proxy(3, device=where)) for where in (CPU, GPU0, GPU1))
+
+    assert kinds(claimed(build)) == [["exp"], ["exp"], ["exp"], "python_return"]
+
+
+def test_a_cpu_number_may_stand_beside_gpu_tensors() -> None:
+    (region,) = claimed(lambda: prims.mul(proxy(3, device=GPU0), proxy())).regions
+    assert len(region.inputs) == 2
+
+
+def test_directions_are_not_mixed(fuser: ThunderFuser) -> None:
+    claims = _jit(fuser, lambda x: torch.exp(x).sum(), torch.randn(3, requires_grad=True))
+    assert [region.is_backward for region in claims.regions] == [False, True]
+
+
+def test_nothing_crosses_an_in_place_copy(fuser: ThunderFuser) -> None:
+    def function(x: Any) -> Any:
+        y = x * 2
+        x.add_(1)
+        return y + x
+
+    claims = _jit(fuser, function, torch.randn(3))
+    silent = ("unpack_trivial", "update_aliases")
+    heard = [item for item in kinds(claims) if item not in silent]
+    assert heard == [["mul"], ["add"], "copy_", ["add"], "python_return"]
+
+
+def test_views_that_are_written_stay_views(fuser: ThunderFuser) -> None:
+    def function(x: Any) -> Any:
+        z = torch.exp(x)
+        view = z.view(2, -1)
+        view.mul_(2)
+        return z
+
+    x = torch.randn(4, 3)
+    claims = _jit(fuser, function, x)
+    torch.testing.assert_close(thunder.jit(function, executors=[fuser])(x), torch.exp(x) * 2)
+    assert "a view of a tensor that is written in place" in {
+        str(u.reason) for u in claims.unfused
+    }
+
+
+REASONS = [
+    (lambda: prims.exp(proxy(3, dtype=dtypes.complex64)), "exp of complex64"),
+    (lambda: prims.neg(proxy(3, dtype=dtypes.float8_e4m3fn)), "neg of float8_e4m3fn"),
+    (lambda: prims.clone(proxy(*[1] * 9)), "is over 8"),
+    (lambda: prims.clone(proxy(3, device=devices.Device("meta"))), "device meta"),
+    (lambda: prims.slice_prim(proxy(8), (0,), (8,), (2,)), "slice with strides [2]"),
+    (lambda: prims.pad(proxy(8), 0.0, ((0, 0, 1),)), "pad with dilation"),
+    (lambda: prims.pad(proxy(8), 0.0, ((-1, 0, 0),)), "pad by a negative width"),
+    (lambda: prims.add(proxy(3, dtype=dtypes.bool8), True), "add of bool8"),
+    (lambda: prims.argmax(proxy(8), 0), "no rule for argmax"),
+    (lambda: prims.pow(proxy(3, dtype=dtypes.int64), -1), "integer to a negative power"),
+    (lambda: prims.amax(proxy(0, 3), (0,)), "extremum over an empty axis"),
+    (lambda: prims.convert_element_type(proxy(3), dtypes.complex64), "dtype"),
+]
+
+
+@pytest.mark.parametrize(("build", "reason"), REASONS, ids=[reason for _, reason in REASONS])
+def test_refusals_have_reasons(build: Callable[[], Any], reason: str) -> None:
+    claims = claimed(build)
+    assert claims.regions == ()
+    assert any(reason in str(u.reason) for u in claims.unfused), claims.unfused
+
+
+def test_composites_and_torch_ops_have_the_reason_of_their_parts(fuser: ThunderFuser) -> None:
+    def function(x: Any) -> Any:
+        return F.linear(x, x), torch.argsort(x)
+
+    claims = _jit(fuser, function, torch.randn(3, 3))
+    assert {u.bsym.sym.name: str(u.reason) for u in claims.unfused} == {
+        "linear": "no rule for linear", "argsort": "no rule for argsort",
+    }  # fmt: skip
+
+
+def test_reading_what_was_written_in_place_is_an_error() -> None:
+    def build() -> Any:
+        x = proxy(3)
+        y = prims.exp(x)
+        prims.copy_(y, x, grad_enabled=True)
+        return prims.add(x, y)
+
+    bsyms = traced(build)
+    claims = claim(bsyms, support)
+    with pytest.raises(AliasError) as caught:
+        check_in_place(claims.items, "thunderFusion")
+    copy = next(bsym for bsym in bsyms if bsym.sym.id is PrimIDs.COPY_)
+    names = [copy.flat_proxy_args[1].name, copy.flat_proxy_args[0].name, "thunderFusion1"]
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_claiming_is_linear() -> None:
+    """Counted in calls of Python functions, which no load of the machine can change."""
+
+    def chain(length: int) -> list[BoundSymbol]:
+        def build() -> Any:
+            a = proxy(3)
+            for _ in range(length):
+                a = prims.broadcast_in_dim(prims.exp(prims.sum(a, (0,))), (3,), ())
+            return a
+
+        return traced(build)
+
+    short, long = (_calls(chain(length)) for length in (50, 200))
+    assert long < 4.2 * short
+
+
+def _calls(bsyms: list[BoundSymbol]) -> int:
+    count = 0
+
+    def note(frame: Any, event: str, arg: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        claim(bsyms, support)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def _jit(fuser: ThunderFuser, function: Callable[..., Any], *args: Any) -> Claims:
+    thunder.jit(function, executors=[fuser])(*args)
+    assert fuser.last_claims is not None
+    return fuser.last_claims

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel -> C++: what CUDA and the CPU share. A dialect is a subclass that spells loops and the head.
+
+    Let("T2", f32, Math("add", ("T0_e", "T1_e")))   ->  const float T2 = (T0_e + T1_e);
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from thunder_fuser.codegen import prelude
+from thunder_fuser.codegen.source import KernelSource, Param
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Literal
+from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.lower.kernel import (
+    Accumulate,
+    Array,
+    BlockReduce,
+    Choose,
+    Coordinate,
+    For,
+    If,
+    IndexValue,
+    Kernel,
+    Lane,
+    Let,
+    Load,
+    Math,
+    Operand,
+    Parameter,
+    Set,
+    SharedLoad,
+    SharedStore,
+    Statement,
+    Store,
+    Value,
+    Variable,
+)
+
+C_TYPES = {
+    DataType.Bool: "bool", DataType.UInt8: "u8", DataType.Int8: "i8", DataType.Int16: "i16",
+    DataType.Int32: "i32", DataType.Int: "i64", DataType.Half: "f16", DataType.BFloat16: "bf16",
+    DataType.Float: "float", DataType.Double: "double",
+}
+REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
+TRUE = const(1)
+
+
+class CPrinter:
+    """Prints one kernel. Subclasses give `head`, `tail` and `loop_head`."""
+
+    dialect = ""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.index_type = "i64" if kernel.wide_index else "i32"
+
+    def source(self) -> KernelSource:
+        """The whole text, prelude in front, and how to launch it."""
+        lines = [*self.head(), *self.block(self.kernel.body, 1), "}", ""]
+        body = "\n".join(lines)
+        text = prelude.select(body, self.dialect) + "\n" + body  # type: ignore[arg-type]
+        params = tuple(_param(p) for p in self.kernel.parameters)
+        x, y = self.kernel.threads
+        return KernelSource(
+            self.kernel.name, self.dialect, text, params, (self.kernel.grid, 1, 1), (x, y, 1),  # type: ignore[arg-type]
+            self.kernel.smem_bytes,
+        )
+
+    def head(self) -> list[str]:
+        """The lines up to and with the function's opening brace."""
+        raise NotImplementedError(self.dialect)
+
+    def loop_head(self, loop: For) -> list[str]:
+        """Pragmas and the for line."""
+        raise NotImplementedError(self.dialect)
+
+    def parameters(self) -> list[str]:
+        """The declarations of the kernel's parameters."""
+        return [_declaration(p) for p in self.kernel.parameters]
+
+    # ---- statements
+
+    def block(self, statements: tuple[Statement, ...], depth: int) -> list[str]:
+        return [line for s in statements for line in self.statement(s, depth)]
+
+    def statement(self, statement: Statement, depth: int) -> list[str]:
+        pad = "  " * depth
+        if isinstance(statement, For):
+            head = [pad + line for line in self.loop_head(statement)]
+            return [*head, *self.block(statement.body, depth + 1), pad + "}"]
+        if isinstance(statement, If):
+            head = [f"{pad}if ({self.condition(statement.condition)}) {{"]
+            return [*head, *self.block(statement.body, depth + 1), pad + "}"]
+        return [pad + self.line(statement)]
+
+    def line(self, s: Statement) -> str:
+        """One statement without a body."""
+        if isinstance(s, Let):
+            comment = f"  // {s.comment}" if s.comment else ""
+            return f"const {self.type_of(s.dtype, s.width)} {s.name} = {self.value(s.value, s.dtype)};{comment}"
+        if isinstance(s, Variable):
+            return f"{C_TYPES[s.dtype]} {s.name} = {self.literal(s.init, s.dtype)};"
+        if isinstance(s, Array):
+            return self.array(s)
+        if isinstance(s, Set):
+            return f"{self.target(s.target)} = {self.value(s.value, s.dtype)};"
+        if isinstance(s, Accumulate):
+            target, value = self.target(s.target), self.operand(s.value, s.dtype)
+            return f"{target} = {REDUCERS[s.op]}::apply({target}, {value});"
+        if isinstance(s, Store):
+            return self.store(s)
+        if isinstance(s, SharedStore):
+            put = f"template putv<{s.width}>" if s.width > 1 else "put"
+            value = s.value if isinstance(s.value, str) else self.target(s.value)  # type: ignore[arg-type]
+            return f"{s.array}.{put}({self.index(s.position)}, {value});"
+        if isinstance(s, BlockReduce):
+            target, (x, y) = self.target(s.target), s.threads
+            call = f"reduce_{s.axis}<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch})"
+            return f"{target} = {call};"
+        raise TypeError(f"no statement: {s!r}")
+
+    def array(self, s: Array) -> str:
+        kind = C_TYPES[s.dtype]
+        if s.shared_offset is not None:
+            return f"const Shared<{kind}> {s.name}({s.shared_offset}, {s.count});"
+        size = f"[{s.count}]" if s.count else ""
+        return f"{self.type_of(s.dtype, s.width)} {s.name}{size};"
+
+    def store(self, s: Store) -> str:
+        value = self.operand(s.value, s.dtype)
+        call = f"stv<{s.width}>" if s.width > 1 else "st"
+        text = f"{call}({s.buffer}, {self.index(s.position)}, {value});"
+        return text if s.condition is TRUE else f"if ({self.condition(s.condition)}) {text}"
+
+    # ---- values
+
+    def type_of(self, dtype: DataType | None, width: int = 1) -> str:
+        if dtype is None:
+            return self.index_type
+        return f"Vec<{C_TYPES[dtype]}, {width}>" if width > 1 else C_TYPES[dtype]
+
+    def value(self, value: Value, dtype: DataType | None) -> str:
+        if isinstance(value, Scalar):
+            return self.index(value)
+        if isinstance(value, Math):
+            return self.math(value)
+        if isinstance(value, Load):
+            return self.load(value)
+        if isinstance(value, SharedLoad):
+            get = f"template getv<{value.width}>" if value.width > 1 else "get"
+            return f"{value.array}.{get}({self.index(value.position)})"
+        if isinstance(value, IndexValue):
+            return f"static_cast<{C_TYPES[value.dtype]}>({self.index(value.index)})"
+        if isinstance(value, Choose):
+            then = self.operand(value.then, value.dtype)
+            other = self.operand(value.otherwise, value.dtype)
+            return f"({self.condition(value.condition)}) ? {then} : {other}"
+        if isinstance(value, Coordinate):
+            return f"static_cast<{self.index_type}>({value.parallel.value})"
+        assert dtype is not None
+        return self.operand(value, dtype)
+
+    def load(self, load: Load) -> str:
+        call = f"ldv<{load.width}>" if load.width > 1 else "ld"
+        text = f"{call}({load.buffer}, {self.index(load.position)})"
+        if load.condition is TRUE:
+            return text
+        return f"({self.condition(load.condition)}) ? {text} : {self.type_of(load.dtype, load.width)}{{}}"
+
+    def math(self, value: Math) -> str:
+        row, first = OPS[value.op], value.types[0]
+        operands = [self.operand(o, t) for o, t in zip(value.operands, value.types, strict=True)]
+        decided_by = value.types[-1]
+        form = row.c if decided_by.is_float or not row.c_int else row.c_int
+        suffix = "" if decided_by is DataType.Double else "f"
+        text = form.format(*operands, f=suffix, to=C_TYPES[value.dtype])
+        if value.op != "cast" and first.bytes < 4 and value.dtype is first and not first.is_float:
+            return f"static_cast<{C_TYPES[value.dtype]}>({text})"  # C computes in int
+        return text
+
+    def target(self, target: str | Lane) -> str:
+        if isinstance(target, str):
+            return target
+        at = "" if target.at is None else f"[{self.index(target.at)}]"
+        lane = "" if target.lane is None else f".v[{self.index(target.lane)}]"
+        return f"{target.array}{at}{lane}"
+
+    def operand(self, operand: Operand, dtype: DataType) -> str:
+        if isinstance(operand, Literal):
+            return self.literal(operand, dtype)
+        return self.target(operand)
+
+    def literal(self, literal: Literal, dtype: DataType) -> str:
+        """A number in a type, to the last bit."""
+        value = literal.value
+        if dtype is DataType.Bool:
+            return "true" if value else "false"
+        if not dtype.is_float:
+            return _integer_text(int(value), dtype)
+        text = _float_text(float(value), dtype.compute)
+        return f"convert<{C_TYPES[dtype]}>({text})" if dtype.is_half else text
+
+    # ---- indices
+
+    def index(self, scalar: Scalar) -> str:
+        """An index expression in C. Values are never negative where they are used."""
+        if scalar.op in ("const", "sym"):
+            return scalar.text
+        if scalar.op == "sum":
+            return self._sum(scalar)
+        a, b = (self._factor(part) for part in scalar.parts)
+        if scalar.op in ("min", "max"):
+            sign = "<" if scalar.op == "min" else ">"
+            return f"({a} {sign} {b} ? {a} : {b})"
+        sign = {"mul": "*", "div": "/", "mod": "%"}[scalar.op]
+        return f"{a} {sign} {b}"
+
+    def _sum(self, scalar: Scalar) -> str:
+        terms, constant = scalar.terms
+        words = [self._factor(a) if c == 1 else f"{self._factor(a)} * {c}" for a, c in terms]
+        if constant:
+            words.append(str(constant))
+        return " + ".join(words).replace("+ -", "- ")
+
+    def _factor(self, part: Scalar) -> str:
+        text = self.index(part)
+        return text if part.op in ("const", "sym", "min", "max") else f"({text})"
+
+    def condition(self, scalar: Scalar) -> str:
+        """A predicate in C, sums moved so that both sides read naturally."""
+        if scalar.op == "and":
+            return " && ".join(self.condition(part) for part in scalar.parts)
+        if scalar.op == "const":
+            return "true" if scalar.value else "false"
+        terms, constant = scalar.parts[0].terms
+        left = [(a, c) for a, c in terms if c > 0]
+        right = [(a, -c) for a, c in terms if c < 0]
+        return f"{self._side(left, max(constant, 0))} < {self._side(right, max(-constant, 0))}"
+
+    def _side(self, terms: list[tuple[Scalar, int]], constant: int) -> str:
+        total = const(constant)
+        for atom, factor in terms:
+            total = total + atom * factor
+        return self.index(total)
+
+
+def _param(parameter: Parameter) -> Param:
+    return Param(parameter.name, C_TYPES[parameter.dtype], parameter.kind)  # type: ignore[arg-type]
+
+
+def _declaration(parameter: Parameter) -> str:
+    kind = C_TYPES[parameter.dtype]
+    if parameter.kind == "scalar":
+        return f"const {kind} {parameter.name}"
+    const_word = "const " if parameter.kind == "input" else ""
+    return f"{const_word}{kind}* __restrict__ {parameter.name}"
+
+
+def _integer_text(value: int, dtype: DataType) -> str:
+    bits = 8 * dtype.bytes
+    wrapped = value & ((1 << bits) - 1)
+    if dtype is not DataType.UInt8 and wrapped >= 1 << (bits - 1):
+        wrapped -= 1 << bits
+    if wrapped == -(1 << 63):
+        return "(-9223372036854775807LL - 1)"
+    suffix = "LL" if dtype is DataType.Int else ""
+    return f"static_cast<{C_TYPES[dtype]}>({wrapped}{suffix})"
+
+
+def _float_text(value: float, dtype: DataType) -> str:
+    kind = C_TYPES[dtype]
+    if dtype is DataType.Float and math.isfinite(value):
+        value = _as_float32(value)
+    if math.isnan(value):
+        return f"not_a_number<{kind}>()"
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}infinity<{kind}>()"
+    text = repr(value)
+    if dtype is DataType.Float:
+        text = next(t for d in range(6, 10) if _as_float32(float(t := f"{value:.{d}g}")) == value)
+        text += "" if any(c in text for c in ".e") else ".0"
+        text += "f"
+    return f"({text})" if value < 0 else text
+
+
+def _as_float32(value: float) -> float:
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)

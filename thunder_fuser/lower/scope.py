@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nested blocks of statements. A value is put into the outermost block that has all it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from thunder_fuser.ir.scalar import Scalar
+from thunder_fuser.lower.kernel import Operand, Statement
+
+# A pseudo symbol: what depends on it (accumulators, persistent arrays) stays inside the block loop.
+ROOT = "@root"
+
+
+@dataclass
+class Scope:
+    """One block: its statements so far, the symbols in force, and the values it holds."""
+
+    symbols: frozenset[str]
+    parent: Scope | None = None
+    statements: list[Statement] = field(default_factory=list)
+    values: dict[Hashable, tuple[Operand, frozenset[str]]] = field(default_factory=dict)
+    condition: Scalar | None = None  # of the If this block is the body of
+
+    def child(self, *symbols: str) -> Scope:
+        """A block inside this one, with more symbols."""
+        return Scope(self.symbols | frozenset(symbols), self)
+
+    def find(self, key: Hashable) -> tuple[Operand, frozenset[str]] | None:
+        """A value held here or further out, with the symbols it depends on."""
+        scope: Scope | None = self
+        while scope is not None:
+            if key in scope.values:
+                return scope.values[key]
+            scope = scope.parent
+        return None
+
+    def home(self, needs: frozenset[str]) -> Scope:
+        """The outermost enclosing block that has all the symbols."""
+        scope = self
+        while scope.parent is not None and needs <= scope.parent.symbols:
+            scope = scope.parent
+        return scope
+
+    def put(self, statement: Statement) -> None:
+        self.statements.append(statement)

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points -> values in a kernel: loads, math, and persistent buffers filled once and read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import accesses
+from thunder_fuser.analysis.part import offset
+from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.dtypes import DataType, of_number, promote
+from thunder_fuser.ir.fusion import Literal, OpRecord
+from thunder_fuser.ir.ops import DtypeRule, OpKind
+from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.text import record_text
+from thunder_fuser.lower.kernel import (
+    Array,
+    Choose,
+    IndexValue,
+    Lane,
+    Let,
+    Load,
+    Math,
+    Operand,
+    Set,
+    SharedLoad,
+    SharedStore,
+    Value,
+)
+from thunder_fuser.lower.scope import ROOT, Scope
+
+if TYPE_CHECKING:
+    from thunder_fuser.lower.lower import _Lowerer
+
+Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
+NONE: frozenset[str] = frozenset()
+
+
+@dataclass
+class Buffer:
+    """A persistent buffer: its array, whether its elements are Vecs, the nest that fills it."""
+
+    array: str
+    shared: bool
+    vector: bool
+    filled_in: int | None = None
+
+
+class Values:
+    """Makes and finds the values of one kernel. `nest` is the number of the nest being built."""
+
+    def __init__(self, lowerer: _Lowerer) -> None:
+        self.low = lowerer
+        self.nest = 0
+        self.smem_bytes = 0
+        self._names: dict[tuple[str, object], str] = {}
+        self._used: dict[str, int] = {}
+        self._buffers: dict[Point, Buffer] = {}
+        self._scratch: dict[tuple[DataType, str], str] = {}
+
+    # ---- asking
+
+    def get(self, point: Point, scope: Scope) -> Operand:
+        """The value of a point, made where it is first needed."""
+        return self._get(point, scope)[0]
+
+    def _get(self, point: Point, scope: Scope) -> Found:
+        found = scope.find(point)
+        if found is not None:
+            return found
+        buffer = self._buffers.get(point)
+        if point.name in self.low.facts.operands:
+            return self._reduced(point.name)
+        if buffer is not None and buffer.filled_in is not None and buffer.filled_in < self.nest:
+            return self._read_buffer(point, buffer, scope)
+        expr = self.low.part.producer.get(point.name)
+        found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
+        if buffer is not None and buffer.filled_in is None:
+            found = self._fill_buffer(point, buffer, found, scope)
+        scope.home(found[1]).values[point] = found
+        return found
+
+    def _reduced(self, name: str) -> Found:
+        name = self.local(name)
+        if self.low.lane_is_kept:
+            return Lane(name, self.low.lane_symbol), frozenset([ROOT]) | self.low.lane_symbol.symbols
+        return name, frozenset([ROOT])
+
+    def local(self, name: str) -> str:
+        """The variable that holds a value: its own name, unless that is the result's pointer."""
+        return f"{name}_e" if name in self.low.part.outputs else name
+
+    def name(self, base: str, key: object) -> str:
+        """A C name for (base, key): base for the first key, base_1 for the next one."""
+        if (base, key) not in self._names:
+            number = self._used.get(base, 0)
+            self._used[base] = number + 1
+            self._names[base, key] = f"{base}_{number}" if number else base
+        return self._names[base, key]
+
+    # ---- loads
+
+    def _load(self, point: Point, scope: Scope) -> Found:
+        view = self.low.part.tensors[point.name]
+        if view.by_value:
+            return view.name, NONE
+        position = offset(point.index, self.low.part.strides[view.name])
+        needs = position.symbols | point.condition.symbols
+        if self._is_vector(point, position):
+            return self._load_vector(point, position, scope)
+        load = Load(view.name, position, view.dtype, 1, point.condition)
+        name = self.name(f"{view.name}_e", point)
+        scope.home(needs).put(Let(name, view.dtype, load))
+        return name, needs
+
+    def _is_vector(self, point: Point, position: Scalar) -> bool:
+        view = self.low.part.tensors[point.name]
+        alignment = dict(self.low.scheduled.alignment).get(view.name, MAX_BYTES)
+        return self.low.width > 1 and is_vector(
+            position, self.low.lane_symbol, self.low.width, view.dtype.bytes, alignment,
+            point.condition,
+        )
+
+    def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
+        low, view = self.low, self.low.part.tensors[point.name]
+        base = position - low.lane_symbol
+        load = Load(view.name, base, view.dtype, low.width, point.condition)
+        needs = base.symbols | point.condition.symbols
+        home, lanes = scope.home(needs), needs | low.lane_symbol.symbols
+        buffer = self._buffers.get(point)
+        if buffer is not None and buffer.filled_in is None and not buffer.shared:
+            needs |= low.step.symbols | {ROOT}
+            scope.home(needs).put(Set(Lane(buffer.array, low.step), load, view.dtype))
+            buffer.filled_in = self.nest
+            return Lane(buffer.array, low.step, low.lane_symbol), lanes | needs
+        name = self.name(f"{view.name}_v", (base, point.condition))
+        if home.find(name) is None:
+            home.put(Let(name, view.dtype, load, low.width))
+            home.values[name] = (name, needs)
+        if buffer is not None and buffer.filled_in is None:
+            scope.home(needs | self._shared_position().symbols).put(
+                SharedStore(buffer.array, self._shared_position(), name, low.width)
+            )
+            buffer.filled_in = self.nest
+        return Lane(name, None, low.lane_symbol), lanes
+
+    # ---- math
+
+    def _compute(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+        kind = expr.row.kind
+        if kind is OpKind.POINTWISE:
+            return self._math(point, expr, scope)
+        if kind is OpKind.FACTORY or kind is OpKind.SCALAR:
+            return self._factory(point, expr, scope)
+        return self._move(point, expr, scope)
+
+    def _put(self, point: Point, value: Value, needs: frozenset[str], scope: Scope) -> Found:
+        view = self.low.part.tensors[point.name]
+        name = self.name(self.local(view.name), point)
+        comment = record_text(self.low.part.producer[view.name])
+        scope.home(needs).put(Let(name, view.dtype, value, comment=comment))
+        return name, needs
+
+    def _operands(
+        self, point: Point, expr: OpRecord, scope: Scope
+    ) -> tuple[tuple[Operand, ...], frozenset[str]]:
+        reads = iter(self.low.facts.reads[point])
+        found = [
+            (o, NONE) if isinstance(o, Literal) else self._get(next(reads), scope)
+            for o in expr.inputs
+        ]
+        return tuple(f[0] for f in found), NONE.union(*(f[1] for f in found))
+
+    def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+        operands, needs = self._operands(point, expr, scope)
+        dtype = self.low.part.tensors[point.name].dtype
+        value = Math(expr.op, operands, self._types(expr, dtype), dtype)
+        return self._put(point, value, needs, scope)
+
+    def _types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
+        """The type of each operand; literals take that of the named ones."""
+        named = [self.low.part.tensors[o].dtype for o in expr.inputs if isinstance(o, str)]
+        literals = [of_number(o.value) for o in expr.inputs if isinstance(o, Literal)]
+        common = named[-1] if named else promote(*literals)
+        if expr.row.rule is DtypeRule.SELECT:
+            return DataType.Bool, dtype, dtype
+        return tuple(
+            self.low.part.tensors[o].dtype if isinstance(o, str) else common for o in expr.inputs
+        )
+
+    def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+        dtype = self.low.part.tensors[point.name].dtype
+        if expr.op == "size":
+            extent = self.low.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
+            return self._put(point, IndexValue(extent, dtype), NONE, scope)
+        operands, needs = self._operands(point, expr, scope)
+        if expr.op == "full":
+            return self._put(point, self._converted(operands[0], expr, dtype), needs, scope)
+        (index,) = point.index
+        needs |= index.symbols
+        start, step = operands
+        if not isinstance(start, Literal) or not isinstance(step, Literal):
+            return self._iota_of_values(point, start, step, needs, scope)
+        if dtype.is_int and isinstance(start.value, int) and isinstance(step.value, int):
+            value: Value = IndexValue(index * step.value + start.value, dtype)
+            return self._put(point, value, needs, scope)
+        return self._iota_of_values(point, start, step, needs, scope)
+
+    def _iota_of_values(
+        self, point: Point, start: Operand, step: Operand, needs: frozenset[str], scope: Scope
+    ) -> Found:
+        """start + step * index, in double, as torch.arange does."""
+        name = self.low.part.tensors[point.name].name
+        double = (DataType.Double, DataType.Double)
+        home = scope.home(needs)
+        at, scaled, moved = (self.name(f"{name}_{word}", point) for word in ("at", "by", "to"))
+        home.put(Let(at, DataType.Double, IndexValue(point.index[0], DataType.Double)))
+        home.put(Let(scaled, DataType.Double, Math("mul", (at, step), double, DataType.Double)))
+        home.put(Let(moved, DataType.Double, Math("add", (scaled, start), double, DataType.Double)))
+        dtype = self.low.part.tensors[point.name].dtype
+        return self._put(point, Math("cast", (moved,), (DataType.Double,), dtype), needs, scope)
+
+    def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
+        source = expr.inputs[0]
+        given = (
+            of_number(source.value) if isinstance(source, Literal)
+            else self.low.part.tensors[source].dtype
+        )
+        return Math("cast", (operand,), (given,), dtype)
+
+    def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+        """An element moved is the element itself; pad and cat choose by index."""
+        reads = self.low.facts.reads[point]
+        dtype = self.low.part.tensors[point.name].dtype
+        if expr.op not in ("pad", "cat"):
+            return self._get(reads[0], scope)
+        found = [self._get(read, scope) for read in reads]
+        where = [a.condition for a in accesses(expr, point.index, self.low.part.tensors)]
+        if expr.op == "pad":
+            value = Literal.of(expr.attr("value") or 0)  # type: ignore[arg-type]
+            found.append((value, NONE))
+            where.append(const(1))
+        result, needs = found[-1]
+        for (operand, symbols), condition in zip(found[-2::-1], where[-2::-1], strict=True):
+            needs |= symbols | condition.symbols
+            name = self.name(self.local(point.name), (point, condition))
+            choose = Choose(condition, operand, result, dtype)
+            scope.home(needs).put(Let(name, dtype, choose, comment=record_text(expr)))
+            result = name
+        return result, needs
+
+    # ---- persistent buffers and scratch
+
+    def declare_persistent(self, scope: Scope) -> None:
+        """Arrays for the buffers of the schedule."""
+        axes = self.low.loops.index
+        for buffer in self.low.scheduled.persistent:
+            plain = buffer.point
+            point = Point(
+                plain.name,
+                tuple(at.substitute(axes) for at in plain.index),
+                plain.condition.substitute(axes),
+            )
+            self._declare(point, buffer.memory == "shared", scope)
+
+    def _declare(self, point: Point, shared: bool, scope: Scope) -> None:
+        low, view = self.low, self.low.part.tensors[point.name]
+        name = self.name(f"{view.name}_p", point)
+        is_input = point.name not in low.part.producer
+        position = offset(point.index, low.part.strides[view.name]) if is_input else const(0)
+        vector = is_input and self._is_vector(point, position)
+        self._buffers[point] = Buffer(name, shared, vector)
+        if shared:
+            x, y = low._threads()
+            self._shared_array(scope, name, view.dtype, x * y * low.steps * self._lanes)
+        elif vector:
+            scope.put(Array(name, view.dtype, low.steps, low.width))
+        else:
+            scope.put(Array(name, view.dtype, low.steps * self._lanes))
+
+    @property
+    def _lanes(self) -> int:
+        return self.low.lane.extent.value if self.low.lane else 1
+
+    def _shared_array(self, scope: Scope, name: str, dtype: DataType, count: int) -> None:
+        offset_bytes = -(-self.smem_bytes // 16) * 16
+        self.smem_bytes = offset_bytes + count * dtype.bytes
+        scope.put(Array(name, dtype, count, shared_offset=offset_bytes))
+
+    def _shared_position(self) -> Scalar:
+        """Each thread keeps its own elements: ((y * steps + step) * threads.x + x) * lanes."""
+        low = self.low
+        by = {a.parallel: low.loops.loops[a.name] for a in low.root_loops}
+        x, y = by.get(ParallelType.TIDX, const(0)), by.get(ParallelType.TIDY, const(0))
+        return ((y * low.steps + low.step) * low._threads()[0] + x) * self._lanes
+
+    def _fill_buffer(self, point: Point, buffer: Buffer, found: Found, scope: Scope) -> Found:
+        """Puts a value made element by element into its buffer."""
+        low, (operand, needs) = self.low, found
+        view = low.part.tensors[point.name]
+        buffer.filled_in = self.nest
+        if buffer.shared:
+            position = self._shared_position() + low.lane_symbol
+            home = scope.home(needs | position.symbols | {ROOT})
+            home.put(SharedStore(buffer.array, position, operand, 1))
+            return found
+        flat = low.step * self._lanes + low.lane_symbol
+        home = scope.home(needs | flat.symbols | {ROOT})
+        home.put(Set(Lane(buffer.array, flat), operand, view.dtype))
+        return found
+
+    def _read_buffer(self, point: Point, buffer: Buffer, scope: Scope) -> Found:
+        low, view = self.low, self.low.part.tensors[point.name]
+        lane = low.lane_symbol
+        if not buffer.shared:
+            needs = low.step.symbols | lane.symbols | {ROOT} | _of(point)
+            if buffer.vector:
+                return Lane(buffer.array, low.step, lane), needs
+            return Lane(buffer.array, low.step * self._lanes + lane), needs
+        position, width = self._shared_position(), low.width if buffer.vector else 1
+        if not buffer.vector:
+            position = position + lane
+        needs = position.symbols | {ROOT} | (_of(point) - lane.symbols if buffer.vector else _of(point))
+        name = self.name(f"{view.name}_s", point)
+        if scope.find(("shared", name)) is None:
+            home = scope.home(needs)
+            home.put(Let(name, view.dtype, SharedLoad(buffer.array, position, view.dtype, width), width))
+            home.values["shared", name] = (name, needs)
+        if buffer.vector:
+            return Lane(name, None, lane), needs | lane.symbols
+        return name, needs
+
+    def scratch(self, dtype: DataType, axis: str, threads: tuple[int, int]) -> str:
+        """The shared scratch of block reductions of one type; declared by the printer's prologue."""
+        x, y = threads
+        count = x * y if axis == "y" else (y * x // 32 if x > 32 else 0)
+        key = (dtype, axis)
+        if key not in self._scratch:
+            self._scratch[key] = f"scratch_{dtype.short}"
+            offset_bytes = -(-self.smem_bytes // 16) * 16
+            self.smem_bytes = offset_bytes + count * dtype.bytes
+            array = Array(self._scratch[key], dtype, count, shared_offset=offset_bytes)
+            self.low.root.statements.insert(0, array)
+        return self._scratch[key]
+
+
+def _of(point: Point) -> frozenset[str]:
+    """Every symbol of a point."""
+    return NONE.union(point.condition.symbols, *(at.symbols for at in point.index))
