@@ -14,6 +14,7 @@ from thunder_fuser.ir.language import Recorder, Value
 
 Build = Callable[[Recorder], Value | None]
 
+
 def tensor(fd: Recorder, *shape: int, dtype: DataType = DataType.Float) -> Value:
     return fd.define_tensor(list(shape), True, dtype)
 

@@ -47,7 +47,7 @@ def test_sizes_and_strides_of_an_example() -> None:
     attrs = attrs_of(sizes=x.shape, strides=x.stride(), dtype=DataType.Half)
     assert attrs["shape"] == (-1, 1, -1)
     assert attrs["stride_order"] == (0, 2, 1)
-    assert attrs["contiguity"] == (True, None, True)
+    assert attrs["contiguity"] == (None, True, True)
     assert attrs_of(sizes=[4, 6], strides=[6, 1], static_sizes=True)["shape"] == (4, 6)
 
 

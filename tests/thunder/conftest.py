@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,9 +15,7 @@ from thunder_fuser.ir.text import rebuild, to_text
 from thunder_fuser.runtime.evaluate import evaluate
 
 
-def evaluated(
-    definition: Definition, name: str, args: Sequence[Any]
-) -> Callable[..., list[torch.Tensor]]:
+def evaluated(definition: Definition) -> Callable[..., list[torch.Tensor]]:
     """A backend without kernels. The fusion goes through its text, as every fusion must."""
     fusion = define(definition)
     assert rebuild(to_text(fusion)) == fusion

@@ -15,12 +15,13 @@ from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
-from thunder.extend import FUEL_LEVEL, FusionExecutor
+from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor, register_executor
 
 from thunder_fuser import options
 from thunder_fuser._version import __version__
+from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.callables import Compile, RegionCallable
+from thunder_fuser.executors.callables import Compile, RegionCallable, look_up, Runner
 from thunder_fuser.executors.regions import (
     Claims,
     Region,
@@ -29,6 +30,7 @@ from thunder_fuser.executors.regions import (
     without_dead_views,
 )
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
+from thunder_fuser.ir.fusion import Definition
 
 _KEYWORD = "fuser_"
 
@@ -40,9 +42,11 @@ class ThunderFuser(FusionExecutor):
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
     """
 
-    def __init__(self, name: str, compile_region: Compile, name_prefix: str | None = None) -> None:
+    def __init__(
+        self, name: str, compile_definition: Compile = look_up, name_prefix: str | None = None
+    ) -> None:
         super().__init__(name, version=__version__)
-        self.compile_region = compile_region
+        self.compile_definition = compile_definition
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
         self._name_prefix = name_prefix
@@ -114,7 +118,7 @@ class ThunderFuser(FusionExecutor):
         # The name ends in digits: Thunder reads the number back out of it.
         return self.register_temporary_operation(
             name,
-            RegionCallable(name, region, self.compile_region, given),
+            RegionCallable(name, region, self.compile_definition, given),
             inputs=list(region.inputs),
             outputs=list(region.outputs),
             bsyms=list(region.leaves),
@@ -162,3 +166,19 @@ def _given_options() -> dict[str, options.Value]:
 def _inplace_check_disabled() -> bool:
     text = "Skip the check for tensors that are read by a fusion after they were written in place."
     return bool(get_compile_option("disable_inplace_copy_check", text))
+
+
+# ------------------------------------------------------------------------------- the instance
+
+
+def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
+    """The program of a region's definition for arguments like these, from the process's cache."""
+    return FusionCache.get().look_up(definition).program_for(args).run
+
+
+fuser = ThunderFuser("thunder_fuser", compile_region)
+register_executor(fuser)
+
+
+fuser = ThunderFuser("thunder_fuser")
+register_executor(fuser)

@@ -29,12 +29,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
+from thunder.core.devices import DeviceType
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.errors import AliasError
-from thunder_fuser.executors.support import Reject, device_of, leaves_of
+from thunder_fuser.executors.support import Reject, device_of, is_known_number, leaves_of
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
@@ -277,8 +278,20 @@ def _formed(
         if any(use not in members for use in users.get(out.name, ()))
     ]
     region = Region.of(chosen, escaping, views)
-    fusible = region.outputs and all(isinstance(out, TensorProxy) for out in region.outputs)
-    return [region] if fusible else list(chosen)
+    return [region] if _can_run(region) else list(chosen)
+
+
+def _can_run(region: Region) -> bool:
+    """False for one that returns numbers, or makes GPU tensors from nothing.
+
+    The device of a call is that of its arguments; torch.full and torch.arange are one kernel too.
+    """
+    if not region.outputs or not all(isinstance(out, TensorProxy) for out in region.outputs):
+        return False
+    device = device_of(region.bsyms[0])
+    tensors = [proxy for proxy in region.inputs if isinstance(proxy, TensorProxy)]
+    on_cpu = device is None or device.devicetype is DeviceType.CPU
+    return on_cpu or any(tensor.device == device for tensor in tensors)
 
 
 def _left_to_torch(bsyms: Sequence[BoundSymbol], run: _Run) -> list[Unfused]:
@@ -347,18 +360,13 @@ def _boundary(
     outputs: dict[str, Proxy] = {}
     for leaf in leaves:
         for proxy in leaf.flat_proxy_args:
-            if proxy.name not in made and not _is_known_number(proxy):
+            if proxy.name not in made and not is_known_number(proxy):
                 inputs.setdefault(proxy.name, proxy)
         for proxy in leaf.flat_proxy_outs:
             made.add(proxy.name)
             if proxy.name in wanted:
                 outputs.setdefault(proxy.name, proxy)
     return tuple(inputs.values()), tuple(outputs.values())
-
-
-def _is_known_number(proxy: Proxy) -> bool:
-    """Numbers the trace was compiled for are literals of the definition."""
-    return isinstance(proxy, NumberProxy) and proxy.is_static_constrained()
 
 
 # ------------------------------------------------------------------------------- after the claims

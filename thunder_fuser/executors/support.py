@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any
 
 from thunder.core import dtypes
@@ -19,6 +18,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -68,6 +68,20 @@ class Row:
 def data_type(dtype: Any) -> DataType | None:
     """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type."""
     return _DTYPES.get(dtypes.to_strong_dtype(dtypes.to_dtype(dtype)))
+
+
+def known_type(dtype: Any) -> DataType:
+    """data_type of a dtype that the table has let through."""
+    found = data_type(dtype)
+    if found is None:
+        raise DtypeError("dtype of the trace", expected="one that support() takes", got=str(dtype))
+    return found
+
+
+def is_known_number(value: Any) -> bool:
+    """True for a number the trace was compiled for: a literal of the definition, not an input."""
+    static = isinstance(value, NumberProxy) and value.is_static_constrained()
+    return static and value.value is not None
 
 
 # ------------------------------------------------------------------------------- the questions
@@ -250,7 +264,7 @@ def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
 def _check_pow(a: Any, b: Any) -> Reject | None:
     tensors = [x for x in (a, b) if isinstance(x, TensorProxy)]
     exact = bool(tensors) and all(data_type(t.dtype) in EXACT for t in tensors)
-    if exact and isinstance(b, Number) and not isinstance(b, NumberProxy) and b < 0:
+    if exact and isinstance(b, (int, float)) and b < 0:
         return Reject("integer to a negative power")  # torch raises, and so it should
     return _needs_tensor(tensors)
 
@@ -280,7 +294,7 @@ def _reduce(name: str) -> Callable[..., Any]:
 
 
 def _cast(fd: Recorder, a: Any, dtype: Any) -> Any:
-    return fd.ops.cast(a, data_type(dtype))
+    return fd.ops.cast(a, known_type(dtype))
 
 
 def _bitwise_not(fd: Any, a: Any) -> Any:
@@ -290,12 +304,12 @@ def _bitwise_not(fd: Any, a: Any) -> Any:
 
 
 def _full(fd: Recorder, shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Any:
-    return fd.ops.full(list(shape), fill_value, data_type(dtype))
+    return fd.ops.full(list(shape), fill_value, known_type(dtype))
 
 
 def _iota(fd: Recorder, length: int, *, start: Any, step: Any, device: Any, dtype: Any) -> Any:
     """Counted in a type that holds every value; the cast rounds once, as torch.arange does."""
-    wanted = data_type(dtype)
+    wanted = known_type(dtype)
     wide = wanted.compute if wanted.is_float else DataType.Int
     return fd.ops.cast(fd.ops.iota(length, start, step, wide), wanted)
 

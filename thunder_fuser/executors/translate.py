@@ -20,7 +20,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.executors.support import ROWS, data_type
+from thunder_fuser.executors.support import ROWS, is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.ir.fusion import Definition, Literal, Operand, OpRecord
 from thunder_fuser.ir.language import Recorder, Value
@@ -143,11 +143,6 @@ class TypedRecorder(Recorder):
         return DataType.Float if strongest == 2 else DataType.Int
 
 
-def number_of(proxy: NumberProxy) -> bool | int | float | None:
-    """The value of a number that the trace was compiled for; None if it comes at the call."""
-    return proxy.value if proxy.is_static_constrained() else None  # type: ignore[no-any-return]
-
-
 def _is_on_gpu(proxy: Proxy) -> bool:
     return isinstance(proxy, TensorProxy) and proxy.device.devicetype is DeviceType.CUDA
 
@@ -164,7 +159,7 @@ def _define_input(
     return fd.define_tensor(
         shape=layout.shape,
         contiguity=layout.contiguity,
-        dtype=data_type(proxy.dtype),  # type: ignore[arg-type]
+        dtype=known_type(proxy.dtype),
         is_cpu=on_gpu and not _is_on_gpu(proxy),
         stride_order=layout.stride_order,
     )
@@ -177,13 +172,13 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
     for value, proxy in zip(values, bsym.flat_proxy_outs, strict=True):
-        env[proxy.name] = fd.as_type(value, data_type(proxy.dtype))  # type: ignore[arg-type]
+        env[proxy.name] = fd.as_type(value, known_type(proxy.dtype))
 
 
 def _resolve(value: Any, env: dict[str, Any]) -> Any:
     """Arguments with values of the definition in place of proxies."""
     if isinstance(value, (tuple, list)):
         return type(value)(_resolve(item, env) for item in value)
-    if isinstance(value, NumberProxy) and value.name not in env:
-        return number_of(value)
+    if is_known_number(value):
+        return value.value
     return env[value.name] if isinstance(value, Proxy) else value

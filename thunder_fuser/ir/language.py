@@ -60,9 +60,14 @@ class Recorder:
         self.ops = Ops(self)
 
     @property
-    def definition(self) -> Definition:
+    def records(self) -> Definition:
         """The calls so far."""
         return tuple(self._records)
+
+    @property
+    def definition(self) -> Definition:
+        """The calls so far. A subclass of FusionDefinition may have a method of this name instead."""
+        return self.records
 
     def record(self, record: OpRecord) -> None:
         """Appends one call. FusionDefinition overrides it to walk the cache."""
@@ -220,14 +225,14 @@ class Ops:
 
     def shape(self, arg: Tensor) -> list[Value]:
         """The extents of a tensor, as scalars."""
-        return [self.size(arg, dim) for dim in range(rank_of(self._fd.definition, arg.name))]
+        return [self.size(arg, dim) for dim in range(rank_of(self._fd.records, arg.name))]
 
     def var_mean(
         self, arg: Tensor, dims: Sequence[int] | None = None, correction: int = 1,
         keepdim: bool = False,
     ) -> tuple[Value, Value]:
         """(variance, mean) in two passes: sum((x - mean)**2) / max(n - correction, 0)."""
-        axes = list(range(rank_of(self._fd.definition, arg.name))) if dims is None else list(dims)
+        axes = list(range(rank_of(self._fd.records, arg.name))) if dims is None else list(dims)
         count = self._count(arg, axes)
         mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
         centred = self.sub(arg, mean)

@@ -282,7 +282,7 @@ _ROWS = (
     _movement("cat", "tensors, dim=0", "torch.cat(operands, dim)", arity=-1),
     # ---- factories
     Op("full", OpKind.FACTORY, "shape, fill_value, dtype", 1, DtypeRule.ATTRIBUTE,
-       "a.expand(shape)", cost=0),
+       "a.to(dtype).expand(shape)", cost=0),
     Op("iota", OpKind.FACTORY, "length, start=0, step=1, dtype=None", 2, DtypeRule.ATTRIBUTE,
        "iota(length, a, b, dtype)", cost=1),
     # ---- sizes

@@ -156,7 +156,10 @@ class _Lowerer:
     def _parameters(self) -> tuple[Parameter, ...]:
         inputs = [self.part.tensors[name] for name in self.part.inputs]
         made = [
-            Parameter(v.name, v.dtype, "scalar" if v.by_value else "input") for v in inputs
+            Parameter(v.name, v.dtype.compute, "scalar")
+            if v.by_value
+            else Parameter(v.name, v.dtype, "input")
+            for v in inputs
         ]
         outputs = [Parameter(n, self.part.tensors[n].dtype, "output") for n in self.part.outputs]
         return (*made, *outputs)

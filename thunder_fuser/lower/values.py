@@ -106,7 +106,7 @@ class Values:
     def _load(self, point: Point, scope: Scope) -> Found:
         view = self.low.part.tensors[point.name]
         if view.by_value:
-            return view.name, NONE
+            return self._by_value(point, scope)
         position = offset(point.index, self.low.part.strides[view.name])
         needs = position.symbols | point.condition.symbols
         if self._is_vector(point, position):
@@ -115,6 +115,16 @@ class Values:
         name = self.name(f"{view.name}_e", point)
         scope.home(needs).put(Let(name, view.dtype, load))
         return name, needs
+
+    def _by_value(self, point: Point, scope: Scope) -> Found:
+        """A number passed to the kernel; 16-bit floats come as float, which C can pass."""
+        view = self.low.part.tensors[point.name]
+        if not view.dtype.is_half:
+            return view.name, NONE
+        name = self.name(f"{view.name}_e", point)
+        value = Math("cast", (view.name,), (DataType.Float,), view.dtype)
+        scope.home(NONE).put(Let(name, view.dtype, value))
+        return name, NONE
 
     def _is_vector(self, point: Point, position: Scalar) -> bool:
         view = self.low.part.tensors[point.name]

@@ -38,12 +38,11 @@ def _read_again(
 ) -> set[Point]:
     """The kept points that a nest after their first one still asks for."""
     facts = scheduled.demand
-    return {
-        point
-        for root in facts.roots
-        for point in facts.reached([root], stop=kept)
-        if point in kept and facts.level[root] > min(seen[point])
-    }
+    found: set[Point] = set()
+    for root in facts.roots:
+        filled = frozenset(p for p in kept if min(seen[p]) < facts.level[root])
+        found |= filled & set(facts.reached([root], stop=filled))
+    return found
 
 
 def _nests_of_points(scheduled: ScheduledFusion) -> dict[Point, set[int]]:

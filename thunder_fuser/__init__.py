@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""thunder_fuser: a fusion compiler for Lightning Thunder, in Python.
+
+    import thunder
+    from thunder_fuser import fuser
+    fast = thunder.jit(model, executors=[fuser])
+"""
+
+from __future__ import annotations
+
+from thunder_fuser._version import __version__
+from thunder_fuser.versions import check_versions
+
+check_versions()
+
+from thunder_fuser.cache.trie import FusionCache  # noqa: E402  versions are checked first
+from thunder_fuser.definition import FusionDefinition  # noqa: E402
+from thunder_fuser.executors.fuser import fuser  # noqa: E402
+from thunder_fuser.ir.dtypes import DataType  # noqa: E402
+from thunder_fuser.options import OPTIONS, options  # noqa: E402
+from thunder_fuser.target import Target  # noqa: E402
+
+__all__ = [
+    "OPTIONS",
+    "DataType",
+    "FusionCache",
+    "FusionDefinition",
+    "Target",
+    "__version__",
+    "fuser",
+    "options",
+]

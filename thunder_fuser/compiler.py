@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The path of data, one verb a line."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import nvtx
+import torch
+
+from thunder_fuser.codegen.cpu import emit_cpu
+from thunder_fuser.codegen.cuda import emit_cuda
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.host.launchers import launcher_for
+from thunder_fuser.host.program import HostProgram, plan
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.lower.lower import lower
+from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.specialise import InputKey, specialise
+from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.segment.segmenter import Segment, SegmentedFusion, segment
+from thunder_fuser.target import Target
+
+
+@nvtx.annotate("thunder_fuser.compile")
+def compile_fusion(
+    fusion: Fusion, keys: tuple[InputKey, ...], target: Target, device: torch.device
+) -> HostProgram:
+    """A fusion, for arguments of these keys, on a device."""
+    segmented = plan_segments(fusion, keys, target)
+    alignment = {name: key.alignment for name, key in zip(fusion.inputs, keys, strict=True)}
+    scheduled = [schedule(one, target, alignment) for one in segmented.segments]
+    sources = [emit(one, target) for one in scheduled]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        launchers = list(pool.map(
+            lambda pair: launcher_for(pair[0], pair[1], segmented.fusion, target, device),
+            zip(segmented.segments, sources, strict=True),
+        ))
+    return plan(segmented, launchers, device)
+
+
+def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) -> SegmentedFusion:
+    """The segments of a fusion for arguments of these keys; nothing is compiled."""
+    return segment(run_passes(specialise(fusion, keys)), target)
+
+
+def schedule(one: Segment, target: Target, alignment: dict[str, int]) -> ScheduledFusion | None:
+    """The segment's schedule; None if torch runs it."""
+    make = one.scheduler.schedule
+    return None if make is None else make(one.part, target, alignment)
+
+
+def emit(scheduled: ScheduledFusion | None, target: Target) -> KernelSource | None:
+    """The kernel's text; None if torch runs the segment."""
+    if scheduled is None:
+        return None
+    kernel = lower(scheduled, f"{scheduled.params.scheduler}_kernel")
+    return emit_cpu(kernel) if target.is_cpu else emit_cuda(kernel)

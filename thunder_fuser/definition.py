@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public FusionDefinition: nvFuser's language, plus execute, plan and repro.
+
+    with FusionDefinition() as fd:
+        x = fd.from_pytorch(tensor)
+        fd.add_output(fd.ops.mul(x, 2.0))
+    (result,) = fd.execute([tensor])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from thunder_fuser.cache.entry import FusionEntry
+from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.compiler import plan_segments
+from thunder_fuser.errors import DefinitionError, InputError
+from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.program import HostProgram
+from thunder_fuser.ir.fusion import Fusion, OpRecord
+from thunder_fuser.ir.language import Recorder, Tensor
+from thunder_fuser.ir.text import to_text
+from thunder_fuser.runtime.torch_types import from_torch_dtype
+from thunder_fuser.segment.segmenter import SegmentedFusion
+from thunder_fuser.target import Target, named
+
+
+class FusionDefinition(Recorder):
+    """A definition that runs. Use it as a context manager, or subclass it with `definition()`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entry: FusionEntry | None = None
+
+    def definition_hook(self) -> None:
+        """Calls a subclass's `definition()`, once, if nothing was recorded yet."""
+        method = getattr(type(self), "definition", None)
+        if not self._records and callable(method):
+            method(self)
+
+    def __enter__(self) -> FusionDefinition:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            _ = self.entry  # errors of the definition belong to the block that wrote it
+
+    def record(self, record: OpRecord) -> None:
+        if self._entry is not None:
+            raise DefinitionError(
+                f"fd.{record.op}", expected="calls before the first execute", got="a call after it"
+            )
+        super().record(record)
+
+    def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
+        """An input like the tensor: its dtype, stride order, contiguity and, if asked, its sizes."""
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError("from_pytorch", expected="a tensor", got=type(tensor).__name__)
+        is_cpu = tensor.device.type == "cpu" and tensor.dim() == 0
+        return self.define_tensor(
+            sizes=list(tensor.shape), strides=list(tensor.stride()),
+            dtype=from_torch_dtype(tensor.dtype), static_sizes=static_sizes, is_cpu=is_cpu,
+        )
+
+    @property
+    def entry(self) -> FusionEntry:
+        """The cache entry of the finished definition."""
+        if self._entry is None:
+            self.definition_hook()
+            self._entry = FusionCache.get().look_up(tuple(self._records))
+        return self._entry
+
+    @property
+    def fusion(self) -> Fusion:
+        """The typed Fusion."""
+        return self.entry.fusion
+
+    def execute(
+        self, inputs: Sequence[Any], *, target: str | Target | None = None
+    ) -> list[torch.Tensor]:
+        """Runs the fusion on tensors and numbers, in the order they were defined.
+
+        target: "cpu" or "emulator" for CPU tensors; by default the tensors' own device. Raises
+        InputError naming the argument that does not fit.
+        """
+        return self.entry.execute(inputs, None if target is None else named(target))
+
+    def program(
+        self, inputs: Sequence[Any], *, target: str | Target | None = None
+    ) -> HostProgram:
+        """The compiled program for these inputs, compiled if need be: its text, segments and sources."""
+        return self.entry.program_for(inputs, None if target is None else named(target))
+
+    def sources(
+        self, inputs: Sequence[Any], *, target: str | Target | None = None
+    ) -> tuple[KernelSource, ...]:
+        """The kernels of the program for these inputs."""
+        return self.program(inputs, target=target).sources
+
+    def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
+        """The segments for these inputs (meta tensors will do) on a target; nothing is compiled."""
+        return plan_segments(
+            self.fusion, input_keys(self.fusion, tuple(inputs)), named(target)
+        )
+
+    def __repr__(self) -> str:
+        return to_text(self.fusion)

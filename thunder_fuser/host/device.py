@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A CUDA device -> its Target, read off the driver through torch once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from thunder_fuser.target import A100, H100, H200, Target
+
+
+@cache
+def target_of_device(index: int) -> Target:
+    """The Target of a CUDA device: the named one where we know it, with the device's own counts."""
+    facts = torch.cuda.get_device_properties(index)
+    known = {"H200": H200, "H100": H100, "A100": A100}
+    base = next((t for word, t in known.items() if word in facts.name), A100)
+    suffix = "a" if facts.major >= 9 else ""
+    return replace(
+        base,
+        name=facts.name,
+        arch=f"sm_{facts.major}{facts.minor}{suffix}",
+        sm_count=facts.multi_processor_count,
+        max_threads_per_sm=facts.max_threads_per_multi_processor,
+        smem_bytes_per_block=facts.shared_memory_per_block_optin,
+        l2_bytes=facts.L2_cache_size,
+    )

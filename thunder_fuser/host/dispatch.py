@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The warm path: arguments -> key -> program, as straight-line Python made once a definition.
+
+    def call(T0, S1):
+        key = (T0.shape, T0.stride(), T0.data_ptr() & 15, S1)
+        run = runners.get(key)
+        if run is None:
+            run = runners[key] = miss((T0, S1))
+        return run(T0, S1)
+
+Only what a program depends on is in the key: sizes, strides and alignment of tensors, and values
+of the scalars that shapes use. With `checked`, also dtype and device, which a trace has guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.presegment.specialise import InputKey
+
+Runner = Callable[..., Any]
+
+
+def make_dispatch(
+    inputs: Sequence[tuple[str, str]], miss: Callable[[tuple[Any, ...]], Runner], *, checked: bool
+) -> Runner:
+    """The function that finds the runner of a call and calls it; miss(arguments) makes one.
+
+    inputs: (name, kind) of each argument, kind one of tensor, size (a scalar that shapes use) and
+    number.
+    """
+    names = ", ".join(name for name, _ in inputs)
+    arguments = f"({names}{',' if len(inputs) == 1 else ''})"
+    text = (
+        f"def call({names}):\n"
+        f"    key = ({''.join(_key_part(*one, checked) for one in inputs) or 'None, '})\n"
+        "    run = runners.get(key)\n"
+        "    if run is None:\n"
+        f"        run = runners[key] = miss({arguments})\n"
+        f"    return run({names})\n"
+    )
+    scope: dict[str, Any] = {"runners": {}, "miss": miss}
+    exec(compile(text, "<dispatch>", "exec"), scope)
+    return scope["call"]  # type: ignore[no-any-return]
+
+
+def _key_part(name: str, kind: str, checked: bool) -> str:
+    if kind == "tensor":
+        part = f"{name}.shape, {name}.stride(), {name}.data_ptr() & 15, "
+        return part + f"{name}.dtype, {name}.device, " if checked else part
+    return f"{name}, " if kind == "size" else ""
+
+
+def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ...]:
+    """The InputKey of each argument."""
+    return tuple(
+        _tensor_key(value) if isinstance(value, torch.Tensor)
+        else InputKey(value=int(value) if name in fusion.shape_scalars else None)
+        for name, value in zip(fusion.inputs, arguments, strict=True)
+    )
+
+
+def _tensor_key(tensor: torch.Tensor) -> InputKey:
+    address = tensor.data_ptr() if tensor.device.type != "meta" else 0
+    return InputKey(tuple(tensor.shape), tuple(tensor.stride()), _alignment(address))
+
+
+def _alignment(address: int) -> int:
+    """The largest power of two up to 16 that divides an address.
+
+    >>> _alignment(32), _alignment(24), _alignment(6)
+    (16, 8, 2)
+    """
+    low = address & 15
+    return 16 if low == 0 else low & -low

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each kind of segment is run: the line of the host program, and the objects the line names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from thunder_fuser import options
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.fusion import AttrValue, Fusion, OpRecord
+from thunder_fuser.runtime.cpu import compile_cpu
+from thunder_fuser.runtime.cuda import load_kernel
+from thunder_fuser.runtime.emulator import compile_emulated
+from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.segment.segmenter import Segment
+from thunder_fuser.target import Target
+
+Line = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Makes the program's line for segment `number`. Torch segments allocate their own results."""
+
+    line: Callable[[int, Part], Line]
+    source: KernelSource | None = None
+    allocates: bool = True
+
+
+def launcher_for(
+    segment: Segment, source: KernelSource | None, fusion: Fusion, target: Target,
+    device: torch.device,
+) -> Launcher:
+    """Compiles the segment's kernel for the target, or prepares its torch call."""
+    if source is None:
+        return Launcher(_torch_line(segment.part, fusion), None, allocates=False)
+    if target.is_cpu:
+        kernel = compile_cpu(source).function
+        return Launcher(_with_threads(kernel), source)
+    if target.emulated:
+        return Launcher(_emulated(source), source)
+    loaded = load_kernel(source, target.arch, device.index or 0)
+    return Launcher(_on_stream(loaded.launch, device.index or 0), source)
+
+
+def _arguments(part: Part, pointer: str) -> list[str]:
+    """Tensors by `pointer`, scalars as they are, CPU scalars by their element."""
+    found = []
+    for name in (*part.inputs, *part.outputs):
+        view = part.tensors[name]
+        if view.is_scalar:
+            found.append(name)
+        else:
+            found.append(f"{name}.item()" if view.by_value else pointer.format(name))
+    return found
+
+
+def _with_threads(kernel: Callable[..., None]) -> Callable[[int, Part], Line]:
+    def line(number: int, part: Part) -> Line:
+        arguments = ", ".join([*_arguments(part, "{}.data_ptr()"), "threads()"])
+        names = {f"kernel_{number}": kernel, "threads": torch.get_num_threads}
+        return f"    kernel_{number}({arguments})", names
+
+    return line
+
+
+def _emulated(source: KernelSource) -> Callable[[int, Part], Line]:
+    kernel = compile_emulated(source)
+
+    def launch(arguments: Sequence[Any]) -> None:
+        kernel.launch(arguments, reverse=bool(options.get("emulate_reversed")))
+
+    def line(number: int, part: Part) -> Line:
+        arguments = ", ".join(_arguments(part, "{}"))
+        return f"    kernel_{number}([{arguments}])", {f"kernel_{number}": launch}
+
+    return line
+
+
+def _on_stream(launch: Callable[..., None], index: int) -> Callable[[int, Part], Line]:
+    def line(number: int, part: Part) -> Line:
+        arguments = "".join(f"{a}, " for a in _arguments(part, "{}.data_ptr()"))
+        names = {f"kernel_{number}": launch, "stream": torch._C._cuda_getCurrentRawStream}
+        return f"    kernel_{number}(stream({index}), ({arguments}))", names
+
+    return line
+
+
+def _torch_line(part: Part, fusion: Fusion) -> Callable[[int, Part], Line]:
+    """Runs the segment's own operations one by one, by their torch meaning."""
+    own = sub_fusion(part, fusion)
+
+    def call(*values: Any) -> list[torch.Tensor]:
+        return evaluate(own, values)
+
+    def line(number: int, part: Part) -> Line:
+        targets = "".join(f"{name}, " for name in part.outputs)
+        return f"    {targets}= torch_{number}({', '.join(part.inputs)})", {f"torch_{number}": call}
+
+    return line
+
+
+def sub_fusion(part: Part, fusion: Fusion) -> Fusion:
+    """The part as a fusion of its own."""
+    records = [_input_record(part, name) for name in part.inputs]
+    results = [_output_record(part, name) for name in part.outputs]
+    return define((*records, *part.exprs, *results))
+
+
+def _input_record(part: Part, name: str) -> OpRecord:
+    view = part.tensors[name]
+    if view.is_scalar:
+        return OpRecord("define_scalar", (), (name,), (("dtype", view.dtype),))
+    order = tuple(range(len(view.shape) - 1, -1, -1))
+    attrs: tuple[tuple[str, AttrValue], ...] = (
+        ("shape", view.sizes), ("contiguity", (None,) * len(order)), ("dtype", view.dtype),
+        ("is_cpu", view.is_cpu), ("stride_order", order), ("strides", part.strides[name]),
+    )
+    return OpRecord("define_tensor", (), (name,), attrs)
+
+
+def _output_record(part: Part, name: str) -> OpRecord:
+    strides = part.strides[name]
+    rank = range(len(strides))
+    order = sorted(rank, key=lambda a: (-strides[a], a))
+    places = {axis: len(strides) - 1 - at for at, axis in enumerate(order)}
+    return OpRecord("add_output", (name,), (), (("stride_order", tuple(places[a] for a in rank)),))

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SegmentedFusion + kernels -> HostProgram: straight-line Python that allocates and launches.
+
+    def run(T0, T1):
+        T4 = empty_strided((64, 1024), (1024, 1), dtype=float32, device=device)
+        kernel_0(T1.data_ptr(), T0.data_ptr(), T4.data_ptr(), threads())
+        return [T4]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.host.launchers import Launcher
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.segment.segmenter import SegmentedFusion
+
+Runner = Callable[..., list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """A fusion compiled for one key: its text, which runs, and its kernels."""
+
+    text: str
+    run: Runner = field(compare=False, repr=False)
+    segmented: SegmentedFusion = field(compare=False, repr=False)
+    sources: tuple[KernelSource, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def plan(
+    segmented: SegmentedFusion, launchers: Sequence[Launcher], device: torch.device
+) -> HostProgram:
+    """The program: one line a step, values dropped after their last use by scope alone."""
+    fusion = segmented.fusion
+    names: dict[str, Any] = {
+        "empty_strided": torch.empty_strided,
+        "device": device,
+        **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
+    }
+    lines = [f"def run({', '.join(fusion.inputs)}):"]
+    for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
+        call, needed = launcher.line(number, segment.part)
+        if launcher.allocates:
+            lines += [_allocation(fusion.tensors[n], segmented.strides[n]) for n in segment.part.outputs]
+        lines.append(call)
+        names.update(needed)
+    lines += [f"    {o.alias}.copy_({o.name})" for o in fusion.outputs if o.alias]
+    results = ", ".join(o.name for o in fusion.outputs if not o.alias)
+    lines.append(f"    return [{results}]")
+    text = "\n".join(lines) + "\n"
+    sources = tuple(launcher.source for launcher in launchers if launcher.source)
+    return HostProgram(text, _function(text, names), segmented, sources)
+
+
+def _dtypes(fusion: Fusion) -> set[torch.dtype]:
+    return {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
+
+
+def _allocation(view: TensorView, strides: tuple[int, ...]) -> str:
+    dtype = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
+    shape = f"{view.sizes!r}, {strides!r}"
+    return f"    {view.name} = empty_strided({shape}, dtype={dtype}, device=device)"
+
+
+def _function(text: str, names: Mapping[str, Any]) -> Runner:
+    scope = dict(names)
+    exec(compile(text, "<host program>", "exec"), scope)
+    return scope["run"]
