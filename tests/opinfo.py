@@ -370,6 +370,18 @@ def _neighbours(fd: Recorder, x: Value) -> Value:
     return fd.ops.add(fd.ops.slice(x, [0, 0], [4, 3]), fd.ops.slice(x, [0, 3], [4, 6]))
 
 
+def _outer_sum(fd: Recorder, x: Value) -> Value:
+    """One vector along both axes of a matrix."""
+    column, row = fd.ops.broadcast(x, [False, True]), fd.ops.broadcast(x, [True, False])
+    return fd.ops.sub(column, row)
+
+
+def _beside_its_transpose(fd: Recorder, x: Value) -> list[Value]:
+    y = fd.ops.exp(x)
+    turned = fd.ops.permute(y, [1, 0])
+    return [fd.ops.sub(x, fd.ops.permute(x, [1, 0])), fd.ops.sub(y, turned)]
+
+
 def _rows_of_a_size(fd: Recorder, x: Value) -> Value:
     shape = [2, fd.ops.size(x, 0), fd.ops.size(x, 1)]
     return fd.ops.broadcast_in_dim(x, shape, [1, 2])
@@ -395,6 +407,8 @@ MOVEMENT: list[tuple[str, str, tuple[Input, ...], Body]] = [
     ("squeeze", "ones", (normal(4, 1, 6, 1),), lambda fd, a: fd.ops.squeeze(a, [1, 3])),
     ("squeeze", "a kept axis", (_X,),
      lambda fd, a: fd.ops.squeeze(fd.ops.sum(a, [1], True), [1])),
+    ("broadcast", "outer sum", (normal(6),), _outer_sum),
+    ("permute", "beside itself", (normal(5, 5),), _beside_its_transpose),
     ("permute", "of an input", (_X,), lambda fd, a: fd.ops.permute(a, [1, 0])),
     ("permute", "within an op", (_X, normal(6, 4)),
      lambda fd, a, b: fd.ops.add(fd.ops.permute(a, [1, 0]), b)),

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 
+from thunder_fuser.executors.callables import Compile
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Definition
@@ -15,11 +17,18 @@ from thunder_fuser.ir.text import rebuild, to_text
 from thunder_fuser.runtime.evaluate import evaluate
 
 
-def evaluated(definition: Definition) -> Callable[..., list[torch.Tensor]]:
+def evaluated(
+    definition: Definition, name: str, args: Sequence[Any]
+) -> Callable[..., list[torch.Tensor]]:
     """A backend without kernels. The fusion goes through its text, as every fusion must."""
     fusion = define(definition)
     assert rebuild(to_text(fusion)) == fusion
     return lambda *args: evaluate(fusion, args)
+
+
+@pytest.fixture
+def evaluate_region() -> Compile:
+    return evaluated
 
 
 @pytest.fixture

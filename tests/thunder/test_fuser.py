@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +19,16 @@ from thunder.extend import FUEL_LEVEL
 
 from thunder_fuser import options
 from thunder_fuser.errors import CompileError, LaunchError, OptionError
-from thunder_fuser.executors.fuser import ThunderFuser
+from thunder_fuser.executors.fuser import ThunderFuser, compile_region
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.fixture(params=["evaluated", "compiled"])
+def fuser(request: pytest.FixtureRequest) -> ThunderFuser:
+    """The same tests with the oracle and with kernels."""
+    backend = request.getfixturevalue("evaluate_region")
+    return ThunderFuser("tested", backend if request.param == "evaluated" else compile_region)
 
 
 def rms_norm(x: Any, w: Any) -> Any:
@@ -175,7 +184,7 @@ def test_fuel(fuser: ThunderFuser) -> None:
     assert [regions(), regions()] == [1, 0]
     fuser.set_fuel(FUEL_LEVEL.UNLIMITED)
     assert [regions(), regions(fuser_fuel=1), regions(fuser_fuel=0)] == [2, 1, 0]
-    with options.options(fuel=1):
+    with options(fuel=1):
         assert regions() == 1
     with pytest.raises(OptionError, match="fuel: expected a number >= 0"):
         fuser.set_fuel(-2)
@@ -228,7 +237,7 @@ def test_fallback_of_lerp() -> None:
 def test_strict_raises() -> None:
     with pytest.raises(CompileError):
         thunder.jit(torch.exp, executors=[failing(REFUSED)], fuser_strict=True)(torch.randn(3))
-    with options.options(strict=True), pytest.raises(CompileError):
+    with options(strict=True), pytest.raises(CompileError):
         thunder.jit(torch.exp, executors=[failing(REFUSED)])(torch.randn(3))
 
 
@@ -245,9 +254,12 @@ def test_the_warning_names_a_repro_file() -> None:
     text = path.read_text()
     assert "fd.ops.exp(T0)" in text and "tensor((3,), (1,), torch.float32, 'cpu')" in text
     assert path.parent.stat().st_mode & 0o077 == 0
+    ran = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("tensor([")
 
 
 def region_callables(fuser: ThunderFuser) -> list[Any]:
     trace = fuser.last_fused_trace
     assert isinstance(trace, TraceCtx)
-    return [b._call_ctx[b.sym.name] for b in trace.bound_symbols if b.sym.is_fusion]
+    return [b._call_ctx[b.sym.name].owner for b in trace.bound_symbols if b.sym.is_fusion]

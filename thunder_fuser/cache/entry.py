@@ -12,13 +12,13 @@ import torch
 from thunder_fuser import options
 from thunder_fuser.compiler import compile_fusion
 from thunder_fuser.errors import InputError
+from thunder_fuser.host.device import target_of_device
 from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Definition, Fusion, TensorView
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, EMULATOR, Target
-from thunder_fuser.host.device import target_of_device
 
 
 class FusionEntry:

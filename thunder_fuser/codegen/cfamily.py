@@ -110,6 +110,8 @@ class CPrinter:
             return f"{self.target(s.target)} = {self.value(s.value, s.dtype)};"
         if isinstance(s, Accumulate):
             target, value = self.target(s.target), self.operand(s.value, s.dtype)
+            if s.wide is not s.dtype:
+                value = f"convert<{C_TYPES[s.wide]}>({value})"
             return f"{target} = {REDUCERS[s.op]}::apply({target}, {value});"
         if isinstance(s, Store):
             return self.store(s)

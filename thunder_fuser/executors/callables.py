@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 
-from thunder_fuser import options
-from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import EmulatorError, FuserError, LaunchError
 from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.regions import Region
@@ -22,69 +20,63 @@ from thunder_fuser.executors.repro import write_repro
 from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.ir.fusion import Definition
+from thunder_fuser.options import Value, options
+from thunder_fuser.options import get as get_option
 
 Runner = Callable[..., Sequence[torch.Tensor]]
-Compile = Callable[[Definition], Runner]
-
-
-def look_up(definition: Definition) -> Runner:
-    """The process-wide cache's function for a definition; a trace has guarded its arguments."""
-    return FusionCache.get().look_up(definition).callable()  # type: ignore[no-any-return]
+Compile = Callable[[Definition, str, Sequence[Any]], Runner]
 
 
 class RegionCallable:
-    """Runs a region. Building one does nothing: all work waits for the first call.
+    """Makes `call`, the function of a region. All work waits for its first call.
 
-    `given` are options of the jit call, in force while the region runs.
+    `given` are options of the jit call, in force while the region is compiled.
     """
 
     def __init__(
         self,
         name: str,
         region: Region,
-        compile_definition: Compile,
-        given: Mapping[str, options.Value],
+        compile_region: Compile,
+        given: Mapping[str, Value],
     ) -> None:
         self.name, self.region = name, region
         self.definitions: list[Definition] = []
-        self._compile = compile_definition
+        self._compile = compile_region
         self._given = dict(given)
-        self._runners: dict[Any, Runner] = {}
+        # Not the proxies' names: a user may call an argument `key`.
+        inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
+        self.call = make_dispatch(inputs, self._miss, checked=False)
+        self.call.owner = self  # type: ignore[attr-defined]
 
-    def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
-        if self._given:
-            with options.options(**self._given):
-                return self._run(args)
-        return self._run(args)
-
-    def _run(self, args: Sequence[Any]) -> Sequence[torch.Tensor]:
-        key = tuple([(a.shape, a.stride()) for a in args if isinstance(a, torch.Tensor)])
-        try:
-            runner = self._runners.get(key)
-            if runner is None:
-                runner = self._runners[key] = self._compile(self._define(args))
-            return runner(*args)
-        except (LaunchError, EmulatorError):
-            raise  # a kernel that misbehaves must never be papered over
-        except FuserError as error:
-            if options.get("strict"):
-                raise
-            self._runners[key] = self._fall_back(error, args)
-        return self._runners[key](*args)
+    def _miss(self, args: Sequence[Any]) -> Runner:
+        with options(**self._given):
+            definition = self._define(args)
+            try:
+                return self._compile(definition, self.name, args)
+            except (LaunchError, EmulatorError):
+                raise  # a kernel that misbehaves must never be papered over
+            except FuserError as error:
+                if get_option("strict"):
+                    raise
+                return self._fall_back(error, definition, args)
 
     def _define(self, args: Sequence[Any]) -> Definition:
         layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
         region = self.region
-        self.definitions.append(
-            record_region(region.leaves, region.inputs, region.outputs, layouts)
-        )
-        return self.definitions[-1]
+        definition = record_region(region.leaves, region.inputs, region.outputs, layouts)
+        self.definitions.append(definition)
+        return definition
 
-    def _fall_back(self, error: FuserError, args: Sequence[Any]) -> Runner:
-        path = write_repro(self.name, str(error), self.definitions[-1], args)
+    def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:
+        path = write_repro(self.name, str(error), definition, args)
         warnings.warn(
             f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
             f" not be compiled: {error} To see it again, without Thunder: python {path}",
-            stacklevel=4,
+            stacklevel=3,
         )
         return torch_function(self.region, self.name)
+
+
+def _kind(proxy: Proxy) -> str:
+    return "tensor" if isinstance(proxy, TensorProxy) else "number"

@@ -15,13 +15,12 @@ from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
-from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor, register_executor
+from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
-from thunder_fuser import options
 from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.callables import Compile, RegionCallable, look_up, Runner
+from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
 from thunder_fuser.executors.regions import (
     Claims,
     Region,
@@ -31,6 +30,8 @@ from thunder_fuser.executors.regions import (
 )
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
 from thunder_fuser.ir.fusion import Definition
+from thunder_fuser.options import OPTIONS, Value
+from thunder_fuser.options import get as get_option
 
 _KEYWORD = "fuser_"
 
@@ -43,10 +44,10 @@ class ThunderFuser(FusionExecutor):
     """
 
     def __init__(
-        self, name: str, compile_definition: Compile = look_up, name_prefix: str | None = None
+        self, name: str, compile_region: Compile, name_prefix: str | None = None
     ) -> None:
         super().__init__(name, version=__version__)
-        self.compile_definition = compile_definition
+        self.compile_region = compile_region
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
         self._name_prefix = name_prefix
@@ -86,7 +87,7 @@ class ThunderFuser(FusionExecutor):
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
         given = _given_options()
-        limit = int(given.get("fuel", options.get("fuel")))
+        limit = int(given.get("fuel", get_option("fuel")))
         prefix = self._prefix(given)
         claims = claim(trace.bound_symbols, support)
         if not _inplace_check_disabled():
@@ -114,18 +115,18 @@ class ThunderFuser(FusionExecutor):
         given = _given_options()
         return self._fused(region, f"{self._prefix(given)}{fusion_counter}", given)
 
-    def _fused(self, region: Region, name: str, given: dict[str, options.Value]) -> BoundSymbol:
+    def _fused(self, region: Region, name: str, given: dict[str, Value]) -> BoundSymbol:
         # The name ends in digits: Thunder reads the number back out of it.
         return self.register_temporary_operation(
             name,
-            RegionCallable(name, region, self.compile_definition, given),
+            RegionCallable(name, region, self.compile_region, given).call,
             inputs=list(region.inputs),
             outputs=list(region.outputs),
             bsyms=list(region.leaves),
         )
 
-    def _prefix(self, given: dict[str, options.Value]) -> str:
-        return str(given.get("name_prefix") or self._name_prefix or options.get("name_prefix"))
+    def _prefix(self, given: dict[str, Value]) -> str:
+        return str(given.get("name_prefix") or self._name_prefix or get_option("name_prefix"))
 
 
 def _region_of(region: Any) -> Region:
@@ -142,23 +143,23 @@ def _proxies(variables: Sequence[Any]) -> tuple[Proxy, ...]:
 # ------------------------------------------------------------------------------- options of a jit
 
 
-def _given_options() -> dict[str, options.Value]:
+def _given_options() -> dict[str, Value]:
     """The fuser's options among thunder.jit's keywords; OptionError for one that does not exist."""
     data = get_compile_data()
     if data is None:
         return {}
     unknown = [
         name for name in data.compile_options
-        if name.startswith(_KEYWORD) and name.removeprefix(_KEYWORD) not in options.OPTIONS
+        if name.startswith(_KEYWORD) and name.removeprefix(_KEYWORD) not in OPTIONS
     ]
     if unknown:
-        known = ", ".join(_KEYWORD + name for name in options.OPTIONS)
+        known = ", ".join(_KEYWORD + name for name in OPTIONS)
         raise OptionError("thunder.jit", expected=f"one of {known}", got=", ".join(unknown))
     asked = {
-        name: get_compile_option(_KEYWORD + name, row.help) for name, row in options.OPTIONS.items()
+        name: get_compile_option(_KEYWORD + name, row.help) for name, row in OPTIONS.items()
     }
     return {
-        name: options.OPTIONS[name].parse(value)
+        name: OPTIONS[name].parse(value)
         for name, value in asked.items() if value is not None
     }
 
@@ -177,8 +178,4 @@ def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Ru
 
 
 fuser = ThunderFuser("thunder_fuser", compile_region)
-register_executor(fuser)
-
-
-fuser = ThunderFuser("thunder_fuser")
 register_executor(fuser)

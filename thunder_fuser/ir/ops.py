@@ -186,7 +186,10 @@ _ROWS = (
     _predicate("signbit", c_int="({0} < 0)"),
     _pointwise("isreal", "x", DtypeRule.PREDICATE, "torch.isreal(a)", "true"),
     _pointwise("logical_not", "x", DtypeRule.LOGICAL, "torch.logical_not(a)", "(!{0})"),
-    _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "(~{0})"),
+    # ~ of a bool would be that of an int, and so true.
+    _pointwise(
+        "bitwise_not", "x", _I, "torch.bitwise_not(a)", "({0} ^ static_cast<{to}>(-1))"
+    ),
     # ---- binary
     _pointwise("add", "lhs, rhs", _S, "torch.add(a, b)", "({0} + {1})"),
     _pointwise("sub", "lhs, rhs", _S, "torch.sub(a, b)", "({0} - {1})", bools=False),

@@ -135,12 +135,13 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """target = op(target, value), op a reduction's."""
+    """target = op(target, value), op a reduction's; the value of type dtype, the target wide."""
 
     target: str | Lane
     op: str
     value: Operand
     dtype: DataType
+    wide: DataType
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,38 +3,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.scalar import Scalar
+from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, Lane, Set, Statement, Store
 from thunder_fuser.lower.scope import Scope
-
-if TYPE_CHECKING:
-    from thunder_fuser.lower.lower import _Lowerer
+from thunder_fuser.lower.values import Values
 
 
 class Stores:
     """Writes the results of one kernel."""
 
-    def __init__(self, lowerer: _Lowerer) -> None:
-        self.low = lowerer
+    def __init__(self, ctx: Context, values: Values) -> None:
+        self.ctx, self.values = ctx, values
 
     def store(
         self, name: str, condition: Scalar, outer: Scope, inner: Scope
     ) -> list[Statement]:
         """Stores a result in `inner`; returns what must follow the lane loop, in `outer`."""
-        low = self.low
-        point, view = low.facts.results[name], low.part.tensors[name]
-        value = low.values.get(point, inner)
-        position = offset(point.index, low.part.strides[name])
-        aligned = dict(low.scheduled.alignment).get(name, MAX_BYTES)
-        lane, width = low.lane_symbol, low.width
+        ctx = self.ctx
+        point, view = ctx.facts.results[name], ctx.part.tensors[name]
+        value = self.values.get(point, inner)
+        position = offset(point.index, ctx.part.strides[name])
+        aligned = dict(ctx.scheduled.alignment).get(name, MAX_BYTES)
+        lane, width = ctx.lane_symbol, ctx.width
         if inner is not outer and width > 1 and is_vector(
             position, lane, width, view.dtype.bytes, aligned, condition
         ):
-            vector = low.values.name(f"{name}_o", point)
+            vector = self.values.name(f"{name}_o", point)
             outer.put(Array(vector, view.dtype, 0, width))
             inner.put(Set(Lane(vector, None, lane), value, view.dtype))
             return [Store(name, position - lane, vector, view.dtype, width, condition)]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.index_map import accesses
@@ -16,6 +15,7 @@ from thunder_fuser.ir.fusion import Literal, OpRecord
 from thunder_fuser.ir.ops import DtypeRule, OpKind
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.ir.text import record_text
+from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Array,
     Choose,
@@ -31,9 +31,6 @@ from thunder_fuser.lower.kernel import (
     Value,
 )
 from thunder_fuser.lower.scope import ROOT, Scope
-
-if TYPE_CHECKING:
-    from thunder_fuser.lower.lower import _Lowerer
 
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
 NONE: frozenset[str] = frozenset()
@@ -52,14 +49,14 @@ class Buffer:
 class Values:
     """Makes and finds the values of one kernel. `nest` is the number of the nest being built."""
 
-    def __init__(self, lowerer: _Lowerer) -> None:
-        self.low = lowerer
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
         self.nest = 0
         self.smem_bytes = 0
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
-        self._scratch: dict[tuple[DataType, str], str] = {}
+        self._scratch: dict[DataType, str] = {}
 
     # ---- asking
 
@@ -72,26 +69,27 @@ class Values:
         if found is not None:
             return found
         buffer = self._buffers.get(point)
-        if point.name in self.low.facts.operands:
-            return self._reduced(point.name)
         if buffer is not None and buffer.filled_in is not None and buffer.filled_in < self.nest:
             return self._read_buffer(point, buffer, scope)
-        expr = self.low.part.producer.get(point.name)
+        expr = self.ctx.part.producer.get(point.name)
+        if point.name in self.ctx.facts.operands:
+            found = self._reduced(point, scope)
+            scope.home(found[1]).values[point] = found
+            return found
         found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
         if buffer is not None and buffer.filled_in is None:
             found = self._fill_buffer(point, buffer, found, scope)
         scope.home(found[1]).values[point] = found
         return found
 
-    def _reduced(self, name: str) -> Found:
-        name = self.local(name)
-        if self.low.lane_is_kept:
-            return Lane(name, self.low.lane_symbol), frozenset([ROOT]) | self.low.lane_symbol.symbols
-        return name, frozenset([ROOT])
-
-    def local(self, name: str) -> str:
-        """The variable that holds a value: its own name, unless that is the result's pointer."""
-        return f"{name}_e" if name in self.low.part.outputs else name
+    def _reduced(self, point: Point, scope: Scope) -> Found:
+        """The result of a reduction whose nest is done."""
+        ctx, name = self.ctx, point.name
+        needs = frozenset([ROOT]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
+        wide, dtype = ctx.accumulator_type(name), ctx.part.tensors[name].dtype
+        if wide is dtype:
+            return ctx.accumulator(name), needs
+        return self._put(point, Math("cast", (ctx.accumulator(name),), (wide,), dtype), needs, scope)
 
     def name(self, base: str, key: object) -> str:
         """A C name for (base, key): base for the first key, base_1 for the next one."""
@@ -104,10 +102,10 @@ class Values:
     # ---- loads
 
     def _load(self, point: Point, scope: Scope) -> Found:
-        view = self.low.part.tensors[point.name]
+        view = self.ctx.part.tensors[point.name]
         if view.by_value:
             return self._by_value(point, scope)
-        position = offset(point.index, self.low.part.strides[view.name])
+        position = offset(point.index, self.ctx.part.strides[view.name])
         needs = position.symbols | point.condition.symbols
         if self._is_vector(point, position):
             return self._load_vector(point, position, scope)
@@ -118,7 +116,7 @@ class Values:
 
     def _by_value(self, point: Point, scope: Scope) -> Found:
         """A number passed to the kernel; 16-bit floats come as float, which C can pass."""
-        view = self.low.part.tensors[point.name]
+        view = self.ctx.part.tensors[point.name]
         if not view.dtype.is_half:
             return view.name, NONE
         name = self.name(f"{view.name}_e", point)
@@ -127,35 +125,35 @@ class Values:
         return name, NONE
 
     def _is_vector(self, point: Point, position: Scalar) -> bool:
-        view = self.low.part.tensors[point.name]
-        alignment = dict(self.low.scheduled.alignment).get(view.name, MAX_BYTES)
-        return self.low.width > 1 and is_vector(
-            position, self.low.lane_symbol, self.low.width, view.dtype.bytes, alignment,
+        view = self.ctx.part.tensors[point.name]
+        alignment = dict(self.ctx.scheduled.alignment).get(view.name, MAX_BYTES)
+        return self.ctx.width > 1 and is_vector(
+            position, self.ctx.lane_symbol, self.ctx.width, view.dtype.bytes, alignment,
             point.condition,
         )
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
-        low, view = self.low, self.low.part.tensors[point.name]
-        base = position - low.lane_symbol
-        load = Load(view.name, base, view.dtype, low.width, point.condition)
+        ctx, view = self.ctx, self.ctx.part.tensors[point.name]
+        base = position - ctx.lane_symbol
+        load = Load(view.name, base, view.dtype, ctx.width, point.condition)
         needs = base.symbols | point.condition.symbols
-        home, lanes = scope.home(needs), needs | low.lane_symbol.symbols
+        home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
         buffer = self._buffers.get(point)
         if buffer is not None and buffer.filled_in is None and not buffer.shared:
-            needs |= low.step.symbols | {ROOT}
-            scope.home(needs).put(Set(Lane(buffer.array, low.step), load, view.dtype))
+            needs |= ctx.step.symbols | {ROOT}
+            scope.home(needs).put(Set(Lane(buffer.array, ctx.step), load, view.dtype))
             buffer.filled_in = self.nest
-            return Lane(buffer.array, low.step, low.lane_symbol), lanes | needs
+            return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | needs
         name = self.name(f"{view.name}_v", (base, point.condition))
         if home.find(name) is None:
-            home.put(Let(name, view.dtype, load, low.width))
+            home.put(Let(name, view.dtype, load, ctx.width))
             home.values[name] = (name, needs)
         if buffer is not None and buffer.filled_in is None:
             scope.home(needs | self._shared_position().symbols).put(
-                SharedStore(buffer.array, self._shared_position(), name, low.width)
+                SharedStore(buffer.array, self._shared_position(), name, ctx.width)
             )
             buffer.filled_in = self.nest
-        return Lane(name, None, low.lane_symbol), lanes
+        return Lane(name, None, ctx.lane_symbol), lanes
 
     # ---- math
 
@@ -168,16 +166,16 @@ class Values:
         return self._move(point, expr, scope)
 
     def _put(self, point: Point, value: Value, needs: frozenset[str], scope: Scope) -> Found:
-        view = self.low.part.tensors[point.name]
-        name = self.name(self.local(view.name), point)
-        comment = record_text(self.low.part.producer[view.name])
+        view = self.ctx.part.tensors[point.name]
+        name = self.name(self.ctx.local(view.name), point)
+        comment = record_text(self.ctx.part.producer[view.name])
         scope.home(needs).put(Let(name, view.dtype, value, comment=comment))
         return name, needs
 
     def _operands(
         self, point: Point, expr: OpRecord, scope: Scope
     ) -> tuple[tuple[Operand, ...], frozenset[str]]:
-        reads = iter(self.low.facts.reads[point])
+        reads = iter(self.ctx.facts.reads[point])
         found = [
             (o, NONE) if isinstance(o, Literal) else self._get(next(reads), scope)
             for o in expr.inputs
@@ -186,25 +184,25 @@ class Values:
 
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
-        dtype = self.low.part.tensors[point.name].dtype
+        dtype = self.ctx.part.tensors[point.name].dtype
         value = Math(expr.op, operands, self._types(expr, dtype), dtype)
         return self._put(point, value, needs, scope)
 
     def _types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
         """The type of each operand; literals take that of the named ones."""
-        named = [self.low.part.tensors[o].dtype for o in expr.inputs if isinstance(o, str)]
+        named = [self.ctx.part.tensors[o].dtype for o in expr.inputs if isinstance(o, str)]
         literals = [of_number(o.value) for o in expr.inputs if isinstance(o, Literal)]
         common = named[-1] if named else promote(*literals)
         if expr.row.rule is DtypeRule.SELECT:
             return DataType.Bool, dtype, dtype
         return tuple(
-            self.low.part.tensors[o].dtype if isinstance(o, str) else common for o in expr.inputs
+            self.ctx.part.tensors[o].dtype if isinstance(o, str) else common for o in expr.inputs
         )
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
-        dtype = self.low.part.tensors[point.name].dtype
+        dtype = self.ctx.part.tensors[point.name].dtype
         if expr.op == "size":
-            extent = self.low.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
+            extent = self.ctx.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
             return self._put(point, IndexValue(extent, dtype), NONE, scope)
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
@@ -223,32 +221,32 @@ class Values:
         self, point: Point, start: Operand, step: Operand, needs: frozenset[str], scope: Scope
     ) -> Found:
         """start + step * index, in double, as torch.arange does."""
-        name = self.low.part.tensors[point.name].name
+        name = self.ctx.part.tensors[point.name].name
         double = (DataType.Double, DataType.Double)
         home = scope.home(needs)
         at, scaled, moved = (self.name(f"{name}_{word}", point) for word in ("at", "by", "to"))
         home.put(Let(at, DataType.Double, IndexValue(point.index[0], DataType.Double)))
         home.put(Let(scaled, DataType.Double, Math("mul", (at, step), double, DataType.Double)))
         home.put(Let(moved, DataType.Double, Math("add", (scaled, start), double, DataType.Double)))
-        dtype = self.low.part.tensors[point.name].dtype
+        dtype = self.ctx.part.tensors[point.name].dtype
         return self._put(point, Math("cast", (moved,), (DataType.Double,), dtype), needs, scope)
 
     def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
         source = expr.inputs[0]
         given = (
             of_number(source.value) if isinstance(source, Literal)
-            else self.low.part.tensors[source].dtype
+            else self.ctx.part.tensors[source].dtype
         )
         return Math("cast", (operand,), (given,), dtype)
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         """An element moved is the element itself; pad and cat choose by index."""
-        reads = self.low.facts.reads[point]
-        dtype = self.low.part.tensors[point.name].dtype
+        reads = self.ctx.facts.reads[point]
+        dtype = self.ctx.part.tensors[point.name].dtype
         if expr.op not in ("pad", "cat"):
             return self._get(reads[0], scope)
         found = [self._get(read, scope) for read in reads]
-        where = [a.condition for a in accesses(expr, point.index, self.low.part.tensors)]
+        where = [a.condition for a in accesses(expr, point.index, self.ctx.part.tensors)]
         if expr.op == "pad":
             value = Literal.of(expr.attr("value") or 0)  # type: ignore[arg-type]
             found.append((value, NONE))
@@ -256,7 +254,7 @@ class Values:
         result, needs = found[-1]
         for (operand, symbols), condition in zip(found[-2::-1], where[-2::-1], strict=True):
             needs |= symbols | condition.symbols
-            name = self.name(self.local(point.name), (point, condition))
+            name = self.name(self.ctx.local(point.name), (point, condition))
             choose = Choose(condition, operand, result, dtype)
             scope.home(needs).put(Let(name, dtype, choose, comment=record_text(expr)))
             result = name
@@ -266,8 +264,8 @@ class Values:
 
     def declare_persistent(self, scope: Scope) -> None:
         """Arrays for the buffers of the schedule."""
-        axes = self.low.loops.index
-        for buffer in self.low.scheduled.persistent:
+        axes = self.ctx.loops.index
+        for buffer in self.ctx.scheduled.persistent:
             plain = buffer.point
             point = Point(
                 plain.name,
@@ -277,60 +275,56 @@ class Values:
             self._declare(point, buffer.memory == "shared", scope)
 
     def _declare(self, point: Point, shared: bool, scope: Scope) -> None:
-        low, view = self.low, self.low.part.tensors[point.name]
+        ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         name = self.name(f"{view.name}_p", point)
-        is_input = point.name not in low.part.producer
-        position = offset(point.index, low.part.strides[view.name]) if is_input else const(0)
+        is_input = point.name not in ctx.part.producer
+        position = offset(point.index, ctx.part.strides[view.name]) if is_input else const(0)
         vector = is_input and self._is_vector(point, position)
         self._buffers[point] = Buffer(name, shared, vector)
         if shared:
-            x, y = low._threads()
-            self._shared_array(scope, name, view.dtype, x * y * low.steps * self._lanes)
+            x, y = ctx.threads
+            scope.put(self._shared_array(name, view.dtype, x * y * ctx.steps * ctx.lanes))
         elif vector:
-            scope.put(Array(name, view.dtype, low.steps, low.width))
+            scope.put(Array(name, view.dtype, ctx.steps, ctx.width))
         else:
-            scope.put(Array(name, view.dtype, low.steps * self._lanes))
+            scope.put(Array(name, view.dtype, ctx.steps * self.ctx.lanes))
 
-    @property
-    def _lanes(self) -> int:
-        return self.low.lane.extent.value if self.low.lane else 1
-
-    def _shared_array(self, scope: Scope, name: str, dtype: DataType, count: int) -> None:
+    def _shared_array(self, name: str, dtype: DataType, count: int) -> Array:
         offset_bytes = -(-self.smem_bytes // 16) * 16
         self.smem_bytes = offset_bytes + count * dtype.bytes
-        scope.put(Array(name, dtype, count, shared_offset=offset_bytes))
+        return Array(name, dtype, count, shared_offset=offset_bytes)
 
     def _shared_position(self) -> Scalar:
         """Each thread keeps its own elements: ((y * steps + step) * threads.x + x) * lanes."""
-        low = self.low
-        by = {a.parallel: low.loops.loops[a.name] for a in low.root_loops}
+        ctx = self.ctx
+        by = {a.parallel: ctx.loops.loops[a.name] for a in ctx.root_loops}
         x, y = by.get(ParallelType.TIDX, const(0)), by.get(ParallelType.TIDY, const(0))
-        return ((y * low.steps + low.step) * low._threads()[0] + x) * self._lanes
+        return ((y * ctx.steps + ctx.step) * ctx.threads[0] + x) * self.ctx.lanes
 
     def _fill_buffer(self, point: Point, buffer: Buffer, found: Found, scope: Scope) -> Found:
         """Puts a value made element by element into its buffer."""
-        low, (operand, needs) = self.low, found
-        view = low.part.tensors[point.name]
+        ctx, (operand, needs) = self.ctx, found
+        view = ctx.part.tensors[point.name]
         buffer.filled_in = self.nest
         if buffer.shared:
-            position = self._shared_position() + low.lane_symbol
+            position = self._shared_position() + ctx.lane_symbol
             home = scope.home(needs | position.symbols | {ROOT})
             home.put(SharedStore(buffer.array, position, operand, 1))
             return found
-        flat = low.step * self._lanes + low.lane_symbol
+        flat = ctx.step * self.ctx.lanes + ctx.lane_symbol
         home = scope.home(needs | flat.symbols | {ROOT})
         home.put(Set(Lane(buffer.array, flat), operand, view.dtype))
         return found
 
     def _read_buffer(self, point: Point, buffer: Buffer, scope: Scope) -> Found:
-        low, view = self.low, self.low.part.tensors[point.name]
-        lane = low.lane_symbol
+        ctx, view = self.ctx, self.ctx.part.tensors[point.name]
+        lane = ctx.lane_symbol
         if not buffer.shared:
-            needs = low.step.symbols | lane.symbols | {ROOT} | _of(point)
+            needs = ctx.step.symbols | lane.symbols | {ROOT} | _of(point)
             if buffer.vector:
-                return Lane(buffer.array, low.step, lane), needs
-            return Lane(buffer.array, low.step * self._lanes + lane), needs
-        position, width = self._shared_position(), low.width if buffer.vector else 1
+                return Lane(buffer.array, ctx.step, lane), needs
+            return Lane(buffer.array, ctx.step * self.ctx.lanes + lane), needs
+        position, width = self._shared_position(), ctx.width if buffer.vector else 1
         if not buffer.vector:
             position = position + lane
         needs = position.symbols | {ROOT} | (_of(point) - lane.symbols if buffer.vector else _of(point))
@@ -343,18 +337,14 @@ class Values:
             return Lane(name, None, lane), needs | lane.symbols
         return name, needs
 
-    def scratch(self, dtype: DataType, axis: str, threads: tuple[int, int]) -> str:
-        """The shared scratch of block reductions of one type; declared by the printer's prologue."""
-        x, y = threads
+    def scratch(self, dtype: DataType, axis: str, root: Scope) -> str:
+        """The shared scratch of block reductions of one type, declared first thing in the kernel."""
+        x, y = self.ctx.threads
         count = x * y if axis == "y" else (y * x // 32 if x > 32 else 0)
-        key = (dtype, axis)
-        if key not in self._scratch:
-            self._scratch[key] = f"scratch_{dtype.short}"
-            offset_bytes = -(-self.smem_bytes // 16) * 16
-            self.smem_bytes = offset_bytes + count * dtype.bytes
-            array = Array(self._scratch[key], dtype, count, shared_offset=offset_bytes)
-            self.low.root.statements.insert(0, array)
-        return self._scratch[key]
+        if dtype not in self._scratch:
+            self._scratch[dtype] = f"scratch_{dtype.short}"
+            root.statements.insert(0, self._shared_array(self._scratch[dtype], dtype, count))
+        return self._scratch[dtype]
 
 
 def _of(point: Point) -> frozenset[str]:

@@ -6,7 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import NAMED_ATTRS, Fusion, Literal, Operand, OpRecord, names_of, rename
+from thunder_fuser.ir.fusion import (
+    NAMED_ATTRS,
+    Fusion,
+    Literal,
+    Operand,
+    OpRecord,
+    names_of,
+    rename,
+)
 
 # What a pass makes of one record: a record, or the operand that stands for its result.
 Rule = Callable[[OpRecord], "OpRecord | Operand"]

@@ -13,7 +13,6 @@ from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
-from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -21,6 +20,7 @@ from thunder_fuser.schedule.scheduled import (
     axis_symbols,
     reference,
 )
+from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.target import Target
 
 NAME = "pointwise"

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lowering knows before it writes a statement: the loops, their variables, and what is asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import prod
+
+from thunder_fuser.analysis.demand import Demand, Point, demand
+from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.lower.kernel import Lane
+from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
+from thunder_fuser.schedule.reduction import is_full
+from thunder_fuser.schedule.scheduled import ScheduledFusion
+
+
+class Context:
+    """Facts of one kernel, derived from its schedule."""
+
+    def __init__(self, scheduled: ScheduledFusion) -> None:
+        self.scheduled = scheduled
+        self.part = scheduled.part
+        self.is_cpu = scheduled.target.is_cpu
+        self.loops: LoopIndex = loop_index(scheduled.axes, scheduled.transforms)
+        self.facts: Demand = demand(self.part, self.loops.index)
+
+    @cached_property
+    def root_loops(self) -> list[IterDomain]:
+        return [a for a in self.scheduled.loop if a.parallel.is_block or a.parallel.is_thread]
+
+    @cached_property
+    def nest_loops(self) -> list[IterDomain]:
+        """The loops inside the root, those of extent 1 left out."""
+        inside = [a for a in self.scheduled.loop if a not in self.root_loops]
+        return [a for a in inside if not self.loops.loops[a.name].is_const]
+
+    @cached_property
+    def lane(self) -> IterDomain | None:
+        """The vector or simd loop."""
+        found = [a for a in self.nest_loops if a.parallel is ParallelType.VECTORIZE]
+        return found[0] if found else None
+
+    @cached_property
+    def lane_symbol(self) -> Scalar:
+        return self.loops.loops[self.lane.name] if self.lane else const(0)
+
+    @cached_property
+    def width(self) -> int:
+        """Elements of one vector access; 1 on the CPU, whose compiler makes the vectors."""
+        return self.lane.extent.value if self.lane and not self.is_cpu else 1
+
+    @cached_property
+    def lane_is_kept(self) -> bool:
+        """True if the lanes walk kept axes: every lane then has its own accumulator."""
+        return self.lane is not None and not self.lane.is_reduction and bool(self.part.reductions)
+
+    @cached_property
+    def steps(self) -> int:
+        """Iterations of the loops around the lanes in a nest, all threads alike."""
+        return prod(a.extent.value for a in self.nest_loops if a is not self.lane)
+
+    @property
+    def step(self) -> Scalar:
+        """The number of the current iteration of the loops around the lanes."""
+        number = const(0)
+        for axis in self.nest_loops:
+            if axis is not self.lane:
+                number = number * axis.extent + self.loops.loops[axis.name]
+        return number
+
+    def is_full(self, point: Point) -> bool:
+        """True if the point walks the reduced axes; in a pointwise kernel all points count as full."""
+        if not self.part.reductions:
+            return True
+        return is_full(point.index, self.reduced_symbols)
+
+    @cached_property
+    def reduced_symbols(self) -> tuple[str, ...]:
+        """Every symbol that comes from a reduced axis: its loops and guards."""
+        found: set[str] = set()
+        for name in self.scheduled.reduced:
+            found |= self.loops.index[name].symbols
+        kept = {s for n in self.scheduled.kept for s in self.loops.index[n].symbols}
+        return tuple(sorted(found - kept))
+
+    @cached_property
+    def threads(self) -> tuple[int, int]:
+        """The threads of a block, as (x, y)."""
+        extents = {a.parallel: a.extent.value for a in self.root_loops}
+        return extents.get(ParallelType.TIDX, 1), extents.get(ParallelType.TIDY, 1)
+
+    @cached_property
+    def lanes(self) -> int:
+        """The extent of the lane loop; 1 if there is none."""
+        return self.lane.extent.value if self.lane else 1
+
+    def reach(self, name: str) -> int:
+        """The largest position of a tensor in memory, in elements."""
+        view, strides = self.part.tensors[name], self.part.strides[name]
+        return sum((size - 1) * stride for size, stride in zip(view.sizes, strides, strict=True))
+
+    def local(self, name: str) -> str:
+        """The variable that holds a value: its own name, unless that is the result's pointer."""
+        return f"{name}_e" if name in self.part.outputs else name
+
+    def accumulator_type(self, name: str) -> DataType:
+        """What a reduction adds in: on the CPU, which adds one by one, floats add in double.
+
+        A GPU's threads each add few elements and then pairs, so Float loses no more than torch.
+        """
+        dtype = self.part.tensors[name].dtype
+        adds = self.part.producer[name].op in ("sum", "prod")
+        return DataType.Double if self.is_cpu and adds and dtype is DataType.Float else dtype
+
+    def accumulator(self, name: str) -> str | Lane:
+        """What a reduction adds into: a variable, or this lane's element of an array."""
+        wide = self.accumulator_type(name) is not self.part.tensors[name].dtype
+        local = f"{name}_a" if wide else self.local(name)
+        return Lane(local, self.lane_symbol) if self.lane_is_kept else local
