@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cases import TARGETS, Runner
 
 TESTS = Path(__file__).resolve().parent
 
@@ -77,3 +78,9 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     owner = f"{request.cls.__name__}." if request.cls else ""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", owner + request.node.name).strip("-")
     return Golden(folder / name, request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(params=TARGETS)
+def run(request: pytest.FixtureRequest) -> Runner:
+    """Executes a definition on a target and compares it with torch."""
+    return Runner(request.param)

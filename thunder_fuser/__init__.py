@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """thunder_fuser: a fusion compiler for Lightning Thunder, in Python.
 
-    import thunder
-    from thunder_fuser import fuser
-    fast = thunder.jit(model, executors=[fuser])
+import thunder
+from thunder_fuser import fuser
+fast = thunder.jit(model, executors=[fuser])
 """
 
 from __future__ import annotations

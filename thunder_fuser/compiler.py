@@ -32,10 +32,12 @@ def compile_fusion(
     scheduled = [schedule(one, target, alignment) for one in segmented.segments]
     sources = [emit(one, target) for one in scheduled]
     with ThreadPoolExecutor(max_workers=4) as pool:
-        launchers = list(pool.map(
-            lambda pair: launcher_for(pair[0], pair[1], segmented.fusion, target, device),
-            zip(segmented.segments, sources, strict=True),
-        ))
+        launchers = list(
+            pool.map(
+                lambda pair: launcher_for(pair[0], pair[1], segmented.fusion, target, device),
+                zip(segmented.segments, sources, strict=True),
+            )
+        )
     return plan(segmented, launchers, device)
 
 

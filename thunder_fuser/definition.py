@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public FusionDefinition: nvFuser's language, plus execute, plan and repro.
 
-    with FusionDefinition() as fd:
-        x = fd.from_pytorch(tensor)
-        fd.add_output(fd.ops.mul(x, 2.0))
-    (result,) = fd.execute([tensor])
+with FusionDefinition() as fd:
+    x = fd.from_pytorch(tensor)
+    fd.add_output(fd.ops.mul(x, 2.0))
+(result,) = fd.execute([tensor])
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class FusionDefinition(Recorder):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
@@ -61,13 +63,16 @@ class FusionDefinition(Recorder):
         super().record(record)
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
-        """An input like the tensor: its dtype, stride order, contiguity and, if asked, its sizes."""
+        """An input of the tensor's dtype, stride order, contiguity and, if asked, sizes."""
         if not isinstance(tensor, torch.Tensor):
             raise InputError("from_pytorch", expected="a tensor", got=type(tensor).__name__)
         is_cpu = tensor.device.type == "cpu" and tensor.dim() == 0
         return self.define_tensor(
-            sizes=list(tensor.shape), strides=list(tensor.stride()),
-            dtype=from_torch_dtype(tensor.dtype), static_sizes=static_sizes, is_cpu=is_cpu,
+            sizes=list(tensor.shape),
+            strides=list(tensor.stride()),
+            dtype=from_torch_dtype(tensor.dtype),
+            static_sizes=static_sizes,
+            is_cpu=is_cpu,
         )
 
     @property
@@ -93,10 +98,8 @@ class FusionDefinition(Recorder):
         """
         return self.entry.execute(inputs, None if target is None else named(target))
 
-    def program(
-        self, inputs: Sequence[Any], *, target: str | Target | None = None
-    ) -> HostProgram:
-        """The compiled program for these inputs, compiled if need be: its text, segments and sources."""
+    def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
+        """The program for these inputs, compiled if need be: text, segments, sources."""
         return self.entry.program_for(inputs, None if target is None else named(target))
 
     def sources(
@@ -107,9 +110,7 @@ class FusionDefinition(Recorder):
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
         """The segments for these inputs (meta tensors will do) on a target; nothing is compiled."""
-        return plan_segments(
-            self.fusion, input_keys(self.fusion, tuple(inputs)), named(target)
-        )
+        return plan_segments(self.fusion, input_keys(self.fusion, tuple(inputs)), named(target))
 
     def __repr__(self) -> str:
         return to_text(self.fusion)

@@ -73,7 +73,7 @@ class LaunchError(FuserError):
 
 
 class EmulatorError(FuserError):
-    """The emulator saw a kernel break a rule: bounds, alignment, initialisation, barriers, races."""
+    """The emulator saw a kernel break a rule: bounds, alignment, uninitialised, barrier, race."""
 
 
 class UnsupportedVersionError(FuserError, ImportError):

@@ -13,11 +13,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Union
 
 from thunder_fuser.errors import OptionError
 
-Value = Union[bool, int, str]
+Value = bool | int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +50,28 @@ OPTIONS: Mapping[str, Option] = {
     row.name: row
     for row in (
         Option("strict", bool, False, "raise where a region would fall back to its torch ops"),
-        Option("emulate", bool, False, "run CPU tensors through the CUDA text on the emulator", True),
+        Option(
+            "emulate", bool, False, "run CPU tensors through the CUDA text on the emulator", True
+        ),
         Option("emulate_reversed", bool, False, "the emulator runs a block's threads in reverse"),
-        Option("fuel", int, -1, "how many regions may be fused; -1 for all (bisects wrong results)"),
+        Option(
+            "fuel", int, -1, "how many regions may be fused; -1 for all (bisects wrong results)"
+        ),
         Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
         Option("dump", str, "", "a folder that gets the text of every verb of every fusion"),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True),
     )
 }
 
-_overrides: dict[str, Value] = {}
+_scopes: list[dict[str, Value]] = []
 
 
 def get(name: str) -> Value:
     """The value in force here."""
     row = _row(name)
-    if name in _overrides:
-        return _overrides[name]
+    for scope in reversed(_scopes):
+        if name in scope:
+            return scope[name]
     text = os.environ.get(row.env)
     return row.default if text is None else row.parse(text)
 
@@ -75,13 +79,12 @@ def get(name: str) -> Value:
 @contextmanager
 def options(**values: Value) -> Iterator[None]:
     """Sets options for a while, for all threads (autograd runs backward on another one)."""
-    global _overrides
-    before = _overrides
-    _overrides = {**before, **{name: _row(name).parse(value) for name, value in values.items()}}
+    scope = {name: _row(name).parse(value) for name, value in values.items()}
+    _scopes.append(scope)
     try:
         yield
     finally:
-        _overrides = before
+        del _scopes[next(at for at, one in enumerate(_scopes) if one is scope)]
 
 
 def key() -> tuple[tuple[str, Value], ...]:

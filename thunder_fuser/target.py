@@ -15,7 +15,7 @@ from thunder_fuser.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Frozen facts about a device. kind is "cuda" or "cpu"; an emulated one runs CUDA text on the CPU."""
+    """Frozen facts about a device. kind: cuda or cpu; an emulated one runs CUDA text on the CPU."""
 
     kind: str
     name: str
@@ -38,7 +38,17 @@ class Target:
 
 def _hopper(name: str, bandwidth: float, in_flight: int, emulated: bool = False) -> Target:
     return Target(
-        "cuda", name, "sm_90a", 132, 1024, 2048, 227 * 1024, 255, 50 << 20, bandwidth, in_flight,
+        "cuda",
+        name,
+        "sm_90a",
+        132,
+        1024,
+        2048,
+        227 * 1024,
+        255,
+        50 << 20,
+        bandwidth,
+        in_flight,
         emulated=emulated,
     )
 
@@ -50,7 +60,12 @@ A100 = Target(
 )
 EMULATOR = _hopper("emulator", 4.8e12, 48 * 1024, emulated=True)
 CPU = Target(
-    "cpu", "cpu", "native", os.cpu_count() or 1, simd_bytes=64, l2_bytes=1 << 20,
+    "cpu",
+    "cpu",
+    "native",
+    os.cpu_count() or 1,
+    simd_bytes=64,
+    l2_bytes=1 << 20,
     bandwidth_bytes_per_s=4e10,
 )
 

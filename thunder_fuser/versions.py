@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says in one sentence that torch is of a version Thunder cannot take, before an import fails in it."""
+"""Says in one sentence that Thunder cannot take this torch, before an import fails inside it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def check_versions() -> None:
         raise UnsupportedVersionError("torch", expected="2.11 or 2.12", got="none") from error
     if not FIRST <= parse(installed) < FIRST_BAD:
         raise UnsupportedVersionError(
-            "torch", expected="2.11 or 2.12, which Lightning Thunder 0.2.6 imports with",
-            got=installed, do="pip install 'torch>=2.11,<2.13'",
+            "torch",
+            expected="2.11 or 2.12, which Lightning Thunder 0.2.6 imports with",
+            got=installed,
+            do="pip install 'torch>=2.11,<2.13'",
         )
 
 

@@ -87,7 +87,8 @@ def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point,
         source = part.tensors[str(expr.inputs[0])]
         reduced = tuple(
             ZERO if is_one(axis) else axes[part.domain_map.axis(axis)]
-            for axis in part.tensors[point.name].domain.logical if axis.is_reduction
+            for axis in part.tensors[point.name].domain.logical
+            if axis.is_reduction
         )
         index = reduction_index(expr, point.index, reduced, len(source.shape))
         return (Point(source.name, index),)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which axes of which tensors are the same: classes of IterDomains, called the axes of a kernel.
 
-    T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
-    classes: {i0, i2}, {i1, r1}; broadcasts belong to none
+T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
+classes: {i0, i2}, {i1, r1}; broadcasts belong to none
 """
 
 from __future__ import annotations

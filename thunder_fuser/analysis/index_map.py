@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where each operand is read for one element of a result: the index rule of every op.
 
-    T1 = permute(T0, [1, 0]);  T1[x, y]      reads T0[y, x]
-    T1 = slice(T0, [2], [6]);  T1[x]         reads T0[x + 2]
-    T1 = pad(T0, [1, 1]);      T1[x]         reads T0[x - 1] where 0 <= x - 1 < size
-    T1 = reshape(T0, [6]);     T1[x]         reads T0[x // 3, x % 3]
+T1 = permute(T0, [1, 0]);  T1[x, y]      reads T0[y, x]
+T1 = slice(T0, [2], [6]);  T1[x]         reads T0[x + 2]
+T1 = pad(T0, [1, 1]);      T1[x]         reads T0[x - 1] where 0 <= x - 1 < size
+T1 = reshape(T0, [6]);     T1[x]         reads T0[x // 3, x % 3]
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def _pad(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> l
 def _inside(index: Index, view: TensorView, changed: list[bool]) -> Scalar:
     """1 where the index lies in the tensor; only axes that may leave it are tested."""
     checked = [
-        within(x, extent) for x, extent, check in zip(index, view.shape, changed, strict=True) if check
+        within(x, extent)
+        for x, extent, check in zip(index, view.shape, changed, strict=True)
+        if check
     ]
     return conjunction(checked)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a fusion: some of its expressions, with what goes in and comes out. What a scheduler sees."""
+"""A part of a fusion, which is what a scheduler sees: expressions, what goes in and comes out."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ class Part:
     @property
     def global_tensors(self) -> tuple[str, ...]:
         """What the part reads and writes in memory."""
-        return tuple(
-            n for n in (*self.inputs, *self.outputs) if not self.tensors[n].by_value
-        )
+        return tuple(n for n in (*self.inputs, *self.outputs) if not self.tensors[n].by_value)
 
 
 def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which accesses can be one wide access, read off their index expressions.
 
-    offset 8*i + v, v in [0, 8), address aligned to 16 bytes    ->  8 elements at once
-    offset 100*i + v                                            ->  4 at once (100 = 4 * 25)
+offset 8*i + v, v in [0, 8), address aligned to 16 bytes    ->  8 elements at once
+offset 100*i + v                                            ->  4 at once (100 = 4 * 25)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_BYTES = 16
 
 
 def is_vector(
-    position: Scalar, lane: Scalar, width: int, itemsize: int, alignment: int, condition: Scalar
+    position: Scalar, condition: Scalar, lane: Scalar, width: int, *, itemsize: int, alignment: int
 ) -> bool:
     """True if elements position(lane=0..width-1) lie side by side on an aligned address.
 

@@ -36,8 +36,9 @@ class FusionEntry:
         """Runs the fusion, every argument checked."""
         if len(arguments) != len(self.fusion.inputs):
             raise InputError(
-                "execute", expected=f"{len(self.fusion.inputs)} arguments "
-                f"({', '.join(self.fusion.inputs)})", got=f"{len(arguments)}",
+                "execute",
+                expected=f"{len(self.fusion.inputs)} arguments ({', '.join(self.fusion.inputs)})",
+                got=f"{len(arguments)}",
             )
         for name, value in zip(self.fusion.inputs, arguments, strict=True):
             _check_kind(self.fusion.tensors[name], value)
@@ -49,12 +50,14 @@ class FusionEntry:
         found = self._callables.get(key)
         if found is None:
             kinds = [(name, _kind(self.fusion, name)) for name in self.fusion.inputs]
-            made = make_dispatch(kinds, lambda args: self.program_for(args, target).run, checked=True)
+            made = make_dispatch(
+                kinds, lambda args: self.program_for(args, target).run, checked=True
+            )
             found = self._callables.setdefault(key, made)
         return found
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
-        """The program for such arguments; compiled if there is none. InputError if they do not fit."""
+        """The program for such arguments, compiled if need be. InputError if they do not fit."""
         for name, value in zip(self.fusion.inputs, arguments, strict=True):
             _check_argument(self.fusion.tensors[name], value)
         device = _device_of(self, arguments)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trie over op records: definitions that begin alike share a path; a leaf holds the entry.
 
-    define_tensor - define_tensor - add - add_output*          two definitions, five records,
-                                  \\ mul - add_output*          six nodes: the first two are shared
+define_tensor - define_tensor - add - add_output*          two definitions, five records,
+                              \\ mul - add_output*          six nodes: the first two are shared
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel -> C++: what CUDA and the CPU share. A dialect is a subclass that spells loops and the head.
+"""Kernel -> C++: what CUDA and the CPU share. A dialect subclass spells loops and the head.
 
-    Let("T2", f32, Math("add", ("T0_e", "T1_e")))   ->  const float T2 = (T0_e + T1_e);
+Let("T2", f32, Math("add", ("T0_e", "T1_e")))   ->  const float T2 = (T0_e + T1_e);
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import struct
 
 from thunder_fuser.codegen import prelude
-from thunder_fuser.codegen.source import KernelSource, Param
+from thunder_fuser.codegen.source import Dialect, KernelSource, Param
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Literal
 from thunder_fuser.ir.ops import OPS
@@ -41,9 +41,16 @@ from thunder_fuser.lower.kernel import (
 )
 
 C_TYPES = {
-    DataType.Bool: "bool", DataType.UInt8: "u8", DataType.Int8: "i8", DataType.Int16: "i16",
-    DataType.Int32: "i32", DataType.Int: "i64", DataType.Half: "f16", DataType.BFloat16: "bf16",
-    DataType.Float: "float", DataType.Double: "double",
+    DataType.Bool: "bool",
+    DataType.UInt8: "u8",
+    DataType.Int8: "i8",
+    DataType.Int16: "i16",
+    DataType.Int32: "i32",
+    DataType.Int: "i64",
+    DataType.Half: "f16",
+    DataType.BFloat16: "bf16",
+    DataType.Float: "float",
+    DataType.Double: "double",
 }
 REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 TRUE = const(1)
@@ -52,7 +59,7 @@ TRUE = const(1)
 class CPrinter:
     """Prints one kernel. Subclasses give `head`, `tail` and `loop_head`."""
 
-    dialect = ""
+    dialect: Dialect = "cuda"
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -62,11 +69,16 @@ class CPrinter:
         """The whole text, prelude in front, and how to launch it."""
         lines = [*self.head(), *self.block(self.kernel.body, 1), "}", ""]
         body = "\n".join(lines)
-        text = prelude.select(body, self.dialect) + "\n" + body  # type: ignore[arg-type]
+        text = prelude.select(body, self.dialect) + "\n" + body
         params = tuple(_param(p) for p in self.kernel.parameters)
         x, y = self.kernel.threads
         return KernelSource(
-            self.kernel.name, self.dialect, text, params, (self.kernel.grid, 1, 1), (x, y, 1),  # type: ignore[arg-type]
+            self.kernel.name,
+            self.dialect,
+            text,
+            params,
+            (self.kernel.grid, 1, 1),
+            (x, y, 1),
             self.kernel.smem_bytes,
         )
 
@@ -101,7 +113,8 @@ class CPrinter:
         """One statement without a body."""
         if isinstance(s, Let):
             comment = f"  // {s.comment}" if s.comment else ""
-            return f"const {self.type_of(s.dtype, s.width)} {s.name} = {self.value(s.value, s.dtype)};{comment}"
+            left = f"const {self.type_of(s.dtype, s.width)} {s.name}"
+            return f"{left} = {self.value(s.value, s.dtype)};{comment}"
         if isinstance(s, Variable):
             return f"{C_TYPES[s.dtype]} {s.name} = {self.literal(s.init, s.dtype)};"
         if isinstance(s, Array):
@@ -117,7 +130,7 @@ class CPrinter:
             return self.store(s)
         if isinstance(s, SharedStore):
             put = f"template putv<{s.width}>" if s.width > 1 else "put"
-            value = s.value if isinstance(s.value, str) else self.target(s.value)  # type: ignore[arg-type]
+            value = self.operand(s.value, s.dtype)
             return f"{s.array}.{put}({self.index(s.position)}, {value});"
         if isinstance(s, BlockReduce):
             target, (x, y) = self.target(s.target), s.threads
@@ -171,7 +184,8 @@ class CPrinter:
         text = f"{call}({load.buffer}, {self.index(load.position)})"
         if load.condition is TRUE:
             return text
-        return f"({self.condition(load.condition)}) ? {text} : {self.type_of(load.dtype, load.width)}{{}}"
+        zero = f"{self.type_of(load.dtype, load.width)}{{}}"
+        return f"({self.condition(load.condition)}) ? {text} : {zero}"
 
     def math(self, value: Math) -> str:
         row, first = OPS[value.op], value.types[0]
@@ -251,7 +265,7 @@ class CPrinter:
 
 
 def _param(parameter: Parameter) -> Param:
-    return Param(parameter.name, C_TYPES[parameter.dtype], parameter.kind)  # type: ignore[arg-type]
+    return Param(parameter.name, C_TYPES[parameter.dtype], parameter.kind)
 
 
 def _declaration(parameter: Parameter) -> str:
@@ -291,6 +305,6 @@ def _float_text(value: float, dtype: DataType) -> str:
 
 def _as_float32(value: float) -> float:
     try:
-        return struct.unpack("f", struct.pack("f", value))[0]
+        return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)

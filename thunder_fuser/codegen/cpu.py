@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel -> C++ for the CPU: blocks are OpenMP iterations, lanes a simd loop, a block one thread."""
+"""Kernel -> C++ for the CPU: blocks are OpenMP iterations, a block one thread, lanes simd."""
 
 from __future__ import annotations
 
 from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
-from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower.kernel import For, Kernel
@@ -21,7 +21,7 @@ def emit_cpu(kernel: Kernel) -> KernelSource:
 class CpuPrinter(CPrinter):
     """The CPU dialect. Indices are 64 bits wide: there is nothing to save."""
 
-    dialect = "cpu"
+    dialect: Dialect = "cpu"
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)

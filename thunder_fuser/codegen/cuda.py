@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from thunder_fuser.codegen.cfamily import CPrinter
-from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.lower.kernel import For, Kernel
 
 # Loops up to this length are unrolled whole, so that arrays they index stay in registers.
@@ -19,7 +19,7 @@ def emit_cuda(kernel: Kernel) -> KernelSource:
 class CudaPrinter(CPrinter):
     """The CUDA dialect."""
 
-    dialect = "cuda"
+    dialect: Dialect = "cuda"
 
     def head(self) -> list[str]:
         threads = self.kernel.threads[0] * self.kernel.threads[1]

@@ -58,7 +58,8 @@ def _key_part(name: str, kind: str, checked: bool) -> str:
 def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ...]:
     """The InputKey of each argument."""
     return tuple(
-        _tensor_key(value) if isinstance(value, torch.Tensor)
+        _tensor_key(value)
+        if isinstance(value, torch.Tensor)
         else InputKey(value=int(value) if name in fusion.shape_scalars else None)
         for name, value in zip(fusion.inputs, arguments, strict=True)
     )

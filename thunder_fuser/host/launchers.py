@@ -34,7 +34,10 @@ class Launcher:
 
 
 def launcher_for(
-    segment: Segment, source: KernelSource | None, fusion: Fusion, target: Target,
+    segment: Segment,
+    source: KernelSource | None,
+    fusion: Fusion,
+    target: Target,
     device: torch.device,
 ) -> Launcher:
     """Compiles the segment's kernel for the target, or prepares its torch call."""
@@ -119,8 +122,12 @@ def _input_record(part: Part, name: str) -> OpRecord:
         return OpRecord("define_scalar", (), (name,), (("dtype", view.dtype),))
     order = tuple(range(len(view.shape) - 1, -1, -1))
     attrs: tuple[tuple[str, AttrValue], ...] = (
-        ("shape", view.sizes), ("contiguity", (None,) * len(order)), ("dtype", view.dtype),
-        ("is_cpu", view.is_cpu), ("stride_order", order), ("strides", part.strides[name]),
+        ("shape", view.sizes),
+        ("contiguity", (None,) * len(order)),
+        ("dtype", view.dtype),
+        ("is_cpu", view.is_cpu),
+        ("stride_order", order),
+        ("strides", part.strides[name]),
     )
     return OpRecord("define_tensor", (), (name,), attrs)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SegmentedFusion + kernels -> HostProgram: straight-line Python that allocates and launches.
 
-    def run(T0, T1):
-        T4 = empty_strided((64, 1024), (1024, 1), dtype=float32, device=device)
-        kernel_0(T1.data_ptr(), T0.data_ptr(), T4.data_ptr(), threads())
-        return [T4]
+def run(T0, T1):
+    T4 = empty_strided((64, 1024), (1024, 1), dtype=float32, device=device)
+    kernel_0(T1.data_ptr(), T0.data_ptr(), T4.data_ptr(), threads())
+    return [T4]
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def plan(
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         call, needed = launcher.line(number, segment.part)
         if launcher.allocates:
-            lines += [_allocation(fusion.tensors[n], segmented.strides[n]) for n in segment.part.outputs]
+            lines += [
+                _allocation(fusion.tensors[n], segmented.strides[n]) for n in segment.part.outputs
+            ]
         lines.append(call)
         names.update(needed)
     lines += [f"    {o.alias}.copy_({o.name})" for o in fusion.outputs if o.alias]

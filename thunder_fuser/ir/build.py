@@ -150,7 +150,8 @@ class _Definer:
         order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
         axes = tuple(self._input_axis(size) for size in shape)
         domain = TensorDomain.of(axes).with_allocation(
-            layout.allocation_of(order), record.attr("contiguity")  # type: ignore[arg-type]
+            layout.allocation_of(order),
+            record.attr("contiguity"),  # type: ignore[arg-type]
         )
         dtype: DataType = record.attr("dtype")  # type: ignore[assignment]
         return TensorView("", dtype, domain, is_cpu=bool(record.attr("is_cpu")))
@@ -172,7 +173,9 @@ class _Definer:
         alias = record.attr("alias")
         if alias is not None and order is not None:
             raise AliasError(
-                f"output {view.name}", expected="an alias or a stride order", got="both",
+                f"output {view.name}",
+                expected="an alias or a stride order",
+                got="both",
                 do="leave stride_order out: the input's memory has an order of its own",
             )
         if alias is not None:
@@ -183,14 +186,17 @@ class _Definer:
         taken = [r.attr("alias") for r in self.records if r.op == "add_output"]
         if target.name in taken:
             raise AliasError(
-                f"output {view.name}", expected="one output an aliased input",
+                f"output {view.name}",
+                expected="one output an aliased input",
                 got=f"a second one into {target.name}",
             )
         if target.name not in [r.outputs[0] for r in self.records if r.op == "define_tensor"]:
             raise AliasError(f"output {view.name}", expected="an input to alias", got=target.name)
         if view.dtype is not target.dtype or not _may_be_equal(view.shape, target.shape):
             raise AliasError(
-                f"output {view.name}", expected=f"the dtype and sizes of {target}", got=str(view),
+                f"output {view.name}",
+                expected=f"the dtype and sizes of {target}",
+                got=str(view),
                 do="cast or reshape the result before add_output",
             )
 
@@ -419,8 +425,10 @@ def _matmul_axes(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
         return a[:-1]
     lead = [*([None] * (len(b) - len(a))), *a[:-2]] if len(a) > 1 else [None] * (len(b) - 2)
     other = [*([None] * (len(a) - len(b))), *b[:-2]]
-    batch = [x if x is not None and (y is None or x is not const(1)) else y
-             for x, y in zip(lead, other, strict=True)]
+    batch = [
+        x if x is not None and (y is None or x is not const(1)) else y
+        for x, y in zip(lead, other, strict=True)
+    ]
     return [*(s for s in batch if s is not None), *(a[-2:-1] if len(a) > 1 else ()), b[-1]]
 
 

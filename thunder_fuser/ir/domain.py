@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Union
 
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.scalar import Scalar, ceil_div, const
@@ -100,7 +99,7 @@ class Parallelize:
     parallel: ParallelType
 
 
-Transform = Union[Split, Merge, Reorder, Parallelize]
+Transform = Split | Merge | Reorder | Parallelize
 Domain = tuple[IterDomain, ...]
 
 
@@ -151,7 +150,9 @@ def _split(domain: Domain, split: Split) -> Domain:
     at = position(domain, split.axis)
     axis = domain[at]
     if split.factor < 1:
-        raise ScheduleError(f"split of {axis.name}", expected="a factor >= 1", got=str(split.factor))
+        raise ScheduleError(
+            f"split of {axis.name}", expected="a factor >= 1", got=str(split.factor)
+        )
     outer = IterDomain(axis.name + ".o", ceil_div(axis.extent, split.factor), axis.kind)
     inner = IterDomain(axis.name + ".i", const(split.factor), axis.kind)
     return _with(domain, at, at, (outer, inner))
@@ -161,7 +162,8 @@ def _merge(domain: Domain, merge: Merge) -> Domain:
     at, next_at = position(domain, merge.outer), position(domain, merge.inner)
     if next_at != at + 1:
         raise ScheduleError(
-            f"merge of {merge.outer} and {merge.inner}", expected="neighbours",
+            f"merge of {merge.outer} and {merge.inner}",
+            expected="neighbours",
             got=", ".join(map(str, domain)),
         )
     outer, inner = domain[at], domain[next_at]
@@ -171,9 +173,9 @@ def _merge(domain: Domain, merge: Merge) -> Domain:
     return _with(domain, at, next_at, (joined,))
 
 
-def index_of(transforms: tuple[Transform, ...], axes: Domain, loops: dict[str, Scalar]) -> dict[
-    str, Scalar
-]:
+def index_of(
+    transforms: tuple[Transform, ...], axes: Domain, loops: dict[str, Scalar]
+) -> dict[str, Scalar]:
     """The index of every axis, from the loop variables, by inverting the transforms.
 
     [Split("i0", 8)], loops i0.o = a, i0.i = b  ->  i0 = 8*a + b

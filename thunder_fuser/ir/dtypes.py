@@ -27,19 +27,23 @@ class DataType(Enum):
 
     @property
     def short(self) -> str:
-        return self.value[0]
+        return str(self.value[0])
 
     @property
     def bytes(self) -> int:
-        return self.value[1]
+        return int(self.value[1])
+
+    @property
+    def _kind(self) -> str:
+        return str(self.value[2])
 
     @property
     def is_float(self) -> bool:
-        return self.value[2] == "float"
+        return self._kind == "float"
 
     @property
     def is_int(self) -> bool:
-        return self.value[2] == "int"
+        return self._kind == "int"
 
     @property
     def is_half(self) -> bool:

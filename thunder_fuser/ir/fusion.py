@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Union
 
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.ops import OPS, Op
 from thunder_fuser.ir.scalar import Scalar
 
-Number = Union[bool, int, float]
-Arg = Union[str, Number]  # the name of a value, or a literal
-AttrValue = Union[None, bool, int, float, str, DataType, tuple["AttrValue", ...]]
+Number = bool | int | float
+AttrValue = bool | int | float | str | DataType | tuple["AttrValue", ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number inside a definition; hashes by type and bits, so 1, 1.0 and True differ, NaN equals."""
+    """A number in a definition; equal by type and bits, so 1, 1.0 and True differ, NaN equals."""
 
     kind: str
     text: str
@@ -42,7 +40,7 @@ class Literal:
         return self.text == "True" if self.kind == "bool" else int(self.text)
 
 
-Operand = Union[str, Literal]
+Operand = str | Literal
 
 # Attributes in which a string is the name of a value, not a word.
 NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
@@ -160,7 +158,8 @@ def rename(record: OpRecord, names: Mapping[str, str]) -> OpRecord:
     """The record with the values it reads renamed; unknown names stay."""
     inputs = tuple(names.get(o, o) if isinstance(o, str) else o for o in record.inputs)
     attrs = tuple(
-        (key, _renamed(value, names) if key in NAMED_ATTRS else value) for key, value in record.attrs
+        (key, _renamed(value, names) if key in NAMED_ATTRS else value)
+        for key, value in record.attrs
     )
     return replace(record, inputs=inputs, attrs=attrs)
 

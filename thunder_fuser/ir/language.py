@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvFuser's definition language: Python calls -> OpRecords. Nothing is inferred here.
 
-    fd = Recorder()
-    T0 = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
-    fd.add_output(fd.ops.mul(T0, 2.0))
-    fd.definition    # the tuple of OpRecords
+fd = Recorder()
+T0 = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
+fd.add_output(fd.ops.mul(T0, 2.0))
+fd.definition    # the tuple of OpRecords
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, TypeVar
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir import layout
@@ -48,7 +48,10 @@ class Constant:
     value: Number
 
 
-Operandish = Union[Value, Constant, Number]
+Operandish = Value | Constant | Number
+
+
+V = TypeVar("V", Tensor, Scalar)
 
 
 class Recorder:
@@ -66,7 +69,7 @@ class Recorder:
 
     @property
     def definition(self) -> Definition:
-        """The calls so far. A subclass of FusionDefinition may have a method of this name instead."""
+        """The calls so far. A subclass of FusionDefinition may have a method of this name."""
         return self.records
 
     def record(self, record: OpRecord) -> None:
@@ -96,7 +99,9 @@ class Recorder:
             contiguity, stride_order = layout.compute_tensor_descriptor(sizes, strides)
             shape = [size if static_sizes or size == 1 else -1 for size in sizes]
         if shape is None:
-            raise DefinitionError("define_tensor", expected="shape, or sizes and strides", got="none")
+            raise DefinitionError(
+                "define_tensor", expected="shape, or sizes and strides", got="none"
+            )
         rank = len(shape)
         if is_cpu and rank:
             raise DefinitionError(
@@ -147,24 +152,27 @@ class Recorder:
             raise DefinitionError("add_output", expected="a computed value", got=str(output))
         attrs: list[tuple[str, AttrValue]] = []
         if stride_order is not None:
-            attrs.append(("stride_order", layout.check_stride_order(stride_order, len(stride_order))))
+            attrs.append(
+                ("stride_order", layout.check_stride_order(stride_order, len(stride_order)))
+            )
         if alias_input is not None:
             attrs.append(("alias", str(self.operand(alias_input, "add_output"))))
         self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Value:
         """Appends one op and returns its result."""
-        kind = Scalar if OPS[op].kind is OpKind.SCALAR else Tensor
         items = tuple((key, value) for key, value in attrs.items() if value is not None)
-        return self._define(op, kind, items, inputs)
+        if OPS[op].kind is OpKind.SCALAR:
+            return self._define(op, Scalar, items, inputs)
+        return self._define(op, Tensor, items, inputs)
 
     def _define(
         self,
         op: str,
-        kind: type[Any],
+        kind: type[V],
         attrs: tuple[tuple[str, AttrValue], ...],
         inputs: tuple[Operand, ...] = (),
-    ) -> Any:
+    ) -> V:
         letter = "S" if kind is Scalar else "T"
         name = f"{letter}{len(self._values)}"
         self._values.add(name)
@@ -219,7 +227,7 @@ class Ops:
             return value.value
         if isinstance(value, Value):
             return str(self._fd.operand(value, row.name))
-        return value
+        return value  # type: ignore[no-any-return]  # checked by the op's own rule
 
     # ---- composites: recorded as the rows they are made of
 
@@ -228,7 +236,10 @@ class Ops:
         return [self.size(arg, dim) for dim in range(rank_of(self._fd.records, arg.name))]
 
     def var_mean(
-        self, arg: Tensor, dims: Sequence[int] | None = None, correction: int = 1,
+        self,
+        arg: Tensor,
+        dims: Sequence[int] | None = None,
+        correction: int = 1,
         keepdim: bool = False,
     ) -> tuple[Value, Value]:
         """(variance, mean) in two passes: sum((x - mean)**2) / max(n - correction, 0)."""
@@ -244,7 +255,10 @@ class Ops:
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
 
     def var(
-        self, arg: Tensor, dims: Sequence[int] | None = None, correction: int = 1,
+        self,
+        arg: Tensor,
+        dims: Sequence[int] | None = None,
+        correction: int = 1,
         keepdim: bool = False,
     ) -> Value:
         """The variance; see var_mean."""
@@ -258,14 +272,16 @@ class Ops:
 
     def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
         """x + value * a * b"""
-        return self.add(x, self.mul(self.mul(value, a), b))
+        result: Value = self.add(x, self.mul(self.mul(value, a), b))
+        return result
 
     def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The upper triangle of the last two axes; zero elsewhere."""
         rows, columns = self.size(arg, -2), self.size(arg, -1)
         row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
         column = self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
-        return self.where(self.le(self.add(row, diagonal), column), arg, 0)
+        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, 0)
+        return result
 
     def _count(self, arg: Tensor, axes: list[int]) -> Value:
         count: Any = 1.0

@@ -108,9 +108,7 @@ def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, *
 def _math(name: str, cost: int = 8, c: str = "", torch: str = "") -> Op:
     """A unary float function spelled alike in C and torch, unless said otherwise."""
     spelled = c or f"{name}{{f}}({{0}})"
-    return _pointwise(
-        name, "x", DtypeRule.FLOAT, torch or f"torch.{name}(a)", spelled, cost=cost
-    )
+    return _pointwise(name, "x", DtypeRule.FLOAT, torch or f"torch.{name}(a)", spelled, cost=cost)
 
 
 def _compare(name: str, sign: str) -> Op:
@@ -187,16 +185,20 @@ _ROWS = (
     _pointwise("isreal", "x", DtypeRule.PREDICATE, "torch.isreal(a)", "true"),
     _pointwise("logical_not", "x", DtypeRule.LOGICAL, "torch.logical_not(a)", "(!{0})"),
     # ~ of a bool would be that of an int, and so true.
-    _pointwise(
-        "bitwise_not", "x", _I, "torch.bitwise_not(a)", "({0} ^ static_cast<{to}>(-1))"
-    ),
+    _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "({0} ^ static_cast<{to}>(-1))"),
     # ---- binary
     _pointwise("add", "lhs, rhs", _S, "torch.add(a, b)", "({0} + {1})"),
     _pointwise("sub", "lhs, rhs", _S, "torch.sub(a, b)", "({0} - {1})", bools=False),
     _pointwise("mul", "lhs, rhs", _S, "torch.mul(a, b)", "({0} * {1})"),
     _pointwise(
-        "div", "lhs, rhs", _S, "(torch.div(a, b) if a.is_floating_point() else trunc_div(a, b))",
-        "({0} / {1})", c_int="int_div({0}, {1})", cost=2, bools=False,
+        "div",
+        "lhs, rhs",
+        _S,
+        "(torch.div(a, b) if a.is_floating_point() else trunc_div(a, b))",
+        "({0} / {1})",
+        c_int="int_div({0}, {1})",
+        cost=2,
+        bools=False,
     ),
     _pointwise("truediv", "lhs, rhs", _F, "torch.true_divide(a, b)", "({0} / {1})", cost=2),
     _pointwise(
@@ -204,12 +206,23 @@ _ROWS = (
     ),
     _pointwise("mod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16, bools=False),
     _pointwise(
-        "remainder", "lhs, rhs", _S, "torch.remainder(a, b)", "remainder_py({0}, {1})", cost=16,
+        "remainder",
+        "lhs, rhs",
+        _S,
+        "torch.remainder(a, b)",
+        "remainder_py({0}, {1})",
+        cost=16,
         bools=False,
     ),
     _pointwise(
-        "pow", "lhs, rhs", _S, "torch.pow(a, b)", "pow{f}({0}, {1})", c_int="ipow({0}, {1})",
-        cost=16, bools=False,
+        "pow",
+        "lhs, rhs",
+        _S,
+        "torch.pow(a, b)",
+        "pow{f}({0}, {1})",
+        c_int="ipow({0}, {1})",
+        cost=16,
+        bools=False,
     ),
     _pointwise("atan2", "lhs, rhs", _F, "torch.atan2(a, b)", "atan2{f}({0}, {1})", cost=16),
     _pointwise(
@@ -234,16 +247,28 @@ _ROWS = (
     _pointwise("bitwise_or", "lhs, rhs", _I, "torch.bitwise_or(a, b)", "({0} | {1})"),
     _pointwise("bitwise_xor", "lhs, rhs", _I, "torch.bitwise_xor(a, b)", "({0} ^ {1})"),
     _pointwise(
-        "bitwise_left_shift", "lhs, rhs", _I, "torch.bitwise_left_shift(a, b)",
-        "shift_left({0}, {1})", bools=False,
+        "bitwise_left_shift",
+        "lhs, rhs",
+        _I,
+        "torch.bitwise_left_shift(a, b)",
+        "shift_left({0}, {1})",
+        bools=False,
     ),
     _pointwise(
-        "bitwise_right_shift", "lhs, rhs", _I, "torch.bitwise_right_shift(a, b)",
-        "shift_right_arith({0}, {1})", bools=False,
+        "bitwise_right_shift",
+        "lhs, rhs",
+        _I,
+        "torch.bitwise_right_shift(a, b)",
+        "shift_right_arith({0}, {1})",
+        bools=False,
     ),
     _pointwise(
-        "logical_right_shift", "lhs, rhs", _I, "logical_right_shift(a, b)",
-        "shift_right_logical({0}, {1})", bools=False,
+        "logical_right_shift",
+        "lhs, rhs",
+        _I,
+        "logical_right_shift(a, b)",
+        "shift_right_logical({0}, {1})",
+        bools=False,
     ),
     # ---- ternary
     _pointwise(
@@ -251,16 +276,30 @@ _ROWS = (
     ),
     _pointwise("lerp", "start, end, weight", _F, "torch.lerp(a, b, c)", "lerp_({0}, {1}, {2})"),
     _pointwise(
-        "clamp", "x, min, max", _S, "torch.clamp(a, b, c)", "clamp_({0}, {1}, {2})", bools=False,
+        "clamp",
+        "x, min, max",
+        _S,
+        "torch.clamp(a, b, c)",
+        "clamp_({0}, {1}, {2})",
+        bools=False,
     ),
     _pointwise(
-        "threshold", "x, threshold, value", _S, "torch.where(a <= b, c, a)",
+        "threshold",
+        "x, threshold, value",
+        _S,
+        "torch.where(a <= b, c, a)",
         "threshold_({0}, {1}, {2})",
     ),
     # ---- cast
     Op(
-        "cast", OpKind.POINTWISE, "arg, dtype", 1, DtypeRule.ATTRIBUTE, "a.to(dtype)",
-        c="convert<{to}>({0})", c_int="convert<{to}>({0})",
+        "cast",
+        OpKind.POINTWISE,
+        "arg, dtype",
+        1,
+        DtypeRule.ATTRIBUTE,
+        "a.to(dtype)",
+        c="convert<{to}>({0})",
+        c_int="convert<{to}>({0})",
     ),
     # ---- movement
     _movement("set", "arg", "a.clone()"),
@@ -268,7 +307,8 @@ _ROWS = (
     _movement("stride_order", "arg, stride_order", "a"),
     _movement("broadcast", "arg, is_broadcast_dim", "broadcast(a, is_broadcast_dim)"),
     _movement(
-        "broadcast_in_dim", "arg, shape, broadcast_dims",
+        "broadcast_in_dim",
+        "arg, shape, broadcast_dims",
         "broadcast_in_dim(a, shape, broadcast_dims)",
     ),
     _movement("expand", "arg, shape", "a.expand(shape)"),
@@ -276,7 +316,8 @@ _ROWS = (
     _movement("permute", "arg, dims", "a.permute(dims)"),
     _movement("reshape", "arg, new_shape", "a.reshape(new_shape)"),
     _movement(
-        "slice", "arg, start_indices, end_indices, strides=None",
+        "slice",
+        "arg, start_indices, end_indices, strides=None",
         "a[slices(a, start_indices, end_indices, strides)]",
     ),
     _movement(
@@ -284,13 +325,34 @@ _ROWS = (
     ),
     _movement("cat", "tensors, dim=0", "torch.cat(operands, dim)", arity=-1),
     # ---- factories
-    Op("full", OpKind.FACTORY, "shape, fill_value, dtype", 1, DtypeRule.ATTRIBUTE,
-       "a.to(dtype).expand(shape)", cost=0),
-    Op("iota", OpKind.FACTORY, "length, start=0, step=1, dtype=None", 2, DtypeRule.ATTRIBUTE,
-       "iota(length, a, b, dtype)", cost=1),
+    Op(
+        "full",
+        OpKind.FACTORY,
+        "shape, fill_value, dtype",
+        1,
+        DtypeRule.ATTRIBUTE,
+        "a.to(dtype).expand(shape)",
+        cost=0,
+    ),
+    Op(
+        "iota",
+        OpKind.FACTORY,
+        "length, start=0, step=1, dtype=None",
+        2,
+        DtypeRule.ATTRIBUTE,
+        "iota(length, a, b, dtype)",
+        cost=1,
+    ),
     # ---- sizes
-    Op("size", OpKind.SCALAR, "arg, dim", 1, DtypeRule.ATTRIBUTE,
-       "torch.tensor(a.shape[dim], device=a.device)", cost=0),
+    Op(
+        "size",
+        OpKind.SCALAR,
+        "arg, dim",
+        1,
+        DtypeRule.ATTRIBUTE,
+        "torch.tensor(a.shape[dim], device=a.device)",
+        cost=0,
+    ),
     # ---- reductions
     _reduction("sum", DtypeRule.ACCUMULATE, "torch.sum(a, dims, keepdim, dtype=a.dtype)"),
     _reduction("prod", DtypeRule.ACCUMULATE, "prod(a, dims, keepdim)"),
@@ -298,8 +360,14 @@ _ROWS = (
     _reduction("min", DtypeRule.SAME, "torch.amin(a, dims, keepdim)"),
     # ---- one torch call
     Op("matmul", OpKind.EXTERNAL, "a, b", 2, DtypeRule.KEEP, "torch.matmul(a, b)"),
-    Op("linear", OpKind.EXTERNAL, "arg, weight, bias=None", 3, DtypeRule.KEEP,
-       "torch.nn.functional.linear(a, b, c)"),
+    Op(
+        "linear",
+        OpKind.EXTERNAL,
+        "arg, weight, bias=None",
+        3,
+        DtypeRule.KEEP,
+        "torch.nn.functional.linear(a, b, c)",
+    ),
 )
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}

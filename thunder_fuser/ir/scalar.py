@@ -34,7 +34,7 @@ class Scalar:
     """One interned integer expression.
 
     op is one of: const (args: value), sym (args: name), sum (args: terms, constant),
-    mul, div, mod, min, max (args: two Scalars), and (args: predicates), lt (args: x, meaning x < 0).
+    mul, div, mod, min, max (args: two Scalars), and (args: predicates), lt (args: x, for x < 0).
     """
 
     __slots__ = ("__dict__", "__weakref__", "args", "hi", "lo", "op")
@@ -135,9 +135,7 @@ class Scalar:
 _LONGEST_SORTED_TEXT = 200
 
 
-def _substitute(
-    x: Scalar, values: Mapping[str, ScalarLike], known: dict[Scalar, Scalar]
-) -> Scalar:
+def _substitute(x: Scalar, values: Mapping[str, ScalarLike], known: dict[Scalar, Scalar]) -> Scalar:
     """`known` holds what was done already, so that shared parts are done once."""
     if x in known:
         return known[x]

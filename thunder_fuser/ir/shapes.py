@@ -109,9 +109,12 @@ def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fre
     if len(dims) != len(domain) or sorted(set(dims)) != list(dims):
         raise DefinitionError(
             "broadcast_in_dim: broadcast_dims",
-            expected=f"{len(domain)} rising axes of the result", got=str(dims),
+            expected=f"{len(domain)} rising axes of the result",
+            got=str(dims),
         )
-    source = {normalise_axis(dim, rank, record.op): axis for dim, axis in zip(dims, domain, strict=True)}
+    source = {
+        normalise_axis(dim, rank, record.op): axis for dim, axis in zip(dims, domain, strict=True)
+    }
     return tuple(_stretched(source.get(at), size, record, fresh) for at, size in enumerate(shape))
 
 
@@ -123,9 +126,7 @@ def _expand(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Dom
     return tuple(_stretched(a, s, record, fresh) for a, s in zip(domain, wanted, strict=True))
 
 
-def _stretched(
-    axis: IterDomain | None, size: Scalar, record: OpRecord, fresh: Fresh
-) -> IterDomain:
+def _stretched(axis: IterDomain | None, size: Scalar, record: OpRecord, fresh: Fresh) -> IterDomain:
     """The axis itself if it has the size; a fresh one over a broadcast or a missing axis."""
     if axis is None or (axis.is_broadcast and size is not const(1)):
         return fresh(size)
@@ -242,10 +243,14 @@ def pad_widths(record: OpRecord, rank: int) -> tuple[tuple[int, int], ...]:
     flat = _values(record, "pad_widths")
     if len(flat) % 2 or len(flat) > 2 * rank or not all(isinstance(w, int) for w in flat):
         raise DefinitionError(
-            "pad: pad_widths", expected=f"an even number, at most {2 * rank}, of integers", got=str(flat)
+            "pad: pad_widths",
+            expected=f"an even number, at most {2 * rank}, of integers",
+            got=str(flat),
         )
     pairs = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
-    return tuple(pairs[rank - 1 - at] if rank - 1 - at < len(pairs) else (0, 0) for at in range(rank))
+    return tuple(
+        pairs[rank - 1 - at] if rank - 1 - at < len(pairs) else (0, 0) for at in range(rank)
+    )
 
 
 def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
@@ -254,7 +259,9 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
         raise DefinitionError("cat", expected="at least one tensor", got="none")
     rank = len(operands[0])
     if any(len(domain) != rank for domain in operands):
-        raise DefinitionError("cat", expected="operands of one rank", got=str([len(d) for d in operands]))
+        raise DefinitionError(
+            "cat", expected="operands of one rank", got=str([len(d) for d in operands])
+        )
     dim = normalise_axis(record.attr("dim"), rank, "cat")
     if len(operands) == 1:
         return operands[0]
@@ -263,7 +270,8 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
     for axis in columns[dim][1:]:
         total = total + axis.extent
     return tuple(
-        fresh(total) if at == dim else _joined(column, at, "cat") for at, column in enumerate(columns)
+        fresh(total) if at == dim else _joined(column, at, "cat")
+        for at, column in enumerate(columns)
     )
 
 

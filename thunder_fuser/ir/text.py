@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A definition as Python that runs, and back: rebuild(to_text(fusion)) == fusion.
 
-    def fusion(fd):
-        T0 = fd.define_tensor(shape=[-1], contiguity=[True], dtype=DataType.Float)  # f32[i0{i0}]
-        T1 = fd.ops.exp(T0)                                                         # f32[i0{i0}]
-        fd.add_output(T1)
+def fusion(fd):
+    T0 = fd.define_tensor(shape=[-1], contiguity=[True], dtype=DataType.Float)  # f32[i0{i0}]
+    T1 = fd.ops.exp(T0)                                                         # f32[i0{i0}]
+    fd.add_output(T1)
 """
 
 from __future__ import annotations
@@ -140,5 +140,3 @@ def _method(node: ast.expr, recorder: Recorder) -> Any:
     if owner == "fd" and name in ("define_tensor", "define_scalar", "add_output"):
         return getattr(recorder, name)
     raise DefinitionError(f"text: {path}", expected="fd.ops.<op>, fd.define_* or fd.add_output")
-
-

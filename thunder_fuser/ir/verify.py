@@ -85,5 +85,3 @@ def verify(fusion: Fusion, after: str = "define") -> Fusion:
     if breaches:
         raise VerifyError(f"fusion after {after}", got="; ".join(breaches))
     return fusion
-
-

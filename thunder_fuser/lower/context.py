@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lowering knows before it writes a statement: the loops, their variables, and what is asked for."""
+"""What lowering knows before it writes a statement: loops, their variables, what is asked for."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Context:
         return number
 
     def is_full(self, point: Point) -> bool:
-        """True if the point walks the reduced axes; in a pointwise kernel all points count as full."""
+        """True if the point walks the reduced axes; in a pointwise kernel every point is full."""
         if not self.part.reductions:
             return True
         return is_full(point.index, self.reduced_symbols)

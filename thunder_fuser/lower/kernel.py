@@ -8,7 +8,7 @@ Positions and conditions are Scalars over loop variables; values are names of C 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
@@ -25,7 +25,7 @@ class Lane:
     lane: Scalar | None = None
 
 
-Operand = Union[str, Lane, Literal]
+Operand = str | Lane | Literal
 
 
 # ---- values
@@ -87,7 +87,7 @@ class Coordinate:
     parallel: ParallelType
 
 
-Value = Union[Math, Load, SharedLoad, IndexValue, Choose, Coordinate, Scalar, Operand]
+Value = Math | Load | SharedLoad | IndexValue | Choose | Coordinate | Scalar | Operand
 
 
 # ---- statements
@@ -158,12 +158,13 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class SharedStore:
-    """Puts a Vec, or one element, into a shared array."""
+    """Puts a Vec (by name), or one element, into a shared array."""
 
     array: str
     position: Scalar
     value: Operand
     width: int
+    dtype: DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +201,10 @@ class If:
     body: tuple[Statement, ...]
 
 
-Statement = Union[
-    Let, Array, Variable, Set, Accumulate, Store, SharedStore, BlockReduce, For, If
-]
+Statement = Let | Array | Variable | Set | Accumulate | Store | SharedStore | BlockReduce | For | If
+
+
+Kind = TypingLiteral["input", "output", "scalar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class Parameter:
 
     name: str
     dtype: DataType
-    kind: str  # "input", "output" or "scalar"
+    kind: Kind
 
 
 @dataclass(frozen=True)

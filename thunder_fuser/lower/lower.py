@@ -73,8 +73,14 @@ class _Lowerer:
         blocks = [a.extent.value for a in self.ctx.root_loops if a.parallel.is_block]
         work = prod(axis.extent.value for axis in self.ctx.scheduled.axes)
         return Kernel(
-            name, self._parameters(), tuple(body), prod(blocks), self.ctx.threads,
-            self.values.smem_bytes, max([*sizes, *reach, work, 0]) > INT32_MAX, work,
+            name,
+            self._parameters(),
+            tuple(body),
+            prod(blocks),
+            self.ctx.threads,
+            self.values.smem_bytes,
+            max([*sizes, *reach, work, 0]) > INT32_MAX,
+            work,
             str(self.ctx.scheduled.params),
         )
 
@@ -104,8 +110,12 @@ class _Lowerer:
         if not self.is_cpu or not blocks:
             return [*outer.statements, *self.root.statements]
         (block,) = blocks
-        loop = For(str(self.loops.loops[block.name]), block.extent, ParallelType.BIDX,
-                   tuple(self.root.statements))
+        loop = For(
+            str(self.loops.loops[block.name]),
+            block.extent,
+            ParallelType.BIDX,
+            tuple(self.root.statements),
+        )
         return [*outer.statements, loop]
 
     def _define(self, scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
@@ -181,15 +191,24 @@ class _Lowerer:
         """One pass: accumulates the reductions and stores the full results of this level."""
         reductions = [n for n, p in self.facts.operands.items() if self.facts.level[p] == number]
         results = [
-            n for n, p in self.facts.results.items()
+            n
+            for n, p in self.facts.results.items()
             if self.ctx.is_full(p) and self.facts.level[p] == number
         ]
         self.values.nest = number
         for name in reductions:
             self._declare_accumulator(scope, name)
-        accumulators = () if self.ctx.lane_is_kept else tuple(
-            (str(self.ctx.accumulator(n)), self.part.producer[n].op, self.ctx.accumulator_type(n))
-            for n in reductions
+        accumulators = (
+            ()
+            if self.ctx.lane_is_kept
+            else tuple(
+                (
+                    str(self.ctx.accumulator(n)),
+                    self.part.producer[n].op,
+                    self.ctx.accumulator_type(n),
+                )
+                for n in reductions
+            )
         )
         saved = list(self.open_guards)
         inner = scope
@@ -256,14 +275,19 @@ class _Lowerer:
         inner, extent = self._lane_scope(scope)
         after = self._work(scope, inner, reductions, results)
         scope.put(
-            For(str(self.ctx.lane_symbol), extent, ParallelType.VECTORIZE, tuple(inner.statements),
-                accumulators if self.is_cpu else ())
+            For(
+                str(self.ctx.lane_symbol),
+                extent,
+                ParallelType.VECTORIZE,
+                tuple(inner.statements),
+                accumulators if self.is_cpu else (),
+            )
         )
         for statement in after:
             scope.put(statement)
 
     def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
-        """The block of the lane loop and the loop's extent, clipped where the last one is partial."""
+        """The block of the lane loop and its extent, clipped where the last one is partial."""
         assert self.ctx.lane is not None
         inner, extent = scope.child(str(self.ctx.lane_symbol)), self.ctx.lane.extent
         saved = list(self.open_guards)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results -> stores: one wide store after the lanes where the positions allow it, else one a lane."""
+"""Results -> stores: one wide store after the lanes where positions allow it, else one a lane."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ class Stores:
     def __init__(self, ctx: Context, values: Values) -> None:
         self.ctx, self.values = ctx, values
 
-    def store(
-        self, name: str, condition: Scalar, outer: Scope, inner: Scope
-    ) -> list[Statement]:
+    def store(self, name: str, condition: Scalar, outer: Scope, inner: Scope) -> list[Statement]:
         """Stores a result in `inner`; returns what must follow the lane loop, in `outer`."""
         ctx = self.ctx
         point, view = ctx.facts.results[name], ctx.part.tensors[name]
@@ -28,8 +26,12 @@ class Stores:
         position = offset(point.index, ctx.part.strides[name])
         aligned = dict(ctx.scheduled.alignment).get(name, MAX_BYTES)
         lane, width = ctx.lane_symbol, ctx.width
-        if inner is not outer and width > 1 and is_vector(
-            position, lane, width, view.dtype.bytes, aligned, condition
+        if (
+            inner is not outer
+            and width > 1
+            and is_vector(
+                position, condition, lane, width, itemsize=view.dtype.bytes, alignment=aligned
+            )
         ):
             vector = self.values.name(f"{name}_o", point)
             outer.put(Array(vector, view.dtype, 0, width))

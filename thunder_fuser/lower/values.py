@@ -89,7 +89,9 @@ class Values:
         wide, dtype = ctx.accumulator_type(name), ctx.part.tensors[name].dtype
         if wide is dtype:
             return ctx.accumulator(name), needs
-        return self._put(point, Math("cast", (ctx.accumulator(name),), (wide,), dtype), needs, scope)
+        return self._put(
+            point, Math("cast", (ctx.accumulator(name),), (wide,), dtype), needs, scope
+        )
 
     def name(self, base: str, key: object) -> str:
         """A C name for (base, key): base for the first key, base_1 for the next one."""
@@ -128,8 +130,12 @@ class Values:
         view = self.ctx.part.tensors[point.name]
         alignment = dict(self.ctx.scheduled.alignment).get(view.name, MAX_BYTES)
         return self.ctx.width > 1 and is_vector(
-            position, self.ctx.lane_symbol, self.ctx.width, view.dtype.bytes, alignment,
+            position,
             point.condition,
+            self.ctx.lane_symbol,
+            self.ctx.width,
+            itemsize=view.dtype.bytes,
+            alignment=alignment,
         )
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
@@ -150,7 +156,7 @@ class Values:
             home.values[name] = (name, needs)
         if buffer is not None and buffer.filled_in is None:
             scope.home(needs | self._shared_position().symbols).put(
-                SharedStore(buffer.array, self._shared_position(), name, ctx.width)
+                SharedStore(buffer.array, self._shared_position(), name, ctx.width, view.dtype)
             )
             buffer.filled_in = self.nest
         return Lane(name, None, ctx.lane_symbol), lanes
@@ -234,7 +240,8 @@ class Values:
     def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
         source = expr.inputs[0]
         given = (
-            of_number(source.value) if isinstance(source, Literal)
+            of_number(source.value)
+            if isinstance(source, Literal)
             else self.ctx.part.tensors[source].dtype
         )
         return Math("cast", (operand,), (given,), dtype)
@@ -309,7 +316,7 @@ class Values:
         if buffer.shared:
             position = self._shared_position() + ctx.lane_symbol
             home = scope.home(needs | position.symbols | {ROOT})
-            home.put(SharedStore(buffer.array, position, operand, 1))
+            home.put(SharedStore(buffer.array, position, operand, 1, view.dtype))
             return found
         flat = ctx.step * self.ctx.lanes + ctx.lane_symbol
         home = scope.home(needs | flat.symbols | {ROOT})
@@ -327,18 +334,22 @@ class Values:
         position, width = self._shared_position(), ctx.width if buffer.vector else 1
         if not buffer.vector:
             position = position + lane
-        needs = position.symbols | {ROOT} | (_of(point) - lane.symbols if buffer.vector else _of(point))
+        needs = (
+            position.symbols | {ROOT} | (_of(point) - lane.symbols if buffer.vector else _of(point))
+        )
         name = self.name(f"{view.name}_s", point)
         if scope.find(("shared", name)) is None:
             home = scope.home(needs)
-            home.put(Let(name, view.dtype, SharedLoad(buffer.array, position, view.dtype, width), width))
+            home.put(
+                Let(name, view.dtype, SharedLoad(buffer.array, position, view.dtype, width), width)
+            )
             home.values["shared", name] = (name, needs)
         if buffer.vector:
             return Lane(name, None, lane), needs | lane.symbols
         return name, needs
 
     def scratch(self, dtype: DataType, axis: str, root: Scope) -> str:
-        """The shared scratch of block reductions of one type, declared first thing in the kernel."""
+        """The shared scratch of block reductions of one type, declared first in the kernel."""
         x, y = self.ctx.threads
         count = x * y if axis == "y" else (y * x // 32 if x > 32 else 0)
         if dtype not in self._scratch:

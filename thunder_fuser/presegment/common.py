@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Equal expressions become one.
 
-    T1 = exp(T0); T2 = exp(T0); T3 = add(T1, T2)  ->  T1 = exp(T0); T3 = add(T1, T1)
+T1 = exp(T0); T2 = exp(T0); T3 = add(T1, T2)  ->  T1 = exp(T0); T3 = add(T1, T1)
 """
 
 from __future__ import annotations

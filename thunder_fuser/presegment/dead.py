@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expressions that no result needs go away; inputs stay, since callers pass them.
 
-    T1 = exp(T0); T2 = sin(T0); add_output(T2)  ->  T2 = sin(T0); add_output(T2)
+T1 = exp(T0); T2 = sin(T0); add_output(T2)  ->  T2 = sin(T0); add_output(T2)
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import (
     NAMED_ATTRS,
+    AttrValue,
     Fusion,
     Literal,
     Operand,
@@ -57,7 +58,7 @@ def _substitute(record: OpRecord, replaced: dict[str, Operand]) -> OpRecord:
     return OpRecord(record.op, inputs, record.outputs, attrs)
 
 
-def _literal_attr(value: object, literals: dict[str, Literal]) -> object:  # AttrValue in and out
+def _literal_attr(value: AttrValue, literals: dict[str, Literal]) -> AttrValue:
     if isinstance(value, tuple):
         return tuple(_literal_attr(item, literals) for item in value)
     return literals[value].value if isinstance(value, str) and value in literals else value

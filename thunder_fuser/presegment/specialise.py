@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """(Fusion, InputKey) -> Fusion: symbolic sizes become numbers, layouts become the arguments' own.
 
-    T0 = define_tensor(shape=[-1, -1], contiguity=[True, True])    called with [4, 1], strides [1, 1]
+    T0 = define_tensor(shape=[-1, -1], contiguity=[True, True])   called with a [4, 1], strides 1, 1
 ->  T0 = define_tensor(shape=[4, 1], contiguity=[True, None], strides=[1, 1])
 """
 

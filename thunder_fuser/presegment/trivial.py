@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions over axes of size 1 are no reductions.
 
-    T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1])                 ->  T1 = squeeze(T0, dims=[1])
-    T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1], keepdim=True)   ->  T0 stands for T1
+T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1])                 ->  T1 = squeeze(T0, dims=[1])
+T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1], keepdim=True)   ->  T0 stands for T1
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all schedulers ask of a part: the order of its axes, which of them collapse, how wide to load."""
+"""What all schedulers ask of a part: the order of its axes, which collapse, how wide to load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thunder_fuser.schedule.scheduled import axis_symbols
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
-    """The axes from slowest to fastest, as the largest tensor that has most of them lies in memory."""
+    """The axes, slowest first, as the largest tensor that has most of them lies in memory."""
     wanted = set(axes)
     names = list(part.outputs) + list(part.inputs)
     best = max(
@@ -107,7 +107,8 @@ def _cost(
     total = 0.0
     for name, position, condition in positions(part, facts):
         itemsize = part.tensors[name].dtype.bytes
-        if is_vector(position, lane, width, itemsize, alignment.get(name, MAX_BYTES), condition):
+        aligned = alignment.get(name, MAX_BYTES)
+        if is_vector(position, condition, lane, width, itemsize=itemsize, alignment=aligned):
             total += max(1, width * itemsize // MAX_BYTES) / width
         elif lane.symbols & position.symbols or not width > 1:
             total += 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pointwise: every result has the same axes, one thread makes `vectorize * unroll` elements of each.
+"""Pointwise: all results have the same axes; a thread makes `vectorize * unroll` elements of each.
 
 CUDA  [i0, i1] -> merge -> m;  split vectorize, threads, unroll:
       [m.o.o.o@blockIdx.x, m.o.o.i@unroll, m.o.i@threadIdx.x, m.i@vectorize]

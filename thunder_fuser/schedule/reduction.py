@@ -19,6 +19,7 @@ from thunder_fuser.analysis.demand import Demand, demand, result_index
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
 from thunder_fuser.schedule.persistence import choose_persistent, place
 from thunder_fuser.schedule.pointwise import too_many_places
@@ -93,7 +94,7 @@ def nests(facts: Demand, reduced: tuple[str, ...]) -> int:
     return 1 + max(facts.level[root] for root in full)
 
 
-def is_full(index: tuple, reduced: tuple[str, ...]) -> bool:
+def is_full(index: tuple[Scalar, ...], reduced: tuple[str, ...]) -> bool:
     """True if an index walks a reduced axis."""
     return any(at.symbols & set(reduced) for at in index)
 
@@ -125,15 +126,18 @@ def schedule_persistent(part: Part, target: Target, alignment: dict[str, int]) -
     return _schedule("persistent", part, target, alignment)
 
 
-def _schedule(
-    name: str, part: Part, target: Target, alignment: dict[str, int]
-) -> ScheduledFusion:
+def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
     found = pattern(part, name)
     assert isinstance(found, Pattern)
     make = _cpu if target.is_cpu else (_cuda_inner if found.inner else _cuda_outer)
     params, transforms = make(part, target, found, alignment)
     scheduled = ScheduledFusion(
-        part, target, replace(params, scheduler=name), found.kept, found.reduced, transforms,
+        part,
+        target,
+        replace(params, scheduler=name),
+        found.kept,
+        found.reduced,
+        transforms,
         alignment=tuple(sorted(alignment.items())),
     )
     if name == "reduction":
@@ -144,8 +148,10 @@ def _schedule(
         params, transforms = _inner_with(part, found, alignment, threads)
     kept = tuple(replace(b, memory=memory) for b in wanted) if memory != "none" else ()
     return replace(
-        scheduled, params=replace(params, scheduler=name, memory=memory),
-        transforms=transforms, persistent=kept,
+        scheduled,
+        params=replace(params, scheduler=name, memory=memory),
+        transforms=transforms,
+        persistent=kept,
     )
 
 
@@ -237,8 +243,6 @@ def _cpu(
     return HeuristicParams("", s.extent(lane), inner=found.inner), tuple(s.made)
 
 
-def _cut(
-    groups: tuple[tuple[str, ...], ...], side: tuple[str, ...]
-) -> list[tuple[str, ...]]:
+def _cut(groups: tuple[tuple[str, ...], ...], side: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The groups restricted to one side; a group never joins kept with reduced axes."""
     return [tuple(name for name in group if name in side) for group in groups]

@@ -24,7 +24,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """accepts(part, target) -> Reject or None; schedule(part, target, alignment), None if run by torch."""
+    """accepts(part, target) -> Reject or None; schedule(part, target, alignment); None: torch."""
 
     name: str
     accepts: Callable[[Part, Target], Reject | None]

@@ -19,7 +19,7 @@ def recompute_cheap_edges(
     strides: Mapping[str, tuple[int, ...]],
     accepts: Callable[[Part], bool],
 ) -> list[Part]:
-    """The parts of the groups, each with its own copies of cheap producers where that saves bytes."""
+    """The parts of the groups, each with own copies of cheap producers where that saves bytes."""
     order = {expr: at for at, expr in enumerate(fusion.exprs)}
     if len(groups) > 1:
         for at, group in enumerate(groups):

@@ -33,8 +33,10 @@ class Segment:
     scheduler: Scheduler
 
     def __str__(self) -> str:
-        lines = [f"{self.scheduler.name}: {', '.join(self.part.inputs)} -> "
-                 f"{', '.join(self.part.outputs)}"]
+        lines = [
+            f"{self.scheduler.name}: {', '.join(self.part.inputs)} -> "
+            f"{', '.join(self.part.outputs)}"
+        ]
         return "\n".join([*lines, *("    " + record_text(e) for e in self.part.exprs)])
 
 
@@ -80,7 +82,8 @@ def _certain(part: Part, target: Target) -> Scheduler:
         return found
     raise ScheduleError(
         "segment " + "; ".join(record_text(e) for e in part.exprs),
-        expected="a scheduler that accepts it", got="; ".join(map(str, found)),
+        expected="a scheduler that accepts it",
+        got="; ".join(map(str, found)),
     )
 
 
@@ -156,7 +159,7 @@ class _Segmenter:
         } - {group}
 
     def _path_between(self, a: int, b: int) -> bool:
-        """True if a third group lies on a path from one to the other: joining would make a cycle."""
+        """True if a third group lies on a path between them: joining would make a cycle."""
         for source, sink in ((a, b), (b, a)):
             stack = list(self._readers(source) - {sink})
             seen = set(stack)
@@ -171,7 +174,7 @@ class _Segmenter:
 
     def _sorted(self) -> list[list[OpRecord]]:
         """Groups in topological order, ties by first expression."""
-        waiting = {g: set() for g in self.groups}
+        waiting: dict[int, set[int]] = {g: set() for g in self.groups}
         for group in self.groups:
             for reader in self._readers(group):
                 waiting[reader].add(group)
