@@ -11,6 +11,9 @@ then reads memory again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from math import prod
+
 from thunder_fuser import options
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.ops import OpKind
@@ -19,15 +22,50 @@ from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
 EXPENSIVE = 8  # the cost of exp
 CPU_ROW_BYTES = 256 * 1024  # a row buffer that stays in the second-level cache
 SCRATCH_BYTES = 4096  # shared memory left to block reductions
+LONG_ROW_THREADS = 512  # for rows that registers do not hold
+MAX_STEPS = 64  # loops up to this length are unrolled whole
 
 
-def choose_persistent(scheduled: ScheduledFusion) -> list[PersistentBuffer]:
-    """The points that several nests need, narrowest first; see the file's head."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What is kept, where (registers, shared or none), and the threads of a block for it."""
+
+    buffers: tuple[PersistentBuffer, ...]
+    memory: str
+    threads: tuple[int, int]
+
+
+def place_persistent(scheduled: ScheduledFusion) -> Placement:
+    """The best of: all in registers, inputs in registers, inputs in shared memory, nothing."""
+    target, threads = scheduled.target, scheduled.params.threads
+    nothing = Placement((), "none", threads)
+    if not scheduled.params.inner:
+        return nothing
+    everything = _candidates(scheduled, with_dear=True)
+    if target.is_cpu:
+        fits = sum(b.bytes for b in everything) <= CPU_ROW_BYTES
+        return Placement(_in("registers", everything), "registers", threads) if fits else nothing
+    inputs = _candidates(scheduled, with_dear=False)
+    for buffers in (everything, inputs):
+        found = _threads_for(scheduled, sum(b.bytes for b in buffers))
+        if found is not None and buffers:
+            return Placement(_in("registers", buffers), "registers", found)
+    if inputs and sum(b.bytes for b in inputs) <= target.smem_bytes_per_block - SCRATCH_BYTES:
+        return Placement(_in("shared", inputs), "shared", (LONG_ROW_THREADS, 1))
+    return replace(nothing, threads=(LONG_ROW_THREADS, 1))
+
+
+def _in(memory: str, buffers: list[PersistentBuffer]) -> tuple[PersistentBuffer, ...]:
+    return tuple(replace(buffer, memory=memory) for buffer in buffers)
+
+
+def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[PersistentBuffer]:
+    """The points that several nests need: inputs, and with them what is dear to recompute."""
     facts = scheduled.demand
     seen = _nests_of_points(scheduled)
     shared = [point for point, where in seen.items() if len(where) > 1]
     inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in facts.reads]
-    dear = [p for p in shared if _is_dear(scheduled, p)]
+    dear = [p for p in shared if with_dear and _is_dear(scheduled, p)]
     kept = [p for p in dict.fromkeys([*inputs, *dear]) if _row_bytes(scheduled, p)]
     needed = _read_again(scheduled, seen, frozenset(kept))
     return [PersistentBuffer(p, _row_bytes(scheduled, p), "") for p in kept if p in needed]
@@ -80,22 +118,19 @@ def _row_bytes(scheduled: ScheduledFusion, point: Point) -> int:
     return count * part.tensors[point.name].dtype.bytes if count == full else 0
 
 
-def place(scheduled: ScheduledFusion, row_bytes: int) -> tuple[str, tuple[int, int]]:
-    """(registers, shared or none; the threads of a block) for buffers of so many bytes a row."""
-    target, threads = scheduled.target, scheduled.params.threads
-    if target.is_cpu:
-        fits = row_bytes <= CPU_ROW_BYTES and scheduled.params.inner
-        return ("registers" if fits else "none"), threads
-    if not scheduled.params.inner or not row_bytes:
-        return "none", threads
-    x, y = threads
-    while row_bytes > x * _register_bytes(x * y) and x < target.max_threads_per_block:
+def _threads_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[int, int] | None:
+    """The smallest block, from the schedule's own on, whose registers hold a row, if one does.
+
+    A thread's part must also be a loop short enough to unroll, or its array is no registers.
+    """
+    x, y = scheduled.params.threads
+    columns = prod(scheduled.part.extents[name].value for name in scheduled.reduced)
+    while x <= scheduled.target.max_threads_per_block:
+        steps = -(-columns // (x * scheduled.params.vectorize))
+        if row_bytes <= x * _register_bytes(x * y) and steps <= MAX_STEPS:
+            return x, y
         x, y = x * 2, max(y // 2, 1)
-    if row_bytes <= x * _register_bytes(x * y):
-        return "registers", (x, y)
-    if row_bytes <= target.smem_bytes_per_block - SCRATCH_BYTES:
-        return "shared", (512, 1)
-    return "none", (512, 1)
+    return None
 
 
 def _register_bytes(threads: int) -> int:

@@ -21,7 +21,7 @@ from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
-from thunder_fuser.schedule.persistence import choose_persistent, place
+from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import too_many_places
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
@@ -142,16 +142,14 @@ def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) 
     )
     if name == "reduction":
         return scheduled
-    wanted = choose_persistent(scheduled)
-    memory, threads = place(scheduled, sum(b.bytes for b in wanted))
-    if threads != params.threads:
-        params, transforms = _inner_with(part, found, alignment, threads)
-    kept = tuple(replace(b, memory=memory) for b in wanted) if memory != "none" else ()
+    placed = place_persistent(scheduled)
+    if placed.threads != params.threads:
+        params, transforms = _inner_with(part, found, alignment, placed.threads)
     return replace(
         scheduled,
-        params=replace(params, scheduler=name, memory=memory),
+        params=replace(params, scheduler=name, memory=placed.memory),
         transforms=transforms,
-        persistent=kept,
+        persistent=placed.buffers,
     )
 
 

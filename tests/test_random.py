@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random fusions through the whole path, on each target, against torch op by op."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from strategies import Case, cases
+
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.runtime.evaluate import evaluate
+
+# Each example compiles; the same ones on every run, so that a failure is one of the change at hand.
+few = settings(
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@few
+@given(case=cases(tame=True, most_ops=8))
+def test_kernels_of_any_fusion(target: str, case: Case) -> None:
+    fd = FusionDefinition()
+    for record in case.definition:
+        fd.record(record)
+    ours, theirs = case.fresh_inputs(), case.fresh_inputs()
+    results = fd.execute(ours, target=target)
+    expected = evaluate(case.fusion, theirs)
+    assert [r.stride() for r in results] == [e.stride() for e in expected]
+    # Inputs are compared too: aliased outputs are written into them, and nothing else is.
+    written = [x for x in ours if isinstance(x, torch.Tensor)]
+    meant = [x for x in theirs if isinstance(x, torch.Tensor)]
+    for result, value in zip([*results, *written], [*expected, *meant], strict=True):
+        near = 3e-2 if value.dtype.itemsize == 2 else 1e-4
+        torch.testing.assert_close(result, value, rtol=near, atol=near, equal_nan=True)
