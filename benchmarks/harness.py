@@ -34,7 +34,9 @@ Call = Callable[[], Any]
 # ------------------------------------------------------------------------------------------- time
 
 
-def median_times(calls: Mapping[str, Call], device: torch.device, runs: int = 30) -> dict[str, float]:
+def median_times(
+    calls: Mapping[str, Call], device: torch.device, runs: int = 30
+) -> dict[str, float]:
     """Microseconds of each call, the median of `runs` with cold caches; each is warmed up first."""
     for call in calls.values():
         for _ in range(2):

@@ -79,9 +79,10 @@ def points(only: list[str], dtypes: list[str]) -> Iterator[tuple[str, str, int]]
 
 
 def measure(
-    name: str, dtype: str, columns: int, device: torch.device, compiler: Compiler, runs: int
+    point: tuple[str, str, int], device: torch.device, compiler: Compiler, runs: int
 ) -> dict[str, Any]:
     """One point: its errors, then the median time of every contender."""
+    name, dtype, columns = point
     case, size = CASES[name], DTYPES[dtype].itemsize
     rows = max(TENSOR_BYTES[device.type] // (columns * size), 1)
     inputs = make_inputs(case, rows, columns, DTYPES[dtype], device)
@@ -107,7 +108,7 @@ def contenders(
     block = torch.empty(moved // 2, dtype=torch.uint8, device=inputs[0].device).random_()
     return {
         "fuser": lambda: run(*inputs),
-        "clone": lambda: block.clone(),
+        "clone": block.clone,
         "eager": lambda: case.torch(*inputs),
     }
 
@@ -172,10 +173,10 @@ def run_all(given: argparse.Namespace, checks: Sections) -> list[str]:
     report: dict[str, Any] = {"facts": facts(device), "points": [], "host_us": {}}
     lines = [HEADER]
     torch.manual_seed(0)
-    for name, dtype, columns in points(given.op, given.dtype):
-        title = f"{name} {dtype} {columns}"
+    for point in points(given.op, given.dtype):
+        title = " ".join(map(str, point))
         with checks.section(title):
-            found = measure(name, dtype, columns, device, compiler, given.runs)
+            found = measure(point, device, compiler, given.runs)
             report["points"].append(found)
             lines.append(line(found))
             judge(found, title, checks)

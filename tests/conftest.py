@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: the `golden` fixture, which compares a text with a file under golden/."""
+"""What all tests share.
+
+`golden` compares a text with a file under golden/; `run` runs a definition on each target; every
+kernel and fusion that a test makes is checked when it ends (watch.py).
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cases import TARGETS, Runner
+from watch import watched
 
 TESTS = Path(__file__).resolve().parent
 
@@ -84,3 +90,14 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 def run(request: pytest.FixtureRequest) -> Runner:
     """Executes a definition on a target and compares it with torch."""
     return Runner(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with watched(monkeypatch):
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What reports on all other tests runs after them."""
+    items.sort(key=lambda item: item.path.name == "test_compile_times.py")

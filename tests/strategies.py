@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ from thunder_fuser.ir.fusion import Definition, Fusion, OpRecord, TensorView
 from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.scalar import const
+from thunder_fuser.ir.text import definition_text
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 # ---- layouts
@@ -109,6 +111,12 @@ def _transform(draw: st.DrawFn, loops: Domain) -> Transform:
 # ---- fusions
 
 
+def _described(x: torch.Tensor | float | int) -> str:
+    if not isinstance(x, torch.Tensor):
+        return f"#   {x}"
+    return f"#   {x.dtype} {tuple(x.shape)} strides {x.stride()}"
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A definition and what to call it with."""
@@ -125,7 +133,12 @@ class Case:
         return [x.clone() if isinstance(x, torch.Tensor) else x for x in self.inputs]
 
     def __repr__(self) -> str:
-        return "\n".join(map(str, self.definition))
+        shown = [_described(x) for x in self.inputs]
+        return definition_text(self.definition) + "\n".join(["# inputs:", *shown])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What hypothesis prints of a failing case."""
+        printer.text(repr(self))
 
 
 @st.composite

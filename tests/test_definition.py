@@ -247,7 +247,7 @@ def test_prod(run: Runner) -> None:
 
     def fusion(fd: FusionDefinition) -> None:
         t = fd.from_pytorch(x)
-        fd.add_output(fd.ops.prod(t, D.Float) if False else fd.ops.prod(t, [2]))
+        fd.add_output(fd.ops.prod(t, [2]))
         fd.add_output(fd.ops.prod(t, [1], keepdim=True))
         fd.add_output(fd.ops.prod(t))
 

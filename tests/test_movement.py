@@ -132,6 +132,21 @@ def test_size_as_a_result(run: Runner) -> None:
     run(fusion, [x], [torch.tensor(6)])
 
 
+def test_computed_sizes(run: Runner) -> None:
+    """Sums, products and quotients of arguments and sizes."""
+    x = rand(4, 6)
+
+    def fusion(fd: FusionDefinition) -> None:
+        n = fd.define_scalar(dtype=D.Int)
+        t = fd.define_tensor(shape=[-1, -1], contiguity=[True, True])
+        rows = fd.ops.div(fd.ops.size(t, 0), n)
+        fd.add_output(fd.ops.reshape(t, [rows, fd.ops.mul(fd.ops.size(t, 1), n)]))
+        fd.add_output(fd.ops.full([fd.ops.add(fd.ops.mul(n, 2), -1), rows], 1.0, D.Float))
+
+    run(fusion, [2, x], [x.reshape(2, 12), torch.ones(3, 2)])
+    run(fusion, [4, x], [x.reshape(1, 24), torch.ones(7, 1)])
+
+
 # ---- reshape, permute, squeeze, expand
 
 

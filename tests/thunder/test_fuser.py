@@ -141,6 +141,18 @@ def test_thunder_may_fuse_a_region_again(fuser: ThunderFuser) -> None:
     torch.testing.assert_close(result, F.softmax(x, -1))
 
 
+def test_a_0_dim_tensor_has_no_axis(fuser: ThunderFuser) -> None:
+    x = torch.tensor(2.0)
+    jitted = thunder.jit(lambda a: F.softmax(a, 0) + a, executors=[fuser])
+    torch.testing.assert_close(jitted(x), x + 1)
+
+
+def test_logsumexp_of_bytes(fuser: ThunderFuser) -> None:
+    x = torch.tensor([1, 2, 250], dtype=torch.uint8)
+    jitted = thunder.jit(lambda a: torch.logsumexp(a, 0), executors=[fuser])
+    torch.testing.assert_close(jitted(x), torch.tensor(250.0))
+
+
 def test_in_place(fuser: ThunderFuser) -> None:
     def function(x: Any) -> Any:
         x.add_(1)

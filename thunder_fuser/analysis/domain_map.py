@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which axes of which tensors are the same: classes of IterDomains, called the axes of a kernel.
 
-T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
-classes: {i0, i2}, {i1, r1}; broadcasts belong to none
+    T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
+    classes: {i0, i2}, {i1, r1}; broadcasts belong to none
+
+Two axes of one tensor are never one class, or a kernel would walk its diagonal alone:
+
+    T1 = permute(T0[i0, i1]);  T2 = sub(T1[i1, i0], T0[i0, i1])    classes: {i0}, {i1}
 """
 
 from __future__ import annotations
@@ -19,6 +23,10 @@ class DomainMap:
 
     def __init__(self, tensors: Mapping[str, TensorView], exprs: Iterable[OpRecord]) -> None:
         self._parent: dict[str, str] = {}
+        self._apart: dict[str, set[str]] = {}
+        exprs = list(exprs)
+        for name in dict.fromkeys(n for e in exprs for n in (*names_of(e), *e.outputs)):
+            self._keep_apart(tensors[name])
         for expr in exprs:
             if expr.row.kind is OpKind.POINTWISE or expr.op == "cat":
                 self._join_columns(tensors, expr)
@@ -48,10 +56,19 @@ class DomainMap:
                 if not (ours.is_broadcast or theirs.is_broadcast) and ours.extent is theirs.extent:
                     self._join(ours.name[1:], theirs.name[1:])
 
+    def _keep_apart(self, view: TensorView) -> None:
+        """Notes that the axes of one tensor are different axes."""
+        numbers = {axis.name[1:] for axis in view.domain.logical if not axis.is_broadcast}
+        for number in numbers:
+            self._apart.setdefault(number, set()).update(numbers - {number})
+
     def _join(self, a: str, b: str) -> None:
+        """Makes two classes one, unless some tensor has an axis in each."""
         first, second = sorted((self._root(a), self._root(b)), key=int)
-        if first != second:
-            self._parent[second] = first
+        if first == second or second in {self._root(n) for n in self._apart.get(first, ())}:
+            return
+        self._parent[second] = first
+        self._apart[first] = self._apart.get(first, set()) | self._apart.get(second, set())
 
 
 def is_one(axis: IterDomain) -> bool:

@@ -6,8 +6,7 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.lower.kernel import For, Kernel
+from thunder_fuser.lower.kernel import Accumulator, For, Kernel
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -29,27 +28,20 @@ class CpuPrinter(CPrinter):
 
     def head(self) -> list[str]:
         arguments = ",\n    ".join([*self.parameters(), "int threads"])
-        reductions = sorted({a[1:] for a in self._accumulators(self.kernel.body)}, key=str)
+        declared = {self._declare_reduction(a) for a in _accumulators(self.kernel.body)}
         return [
-            *(self._declare_reduction(op, dtype) for op, dtype in reductions),
+            *sorted(declared),
             f"// {self.kernel.comment}",
             f'extern "C" void {self.kernel.name}(\n    {arguments}) {{',
         ]
 
-    def _accumulators(self, statements: tuple[object, ...]) -> list[tuple[str, str, DataType]]:
-        found: list[tuple[str, str, DataType]] = []
-        for statement in statements:
-            if isinstance(statement, For):
-                found += statement.accumulators
-            found += self._accumulators(getattr(statement, "body", ()))
-        return found
-
-    def _declare_reduction(self, op: str, dtype: DataType) -> str:
+    def _declare_reduction(self, accumulator: Accumulator) -> str:
         """OpenMP's own max drops NaN, so each reduction is declared with the prelude's operator."""
-        kind, apply = C_TYPES[dtype], f"{REDUCERS[op]}::apply"
+        kind, apply = C_TYPES[accumulator.dtype], f"{REDUCERS[accumulator.op]}::apply"
+        init = self.literal(accumulator.init, accumulator.dtype)
         return (
-            f"#pragma omp declare reduction({_reduction_name(op, dtype)} : {kind} : "
-            f"omp_out = {apply}(omp_out, omp_in)) initializer(omp_priv = omp_orig)"
+            f"#pragma omp declare reduction({_reduction_name(accumulator)} : {kind} : "
+            f"omp_out = {apply}(omp_out, omp_in)) initializer(omp_priv = {init})"
         )
 
     def loop_head(self, loop: For) -> list[str]:
@@ -60,12 +52,19 @@ class CpuPrinter(CPrinter):
             return [f"#pragma omp parallel for num_threads(threads) if ({enough})", head]
         if loop.parallel is not ParallelType.VECTORIZE:
             return [head]
-        clauses = [
-            f"reduction({_reduction_name(op, dtype)} : {variable})"
-            for variable, op, dtype in loop.accumulators
-        ]
+        clauses = [f"reduction({_reduction_name(a)} : {a.variable})" for a in loop.accumulators]
         return [" ".join(["#pragma omp simd", *clauses]), head]
 
 
-def _reduction_name(op: str, dtype: DataType) -> str:
-    return f"{op}_{dtype.short}"
+def _accumulators(statements: tuple[object, ...]) -> list[Accumulator]:
+    """Those of every loop in the statements."""
+    found: list[Accumulator] = []
+    for statement in statements:
+        if isinstance(statement, For):
+            found += statement.accumulators
+        found += _accumulators(getattr(statement, "body", ()))
+    return found
+
+
+def _reduction_name(accumulator: Accumulator) -> str:
+    return f"{accumulator.op}_{accumulator.dtype.short}"

@@ -98,7 +98,7 @@ class ThunderFuser(FusionExecutor):
             if not isinstance(item, Region):
                 bsyms.append(item)
             elif (limit < 0 or count < limit) and self.get_fuel():
-                bsyms += [self._fused(item, f"{prefix}{count}", given), *item.exits]
+                bsyms += [self.fuse(item, count), *item.exits]
                 count += 1
             else:
                 bsyms += item.bsyms

@@ -98,7 +98,14 @@ def support(bsym: BoundSymbol) -> Reject | None:
         return _NEVER.get(bsym.sym.name) or Reject(f"no rule for {bsym.sym.name}")
     if bsym.sym.executor is not None:
         return Reject(_why_claimed(bsym))
-    return next(filter(None, map(support, bsym.subsymbols)), None)
+    return _refuse_composite(bsym) or next(filter(None, map(support, bsym.subsymbols)), None)
+
+
+def _refuse_composite(bsym: BoundSymbol) -> Reject | None:
+    """Thunder takes logsumexp apart into a subtraction of its dtype, which wraps below zero."""
+    if bsym.sym.id != "torch.logsumexp" or data_type(bsym.args[0].dtype) is not DataType.UInt8:
+        return None
+    return Reject("logsumexp of an unsigned type")
 
 
 def row_of(bsym: BoundSymbol) -> Row | None:
@@ -269,8 +276,15 @@ def _check_pow(a: Any, b: Any) -> Reject | None:
     return _needs_tensor(tensors)
 
 
+def _check_reduction(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
+    """Thunder reduces axis 0 of a 0-dim tensor, as torch does; it has none."""
+    return Reject("reduction of a 0-dim tensor") if dims and not a.ndim else None
+
+
 def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
     """torch raises where there is nothing to choose from."""
+    if dims and not a.ndim:
+        return _check_reduction(a, dims)
     empty = any(a._shape[dim] == 0 for dim in dims)
     return Reject("extremum over an empty axis") if empty else None
 
@@ -429,8 +443,8 @@ _TABLE = (
     # ---- reductions
     Row(_P.AMAX, _reduce("max"), check=_check_extremum),
     Row(_P.AMIN, _reduce("min"), check=_check_extremum),
-    Row(_P.SUM, _reduce("sum"), NUMBERS),
-    Row(_P.PROD, _reduce("prod"), NUMBERS),
+    Row(_P.SUM, _reduce("sum"), NUMBERS, _check_reduction),
+    Row(_P.PROD, _reduce("prod"), NUMBERS, _check_reduction),
     Row(_P.VAR, _var, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
 )

@@ -36,7 +36,7 @@ class Sizes:
         return self.batch, self.sequence, self.width
 
 
-SMALL = Sizes(batch=1, sequence=16, width=32, heads=2, hidden=80)
+SMALL = Sizes(batch=2, sequence=16, width=32, heads=2, hidden=80)
 
 
 class GPTBlock(nn.Module):
@@ -141,9 +141,9 @@ def make_block(
 
 
 def make_input(
-    sizes: Sizes, dtype: torch.dtype, device: torch.device | str
+    sizes: Sizes, dtype: torch.dtype, device: torch.device | str, seed: int = SEED
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(the block's input, the gradient of its output), seeded and the same on every device."""
-    generator = torch.Generator().manual_seed(SEED)
-    x, seed = (torch.randn(sizes.shape, generator=generator) for _ in range(2))
-    return x.to(device=device, dtype=dtype), seed.to(device=device, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    x, gradient = (torch.randn(sizes.shape, generator=generator) for _ in range(2))
+    return x.to(device=device, dtype=dtype), gradient.to(device=device, dtype=dtype)

@@ -229,7 +229,7 @@ class _Definer:
         record = replace(record, inputs=tuple(self._ranked(inputs)))
         views = [self.tensors[o] for o in record.inputs if isinstance(o, str)]
         domains = [view.domain.no_reductions for view in views if view.shape]
-        axes = shapes.pointwise(domains, record.op) if domains else ()
+        axes = shapes.pointwise(domains, record.op, self.fresh) if domains else ()
         scalar = not axes and all(view.is_scalar for view in views)
         self._emit(record, TensorView("", result, TensorDomain.of(axes), is_scalar=scalar))
 

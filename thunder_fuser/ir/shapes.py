@@ -41,12 +41,23 @@ def normalise_axes(axes: AttrValue, rank: int, op: str) -> tuple[int, ...]:
     return found
 
 
-def pointwise(operands: Sequence[Domain], op: str) -> Domain:
+def pointwise(operands: Sequence[Domain], op: str, fresh: Fresh) -> Domain:
     """Axis by axis: the first operand's that is no broadcast; sizes must agree.
 
     [i0{4}, b1{1}], [b2{1}, i3{8}]  ->  [i0{4}, i3{8}]
+    [i0{4}, b1{1}], [b2{1}, i0{4}]  ->  [i0{4}, i4{4}]: no result has one axis twice
     """
-    return tuple(_joined(column, at, op) for at, column in enumerate(zip(*operands, strict=True)))
+    columns = enumerate(zip(*operands, strict=True))
+    return _distinct([_joined(column, at, op) for at, column in columns], fresh)
+
+
+def _distinct(axes: Sequence[IterDomain], fresh: Fresh) -> Domain:
+    """The axes, each that stands there a second time made anew."""
+    seen: dict[str, IterDomain] = {}
+    for axis in axes:
+        axis = fresh(axis.extent) if axis.name in seen else axis
+        seen[axis.name] = axis
+    return tuple(seen.values())
 
 
 def _joined(column: Sequence[IterDomain], at: int, op: str) -> IterDomain:
@@ -269,9 +280,12 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
     total = columns[dim][0].extent
     for axis in columns[dim][1:]:
         total = total + axis.extent
-    return tuple(
-        fresh(total) if at == dim else _joined(column, at, "cat")
-        for at, column in enumerate(columns)
+    return _distinct(
+        [
+            fresh(total) if at == dim else _joined(column, at, "cat")
+            for at, column in enumerate(columns)
+        ],
+        fresh,
     )
 
 

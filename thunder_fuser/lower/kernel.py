@@ -180,17 +180,24 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
-class For:
-    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes).
+class Accumulator:
+    """A variable that a loop reduces into: its op, its type and what the op starts from."""
 
-    accumulators: (variable, op, type) of reductions over a simd loop.
-    """
+    variable: str
+    op: str
+    dtype: DataType
+    init: Literal
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes)."""
 
     variable: str
     extent: Scalar
     parallel: ParallelType
     body: tuple[Statement, ...]
-    accumulators: tuple[tuple[str, str, DataType], ...] = ()
+    accumulators: tuple[Accumulator, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Accumulate,
+    Accumulator,
     Array,
     BlockReduce,
     Coordinate,
@@ -198,18 +199,7 @@ class _Lowerer:
         self.values.nest = number
         for name in reductions:
             self._declare_accumulator(scope, name)
-        accumulators = (
-            ()
-            if self.ctx.lane_is_kept
-            else tuple(
-                (
-                    str(self.ctx.accumulator(n)),
-                    self.part.producer[n].op,
-                    self.ctx.accumulator_type(n),
-                )
-                for n in reductions
-            )
-        )
+        accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, reductions))
         saved = list(self.open_guards)
         inner = scope
         for guard in self._ready(scope):
@@ -219,6 +209,10 @@ class _Lowerer:
         self.open_guards = saved
         for name in reductions:
             self._reduce_block(scope, name)
+
+    def _accumulator(self, name: str) -> Accumulator:
+        dtype, op = self.ctx.accumulator_type(name), self.part.producer[name].op
+        return Accumulator(str(self.ctx.accumulator(name)), op, dtype, _identity(op, dtype))
 
     def _declare_accumulator(self, scope: Scope, name: str) -> None:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
@@ -239,7 +233,7 @@ class _Lowerer:
         loops: list[IterDomain],
         reductions: list[str],
         results: list[str],
-        accumulators: tuple[tuple[str, str, DataType], ...],
+        accumulators: tuple[Accumulator, ...],
     ) -> None:
         """The loops of a nest, outermost first; at the lanes, the work itself."""
         if not loops or loops[0] is self.ctx.lane:
@@ -266,7 +260,7 @@ class _Lowerer:
         scope: Scope,
         reductions: list[str],
         results: list[str],
-        accumulators: tuple[tuple[str, str, DataType], ...],
+        accumulators: tuple[Accumulator, ...],
     ) -> None:
         """Work at one step: vector loads before, and vector stores after, a loop over the lanes."""
         if self.ctx.lane is None:

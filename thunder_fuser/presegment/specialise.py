@@ -7,12 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import NAMED_ATTRS, AttrValue, Fusion, OpRecord
+from thunder_fuser.ir.fusion import NAMED_ATTRS, AttrValue, Fusion, Literal, OpRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,50 @@ class InputKey:
 def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
     """The fusion for arguments of exactly these sizes, strides and shape scalars."""
     by_name = dict(zip(fusion.inputs, keys, strict=True))
-    integers = {n: k.value for n, k in by_name.items() if n in fusion.shape_scalars}
+    integers = _known_integers(fusion, by_name)
     return define(tuple(_record(r, by_name, integers) for r in fusion.definition))
 
 
+def _known_integers(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
+    """The integer scalars that shapes may name: arguments, sizes, and what is computed of them.
+
+    S0 = 3; T1: f32[i0{i0}] of size 4; S2 = size(T1, 0); T3 = mul(S0, S2)  ->  {S0: 3, S2: 4, T3: 12}
+    """
+    known = {n: k.value for n, k in keys.items() if n in fusion.shape_scalars and k.value is not None}
+    symbols = {**known, **_axis_sizes(fusion, keys)}
+    for record in fusion.exprs:
+        name = record.outputs[0]
+        operands = [o.value if isinstance(o, Literal) else known.get(o) for o in record.inputs]
+        if record.op == "size":
+            shape = fusion.tensors[str(record.inputs[0])].shape
+            extent = shape[record.attr("dim")].substitute(symbols)  # type: ignore[index]
+            known.update({name: extent.value} if extent.is_const else {})
+        elif record.op in _INTEGER_OPS and all(type(o) is int for o in operands):
+            known[name] = _INTEGER_OPS[record.op](*operands)
+    return known
+
+
+def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
+    """The symbols that stand for sizes of arguments, with their values."""
+    found: dict[str, int] = {}
+    for name, key in keys.items():
+        for extent, size in zip(fusion.tensors[name].shape, key.sizes, strict=True):
+            found.update(dict.fromkeys(extent.symbols, size))
+    return found
+
+
+def _trunc_div(a: int, b: int) -> int:
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+_INTEGER_OPS: Mapping[str, Callable[..., int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _trunc_div,
+}
+
+
 def _record(
-    record: OpRecord, keys: Mapping[str, InputKey], integers: Mapping[str, int | None]
+    record: OpRecord, keys: Mapping[str, InputKey], integers: Mapping[str, int]
 ) -> OpRecord:
     if record.op == "define_tensor":
         return replace(record, attrs=_tensor_attrs(record, keys[record.outputs[0]]))
@@ -56,7 +95,7 @@ def _tensor_attrs(record: OpRecord, key: InputKey) -> tuple[tuple[str, AttrValue
     return tuple({**dict(record.attrs), **new}.items())
 
 
-def _sizes(value: AttrValue, integers: Mapping[str, int | None]) -> AttrValue:
+def _sizes(value: AttrValue, integers: Mapping[str, int]) -> AttrValue:
     if isinstance(value, tuple):
         return tuple(_sizes(item, integers) for item in value)
     return integers[value] if isinstance(value, str) and value in integers else value

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What needs a CUDA device: tests, compute-sanitizer, both demo blocks, and the kernels' times.
+#
+#   benchmarks/gpu_check.sh [OUTDIR]
+#
+# Every part runs, whatever became of those before it; the exit status is 1 if one failed. Logs and
+# JSON go to OUTDIR (gpu_check_out if not given). PYTHON names another interpreter than python3.
+# The parts that only check run side by side; nothing else runs while a part measures time.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+out=${1:-gpu_check_out}
+python=${PYTHON:-python3}
+mkdir -p "$out"
+rm -f "$out"/*.log "$out"/*.status
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 THUNDER_FUSER_STRICT=1
+# Compiled files would end up in the copy of the tree that was lent to this run.
+export PYTHONDONTWRITEBYTECODE=1
+
+# part NAME SECONDS COMMAND...: runs it under a time limit, with its output in NAME.log.
+part() {
+    local name=$1 limit=$2 start=$SECONDS status
+    shift 2
+    timeout -k 10 "$limit" "$@" >"$out/$name.log" 2>&1
+    status=$?
+    echo "$status $((SECONDS - start))" >"$out/$name.status"
+}
+
+# report NAME LINES: the end of its log, or a longer end if it failed.
+report() {
+    local status
+    read -r status _ <"$out/$1.status"
+    echo "---- $1"
+    tail -n "$([[ $status == 0 ]] && echo "$2" || echo 60)" "$out/$1.log"
+}
+
+find_sanitizer() {
+    command -v compute-sanitizer && return
+    local place
+    for place in /usr/local/cuda*/bin /usr/local/cuda*/compute-sanitizer /opt/nvidia/*/; do
+        [[ -x $place/compute-sanitizer ]] && echo "$place/compute-sanitizer" && return
+    done
+    return 1
+}
+
+# sanitize TOOL: without torch's caching, every tensor is an allocation with bounds of its own.
+sanitize() {
+    part "$1" 150 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool "$1" \
+        --error-exitcode 9 --target-processes all --print-limit 20 \
+        "$python" benchmarks/sanitize.py --device cuda
+}
+
+"$python" - <<'PYTHON' || exit 1
+import torch
+from benchmarks.harness import facts
+if not torch.cuda.is_available():
+    raise SystemExit("no CUDA device")
+for name, value in facts(torch.device("cuda")).items():
+    print(f"{name:18} {value}")
+PYTHON
+
+parts=(tests)
+part tests 150 "$python" -m pytest -q -m gpu -p no:cacheprovider --tb=short \
+    --durations=5 tests/runtime tests/gpu &
+if sanitizer=$(find_sanitizer); then
+    parts+=(memcheck racecheck)
+    sanitize memcheck &
+    sanitize racecheck &
+else
+    echo "compute-sanitizer was not found: memcheck and racecheck are left out"
+fi
+wait
+
+parts+=(blocks kernels)
+part blocks 150 "$python" benchmarks/blocks.py --device cuda --json "$out/blocks.json"
+part kernels 220 "$python" benchmarks/kernels.py --device cuda --json "$out/kernels.json"
+
+report tests 15
+for name in memcheck racecheck; do
+    [[ -f $out/$name.status ]] && report "$name" 3
+done
+report blocks 6
+report kernels 60
+
+failed=0
+for name in "${parts[@]}"; do
+    read -r status seconds <"$out/$name.status"
+    verdict=passed
+    case $status in
+        0) ;;
+        124 | 137) verdict="FAILED: over its time limit" ;;
+        *) verdict="FAILED: status $status" ;;
+    esac
+    [[ $status == 0 ]] || failed=1
+    printf '%-10s %4d s  %s\n' "$name" "$seconds" "$verdict"
+done
+rm -f "$out"/*.status
+exit "$failed"

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The trie over op records: what shares a path, what must not, errors, threads."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from conftest import Golden
+
+from thunder_fuser.cache import entry as entries
+from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Definition
+from thunder_fuser.ir.language import Recorder
+
+D = DataType
+Build = Callable[[Recorder], Any]
+
+
+def records(build: Build) -> Definition:
+    fd = Recorder()
+    result = build(fd)
+    if result is not None:
+        fd.add_output(result)
+    return fd.definition
+
+
+def t(fd: Recorder, **more: Any) -> Any:
+    return fd.define_tensor(**{"shape": [-1, -1], "contiguity": True, **more})
+
+
+def _basic(fd: Recorder) -> Any:
+    return fd.ops.mul(t(fd), 2.0)
+
+
+def test_the_same_definition_is_one_leaf() -> None:
+    cache = FusionCache()
+    first, second = (cache.look_up(records(_basic)) for _ in range(2))
+    assert first is second
+    assert (cache.num_fusions(), cache.hits, cache.misses) == (1, 1, 1)
+
+
+def test_ir_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Definition] = []
+    original = entries.define
+    monkeypatch.setattr(entries, "define", lambda d: made.append(d) or original(d))
+    cache = FusionCache()
+    for _ in range(3):
+        cache.look_up(records(_basic))
+    assert len(made) == 1
+
+
+def test_prefixes_are_shared(golden: Golden) -> None:
+    cache = FusionCache()
+    cache.look_up(records(lambda fd: fd.ops.exp(t(fd))))
+    cache.look_up(records(lambda fd: fd.ops.exp(t(fd))))
+    cache.look_up(records(lambda fd: fd.ops.sin(t(fd))))
+    cache.look_up(records(lambda fd: fd.ops.neg(fd.ops.exp(t(fd)))))
+    golden(str(cache) + "\n")
+
+
+def test_a_definition_may_end_inside_another() -> None:
+    """The longer one has more outputs."""
+
+    def two(fd: Recorder) -> None:
+        x = t(fd)
+        fd.add_output(fd.ops.exp(x))
+        fd.add_output(fd.ops.exp(x))
+
+    cache = FusionCache()
+    short = cache.look_up(records(lambda fd: fd.ops.exp(t(fd))))
+    long = cache.look_up(records(two))
+    assert short is not long
+    assert cache.look_up(records(lambda fd: fd.ops.exp(t(fd)))) is short
+
+
+def _aliased(fd: Recorder) -> None:
+    x = t(fd)
+    fd.add_output(fd.ops.exp(x), x)
+
+
+def _ordered(order: list[int] | None) -> Build:
+    return lambda fd: fd.add_output(fd.ops.exp(t(fd)), stride_order=order)
+
+
+DIFFERENT: dict[str, tuple[Build, ...]] = {
+    "dtype": tuple(lambda fd, d=d: fd.ops.exp(t(fd, dtype=d)) for d in D if d.is_float),
+    "shape": tuple(lambda fd, s=s: fd.ops.exp(t(fd, shape=s))
+                   for s in ([-1, -1], [4, -1], [-1, 4], [4, 4], [1, 4], [0, 4])),
+    "rank": tuple(lambda fd, s=s: fd.ops.exp(t(fd, shape=[-1] * s)) for s in range(4)),
+    "contiguity": tuple(lambda fd, c=c: fd.ops.exp(t(fd, contiguity=c))
+                        for c in (True, False, [True, False], [None, True], [True, None])),
+    "stride_order": tuple(lambda fd, o=o: fd.ops.exp(t(fd, stride_order=o))
+                          for o in ([1, 0], [0, 1])),
+    "is_cpu": tuple(lambda fd, c=c: fd.ops.exp(t(fd, shape=[], is_cpu=c)) for c in (False, True)),
+    "scalar": tuple(lambda fd, d=d: fd.ops.mul(t(fd), fd.define_scalar(dtype=d))
+                    for d in (D.Double, D.Int, D.Bool)),
+    "literal": tuple(lambda fd, n=n: fd.ops.mul(t(fd), n)
+                     for n in (1, 1.0, True, 2, 0.0, -0.0, 0, False, math.nan, math.inf)),
+    "op": tuple(lambda fd, o=o: getattr(fd.ops, o)(t(fd)) for o in ("exp", "sin", "neg")),
+    "operands": (lambda fd: fd.ops.sub(t(fd), t(fd)),
+                 lambda fd: fd.ops.sub(*reversed([t(fd), t(fd)])),
+                 lambda fd: (lambda a, b: fd.ops.sub(a, a))(t(fd), t(fd))),
+    "dims": tuple(lambda fd, d=d: fd.ops.sum(t(fd), d) for d in ([0], [1], [0, 1], [])),
+    "keepdim": tuple(lambda fd, k=k: fd.ops.sum(t(fd), [0], k) for k in (False, True)),
+    "reduction dtype": tuple(lambda fd, d=d: fd.ops.sum(t(fd), [0], dtype=d)
+                             for d in (None, D.Float, D.Double)),
+    "cast": tuple(lambda fd, d=d: fd.ops.cast(t(fd), d) for d in D),
+    "alias": (lambda fd: fd.ops.exp(t(fd)), _aliased),
+    "output order": (_ordered(None), _ordered([1, 0]), _ordered([0, 1])),
+    "pad value": tuple(lambda fd, v=v: fd.ops.pad(t(fd), [1, 1], v) for v in (0.0, 1.0, math.inf)),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_every_field_is_part_of_the_key(name: str) -> None:
+    cache = FusionCache()
+    found = [cache.look_up(records(build)) for build in DIFFERENT[name]]
+    assert len({id(entry) for entry in found}) == len(found) == cache.num_fusions()
+    again = [cache.look_up(records(build)) for build in DIFFERENT[name]]
+    assert found == again
+    assert [entry.number for entry in found] == list(range(len(found)))
+
+
+def test_attributes_of_another_kind_are_another_key() -> None:
+    """1, 1.0 and True are equal in Python, and must not be here."""
+    cache = FusionCache()
+    values = (1, 1.0, True)
+    found = [cache.look_up(records(lambda fd, v=v: fd.ops.pad(t(fd), [1, 1], v))) for v in values]
+    shown = [str(entry.fusion.exprs[-1].attr("value")) for entry in found]
+    assert shown == ["1", "1.0", "True"]
+
+
+def test_nan_is_itself() -> None:
+    cache = FusionCache()
+    for value in (math.nan, float("nan"), -math.nan):
+        cache.look_up(records(lambda fd, v=value: fd.ops.mul(t(fd), v)))
+    assert cache.num_fusions() == 1
+
+
+def test_nan_in_an_attribute_is_itself() -> None:
+    cache = FusionCache()
+    for value in (math.nan, float("nan")):
+        cache.look_up(records(lambda fd, v=value: fd.ops.pad(t(fd), [1, 1], v)))
+    assert cache.num_fusions() == 1
+
+
+def test_errors_are_remembered() -> None:
+    """The same error, without defining anything again."""
+    cache = FusionCache()
+    bad = records(lambda fd: fd.ops.sum(t(fd), [5]))
+    raised = []
+    for _ in range(2):
+        with pytest.raises(DefinitionError) as error:
+            cache.look_up(bad)
+        raised.append(error.value)
+    assert str(raised[0]) == str(raised[1])
+    assert (cache.num_fusions(), cache.misses) == (0, 1)
+
+
+def test_an_error_leaves_its_neighbours_alone() -> None:
+    cache = FusionCache()
+    with pytest.raises(DefinitionError):
+        cache.look_up(records(lambda fd: fd.ops.sum(t(fd), [5])))
+    cache.look_up(records(lambda fd: fd.ops.sum(t(fd), [1])))
+    assert cache.num_fusions() == 1
+
+
+def test_reset_forgets_but_entries_go_on() -> None:
+    x = torch.ones(3, 4)
+    with FusionDefinition() as fd:
+        _basic_of = fd.ops.mul(fd.from_pytorch(x), 2.0)
+        fd.add_output(_basic_of)
+    before = FusionCache.get()
+    FusionCache.reset()
+    assert FusionCache.get() is not before
+    assert torch.equal(fd.execute([x], target="cpu")[0], x * 2)
+
+
+def test_threads_make_one_leaf_and_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+    original = entries.compile_fusion
+
+    def counting(*args: Any) -> Any:
+        compiled.append(threading.current_thread().name)
+        return original(*args)
+
+    monkeypatch.setattr(entries, "compile_fusion", counting)
+    cache, x = FusionCache(), torch.arange(12.0).reshape(3, 4)
+    barrier, results, found = threading.Barrier(8), [], []
+
+    def work() -> None:
+        barrier.wait()
+        entry = cache.look_up(records(lambda fd: fd.ops.mul(t(fd), 3.25)))
+        found.append(entry)
+        results.append(entry.execute([x])[0])
+
+    workers = [threading.Thread(target=work) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(results) == 8
+    assert all(torch.equal(result, x * 3.25) for result in results)
+    assert len({id(entry) for entry in found}) == cache.num_fusions() == len(compiled) == 1

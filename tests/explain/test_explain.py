@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""why, report, kernels and dump of a small function; the helpers of the demo; the command line."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from thunder_fuser import FusionDefinition
+from thunder_fuser.cli import main
+from thunder_fuser.errors import InputError
+from thunder_fuser.explain import accuracy, demo
+from thunder_fuser.explain.accuracy import Accuracy
+from thunder_fuser.explain.kernels import dump, kernels
+from thunder_fuser.explain.progress import progress
+from thunder_fuser.explain.report import fusion_table, report, why
+from thunder_fuser.explain.table import table
+from thunder_fuser.explain.timing import times_on
+from thunder_fuser.explain.traces import Jitted, fusions_of, jit, trace_text
+
+
+def mixed(x: Any, w: Any) -> Any:
+    return F.softmax((x * 2 + 1) @ w, -1).t()
+
+
+@pytest.fixture
+def jitted() -> Jitted:
+    function = jit(mixed, strict=True)
+    function(torch.randn(4, 8), torch.randn(8, 8))
+    return function
+
+
+def test_why_names_the_symbol_the_reason_and_the_line(jitted: Jitted) -> None:
+    found = {symbol: (reason, line) for symbol, reason, line in why(jitted)}
+    assert set(found) == {"matmul", "t"}
+    reason, line = found["matmul"]
+    assert reason == "no rule for matmul"
+    assert line.startswith("explain/test_explain.py:")
+    assert found["t"][0] == "a view, which torch makes without a kernel"
+
+
+def test_why_is_of_the_newest_compilation_only(jitted: Jitted) -> None:
+    jit(torch.exp)(torch.randn(3))
+    with pytest.raises(InputError, match="compiled last, got an earlier one"):
+        why(jitted)
+
+
+def test_a_function_that_was_not_called_or_not_jitted() -> None:
+    with pytest.raises(InputError, match="a function that was called, got one that was not"):
+        report(jit(torch.exp))
+    with pytest.raises(InputError, match=r"a result of thunder\.jit"):
+        report(torch.exp)
+
+
+def test_report_has_a_line_a_fusion_and_a_line_a_reason(jitted: Jitted) -> None:
+    text = report(jitted)
+    names = [one.name for one in fusions_of(jitted)]
+    assert len(names) == 2
+    assert all(text.count(name) == 1 for name in names)
+    assert "pointwise" in text and "persistent" in text and "1x matmul" in text
+
+
+def test_the_table_counts_bytes_and_kernels(jitted: Jitted) -> None:
+    head, first, second = fusion_table(fusions_of(jitted)).splitlines()
+    assert head.split()[:5] == ["fusion", "pass", "ops", "segments", "kernels"]
+    assert first.split()[1:] == ["forward", "2", "1", "1", "pointwise", "0.1", "0.1"]
+    assert second.split()[3:6] == ["1", "1", "persistent"]
+
+
+def test_times_are_measured(jitted: Jitted) -> None:
+    *_, last = fusion_table(fusions_of(jitted), times_on(torch.device("cpu"))).splitlines()
+    fused, by_op = last.split()[-2:]
+    assert float(fused) > 0 and float(by_op) > 0
+
+
+def test_trace_text_shows_the_ops_of_each_fusion(jitted: Jitted) -> None:
+    lines = trace_text(jitted).splitlines()
+    assert lines[0].strip().endswith("thunderFusion0(x)")
+    assert lines[1].strip() == "# mul add"
+    assert "matmul" in lines[2]
+    assert lines[-1].strip().startswith("return")
+
+
+def test_kernels_have_source_and_launch(jitted: Jitted) -> None:
+    first, second = kernels(jitted)
+    assert (first.fusion, first.scheduler, first.ops) == (
+        "thunderFusion0", "pointwise", ("mul", "add")
+    )
+    assert "max" in second.ops
+    assert all(kernel.name in kernel.source for kernel in (first, second))
+
+
+def test_kernels_of_the_emulator_are_cuda() -> None:
+    function = jit(mixed, strict=True, emulate=True)
+    function(torch.randn(4, 8), torch.randn(8, 8))
+    assert all("__global__" in kernel.source for kernel in kernels(function))
+    assert all(kernel.block > (1, 1, 1) for kernel in kernels(function))
+
+
+def test_dump_writes_a_folder_a_fusion_and_the_definition_runs(
+    jitted: Jitted, tmp_path: Path
+) -> None:
+    folders = dump(jitted, tmp_path)
+    assert [folder.name for folder in folders] == ["00_thunderFusion0", "01_thunderFusion1"]
+    names = {path.name for path in folders[0].iterdir()}
+    assert names == {"definition.py", "segments.txt", "schedule_0.py", "kernel_0.cpp", "host.py"}
+    x = torch.randn(4, 8)
+    torch.testing.assert_close(_execute(folders[0] / "definition.py", x), x * 2 + 1)
+
+
+def _execute(path: Path, x: torch.Tensor) -> torch.Tensor:
+    from thunder_fuser import DataType
+
+    scope: dict[str, Any] = {"DataType": DataType}
+    exec(path.read_text(encoding="utf-8"), scope)
+    with FusionDefinition() as fd:
+        scope["fusion"](fd)
+    return fd.execute([x])[0]
+
+
+def test_an_error_passes_below_either_bound() -> None:
+    assert Accuracy("a", fused=1.1, eager=1.0, floor=0.0).passes
+    assert Accuracy("a", fused=1.3, eager=1.0, floor=1.4).passes
+    assert not Accuracy("a", fused=1.3, eager=1.0, floor=1.2).passes
+
+
+def test_a_wrong_gradient_does_not_pass() -> None:
+    module = torch.nn.Linear(4, 4)
+    sample = (torch.randn(3, 4), torch.randn(3, 4))
+    rows = accuracy.accuracy(module, lambda x: module(x.detach()) + 0 * x, [sample])
+    assert {row.name: row.passes for row in rows} == {
+        "output": True, "d input": False, "d weight": True, "d bias": True
+    }
+
+
+def test_columns_of_numbers_go_to_the_right() -> None:
+    text = table(("name", "n"), [("2x a", "1"), ("b", "1.5e-03")])
+    assert text.splitlines() == ["  name        n", "  2x a        1", "  b     1.5e-03"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_appears_on_a_terminal_only(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    with progress("working", after_s=0.01):
+        time.sleep(0.2)
+    with progress("quick", after_s=10):
+        pass
+    assert capsys.readouterr().err == ("working ...\n" if terminal else "")
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert "demo" in text and "env" in text
+
+
+def test_env_lists_versions_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env"]) == 0
+    text = capsys.readouterr().out
+    assert torch.__version__ in text
+    assert "THUNDER_FUSER_STRICT" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--dtype", "f8"], "invalid choice"),
+        (["demo", "--emulate", "--device", "cuda"], "--device cuda"),
+        (["nothing"], "invalid choice"),
+    ],
+)
+def test_a_wrong_command_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_demo_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--device", "cpu", "--small", "--dtype", "f32"]) == 0
+    text = capsys.readouterr().out
+    for part in ("gpt2 block, f32", "llama block, f32", "Forward trace", "persistent",
+                 "no rule for matmul", "Cache: ", "d norm_1.weight", "within its tolerance"):
+        assert part in text
+
+
+def test_the_demo_fails_with_an_error_out_of_tolerance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(accuracy, "FACTOR", 0.0)
+    monkeypatch.setattr(accuracy, "FLOOR_ULPS", 0)
+    monkeypatch.setattr(demo, "BLOCKS", ("gpt2",))
+    assert main(["demo", "--device", "cpu", "--small", "--dtype", "f32"]) == 1
+    assert "TOO LARGE" in capsys.readouterr().out

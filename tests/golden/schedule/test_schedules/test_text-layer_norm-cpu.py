@@ -1,0 +1,20 @@
+def schedule(s):  # persistent(vectorize=1024, threads=1x1, unroll=1, persistent in registers)
+    s.parallelize("i0", "blockIdx.x")
+    s.parallelize("i1", "vectorize")
+    # T3   loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T4   loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T5   loop[i0{4096}@blockIdx.x]
+    # T6   loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T7   loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T8   loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T9   loop[i0{4096}@blockIdx.x]
+    # T10  loop[i0{4096}@blockIdx.x]
+    # T11  loop[i0{4096}@blockIdx.x]
+    # T12  loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T13  loop[i1{1024}@vectorize]
+    # T14  loop[i1{1024}@vectorize]
+    # T15  loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T16  loop[i1{1024}@vectorize]
+    # T17  loop[i1{1024}@vectorize]
+    # T18  loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]
+    # T19  loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]

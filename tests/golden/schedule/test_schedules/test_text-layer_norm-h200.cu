@@ -1,0 +1,60 @@
+// grid (1024, 1, 1), block (32, 4, 1), 0 bytes shared
+// persistent(vectorize=8, threads=32x4, unroll=1, persistent in registers)
+extern "C" __global__ void __launch_bounds__(128)
+persistent_kernel(
+    const bf16* __restrict__ T0,
+    const bf16* __restrict__ T1,
+    const bf16* __restrict__ T2,
+    bf16* __restrict__ T19) {
+  const Shared<float> scratch_f32(0, 0);
+  const i32 i0_o = static_cast<i32>(blockIdx.x);
+  const i32 i0_i = static_cast<i32>(threadIdx.y);
+  const i32 i1_o_i = static_cast<i32>(threadIdx.x);
+  Vec<bf16, 8> T0_p[4];
+  float T4 = 0.0f;
+  #pragma unroll
+  for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
+    T0_p[i1_o_o] = ldv<8>(T0, i0_i * 1024 + i0_o * 4096 + i1_o_i * 8 + i1_o_o * 256);
+    #pragma unroll
+    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
+      const float T3 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T3 = fd.ops.cast(T0, dtype=DataType.Float)
+      T4 = Sum::apply(T4, T3);
+    }
+  }
+  T4 = reduce_x<Sum, 32, 4>(T4, scratch_f32);
+  float T8 = 0.0f;
+  const float T5 = (T4 / 1024.0f);  // T5 = fd.ops.truediv(T4, 1024.0)
+  #pragma unroll
+  for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
+    #pragma unroll
+    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
+      const float T3 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T3 = fd.ops.cast(T0, dtype=DataType.Float)
+      const float T6 = (T3 - T5);  // T6 = fd.ops.sub(T3, T5)
+      const float T7 = (T6 * T6);  // T7 = fd.ops.mul(T6, T6)
+      T8 = Sum::apply(T8, T7);
+    }
+  }
+  T8 = reduce_x<Sum, 32, 4>(T8, scratch_f32);
+  const float T9 = (T8 / 1024.0f);  // T9 = fd.ops.truediv(T8, 1024.0)
+  const float T10 = (T9 + 1e-05f);  // T10 = fd.ops.add(T9, 1e-05)
+  const float T11 = rsqrt_(T10);  // T11 = fd.ops.rsqrt(T10)
+  #pragma unroll
+  for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
+    const Vec<bf16, 8> T1_v = ldv<8>(T1, i1_o_i * 8 + i1_o_o * 256);
+    const Vec<bf16, 8> T2_v = ldv<8>(T2, i1_o_i * 8 + i1_o_o * 256);
+    Vec<bf16, 8> T19_o;
+    #pragma unroll
+    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
+      const float T3 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T3 = fd.ops.cast(T0, dtype=DataType.Float)
+      const float T6 = (T3 - T5);  // T6 = fd.ops.sub(T3, T5)
+      const float T12 = (T6 * T11);  // T12 = fd.ops.mul(T6, T11)
+      const float T13 = convert<float>(T1_v.v[i1_i]);  // T13 = fd.ops.cast(T1, dtype=DataType.Float)
+      const float T15 = (T12 * T13);  // T15 = fd.ops.mul(T12, T14)
+      const float T16 = convert<float>(T2_v.v[i1_i]);  // T16 = fd.ops.cast(T2, dtype=DataType.Float)
+      const float T18 = (T15 + T16);  // T18 = fd.ops.add(T15, T17)
+      const bf16 T19_e = convert<bf16>(T18);  // T19 = fd.ops.cast(T18, dtype=DataType.BFloat16)
+      T19_o.v[i1_i] = T19_e;
+    }
+    stv<8>(T19, i0_i * 1024 + i0_o * 4096 + i1_o_i * 8 + i1_o_o * 256, T19_o);
+  }
+}

@@ -1,0 +1,15 @@
+def schedule(s):  # pointwise(vectorize=8, threads=128x1, unroll=2)
+    s.merge("i0", "i1")
+    s.split("i0*i1", 8)
+    s.split("i0*i1.o", 128)
+    s.split("i0*i1.o.o", 2)
+    s.parallelize("i0*i1.o.o.o", "blockIdx.x")
+    s.parallelize("i0*i1.o.o.i", "unroll")
+    s.parallelize("i0*i1.o.i", "threadIdx.x")
+    s.parallelize("i0*i1.i", "vectorize")
+    # T2   loop[i0*i1.o.o.o{2048}@blockIdx.x, i0*i1.o.o.i{2}@unroll, i0*i1.o.i{128}@threadIdx.x, i0*i1.i{8}@vectorize]
+    # T3   loop[i0*i1.o.o.o{1}@blockIdx.x, i0*i1.o.o.i{2}@unroll, i0*i1.o.i{128}@threadIdx.x, i0*i1.i{8}@vectorize]
+    # T4   loop[i0*i1.o.o.o{1}@blockIdx.x, i0*i1.o.o.i{2}@unroll, i0*i1.o.i{128}@threadIdx.x, i0*i1.i{8}@vectorize]
+    # T5   loop[i0*i1.o.o.o{2048}@blockIdx.x, i0*i1.o.o.i{2}@unroll, i0*i1.o.i{128}@threadIdx.x, i0*i1.i{8}@vectorize]
+    # T6   loop[i0*i1.o.o.o{2048}@blockIdx.x, i0*i1.o.o.i{2}@unroll, i0*i1.o.i{128}@threadIdx.x, i0*i1.i{8}@vectorize]
+    # T7   loop[i0*i1.o.o.o{2048}@blockIdx.x, i0*i1.o.o.i{2}@unroll, i0*i1.o.i{128}@threadIdx.x, i0*i1.i{8}@vectorize]

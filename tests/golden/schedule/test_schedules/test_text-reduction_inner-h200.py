@@ -1,0 +1,12 @@
+def schedule(s):  # reduction(vectorize=8, threads=32x4, unroll=1)
+    s.split("i0", 4)
+    s.parallelize("i0.o", "blockIdx.x")
+    s.parallelize("i0.i", "threadIdx.y")
+    s.split("i1", 8)
+    s.split("i1.o", 32)
+    s.parallelize("i1.o.i", "threadIdx.x")
+    s.parallelize("i1.i", "vectorize")
+    # T1   loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y, i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
+    # T2   loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y, i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
+    # T3   loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y, i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
+    # T4   loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y]

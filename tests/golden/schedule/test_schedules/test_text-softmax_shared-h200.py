@@ -1,0 +1,15 @@
+def schedule(s):  # persistent(vectorize=4, threads=512x1, unroll=1, persistent in shared)
+    s.split("i0", 1)
+    s.parallelize("i0.o", "blockIdx.x")
+    s.parallelize("i0.i", "threadIdx.y")
+    s.split("i1", 4)
+    s.split("i1.o", 512)
+    s.parallelize("i1.o.i", "threadIdx.x")
+    s.parallelize("i1.i", "vectorize")
+    # T1   loop[i0.o{64}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{20}, i1.o.i{512}@threadIdx.x, i1.i{4}@vectorize]
+    # T2   loop[i0.o{64}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{20}, i1.o.i{512}@threadIdx.x, i1.i{4}@vectorize]
+    # T3   loop[i0.o{64}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{20}, i1.o.i{512}@threadIdx.x, i1.i{4}@vectorize]
+    # T4   loop[i0.o{64}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{20}, i1.o.i{512}@threadIdx.x, i1.i{4}@vectorize]
+    # T5   loop[i0.o{64}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{20}, i1.o.i{512}@threadIdx.x, i1.i{4}@vectorize]
+    # T6   loop[i0.o{64}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{20}, i1.o.i{512}@threadIdx.x, i1.i{4}@vectorize]
+    # T0   persistent in shared, f32, 163840 bytes a row

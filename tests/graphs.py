@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that several tests use: definitions over float32 or bfloat16 rows."""
+
+from __future__ import annotations
+
+import torch
+
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.language import Tensor
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+
+Graph = tuple[FusionDefinition, list[torch.Tensor]]
+
+
+def rows(*shape: int, dtype: DataType = DataType.Float) -> tuple[FusionDefinition, Tensor]:
+    """A definition with one dense input of these sizes, symbolic."""
+    fd = FusionDefinition()
+    return fd, fd.define_tensor(shape=[-1] * len(shape), contiguity=True, dtype=dtype)
+
+
+def meta(*shape: int, dtype: DataType = DataType.Float) -> torch.Tensor:
+    """An argument without memory: enough to plan."""
+    return torch.empty(shape, dtype=to_torch_dtype(dtype), device="meta")
+
+
+def biased(*shape: int, dtype: DataType = DataType.Float) -> Graph:
+    """relu(x + bias) over the last axis."""
+    fd, x = rows(*shape, dtype=dtype)
+    bias = fd.define_tensor(shape=[-1], contiguity=[True], dtype=dtype)
+    fd.add_output(fd.ops.cast(fd.ops.relu(fd.ops.add(x, bias)), dtype))
+    return fd, [meta(*shape, dtype=dtype), meta(shape[-1], dtype=dtype)]
+
+
+def summed(*shape: int, dims: list[int], dtype: DataType = DataType.Float) -> Graph:
+    """sum(exp(x)) over axes."""
+    fd, x = rows(*shape, dtype=dtype)
+    fd.add_output(fd.ops.cast(fd.ops.sum(fd.ops.exp(x), dims), dtype))
+    return fd, [meta(*shape, dtype=dtype)]
+
+
+def softmax(*shape: int, dtype: DataType = DataType.Float) -> Graph:
+    """Over the last axis."""
+    fd, x = rows(*shape, dtype=dtype)
+    powers = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [-1], keepdim=True)))
+    total = fd.ops.sum(powers, [-1], keepdim=True)
+    fd.add_output(fd.ops.cast(fd.ops.truediv(powers, total), dtype))
+    return fd, [meta(*shape, dtype=dtype)]
+
+
+def layer_norm(*shape: int, dtype: DataType = DataType.Float) -> Graph:
+    """Over the last axis, with weight and bias."""
+    fd, x = rows(*shape, dtype=dtype)
+    weight, bias = (fd.define_tensor([-1], [True], dtype) for _ in range(2))
+    variance, mean = fd.ops.var_mean(x, [-1], 0, keepdim=True)
+    scaled = fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5)))
+    fd.add_output(fd.ops.cast(fd.ops.add(fd.ops.mul(scaled, weight), bias), dtype))
+    row = meta(shape[-1], dtype=dtype)
+    return fd, [meta(*shape, dtype=dtype), row, row]

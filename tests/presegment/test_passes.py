@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each pass: where it fires, one step away where it must not, and twice is once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import Golden
+from definitions import Build, defined
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.language import Recorder, Value
+from thunder_fuser.ir.text import to_text
+from thunder_fuser.presegment import PRESEGMENT, run_passes
+from thunder_fuser.presegment.common import remove_common
+from thunder_fuser.presegment.dead import remove_dead
+from thunder_fuser.presegment.fold import fold_scalars
+from thunder_fuser.presegment.round_trips import remove_round_trips
+from thunder_fuser.presegment.specialise import InputKey, specialise
+from thunder_fuser.presegment.trivial import remove_trivial_reductions
+
+D = DataType
+Pass = Callable[[Fusion], Fusion]
+
+
+def x(fd: Recorder, *shape: int, dtype: DataType = D.Float) -> Value:
+    return fd.define_tensor(shape or (8, 4), True, dtype)
+
+
+# ---- what fires: (pass, definition); the golden files hold before and after
+
+
+def _folded_size(fd: Recorder) -> Value:
+    t = x(fd)
+    count = fd.ops.cast(fd.ops.mul(fd.ops.size(t, 0), fd.ops.size(t, 1)), D.Float)
+    return fd.ops.truediv(fd.ops.sum(t), fd.ops.maximum(fd.ops.sub(count, 1.0), 0.0))
+
+
+def _folded_shape(fd: Recorder) -> Value:
+    t = x(fd)
+    return fd.ops.broadcast_in_dim(x(fd, 4), fd.ops.shape(t), [1])
+
+
+def _trivial(fd: Recorder) -> Value:
+    t = x(fd, 8, 1)
+    return fd.ops.exp(fd.ops.sum(t, [1]))
+
+
+def _trivial_keepdim(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.max(x(fd, 8, 1), [1], keepdim=True))
+
+
+def _trivial_result(fd: Recorder) -> Value:
+    return fd.ops.prod(x(fd, 8, 1), [1], keepdim=True)
+
+
+def _trivial_no_axis(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.sum(x(fd), []))
+
+
+def _up_and_down(fd: Recorder) -> Value:
+    t = x(fd, dtype=D.BFloat16)
+    return fd.ops.neg(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16))
+
+
+def _same_cast(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.cast(x(fd), D.Float))
+
+
+def _set(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.set(x(fd)))
+
+
+def _common(fd: Recorder) -> Value:
+    t = x(fd)
+    return fd.ops.add(fd.ops.exp(t), fd.ops.exp(t))
+
+
+def _common_results(fd: Recorder) -> None:
+    t = x(fd)
+    for _ in range(3):
+        fd.add_output(fd.ops.exp(t))
+
+
+def _dead(fd: Recorder) -> Value:
+    t = x(fd)
+    fd.ops.sin(fd.ops.exp(t))
+    return fd.ops.neg(t)
+
+
+FIRES: tuple[tuple[Pass, Build], ...] = (
+    (fold_scalars, _folded_size),
+    (fold_scalars, _folded_shape),
+    (remove_trivial_reductions, _trivial),
+    (remove_trivial_reductions, _trivial_keepdim),
+    (remove_trivial_reductions, _trivial_result),
+    (remove_trivial_reductions, _trivial_no_axis),
+    (remove_round_trips, _up_and_down),
+    (remove_round_trips, _same_cast),
+    (remove_round_trips, _set),
+    (remove_common, _common),
+    (remove_common, _common_results),
+    (remove_dead, _dead),
+)
+
+
+@pytest.mark.parametrize(("one", "build"), FIRES, ids=lambda f: f.__name__.strip("_"))
+def test_fires(one: Pass, build: Build, golden: Golden) -> None:
+    before = defined(build)
+    after = one(before)
+    assert after != before
+    assert [(o.stride_order, o.alias) for o in after.outputs] == [
+        (o.stride_order, o.alias) for o in before.outputs
+    ]
+    golden(f"# {one.__name__}\n{to_text(before, 'before')}\n\n{to_text(after, 'after')}")
+
+
+@pytest.mark.parametrize(("one", "build"), FIRES, ids=lambda f: f.__name__.strip("_"))
+def test_twice_is_once(one: Pass, build: Build) -> None:
+    after = one(defined(build))
+    assert one(after) is after
+
+
+# ---- what must not fire
+
+
+def _symbolic_size(fd: Recorder) -> Value:
+    t = x(fd, -1, 4)
+    return fd.ops.mul(t, fd.ops.size(t, 0))
+
+
+def _size_as_result(fd: Recorder) -> Value:
+    return fd.ops.size(x(fd), 0)
+
+
+def _given_scalar(fd: Recorder) -> Value:
+    return fd.ops.mul(x(fd), fd.ops.mul(fd.define_scalar(dtype=D.Double), 2.0))
+
+
+def _size_two(fd: Recorder) -> Value:
+    return fd.ops.sum(x(fd, 8, 2), [1])
+
+
+def _one_and_more(fd: Recorder) -> Value:
+    return fd.ops.sum(x(fd, 8, 1), [0, 1])
+
+
+def _maybe_one(fd: Recorder) -> Value:
+    return fd.ops.sum(x(fd, 8, -1), [1])
+
+
+def _down_and_up(fd: Recorder) -> Value:
+    """A cast that rounds may be meant."""
+    return fd.ops.exp(fd.ops.cast(fd.ops.cast(x(fd), D.BFloat16), D.Float))
+
+
+def _through_int(fd: Recorder) -> Value:
+    """2.5 -> 2 -> 2.0 is no round trip."""
+    return fd.ops.exp(fd.ops.cast(fd.ops.cast(x(fd), D.Int), D.Float))
+
+
+def _int_through_float(fd: Recorder) -> Value:
+    """2**60 + 1 does not come back from Float."""
+    t = x(fd, dtype=D.Int)
+    return fd.ops.neg(fd.ops.cast(fd.ops.cast(t, D.Float), D.Int))
+
+
+def _another_type(fd: Recorder) -> Value:
+    t = x(fd, dtype=D.Half)
+    return fd.ops.permute(fd.ops.cast(fd.ops.cast(t, D.Float), D.BFloat16), [1, 0])
+
+
+def _set_result(fd: Recorder) -> Value:
+    return fd.ops.set(x(fd))
+
+
+def _segment_set(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.segment_set(x(fd)))
+
+
+def _other_attributes(fd: Recorder) -> Value:
+    t = x(fd)
+    return fd.ops.add(fd.ops.sum(t, [0], True), fd.ops.sum(t, [1], True))
+
+
+def _other_literals(fd: Recorder) -> Value:
+    t = x(fd)
+    return fd.ops.add(fd.ops.mul(t, 1.0), fd.ops.mul(t, True))
+
+
+def _two_segment_sets(fd: Recorder) -> Value:
+    t = x(fd)
+    return fd.ops.add(fd.ops.segment_set(t), fd.ops.segment_set(t))
+
+
+def _other_order(fd: Recorder) -> Value:
+    t, u = x(fd), x(fd)
+    return fd.ops.where(fd.ops.lt(t, u), fd.ops.sub(t, u), fd.ops.sub(u, t))
+
+
+def _unused_input(fd: Recorder) -> Value:
+    x(fd)
+    fd.define_scalar(dtype=D.Int)
+    return fd.ops.neg(x(fd))
+
+
+def _size_of_dead(fd: Recorder) -> Value:
+    """A value whose size alone is needed is needed."""
+    t = fd.ops.exp(x(fd, -1, 4))
+    return fd.ops.full([fd.ops.size(t, 0)], 1.0, D.Float)
+
+
+STAYS: tuple[tuple[Pass, Build], ...] = (
+    (fold_scalars, _symbolic_size),
+    (fold_scalars, _size_as_result),
+    (fold_scalars, _given_scalar),
+    (remove_trivial_reductions, _size_two),
+    (remove_trivial_reductions, _one_and_more),
+    (remove_trivial_reductions, _maybe_one),
+    (remove_round_trips, _down_and_up),
+    (remove_round_trips, _through_int),
+    (remove_round_trips, _int_through_float),
+    (remove_round_trips, _another_type),
+    (remove_round_trips, _set_result),
+    (remove_round_trips, _segment_set),
+    (remove_common, _other_attributes),
+    (remove_common, _other_literals),
+    (remove_common, _two_segment_sets),
+    (remove_common, _other_order),
+    (remove_dead, _unused_input),
+    (remove_dead, _size_of_dead),
+)
+
+
+@pytest.mark.parametrize(("one", "build"), STAYS, ids=lambda f: f.__name__.strip("_"))
+def test_does_not_fire(one: Pass, build: Build) -> None:
+    before = defined(build)
+    assert one(before) is before
+
+
+# ---- specialise, and all passes
+
+
+def _mean(fd: Recorder) -> Value:
+    t = x(fd, -1, -1)
+    return fd.ops.truediv(fd.ops.sum(t, [1]), fd.ops.size(t, 1))
+
+
+def test_specialise(golden: Golden) -> None:
+    """Sizes, contiguity, order and strides become the argument's."""
+    before = defined(_mean)
+    keys = (InputKey((4, 6), (1, 4)), InputKey((1, 5), (5, 1)), InputKey((3, 2), (0, 1)))
+    texts = [to_text(specialise(before, (key,)), f"called_with_{n}") for n, key in enumerate(keys)]
+    golden("\n\n".join([to_text(before, "before"), *texts]))
+
+
+def test_specialise_shape_scalars() -> None:
+    def build(fd: Recorder) -> Value:
+        rows = fd.define_scalar(dtype=D.Int)
+        return fd.ops.full([fd.ops.mul(rows, 2), rows], 1.0, D.Float)
+
+    fusion = specialise(defined(build), (InputKey(value=3),))
+    assert fusion.tensors[fusion.outputs[0].name].sizes == (6, 3)
+
+
+def test_all_passes_twice_are_once() -> None:
+    for _, build in (*FIRES, *STAYS):
+        once = run_passes(defined(build))
+        assert run_passes(once) is once or run_passes(once) == once
+
+
+def test_every_pass_is_tested() -> None:
+    assert {one for one, _ in FIRES} == {one for one, _ in STAYS} == set(PRESEGMENT)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedules and the kernels of well-known graphs, as text, for an H200 and for the CPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from conftest import Golden
+from graphs import Graph, biased, layer_norm, softmax, summed
+from watch import check_sources
+
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.compiler import emit, schedule
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.scalar import Scalar
+from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
+from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.target import CPU, H200, Target
+
+D = DataType
+
+GRAPHS: dict[str, Graph] = {
+    "pointwise": biased(4096, 1024, dtype=D.BFloat16),
+    "pointwise_odd": biased(33, 77),
+    "reduction_inner": summed(4096, 1024, dims=[1], dtype=D.BFloat16),
+    "reduction_outer": summed(4096, 1024, dims=[0], dtype=D.BFloat16),
+    "reduction_all": summed(64, 128, dims=[0, 1]),
+    "softmax_registers": softmax(4096, 8192, dtype=D.BFloat16),
+    "softmax_shared": softmax(64, 40960),
+    "softmax_two_passes": softmax(16, 262144),
+    "layer_norm": layer_norm(4096, 1024, dtype=D.BFloat16),
+}
+MEMORY = {"softmax_registers": "registers", "softmax_shared": "shared", "softmax_two_passes": "none"}
+TARGETS = {"h200": H200, "cpu": CPU}
+
+
+def scheduled(
+    graph: Graph, target: Target, alignment: int = 16
+) -> tuple[ScheduledFusion, KernelSource]:
+    """The only segment of a graph, scheduled and emitted, for arguments so aligned."""
+    fd, inputs = graph
+    (segment,) = fd.plan(inputs, target=target).segments
+    made = schedule(segment, target, dict.fromkeys(fd.fusion.inputs, alignment))
+    assert made is not None
+    source = emit(made, target)
+    assert source is not None
+    return made, source
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_text(name: str, target: str, golden: Golden) -> None:
+    made, source = scheduled(GRAPHS[name], TARGETS[target])
+    golden(str(made), ext="py")
+    golden(kernel_text(source), ext="cu" if source.dialect == "cuda" else "cpp")
+
+
+_HEAD = ('extern "C" void', 'extern "C" __global__')
+
+
+def kernel_text(source: KernelSource) -> str:
+    """From the comment over the kernel on: the prelude has tests of its own."""
+    lines = source.text.splitlines(keepends=True)
+    first = next(at for at, line in enumerate(lines) if line.startswith(_HEAD))
+    launch = f"// grid {source.grid}, block {source.block}, {source.smem_bytes} bytes shared\n"
+    return launch + "".join(lines[first - 1 :])
+
+
+def test_misaligned_twin(golden: Golden) -> None:
+    """No access wider than the alignment."""
+    made, source = scheduled(GRAPHS["pointwise"], H200, alignment=2)
+    golden(str(made), ext="py")
+    golden(kernel_text(source), ext="cu")
+    assert "ldv<" not in source.text
+
+
+def test_aligned_accesses_are_16_bytes() -> None:
+    made, source = scheduled(GRAPHS["pointwise"], H200)
+    assert made.params.vectorize == 8
+    assert "ldv<8>" in source.text
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_where_rows_stay(name: str) -> None:
+    made, _ = scheduled(GRAPHS[name], H200)
+    assert made.params.memory == MEMORY[name]
+
+
+def test_every_text_compiles() -> None:
+    """Also for the architecture of an A100, whatever the schedule was made for."""
+    check_sources([scheduled(graph, H200)[1] for graph in GRAPHS.values()])
+
+
+def test_the_same_schedule_every_time() -> None:
+    for graph in GRAPHS.values():
+        assert scheduled(graph, H200)[1] == scheduled(graph, H200)[1]
+
+
+# ---- every element is computed once
+
+
+SMALL = {
+    "pointwise": biased(5, 12),
+    "pointwise_odd": biased(3, 7),
+    "reduction_inner": summed(5, 70, dims=[1]),
+    "reduction_outer": summed(37, 70, dims=[0]),
+    "reduction_all": summed(3, 50, dims=[0, 1]),
+    "softmax": softmax(3, 130),
+    "one": biased(1, 1),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SMALL)
+def test_every_element_once(name: str, target: str) -> None:
+    """The loops, guards applied, visit each point of the axes exactly once."""
+    made, _ = scheduled(SMALL[name], TARGETS[target])
+    assert sorted(visited(made)) == sorted(points(made))
+
+
+def points(made: ScheduledFusion) -> list[tuple[int, ...]]:
+    return list(itertools.product(*(range(axis.extent.value) for axis in made.axes)))
+
+
+def visited(made: ScheduledFusion) -> list[tuple[int, ...]]:
+    loops = loop_index(made.axes, made.transforms)
+    found = []
+    for values in itertools.product(*(range(axis.extent.value) for axis in made.loop)):
+        at = {loops.loops[axis.name]: v for axis, v in zip(made.loop, values, strict=True)}
+        point = position(loops, at, [axis.name for axis in made.axes])
+        if point is not None:
+            found.append(point)
+    return found
+
+
+def position(
+    loops: LoopIndex, at: dict[Scalar, int], axes: list[str]
+) -> tuple[int, ...] | None:
+    """The point of the axes that loop values stand for; None if a guard forbids it."""
+    values = {str(symbol): value for symbol, value in at.items() if not symbol.is_const}
+    for guard in loops.guards:
+        value = guard.value.substitute(values).value
+        if value >= guard.extent.value:
+            return None
+        values[str(guard.variable)] = value
+    return tuple(loops.index[name].substitute(values).value for name in axes)

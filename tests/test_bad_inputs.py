@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong calls: each a typed error with its whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.errors import (
+    AliasError,
+    DefinitionError,
+    DtypeError,
+    FuserError,
+    InputError,
+    OptionError,
+    StrideOrderError,
+    TargetError,
+)
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.options import OPTIONS, get, options
+
+X = torch.ones(4, 6)
+META = X.to("meta")
+
+
+def scaled(shape: Sequence[int] = (-1, -1)) -> FusionDefinition:
+    """T0 * S1, an integer."""
+    fd = FusionDefinition()
+    t, s = fd.define_tensor(shape=shape, contiguity=True), fd.define_scalar(dtype=DataType.Int)
+    fd.add_output(fd.ops.mul(t, s))
+    return fd
+
+
+ARGUMENTS: dict[str, tuple[list[Any], str]] = {
+    "too few": ([X], "the call: expected 2 arguments (T0, S1), got 1"),
+    "too many": ([X, 1, 2], "the call: expected 2 arguments (T0, S1), got 3"),
+    "rank": ([X[0], 1],
+             "argument T0: expected rank 2, got a tensor of shape (6,), torch.float32"),
+    "dtype": ([X.double(), 1], "argument T0: expected torch.float32, got torch.float64"),
+    "no tensor": ([None, 1], "argument T0: expected a tensor, got NoneType None"),
+    "a number": ([1.5, 1], "argument T0: expected a tensor, got float 1.5"),
+    "no number": ([X, None], "argument S1: expected a number, got NoneType None"),
+    "a word": ([X, "a"], "argument S1: expected a number, got str 'a'"),
+    "a tensor": ([X, torch.tensor(1)],
+                 "argument S1: expected a number, got a tensor of shape (), torch.int64"),
+    "fraction": ([X, 2.5], "argument S1: expected a 64-bit integer, got float 2.5"),
+    "too large": ([X, 2**63],
+                  "argument S1: expected a 64-bit integer, got int 9223372036854775808"),
+    "meta": ([META, 1], "arguments: expected cpu tensors for target cpu, got meta"),
+    "sparse": ([X.to_sparse(), 1],
+               "argument T0: expected a plain strided tensor, got torch.sparse_coo. "
+               "To fix it: pass it through .to_dense() or .resolve_neg()."),
+    "negated": ([torch._neg_view(X), 1],
+                "argument T0: expected a plain strided tensor, got a pending negation. "
+                "To fix it: pass it through .to_dense() or .resolve_neg()."),
+}
+
+
+def assert_raises(call: Callable[[], Any], error: type[FuserError], message: str) -> None:
+    with pytest.raises(FuserError) as raised:
+        call()
+    assert (type(raised.value), str(raised.value)) == (error, message)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments(name: str) -> None:
+    """The same before and after the definition has run."""
+    arguments, message = ARGUMENTS[name]
+    fd = scaled()
+    assert_raises(lambda: fd.execute(arguments), InputError, message)
+    assert torch.equal(fd.execute([X, 3])[0], X * 3)
+    assert_raises(lambda: fd.execute(arguments), InputError, message)
+
+
+@pytest.mark.parametrize("name", ["too few", "rank", "dtype"])
+def test_plan_and_program_check_too(name: str) -> None:
+    arguments, message = ARGUMENTS[name]
+    assert_raises(lambda: scaled().plan(arguments), InputError, message)
+    assert_raises(lambda: scaled().program(arguments), InputError, message)
+
+
+def test_static_sizes() -> None:
+    message = "argument T0: expected size 7 on axis 1, got size 6"
+    assert_raises(lambda: scaled((4, 7)).execute([X, 1]), InputError, message)
+    message = "argument T0: expected size 1 on axis 0, got size 4"
+    assert_raises(lambda: scaled((1, -1)).execute([X, 1]), InputError, message)
+
+
+def test_devices() -> None:
+    fd = FusionDefinition()
+    fd.add_output(fd.ops.add(fd.from_pytorch(X), fd.from_pytorch(X)))
+    message = "arguments: expected one device, got T0 on cpu, T1 on meta"
+    assert_raises(lambda: fd.execute([X, META]), InputError, message)
+
+
+def test_targets() -> None:
+    message = "arguments: expected cuda tensors for target h200, got cpu"
+    assert_raises(lambda: scaled().execute([X, 1], target="h200"), InputError, message)
+    message = "target: expected one of h200, h100, a100, emulator, cpu, got 'gpu'"
+    assert_raises(lambda: scaled().execute([X, 1], target="gpu"), TargetError, message)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_sizes_that_do_not_fit_each_other(times: int) -> None:
+    fd = FusionDefinition()
+    fd.add_output(fd.ops.add(fd.from_pytorch(X), fd.from_pytorch(X)))
+    for _ in range(times):
+        assert_raises(
+            lambda: fd.execute([X, X[:, :5]]), DefinitionError,
+            "add: axis 1: expected equal sizes, got 6, 5",
+        )
+
+
+def test_negative_size() -> None:
+    fd = FusionDefinition()
+    fd.add_output(fd.ops.full([fd.define_scalar(dtype=DataType.Int)], 1.0, DataType.Float))
+    message = "full: axis 0 of the result: expected a size >= 0, got -1"
+    assert_raises(lambda: fd.execute([-1]), DefinitionError, message)
+
+
+# ---- aliases
+
+
+def into(source: FusionDefinition) -> FusionDefinition:
+    t0, t1 = (source.define_tensor(shape=[-1, -1], contiguity=True) for _ in range(2))
+    source.add_output(source.ops.neg(t0), t1)
+    return source
+
+
+def test_writing_into_an_expanded_input() -> None:
+    message = (
+        "argument T1: expected memory of its own for each element, as it is written, "
+        "got strides (0, 1). To fix it: clone the expanded tensor."
+    )
+    wide = torch.ones(6).expand(4, 6)
+    assert_raises(lambda: into(FusionDefinition()).execute([X, wide]), InputError, message)
+
+
+def test_writing_another_size() -> None:
+    message = (
+        "output T2: expected the dtype and sizes of T1: f32[i2{4}, i3{6}], "
+        "got T2: f32[b0{1}, i1{6}]. To fix it: cast or reshape the result before add_output."
+    )
+    call = into(FusionDefinition()).execute
+    assert_raises(lambda: call([X[:1], X.clone()]), AliasError, message)
+
+
+def test_two_outputs_into_one_input() -> None:
+    fd = into(FusionDefinition())
+    fd.add_output(fd.ops.exp(fd.define_tensor(shape=[-1, -1], contiguity=True)))
+    t1 = fd.define_tensor(shape=[-1, -1], contiguity=True)
+    fd.add_output(fd.ops.exp(t1), t1)
+    fd.add_output(fd.ops.sin(t1), t1)
+    with pytest.raises(AliasError, match="expected one output an aliased input"):
+        fd.entry  # noqa: B018
+
+
+# ---- definitions
+
+
+def made(build: Callable[[FusionDefinition, Any], Any]) -> Callable[[], Any]:
+    """A definition over T0, whose result, if there is one, is an output."""
+
+    def call() -> None:
+        with FusionDefinition() as fd:
+            result = build(fd, fd.from_pytorch(X))
+            if result is not None:
+                fd.add_output(result)
+
+    return call
+
+
+def _foreign(fd: FusionDefinition, t: Any) -> Any:
+    other = FusionDefinition()
+    other.from_pytorch(X)
+    return fd.ops.neg(other.from_pytorch(X))
+
+
+_PERMUTATION = "To fix it: give each logical axis its own position, 0 for the fastest."
+DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
+    "no output": (lambda fd, t: None, DefinitionError,
+        "the fusion: expected at least one output, got none. To fix it: call add_output."),
+    "axis": (lambda fd, t: fd.ops.sum(t, [2]), DefinitionError,
+        "sum: axis 2: expected an axis from -2 to 1, got 2"),
+    "stride order": (lambda fd, t: fd.add_output(t, stride_order=[0, 0]), StrideOrderError,
+        f"stride_order [0, 0]: expected a permutation of 0..1, got [0, 0]. {_PERMUTATION}"),
+    "short stride order": (lambda fd, t: fd.add_output(t, stride_order=[0]), StrideOrderError,
+        f"stride_order [0]: expected a permutation of 0..1, got [0]. {_PERMUTATION}"),
+    "input stride order": (lambda fd, t: fd.define_tensor([-1, -1], stride_order=[0, 2]),
+        StrideOrderError,
+        f"stride_order [0, 2]: expected a permutation of 0..1, got [0, 2]. {_PERMUTATION}"),
+    "unknown op": (lambda fd, t: fd.ops.foo(t), DefinitionError,
+        "ops.foo: expected an op of the table. To fix it: see thunder_fuser.ir.ops.OPS."),
+    "undefined tensor": (_foreign, DefinitionError, "neg: T1: expected a value of this definition"),
+    "dtype": (lambda fd, t: fd.define_tensor([-1], dtype="float"), DtypeError,
+        "dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Half, BFloat16, Float, "
+        "Double), got 'float'"),
+    "complex": (lambda fd, t: fd.from_pytorch(X.cfloat()), DtypeError,
+        "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float16, bfloat16, "
+        "float32, float64, got torch.complex64"),
+    "no tensor": (lambda fd, t: fd.from_pytorch([1.0]), InputError,
+        "from_pytorch: expected a tensor, got list"),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_definitions(name: str) -> None:
+    build, error, message = DEFINITIONS[name]
+    assert_raises(made(build), error, message)
+
+
+def test_no_call_after_execute() -> None:
+    fd = scaled()
+    fd.execute([X, 1])
+    message = "fd.define_scalar: expected calls before the first execute, got a call after it"
+    assert_raises(lambda: fd.define_scalar(dtype=DataType.Int), DefinitionError, message)
+
+
+# ---- options
+
+
+def test_unknown_option() -> None:
+    names = ", ".join(OPTIONS)
+    assert_raises(
+        lambda: options(colour="red").__enter__(), OptionError,
+        f"option: expected one of {names}, got 'colour'",
+    )
+    message = "option strict: expected a bool, got 'maybe'"
+    assert_raises(lambda: options(strict="maybe").__enter__(), OptionError, message)
+
+
+def test_option_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THUNDER_FUSER_FUEL", "many")
+    message = "option fuel: expected a int, got 'many'"
+    assert_raises(lambda: get("fuel"), OptionError, message)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds for every test: CUDA text compiles for two architectures, fusions print as what they are."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from thunder_fuser import compiler
+from thunder_fuser.cache import entry
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.errors import ToolchainError
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.text import rebuild, to_text
+from thunder_fuser.runtime.cuda import compile_cubin, compile_stats, nvrtc_version
+
+ARCHES = ("sm_80", "sm_90a")
+
+checked_texts: set[str] = set()
+checked_fusions: set[Fusion] = set()
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Records what is defined, specialised and emitted inside, then checks what is new."""
+    sources: list[KernelSource] = []
+    fusions: list[Fusion] = []
+    _record(monkeypatch, compiler, "emit_cuda", sources)
+    _record(monkeypatch, compiler, "run_passes", fusions)
+    _record(monkeypatch, entry, "define", fusions)
+    yield
+    check_fusions(fusions)
+    check_sources(sources)
+
+
+def _record(patch: pytest.MonkeyPatch, module: Any, name: str, found: list[Any]) -> None:
+    original: Callable[..., Any] = getattr(module, name)
+
+    @functools.wraps(original)
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        found.append(original(*args, **kwargs))
+        return found[-1]
+
+    patch.setattr(module, name, recording)
+
+
+def check_fusions(fusions: list[Fusion]) -> None:
+    """The text of a fusion is that fusion."""
+    for fusion in fusions:
+        if fusion not in checked_fusions:
+            assert rebuild(to_text(fusion)) == fusion
+            checked_fusions.add(fusion)
+
+
+def check_sources(sources: list[KernelSource]) -> None:
+    """Nothing is included, and NVRTC takes the text for each architecture."""
+    new = {source.text: source for source in sources if source.text not in checked_texts}
+    for text in new:
+        assert "#include" not in text
+    if new and has_nvrtc():
+        jobs = [(text, source.name, arch) for text, source in new.items() for arch in ARCHES]
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            list(pool.map(lambda job: compile_cubin(*job), jobs))
+    checked_texts.update(new)
+
+
+@functools.cache
+def has_nvrtc() -> bool:
+    """Whether NVRTC is on this machine (not on macOS)."""
+    try:
+        nvrtc_version()
+    except ToolchainError:
+        return False
+    return True
+
+
+def median_compile_ms() -> float:
+    """Of the NVRTC runs that this process remembers."""
+    return statistics.median(stat.milliseconds for stat in compile_stats())

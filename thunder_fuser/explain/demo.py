@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: two transformer blocks through the fuser, forward and backward -> what became of them.
+
+For each block and dtype: the forward trace, a table of fusions beside torch's ops one by one, what
+was not fused and why, the cache's counts, and errors against float64 beside eager's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.explain.accuracy import Accuracy, accuracy
+from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
+from thunder_fuser.explain.progress import progress
+from thunder_fuser.explain.report import fusion_table, why_text
+from thunder_fuser.explain.table import table
+from thunder_fuser.explain.timing import times_on
+from thunder_fuser.explain.traces import Jitted, fusions_of, jit, trace_text
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+SAMPLES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What to run. device is cpu or cuda; emulate runs the CUDA text on the CPU."""
+
+    device: torch.device
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    emulate: bool = False
+    small: bool = False
+
+    @property
+    def sizes(self) -> Sizes:
+        return SMALL if self.small else Sizes()
+
+    @property
+    def where(self) -> str:
+        return "the emulator" if self.emulate else str(self.device)
+
+
+def demo(given: Demo) -> bool:
+    """Prints everything; True if every tolerance holds."""
+    good = [_one(given, name, dtype) for name in BLOCKS for dtype in given.dtypes]
+    print("every error is within its tolerance" if all(good) else "an error exceeds its tolerance")
+    return all(good)
+
+
+def _one(given: Demo, name: str, dtype: str) -> bool:
+    """One block in one dtype."""
+    torch_dtype = DTYPES[dtype]
+    title = f"{name} block, {dtype}{list(given.sizes.shape)}, on {given.where}"
+    print(f"{title}\n{'=' * len(title)}\n")
+    block = make_block(name, given.sizes, torch_dtype, given.device)
+    jitted = jit(block, strict=True, emulate=given.emulate)
+    samples = [
+        make_input(given.sizes, torch_dtype, given.device, seed) for seed in range(SAMPLES)
+    ]
+    before = _counts()
+    with progress(f"compiling the {name} block in {dtype}"):
+        errors = accuracy(block, jitted, samples)
+    hits, misses = (now - then for now, then in zip(_counts(), before, strict=True))
+    with progress(f"timing the fusions of the {name} block in {dtype}"):
+        _print_fusions(given, jitted)
+    held = FusionCache.get().num_fusions()
+    print(f"Cache: {hits} fusions of this block found, {misses} new; {held} held now\n")
+    return _print_errors(errors)
+
+
+def _counts() -> tuple[int, int]:
+    cache = FusionCache.get()
+    return cache.hits, cache.misses
+
+
+def _print_fusions(given: Demo, jitted: Jitted) -> None:
+    print(f"Forward trace\n\n{trace_text(jitted)}\n")
+    # The emulator's times would say nothing about a GPU.
+    times = None if given.emulate else times_on(given.device)
+    print(f"Fusions\n\n{fusion_table(fusions_of(jitted), times)}\n")
+    print(f"Left to torch\n\n{why_text(jitted)}\n")
+
+
+def _print_errors(errors: Sequence[Accuracy]) -> bool:
+    rows = [
+        (one.name, f"{one.fused:.2e}", f"{one.eager:.2e}", f"{one.floor:.2e}",
+         "ok" if one.passes else "TOO LARGE")
+        for one in errors
+    ]
+    print(f"RMS error against float64, {SAMPLES} inputs\n")
+    print(table(("value", "fused", "eager", "2 ulp", ""), rows), end="\n\n")
+    return all(one.passes for one in errors)

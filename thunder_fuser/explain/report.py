@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function -> a table of its fusions, and every op that was not fused with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.explain.programs import Compiled, compiled
+from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.traces import Jitted, claims_of, fusions_of
+
+Why = tuple[str, str, str]
+Times = Callable[[RegionCallable, Compiled], tuple[float, float]]
+
+_HEAD = ("fusion", "pass", "ops", "segments", "kernels", "schedulers", "KiB in", "KiB out")
+
+
+def why(jitted: Jitted) -> list[Why]:
+    """(symbol, reason, source line) of every op of the newest compilation that was not fused."""
+    return [
+        (one.bsym.sym.name, str(one.reason), _source_line(one.bsym))
+        for one in claims_of(jitted).unfused
+    ]
+
+
+def why_text(jitted: Jitted) -> str:
+    """The same, equal ones counted."""
+    counts = Counter(why(jitted))
+    rows = [(f"{n}x {name}", reason, line) for (name, reason, line), n in counts.items()]
+    return table(("not fused", "why", "where"), rows)
+
+
+def report(jitted: Jitted) -> str:
+    """What became of a jitted function: its fusions, then what stayed with torch and why."""
+    return f"{fusion_table(fusions_of(jitted))}\n\n{why_text(jitted)}\n"
+
+
+def fusion_table(fusions: Iterable[RegionCallable], times: Times | None = None) -> str:
+    """A line for each fusion; with `times`, also (fused, op by op) in microseconds."""
+    head = (*_HEAD, "us", "us op by op") if times else _HEAD
+    rows = [_row(one, program, times) for one in fusions for program in compiled(one)[-1:]]
+    return table(head, rows)
+
+
+def _row(one: RegionCallable, program: Compiled, times: Times | None) -> tuple[str, ...]:
+    counts = Counter(segment.scheduler.name for segment in program.segments)
+    schedulers = " ".join(name if n == 1 else f"{name}*{n}" for name, n in counts.items())
+    row = (
+        one.name, "backward" if one.region.is_backward else "forward",
+        str(len(program.fusion.exprs)), str(len(program.segments)), str(len(program.kernels)),
+        schedulers, kib(program.bytes_in), kib(program.bytes_out),
+    )
+    if times is None:
+        return row
+    return (*row, *(f"{1e6 * seconds:.0f}" for seconds in times(one, program)))
+
+
+def _source_line(bsym: Any) -> str:
+    """file:line of the user's code, or of what the op was derived from; empty if unknown."""
+    if bsym.source_filename is None or bsym.source_positions is None:
+        return ""
+    return f"{_short(bsym.source_filename)}:{bsym.source_positions.lineno}"
+
+
+def _short(path: str) -> str:
+    return "/".join(path.split("/")[-2:])

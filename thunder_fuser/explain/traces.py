@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function -> its traces, its fusions' callables and what the fuser refused.
+
+The one file of explain that imports thunder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import thunder
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.regions import Claims
+from thunder_fuser.options import Value
+
+_LONGEST = 160
+
+Jitted = Callable[..., Any]
+
+
+def jit(function: Callable[..., Any], **given: Value) -> Jitted:
+    """thunder.jit with the fuser; `given` are its options, by their own names."""
+    keywords = {f"fuser_{name}": value for name, value in given.items()}
+    return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
+
+
+def final_traces(jitted: Jitted) -> list[TraceCtx]:
+    """The traces that run: forward, then backward if there is one."""
+    stats = thunder.compile_stats(jitted)
+    if stats is None:
+        raise InputError("explain", expected="a result of thunder.jit", got=repr(jitted)[:80])
+    both = (stats.last_traces, stats.last_backward_traces)
+    found = [traces[-1] for traces in both if traces]
+    if not found:
+        raise InputError("explain", expected="a function that was called", got="one that was not")
+    return found
+
+
+def fusions_of(jitted: Jitted) -> list[RegionCallable]:
+    """The fusions of a jitted function, in the order they run."""
+    return [
+        owner
+        for trace in final_traces(jitted)
+        for bsym in trace.bound_symbols
+        for owner in (_owner(value) for value in (bsym._call_ctx or {}).values())
+        if owner is not None
+    ]
+
+
+def _owner(value: object) -> RegionCallable | None:
+    owner = getattr(value, "owner", None)
+    return owner if isinstance(owner, RegionCallable) else None
+
+
+def claims_of(jitted: Jitted) -> Claims:
+    """What the fuser took and refused. It keeps the newest compilation's only: InputError if that
+    was another function's."""
+    claims = fuser.last_claims
+    fusions = fusions_of(jitted)
+    known = claims is not None and (
+        not fusions or any(one.region in claims.regions for one in fusions)
+    )
+    if claims is None or not known:
+        raise InputError(
+            "why", expected="the function that was compiled last", got="an earlier one",
+            do="ask right after its first call",
+        )
+    return claims
+
+
+def trace_text(jitted: Jitted) -> str:
+    """The forward trace as it runs, one line a call; a fusion's line ends with its ops."""
+    ops = {one.name: _ops_text(one) for one in fusions_of(jitted)}
+    lines = []
+    for line in str(final_traces(jitted)[0]).splitlines():
+        text = line.strip()
+        if line.startswith("  ") and text and not text.startswith(("#", "del ", '"')):
+            name = text.partition("= ")[2].partition("(")[0]
+            lines.append(f"  {_short(text.partition('  # ')[0])}{ops.get(name, '')}")
+    return "\n".join(lines)
+
+
+def _short(line: str) -> str:
+    """What is returned is followed by all that is saved for the backward, which is long."""
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
+
+
+def _ops_text(one: RegionCallable) -> str:
+    counts: dict[str, int] = {}
+    for leaf in one.region.leaves:
+        counts[leaf.sym.name] = counts.get(leaf.sym.name, 0) + 1
+    listed = " ".join(name if n == 1 else f"{name}*{n}" for name, n in counts.items())
+    return f"\n      # {listed}"
