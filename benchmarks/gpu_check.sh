@@ -61,7 +61,7 @@ for name, value in facts(torch.device("cuda")).items():
 PYTHON
 
 parts=(tests)
-part tests 150 "$python" -m pytest -q -m gpu -p no:cacheprovider --tb=short \
+part tests 180 "$python" -m pytest -q -m gpu -p no:cacheprovider --tb=short \
     --durations=5 tests/runtime tests/gpu &
 if sanitizer=$(find_sanitizer); then
     parts+=(memcheck racecheck)

@@ -34,7 +34,7 @@ def compile_fusion(
     with ThreadPoolExecutor(max_workers=4) as pool:
         launchers = list(
             pool.map(
-                lambda pair: launcher_for(pair[0], pair[1], segmented.fusion, target, device),
+                lambda pair: launcher_for(pair[0], pair[1], target, device),
                 zip(segmented.segments, sources, strict=True),
             )
         )

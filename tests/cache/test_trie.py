@@ -115,7 +115,8 @@ DIFFERENT: dict[str, tuple[Build, ...]] = {
     "cast": tuple(lambda fd, d=d: fd.ops.cast(t(fd), d) for d in D),
     "alias": (lambda fd: fd.ops.exp(t(fd)), _aliased),
     "output order": (_ordered(None), _ordered([1, 0]), _ordered([0, 1])),
-    "pad value": tuple(lambda fd, v=v: fd.ops.pad(t(fd), [1, 1], v) for v in (0.0, 1.0, math.inf)),
+    "pad value": tuple(lambda fd, v=v: fd.ops.pad(t(fd), [1, 1], v)
+                       for v in (0.0, -0.0, 1.0, 1, True, math.inf, math.nan)),
 }
 
 

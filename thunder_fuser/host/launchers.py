@@ -36,13 +36,12 @@ class Launcher:
 def launcher_for(
     segment: Segment,
     source: KernelSource | None,
-    fusion: Fusion,
     target: Target,
     device: torch.device,
 ) -> Launcher:
     """Compiles the segment's kernel for the target, or prepares its torch call."""
     if source is None:
-        return Launcher(_torch_line(segment.part, fusion), None, allocates=False)
+        return Launcher(_torch_line(segment.part), None, allocates=False)
     if target.is_cpu:
         kernel = compile_cpu(source).function
         return Launcher(_with_threads(kernel), source)
@@ -95,12 +94,14 @@ def _on_stream(launch: Callable[..., None], index: int) -> Callable[[int, Part],
     return line
 
 
-def _torch_line(part: Part, fusion: Fusion) -> Callable[[int, Part], Line]:
+def _torch_line(part: Part) -> Callable[[int, Part], Line]:
     """Runs the segment's own operations one by one, by their torch meaning."""
-    own = sub_fusion(part, fusion)
+    own = sub_fusion(part)
+    wanted = [part.strides[name] for name in part.outputs]
 
     def call(*values: Any) -> list[torch.Tensor]:
-        return evaluate(own, values)
+        found = evaluate(own, values)
+        return [_laid_out(value, strides) for value, strides in zip(found, wanted, strict=True)]
 
     def line(number: int, part: Part) -> Line:
         targets = "".join(f"{name}, " for name in part.outputs)
@@ -109,11 +110,18 @@ def _torch_line(part: Part, fusion: Fusion) -> Callable[[int, Part], Line]:
     return line
 
 
-def sub_fusion(part: Part, fusion: Fusion) -> Fusion:
+def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    if value.stride() == strides:
+        return value
+    memory = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return memory.copy_(value)
+
+
+def sub_fusion(part: Part) -> Fusion:
     """The part as a fusion of its own."""
-    records = [_input_record(part, name) for name in part.inputs]
-    results = [_output_record(part, name) for name in part.outputs]
-    return define((*records, *part.exprs, *results))
+    inputs = [_input_record(part, name) for name in part.inputs]
+    results = [OpRecord("add_output", (name,)) for name in part.outputs]
+    return define((*inputs, *part.exprs, *results))
 
 
 def _input_record(part: Part, name: str) -> OpRecord:
@@ -130,11 +138,3 @@ def _input_record(part: Part, name: str) -> OpRecord:
         ("strides", part.strides[name]),
     )
     return OpRecord("define_tensor", (), (name,), attrs)
-
-
-def _output_record(part: Part, name: str) -> OpRecord:
-    strides = part.strides[name]
-    rank = range(len(strides))
-    order = sorted(rank, key=lambda a: (-strides[a], a))
-    places = {axis: len(strides) - 1 - at for at, axis in enumerate(order)}
-    return OpRecord("add_output", (name,), (), (("stride_order", tuple(places[a] for a in rank)),))

@@ -54,7 +54,8 @@ def _with_copies(
             continue
         have = _read_from_outside(group)
         new = sum(_bytes(fusion, leaf, strides) for leaf in leaves if leaf not in have)
-        if new > _bytes(fusion, name, strides):
+        # A scalar is passed by value, so it must be an argument or made where it is used.
+        if new > _bytes(fusion, name, strides) and not fusion.tensors[name].is_scalar:
             continue
         grown = sorted({*group, *chain}, key=order.__getitem__)
         wanted = frozenset(n for e in group for n in e.outputs)
@@ -80,7 +81,8 @@ def _cheap_chain(fusion: Fusion, name: str) -> tuple[list[OpRecord], list[str]]:
     while stack:
         at = stack.pop()
         expr = fusion.producer.get(at)
-        if expr is None or not expr.row.is_cheap or expr.op == "segment_set":
+        cheap = expr is not None and (expr.row.is_cheap or fusion.tensors[at].is_scalar)
+        if expr is None or not cheap or expr.op == "segment_set":
             leaves[at] = None
         else:
             chain[expr] = None
