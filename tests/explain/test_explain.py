@@ -22,7 +22,7 @@ from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.report import fusion_table, report, why
 from thunder_fuser.explain.table import table
 from thunder_fuser.explain.timing import times_on
-from thunder_fuser.explain.traces import Jitted, fusions_of, jit, trace_text
+from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 
 
 def mixed(x: Any, w: Any) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A jitted function -> its traces, its fusions' callables and what the fuser refused.
 
-The one file of explain that imports thunder.
+What explain and the demo ask of Thunder goes through here.
 """
 
 from __future__ import annotations
