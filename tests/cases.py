@@ -23,14 +23,16 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torc
     return torch.randn(shape, generator=generator).to(dtype)
 
 
-def ints(*shape: int, low: int = -9, high: int = 10, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+def ints(
+    *shape: int, low: int = -9, high: int = 10, dtype: torch.dtype = torch.int64
+) -> torch.Tensor:
     """Whole numbers in [low, high), the same on every run."""
     generator = torch.Generator().manual_seed(7)
     return torch.randint(low, high, shape, generator=generator).to(dtype)
 
 
 class Runner:
-    """`run(build, inputs, expected)` executes on one target and compares dtype, shape, strides, values.
+    """`run(build, inputs, expected)` runs on one target; compares dtype, shape, strides, values.
 
     Strides: those of `strides`, or row-major ones. Results are poisoned before they are written,
     and the emulator runs the threads of a block in both orders.
@@ -40,8 +42,13 @@ class Runner:
         self.target = target
 
     def __call__(
-        self, build: Build, inputs: Sequence[Any], expected: Sequence[torch.Tensor], *,
-        strides: Sequence[tuple[int, ...]] | None = None, tolerance: float | None = None,
+        self,
+        build: Build,
+        inputs: Sequence[Any],
+        expected: Sequence[torch.Tensor],
+        *,
+        strides: Sequence[tuple[int, ...]] | None = None,
+        tolerance: float | None = None,
     ) -> list[torch.Tensor]:
         """Returns the results as well."""
         with FusionDefinition() as fd:
@@ -67,7 +74,9 @@ class Runner:
         return results
 
 
-def assert_near(result: torch.Tensor, expected: torch.Tensor, tolerance: float | None = None) -> None:
+def assert_near(
+    result: torch.Tensor, expected: torch.Tensor, tolerance: float | None = None
+) -> None:
     """Equal in dtype, shape and values; NaN equals NaN."""
     torch.testing.assert_close(
         result, expected, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False

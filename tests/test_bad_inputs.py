@@ -38,25 +38,32 @@ def scaled(shape: Sequence[int] = (-1, -1)) -> FusionDefinition:
 ARGUMENTS: dict[str, tuple[list[Any], str]] = {
     "too few": ([X], "the call: expected 2 arguments (T0, S1), got 1"),
     "too many": ([X, 1, 2], "the call: expected 2 arguments (T0, S1), got 3"),
-    "rank": ([X[0], 1],
-             "argument T0: expected rank 2, got a tensor of shape (6,), torch.float32"),
+    "rank": ([X[0], 1], "argument T0: expected rank 2, got a tensor of shape (6,), torch.float32"),
     "dtype": ([X.double(), 1], "argument T0: expected torch.float32, got torch.float64"),
     "no tensor": ([None, 1], "argument T0: expected a tensor, got NoneType None"),
     "a number": ([1.5, 1], "argument T0: expected a tensor, got float 1.5"),
     "no number": ([X, None], "argument S1: expected a number, got NoneType None"),
     "a word": ([X, "a"], "argument S1: expected a number, got str 'a'"),
-    "a tensor": ([X, torch.tensor(1)],
-                 "argument S1: expected a number, got a tensor of shape (), torch.int64"),
+    "a tensor": (
+        [X, torch.tensor(1)],
+        "argument S1: expected a number, got a tensor of shape (), torch.int64",
+    ),
     "fraction": ([X, 2.5], "argument S1: expected a 64-bit integer, got float 2.5"),
-    "too large": ([X, 2**63],
-                  "argument S1: expected a 64-bit integer, got int 9223372036854775808"),
+    "too large": (
+        [X, 2**63],
+        "argument S1: expected a 64-bit integer, got int 9223372036854775808",
+    ),
     "meta": ([META, 1], "arguments: expected cpu tensors for target cpu, got meta"),
-    "sparse": ([X.to_sparse(), 1],
-               "argument T0: expected a plain strided tensor, got torch.sparse_coo. "
-               "To fix it: pass it through .to_dense() or .resolve_neg()."),
-    "negated": ([torch._neg_view(X), 1],
-                "argument T0: expected a plain strided tensor, got a pending negation. "
-                "To fix it: pass it through .to_dense() or .resolve_neg()."),
+    "sparse": (
+        [X.to_sparse(), 1],
+        "argument T0: expected a plain strided tensor, got torch.sparse_coo. "
+        "To fix it: pass it through .to_dense() or .resolve_neg().",
+    ),
+    "negated": (
+        [torch._neg_view(X), 1],
+        "argument T0: expected a plain strided tensor, got a pending negation. "
+        "To fix it: pass it through .to_dense() or .resolve_neg().",
+    ),
 }
 
 
@@ -110,7 +117,8 @@ def test_sizes_that_do_not_fit_each_other(times: int) -> None:
     fd.add_output(fd.ops.add(fd.from_pytorch(X), fd.from_pytorch(X)))
     for _ in range(times):
         assert_raises(
-            lambda: fd.execute([X, X[:, :5]]), DefinitionError,
+            lambda: fd.execute([X, X[:, :5]]),
+            DefinitionError,
             "add: axis 1: expected equal sizes, got 6, 5",
         )
 
@@ -156,7 +164,7 @@ def test_two_outputs_into_one_input() -> None:
     fd.add_output(fd.ops.exp(t1), t1)
     fd.add_output(fd.ops.sin(t1), t1)
     with pytest.raises(AliasError, match="expected one output an aliased input"):
-        fd.entry  # noqa: B018
+        fd.entry
 
 
 # ---- definitions
@@ -182,28 +190,54 @@ def _foreign(fd: FusionDefinition, t: Any) -> Any:
 
 _PERMUTATION = "To fix it: give each logical axis its own position, 0 for the fastest."
 DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
-    "no output": (lambda fd, t: None, DefinitionError,
-        "the fusion: expected at least one output, got none. To fix it: call add_output."),
-    "axis": (lambda fd, t: fd.ops.sum(t, [2]), DefinitionError,
-        "sum: axis 2: expected an axis from -2 to 1, got 2"),
-    "stride order": (lambda fd, t: fd.add_output(t, stride_order=[0, 0]), StrideOrderError,
-        f"stride_order [0, 0]: expected a permutation of 0..1, got [0, 0]. {_PERMUTATION}"),
-    "short stride order": (lambda fd, t: fd.add_output(t, stride_order=[0]), StrideOrderError,
-        f"stride_order [0]: expected a permutation of 0..1, got [0]. {_PERMUTATION}"),
-    "input stride order": (lambda fd, t: fd.define_tensor([-1, -1], stride_order=[0, 2]),
+    "no output": (
+        lambda fd, t: None,
+        DefinitionError,
+        "the fusion: expected at least one output, got none. To fix it: call add_output.",
+    ),
+    "axis": (
+        lambda fd, t: fd.ops.sum(t, [2]),
+        DefinitionError,
+        "sum: axis 2: expected an axis from -2 to 1, got 2",
+    ),
+    "stride order": (
+        lambda fd, t: fd.add_output(t, stride_order=[0, 0]),
         StrideOrderError,
-        f"stride_order [0, 2]: expected a permutation of 0..1, got [0, 2]. {_PERMUTATION}"),
-    "unknown op": (lambda fd, t: fd.ops.foo(t), DefinitionError,
-        "ops.foo: expected an op of the table. To fix it: see thunder_fuser.ir.ops.OPS."),
+        f"stride_order [0, 0]: expected a permutation of 0..1, got [0, 0]. {_PERMUTATION}",
+    ),
+    "short stride order": (
+        lambda fd, t: fd.add_output(t, stride_order=[0]),
+        StrideOrderError,
+        f"stride_order [0]: expected a permutation of 0..1, got [0]. {_PERMUTATION}",
+    ),
+    "input stride order": (
+        lambda fd, t: fd.define_tensor([-1, -1], stride_order=[0, 2]),
+        StrideOrderError,
+        f"stride_order [0, 2]: expected a permutation of 0..1, got [0, 2]. {_PERMUTATION}",
+    ),
+    "unknown op": (
+        lambda fd, t: fd.ops.foo(t),
+        DefinitionError,
+        "ops.foo: expected an op of the table. To fix it: see thunder_fuser.ir.ops.OPS.",
+    ),
     "undefined tensor": (_foreign, DefinitionError, "neg: T1: expected a value of this definition"),
-    "dtype": (lambda fd, t: fd.define_tensor([-1], dtype="float"), DtypeError,
+    "dtype": (
+        lambda fd, t: fd.define_tensor([-1], dtype="float"),
+        DtypeError,
         "dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Half, BFloat16, Float, "
-        "Double), got 'float'"),
-    "complex": (lambda fd, t: fd.from_pytorch(X.cfloat()), DtypeError,
+        "Double), got 'float'",
+    ),
+    "complex": (
+        lambda fd, t: fd.from_pytorch(X.cfloat()),
+        DtypeError,
         "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float16, bfloat16, "
-        "float32, float64, got torch.complex64"),
-    "no tensor": (lambda fd, t: fd.from_pytorch([1.0]), InputError,
-        "from_pytorch: expected a tensor, got list"),
+        "float32, float64, got torch.complex64",
+    ),
+    "no tensor": (
+        lambda fd, t: fd.from_pytorch([1.0]),
+        InputError,
+        "from_pytorch: expected a tensor, got list",
+    ),
 }
 
 
@@ -226,7 +260,8 @@ def test_no_call_after_execute() -> None:
 def test_unknown_option() -> None:
     names = ", ".join(OPTIONS)
     assert_raises(
-        lambda: options(colour="red").__enter__(), OptionError,
+        lambda: options(colour="red").__enter__(),
+        OptionError,
         f"option: expected one of {names}, got 'colour'",
     )
     message = "option strict: expected a bool, got 'maybe'"

@@ -224,7 +224,11 @@ def test_reductions(run: Runner, dims: list[int] | None) -> None:
 
 def test_reduction_dtypes(run: Runner) -> None:
     """Sums of halves are Float, sums of integers and bools Int; dtype= says otherwise."""
-    half, number, flag = rand(4, 9, dtype=torch.float16), ints(4, 9, dtype=torch.int32), ints(4, 9) > 0
+    half, number, flag = (
+        rand(4, 9, dtype=torch.float16),
+        ints(4, 9, dtype=torch.int32),
+        ints(4, 9) > 0,
+    )
 
     def fusion(fd: FusionDefinition) -> None:
         h, n, b = (fd.from_pytorch(t) for t in (half, number, flag))
@@ -327,7 +331,11 @@ def test_welford(run: Runner) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_softmax_and_layer_norm(run: Runner, dtype: torch.dtype) -> None:
-    x, weight, bias = rand(5, 130, dtype=dtype), rand(130, dtype=dtype, seed=1), rand(130, dtype=dtype)
+    x, weight, bias = (
+        rand(5, 130, dtype=dtype),
+        rand(130, dtype=dtype, seed=1),
+        rand(130, dtype=dtype),
+    )
     own = from_torch_dtype(dtype)
 
     def fusion(fd: FusionDefinition) -> None:
@@ -342,8 +350,12 @@ def test_softmax_and_layer_norm(run: Runner, dtype: torch.dtype) -> None:
 
     wide = x.double()
     norm = torch.nn.functional.layer_norm(wide, (130,), weight.double(), bias.double())
-    run(fusion, [x, weight, bias], [wide.softmax(1).to(dtype), norm.to(dtype)],
-        tolerance=1e-5 if dtype.itemsize > 2 else 2e-2)
+    run(
+        fusion,
+        [x, weight, bias],
+        [wide.softmax(1).to(dtype), norm.to(dtype)],
+        tolerance=1e-5 if dtype.itemsize > 2 else 2e-2,
+    )
 
 
 def test_segment_set(run: Runner) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What definitions take: layouts, broadcasts, expanded and empty tensors, scalars, misaligned memory."""
+"""What definitions take: layouts, broadcasts, empty tensors, scalars, misaligned memory."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ def test_ranks(run: Runner, rank: int) -> None:
     run(fusion, [x], [x + x.exp(), x.sum()], tolerance=1e-5)
 
 
-@pytest.mark.parametrize("shape", [(1,), (127,), (1031,), (1, 257), (3, 129), (31, 1), (2, 1, 333)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1,), (127,), (1031,), (1, 257), (3, 129), (31, 1), (2, 1, 333)], ids=str
+)
 def test_odd_sizes(run: Runner, shape: tuple[int, ...]) -> None:
     """Nothing divides: guards in every loop; halves and bytes too."""
     x, h, n = rand(*shape), rand(*shape, dtype=torch.float16), ints(*shape, dtype=torch.int8)

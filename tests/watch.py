@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds for every test: CUDA text compiles for two architectures, fusions print as what they are."""
+"""What holds for every test: CUDA text compiles, and the text of a fusion is that fusion."""
 
 from __future__ import annotations
 

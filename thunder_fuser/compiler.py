@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import nvtx
 import torch
 
+from thunder_fuser import dump
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import launcher_for
 from thunder_fuser.host.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.text import to_text
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -38,7 +41,30 @@ def compile_fusion(
                 zip(segmented.segments, sources, strict=True),
             )
         )
-    return plan(segmented, launchers, device)
+    program = plan(segmented, launchers, device)
+    dump.write(texts(fusion, segmented, scheduled, program))
+    return program
+
+
+def texts(
+    fusion: Fusion,
+    segmented: SegmentedFusion,
+    scheduled: Sequence[ScheduledFusion | None],
+    program: HostProgram,
+) -> dict[str, str]:
+    """What each verb made, as text, by the file name it is dumped under."""
+    found = {
+        "0_fusion.py": to_text(fusion),
+        "1_specialised.py": to_text(segmented.fusion),
+        "2_segments.txt": str(segmented),
+    }
+    for number, one in enumerate(scheduled):
+        if one is not None:
+            found[f"3_schedule_{number}.py"] = str(one)
+    for number, source in enumerate(program.sources):
+        suffix = "cu" if source.dialect == "cuda" else "cpp"
+        found[f"4_kernel_{number}.{suffix}"] = source.text
+    return {**found, "5_program.py": str(program)}
 
 
 def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) -> SegmentedFusion:

@@ -59,7 +59,7 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
         Option("dump", str, "", "a folder that gets the text of every verb of every fusion"),
-        Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True),
+        Option("max_registers_bytes", int, 128, "persistent bytes a thread may keep", True),
     )
 }
 

@@ -92,31 +92,45 @@ def _ordered(order: list[int] | None) -> Build:
 
 DIFFERENT: dict[str, tuple[Build, ...]] = {
     "dtype": tuple(lambda fd, d=d: fd.ops.exp(t(fd, dtype=d)) for d in D if d.is_float),
-    "shape": tuple(lambda fd, s=s: fd.ops.exp(t(fd, shape=s))
-                   for s in ([-1, -1], [4, -1], [-1, 4], [4, 4], [1, 4], [0, 4])),
+    "shape": tuple(
+        lambda fd, s=s: fd.ops.exp(t(fd, shape=s))
+        for s in ([-1, -1], [4, -1], [-1, 4], [4, 4], [1, 4], [0, 4])
+    ),
     "rank": tuple(lambda fd, s=s: fd.ops.exp(t(fd, shape=[-1] * s)) for s in range(4)),
-    "contiguity": tuple(lambda fd, c=c: fd.ops.exp(t(fd, contiguity=c))
-                        for c in (True, False, [True, False], [None, True], [True, None])),
-    "stride_order": tuple(lambda fd, o=o: fd.ops.exp(t(fd, stride_order=o))
-                          for o in ([1, 0], [0, 1])),
+    "contiguity": tuple(
+        lambda fd, c=c: fd.ops.exp(t(fd, contiguity=c))
+        for c in (True, False, [True, False], [None, True], [True, None])
+    ),
+    "stride_order": tuple(
+        lambda fd, o=o: fd.ops.exp(t(fd, stride_order=o)) for o in ([1, 0], [0, 1])
+    ),
     "is_cpu": tuple(lambda fd, c=c: fd.ops.exp(t(fd, shape=[], is_cpu=c)) for c in (False, True)),
-    "scalar": tuple(lambda fd, d=d: fd.ops.mul(t(fd), fd.define_scalar(dtype=d))
-                    for d in (D.Double, D.Int, D.Bool)),
-    "literal": tuple(lambda fd, n=n: fd.ops.mul(t(fd), n)
-                     for n in (1, 1.0, True, 2, 0.0, -0.0, 0, False, math.nan, math.inf)),
+    "scalar": tuple(
+        lambda fd, d=d: fd.ops.mul(t(fd), fd.define_scalar(dtype=d))
+        for d in (D.Double, D.Int, D.Bool)
+    ),
+    "literal": tuple(
+        lambda fd, n=n: fd.ops.mul(t(fd), n)
+        for n in (1, 1.0, True, 2, 0.0, -0.0, 0, False, math.nan, math.inf)
+    ),
     "op": tuple(lambda fd, o=o: getattr(fd.ops, o)(t(fd)) for o in ("exp", "sin", "neg")),
-    "operands": (lambda fd: fd.ops.sub(t(fd), t(fd)),
-                 lambda fd: fd.ops.sub(*reversed([t(fd), t(fd)])),
-                 lambda fd: (lambda a, b: fd.ops.sub(a, a))(t(fd), t(fd))),
+    "operands": (
+        lambda fd: fd.ops.sub(t(fd), t(fd)),
+        lambda fd: fd.ops.sub(*reversed([t(fd), t(fd)])),
+        lambda fd: fd.ops.sub(*[t(fd), t(fd)][:1] * 2),
+    ),
     "dims": tuple(lambda fd, d=d: fd.ops.sum(t(fd), d) for d in ([0], [1], [0, 1], [])),
     "keepdim": tuple(lambda fd, k=k: fd.ops.sum(t(fd), [0], k) for k in (False, True)),
-    "reduction dtype": tuple(lambda fd, d=d: fd.ops.sum(t(fd), [0], dtype=d)
-                             for d in (None, D.Float, D.Double)),
+    "reduction dtype": tuple(
+        lambda fd, d=d: fd.ops.sum(t(fd), [0], dtype=d) for d in (None, D.Float, D.Double)
+    ),
     "cast": tuple(lambda fd, d=d: fd.ops.cast(t(fd), d) for d in D),
     "alias": (lambda fd: fd.ops.exp(t(fd)), _aliased),
     "output order": (_ordered(None), _ordered([1, 0]), _ordered([0, 1])),
-    "pad value": tuple(lambda fd, v=v: fd.ops.pad(t(fd), [1, 1], v)
-                       for v in (0.0, -0.0, 1.0, 1, True, math.inf, math.nan)),
+    "pad value": tuple(
+        lambda fd, v=v: fd.ops.pad(t(fd), [1, 1], v)
+        for v in (0.0, -0.0, 1.0, 1, True, math.inf, math.nan)
+    ),
 }
 
 

@@ -31,7 +31,11 @@ GRAPHS: dict[str, Graph] = {
     "softmax_two_passes": softmax(16, 262144),
     "layer_norm": layer_norm(4096, 1024, dtype=D.BFloat16),
 }
-MEMORY = {"softmax_registers": "registers", "softmax_shared": "shared", "softmax_two_passes": "none"}
+MEMORY = {
+    "softmax_registers": "registers",
+    "softmax_shared": "shared",
+    "softmax_two_passes": "none",
+}
 TARGETS = {"h200": H200, "cpu": CPU}
 
 
@@ -134,9 +138,7 @@ def visited(made: ScheduledFusion) -> list[tuple[int, ...]]:
     return found
 
 
-def position(
-    loops: LoopIndex, at: dict[Scalar, int], axes: list[str]
-) -> tuple[int, ...] | None:
+def position(loops: LoopIndex, at: dict[Scalar, int], axes: list[str]) -> tuple[int, ...] | None:
     """The point of the axes that loop values stand for; None if a guard forbids it."""
     values = {str(symbol): value for symbol, value in at.items() if not symbol.is_const}
     for guard in loops.guards:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.lower.kernel import For, Kernel
 
-# Loops up to this length are unrolled whole, so that arrays they index stay in registers.
-MAX_UNROLL = 64
+# Serial loops up to this length are unrolled whole. Longer ones, which walk memory, are not:
+# ptxas would keep what several nests load, and spill (softmax of f32 [2048, 131072]: 2064 bytes of stack).
+SHORT_LOOP = 8
 
 
 def emit_cuda(kernel: Kernel) -> KernelSource:
@@ -31,9 +33,9 @@ class CudaPrinter(CPrinter):
         ]
 
     def loop_head(self, loop: For) -> list[str]:
-        extent = loop.extent
-        unroll = extent.is_const and extent.value <= MAX_UNROLL
-        pragma = ["#pragma unroll"] if unroll else ["#pragma unroll 4"]
+        whole = loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE)
+        short = loop.extent.is_const and loop.extent.value <= SHORT_LOOP
+        pragma = "#pragma unroll" if whole or short else "#pragma unroll 4"
         kind, name = self.index_type, loop.variable
-        head = f"for ({kind} {name} = 0; {name} < {self.index(extent)}; ++{name}) {{"
-        return [*pragma, head]
+        head = f"for ({kind} {name} = 0; {name} < {self.index(loop.extent)}; ++{name}) {{"
+        return [pragma, head]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 
 from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain.accuracy import Accuracy, accuracy
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
 from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.report import fusion_table, why_text
 from thunder_fuser.explain.table import table
 from thunder_fuser.explain.timing import times_on
-from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SAMPLES = 4

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from thunder_fuser.explain.programs import Compiled, compiled
 from thunder_fuser.executors.traces import Jitted, fusions_of
+from thunder_fuser.explain.programs import Compiled, compiled
 from thunder_fuser.ir.text import to_text
 
 _ENDING = {"cuda": "cu", "cpu": "cpp"}

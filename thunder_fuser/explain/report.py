@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of
 from thunder_fuser.explain.programs import Compiled, compiled
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of
 
 Why = tuple[str, str, str]
 Times = Callable[[RegionCallable, Compiled], tuple[float, float]]

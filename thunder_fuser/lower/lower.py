@@ -253,7 +253,10 @@ class _Lowerer:
         self._loops(guarded, loops[1:], reductions, results, accumulators)
         self._close(guarded, inner)
         self.open_guards = saved
-        scope.put(For(str(variable), extent, axis.parallel, tuple(inner.statements)))
+        # Arrays are registers only if every index into them is known when the loop is unrolled.
+        arrays = self.ctx.scheduled.params.memory == "registers" and not self.is_cpu
+        parallel = ParallelType.UNROLL if arrays else axis.parallel
+        scope.put(For(str(variable), extent, parallel, tuple(inner.statements)))
 
     def _lanes(
         self,

@@ -40,9 +40,10 @@ def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
 def _known_integers(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
     """The integer scalars that shapes may name: arguments, sizes, and what is computed of them.
 
-    S0 = 3; T1: f32[i0{i0}] of size 4; S2 = size(T1, 0); T3 = mul(S0, S2)  ->  {S0: 3, S2: 4, T3: 12}
+    S0 is 3; S2 = size(T1 of size 4, 0); S3 = mul(S0, S2)  ->  {S0: 3, S2: 4, S3: 12}
     """
-    known = {n: k.value for n, k in keys.items() if n in fusion.shape_scalars and k.value is not None}
+    named = {name: key.value for name, key in keys.items() if name in fusion.shape_scalars}
+    known = {name: value for name, value in named.items() if value is not None}
     symbols = {**known, **_axis_sizes(fusion, keys)}
     for record in fusion.exprs:
         name = record.outputs[0]
@@ -71,7 +72,10 @@ def _trunc_div(a: int, b: int) -> int:
 
 
 _INTEGER_OPS: Mapping[str, Callable[..., int]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _trunc_div,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": _trunc_div,
 }
 
 

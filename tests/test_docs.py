@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dumps in docs/ are what the code prints: compared, or rewritten with --update-golden.
+
+A dump is a fenced block under a line `<!-- dump: name -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from graphs import softmax
+
+from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.compiler import emit, plan_segments, schedule
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.host import dispatch
+from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.scalar import Scalar
+from thunder_fuser.ir.text import definition_text, to_text
+from thunder_fuser.lower.lower import lower
+from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.specialise import specialise
+from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.target import CPU, H200, Target
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
+D = DataType
+
+
+# ---- the example of pipeline.md
+
+
+def recorded() -> FusionDefinition:
+    fd = FusionDefinition()
+    x = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=D.BFloat16)
+    bias = fd.define_tensor(shape=[-1], contiguity=True, dtype=D.BFloat16)
+    y = fd.ops.relu(fd.ops.add(x, bias))
+    fd.add_output(fd.ops.cast(y, D.BFloat16))
+    fd.add_output(fd.ops.truediv(fd.ops.sum(y, [1]), fd.ops.size(x, 1)))
+    return fd
+
+
+def arguments() -> list[torch.Tensor]:
+    return [torch.ones(s, dtype=torch.bfloat16) for s in ((256, 1024), (1024,))]
+
+
+@cache
+def prepared() -> tuple[FusionDefinition, Any]:
+    """The definition, and its fusion after all passes."""
+    fd = recorded()
+    keys = input_keys(fd.fusion, tuple(arguments()))
+    return fd, run_passes(specialise(fd.fusion, keys))
+
+
+def scheduled(
+    graph: FusionDefinition, inputs: list[torch.Tensor], target: Target
+) -> ScheduledFusion:
+    keys = input_keys(graph.fusion, tuple(inputs))
+    (segment,) = plan_segments(graph.fusion, keys, target).segments
+    alignment = {name: key.alignment for name, key in zip(graph.fusion.inputs, keys, strict=True)}
+    made = schedule(segment, target, alignment)
+    assert made is not None
+    return made
+
+
+def emitted(made: ScheduledFusion, target: Target) -> KernelSource:
+    source = emit(made, target)
+    assert source is not None
+    return source
+
+
+def kernel_only(source: KernelSource) -> str:
+    """The kernel without the device functions pasted in front of it."""
+    lines = source.text.splitlines(keepends=True)
+    heads = ('extern "C" void', 'extern "C" __global__')
+    first = next(at for at, line in enumerate(lines) if line.startswith(heads))
+    return "".join(lines[first - 1 :])
+
+
+def tree(statements: tuple[Any, ...], depth: int = 0) -> str:
+    """One statement a line, bodies indented; comments and fields at their defaults left out."""
+    text = ""
+    for statement in statements:
+        body = getattr(statement, "body", ())
+        text += "    " * depth + brief(statement) + "\n" + tree(body, depth + 1)
+    return text
+
+
+def brief(node: Any) -> str:
+    """A node as the call that makes it."""
+    if isinstance(node, tuple):
+        return f"({', '.join(map(brief, node))})"
+    if not is_dataclass(node) or isinstance(node, Scalar):
+        return str(node)
+    given = [(f, getattr(node, f.name)) for f in fields(node) if f.name not in ("body", "comment")]
+    shown = [brief(value) for f, value in given if value != f.default]
+    return f"{type(node).__name__}({', '.join(shown)})"
+
+
+def dispatch_text() -> str:
+    """The text of the generated call, caught where it is compiled."""
+    caught: list[str] = []
+
+    def catching(text: str, *rest: str) -> Any:
+        caught.append(text)
+        return compile(text, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "compile", catching, raising=False)
+        dispatch.make_dispatch([("T0", "tensor"), ("T1", "tensor")], lambda _: None, checked=True)
+    return caught[0]
+
+
+def trie_text() -> str:
+    store = FusionCache()
+    store.look_up(recorded().records)
+    store.look_up(recorded().records)
+    return str(store) + "\n"
+
+
+def softmax_schedule() -> ScheduledFusion:
+    graph, _ = softmax(4096, 8192, dtype=D.BFloat16)
+    return scheduled(graph, [torch.empty(4096, 8192, dtype=torch.bfloat16, device="meta")], H200)
+
+
+def softmax_axes() -> str:
+    made = softmax_schedule()
+    lines = [f"{axis}  (class of the axes {_members(made, axis.name)})" for axis in made.axes]
+    return "\n".join(lines) + "\n"
+
+
+def _members(made: ScheduledFusion, name: str) -> str:
+    part, found = made.part, []
+    for tensor in (*part.inputs, *part.producer):
+        for axis in part.tensors[tensor].domain.logical:
+            if not axis.is_broadcast and part.domain_map.axis(axis) == name:
+                found.append(f"{tensor}.{axis.name}")
+    return ", ".join(found)
+
+
+def softmax_fusion() -> str:
+    graph, _ = softmax(4096, 8192, dtype=D.BFloat16)
+    inputs = [torch.empty(4096, 8192, dtype=torch.bfloat16, device="meta")]
+    return str(graph.plan(inputs, target="h200"))
+
+
+def column_order() -> str:
+    """A tensor in column order with padding, and its sum over rows, asked for in column order."""
+    x = torch.empty_strided((4, 6, 3), (1, 4, 32))
+    fd = FusionDefinition()
+    t = fd.from_pytorch(x)
+    fd.add_output(fd.ops.neg(t), stride_order=[0, 2, 1])
+    fd.add_output(fd.ops.sum(t, [1], keepdim=True))
+    lines = [to_text(specialise(fd.fusion, input_keys(fd.fusion, (x,))))]
+    for name, view in fd.fusion.tensors.items():
+        domain = view.domain
+        axes = [domain.no_reductions[at].name for at in domain.allocation]
+        lines.append(f"{name}  logical    [{', '.join(a.name for a in domain.logical)}]")
+        lines.append(f"    allocation [{', '.join(axes)}]  contiguity {list(domain.contiguity)}")
+    return "\n".join(lines) + "\n"
+
+
+DUMPS: dict[str, Callable[[], str]] = {
+    "definition": lambda: definition_text(recorded().records),
+    "trie": trie_text,
+    "fusion": lambda: to_text(recorded().fusion),
+    "specialised": lambda: to_text(prepared()[1]),
+    "segmented": lambda: str(prepared()[0].plan(arguments(), target="h200")),
+    "scheduled": lambda: str(scheduled(recorded(), arguments(), H200)),
+    "kernel": lambda: tree(
+        lower(scheduled(recorded(), arguments(), H200), "reduction_kernel").body
+    ),
+    "cuda": lambda: kernel_only(emitted(scheduled(recorded(), arguments(), H200), H200)),
+    "cpu": lambda: kernel_only(emitted(scheduled(recorded(), arguments(), CPU), CPU)),
+    "program": lambda: recorded().program(arguments(), target="cpu").text,
+    "dispatch": dispatch_text,
+    "layout": column_order,
+    "softmax_segment": softmax_fusion,
+    "softmax_axes": softmax_axes,
+    "softmax_schedule": lambda: str(softmax_schedule()),
+    "softmax_cuda": lambda: kernel_only(emitted(softmax_schedule(), H200)),
+}
+
+
+@pytest.mark.parametrize("name", ["pipeline", "domains", "schedulers"])
+def test_dumps(name: str, request: pytest.FixtureRequest) -> None:
+    path = DOCS / f"{name}.md"
+    before = path.read_text(encoding="utf-8")
+    after = BLOCK.sub(lambda m: m.group(1) + DUMPS[m.group(2)]() + m.group(4), before)
+    if request.config.getoption("--update-golden"):
+        path.write_text(after, encoding="utf-8", newline="\n")
+    else:
+        assert after == before, f"docs/{name}.md: run pytest with --update-golden and read the diff"
+
+
+def test_every_dump_is_shown_once() -> None:
+    texts = [(DOCS / f"{name}.md").read_text() for name in ("pipeline", "domains", "schedulers")]
+    shown = [match.group(2) for text in texts for match in BLOCK.finditer(text)]
+    assert sorted(shown) == sorted(DUMPS)
+
+
+def test_links_lead_somewhere() -> None:
+    for path in DOCS.glob("*.md"):
+        for target in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The texts of one compilation -> files in a folder, if the option `dump` names one.
+
+    DUMP/fusion_0/0_fusion.py, 1_specialised.py, 2_segments.txt, 3_schedule_0.py, 4_kernel_0.cu, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from thunder_fuser import options
+
+
+def write(texts: Mapping[str, str]) -> Path | None:
+    """Writes each text under its name, in a new folder fusion_N; None if nothing is dumped."""
+    root = str(options.get("dump"))
+    if not root:
+        return None
+    folder = _new_folder(Path(root))
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _new_folder(root: Path) -> Path:
+    """The first fusion_N that is not there yet; another process may take a number first."""
+    number = 0
+    while True:
+        folder = root / f"fusion_{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
