@@ -57,3 +57,13 @@ def layer_norm(*shape: int, dtype: DataType = DataType.Float) -> Graph:
     fd.add_output(fd.ops.cast(fd.ops.add(fd.ops.mul(scaled, weight), bias), dtype))
     row = meta(shape[-1], dtype=dtype)
     return fd, [meta(*shape, dtype=dtype), row, row]
+
+
+def transposed(rows_: int, columns: int) -> Graph:
+    """x.T + y, and its row sums: each tensor has the axes in an order of its own."""
+    fd, x = rows(rows_, columns)
+    y = fd.define_tensor(shape=[-1, -1], contiguity=True)
+    total = fd.ops.add(fd.ops.permute(x, [1, 0]), y)
+    fd.add_output(total)
+    fd.add_output(fd.ops.sum(total, [1]))
+    return fd, [meta(rows_, columns), meta(columns, rows_)]

@@ -42,7 +42,8 @@ def compile_fusion(
             )
         )
     program = plan(segmented, launchers, device)
-    dump.write(texts(fusion, segmented, scheduled, program))
+    if dump.wanted():
+        dump.write(texts(fusion, segmented, scheduled, program))
     return program
 
 

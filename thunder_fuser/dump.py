@@ -12,12 +12,14 @@ from pathlib import Path
 from thunder_fuser import options
 
 
-def write(texts: Mapping[str, str]) -> Path | None:
-    """Writes each text under its name, in a new folder fusion_N; None if nothing is dumped."""
-    root = str(options.get("dump"))
-    if not root:
-        return None
-    folder = _new_folder(Path(root))
+def wanted() -> bool:
+    """True if the option names a folder."""
+    return bool(options.get("dump"))
+
+
+def write(texts: Mapping[str, str]) -> Path:
+    """Writes each text under its name, in a new folder fusion_N of the option's folder."""
+    folder = _new_folder(Path(str(options.get("dump"))))
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder

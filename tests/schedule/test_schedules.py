@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 from conftest import Golden
-from graphs import Graph, biased, layer_norm, softmax, summed
+from graphs import Graph, biased, layer_norm, softmax, summed, transposed
 from watch import check_sources
 
 from thunder_fuser.codegen.source import KernelSource
@@ -26,6 +26,7 @@ GRAPHS: dict[str, Graph] = {
     "reduction_inner": summed(4096, 1024, dims=[1], dtype=D.BFloat16),
     "reduction_outer": summed(4096, 1024, dims=[0], dtype=D.BFloat16),
     "reduction_all": summed(64, 128, dims=[0, 1]),
+    "transposed": transposed(96, 64),
     "softmax_registers": softmax(4096, 8192, dtype=D.BFloat16),
     "softmax_shared": softmax(64, 40960),
     "softmax_two_passes": softmax(16, 262144),
@@ -111,6 +112,7 @@ SMALL = {
     "reduction_outer": summed(37, 70, dims=[0]),
     "reduction_all": summed(3, 50, dims=[0, 1]),
     "softmax": softmax(3, 130),
+    "transposed": transposed(9, 7),
     "one": biased(1, 1),
 }
 

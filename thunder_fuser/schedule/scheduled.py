@@ -94,13 +94,15 @@ class ScheduledFusion:
         return domain
 
     def loop_of(self, name: str) -> Domain:
-        """The loop domain of one tensor."""
+        """The loop domain of one tensor: its axes in the reference's order, then the transforms."""
         view = self.part.tensors[name]
         of = self.part.domain_map.axis
         axes = tuple(
             IterDomain(of(a), a.extent, a.kind) for a in view.domain.logical if not a.is_broadcast
         )
-        return replay(axes, self.transforms)
+        order = {axis.name: at for at, axis in enumerate(self.axes)}
+        ordered = sorted(axes, key=lambda axis: order.get(axis.name, len(order)))
+        return replay(tuple(ordered), self.transforms)
 
     @cached_property
     def demand(self) -> Demand:

@@ -1,30 +1,30 @@
-// grid (4096, 1, 1), block (256, 1, 1), 32 bytes shared
-// persistent(vectorize=8, threads=256x1, unroll=1, persistent in registers)
-extern "C" __global__ void __launch_bounds__(256)
+// grid (4096, 1, 1), block (512, 1, 1), 64 bytes shared
+// persistent(vectorize=8, threads=512x1, unroll=1, persistent in registers)
+extern "C" __global__ void __launch_bounds__(512)
 persistent_kernel(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T9) {
-  const Shared<float> scratch_f32(0, 8);
+  const Shared<float> scratch_f32(0, 16);
   const i32 i0_o = static_cast<i32>(blockIdx.x);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
-  Vec<bf16, 8> T0_p[4];
-  float T6_p[32];
+  Vec<bf16, 8> T0_p[2];
+  float T6_p[16];
   float T2 = -infinity<float>();
   #pragma unroll
-  for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
-    T0_p[i1_o_o] = ldv<8>(T0, i0_o * 8192 + i1_o_i * 8 + i1_o_o * 2048);
+  for (i32 i1_o_o = 0; i1_o_o < 2; ++i1_o_o) {
+    T0_p[i1_o_o] = ldv<8>(T0, i0_o * 8192 + i1_o_i * 8 + i1_o_o * 4096);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T1 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       T2 = Max::apply(T2, T1);
     }
   }
-  T2 = reduce_x<Max, 256, 1>(T2, scratch_f32);
+  T2 = reduce_x<Max, 512, 1>(T2, scratch_f32);
   float T7 = 0.0f;
   const bf16 T3 = convert<bf16>(T2);  // T3 = fd.ops.cast(T2, dtype=DataType.BFloat16)
   const float T4 = convert<float>(T3);  // T4 = fd.ops.cast(T3, dtype=DataType.Float)
   #pragma unroll
-  for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
+  for (i32 i1_o_o = 0; i1_o_o < 2; ++i1_o_o) {
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T1 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -34,9 +34,9 @@ persistent_kernel(
       T7 = Sum::apply(T7, T6);
     }
   }
-  T7 = reduce_x<Sum, 256, 1>(T7, scratch_f32);
+  T7 = reduce_x<Sum, 512, 1>(T7, scratch_f32);
   #pragma unroll
-  for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
+  for (i32 i1_o_o = 0; i1_o_o < 2; ++i1_o_o) {
     Vec<bf16, 8> T9_o;
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
@@ -44,6 +44,6 @@ persistent_kernel(
       const bf16 T9_e = convert<bf16>(T8);  // T9 = fd.ops.cast(T8, dtype=DataType.BFloat16)
       T9_o.v[i1_i] = T9_e;
     }
-    stv<8>(T9, i0_o * 8192 + i1_o_i * 8 + i1_o_o * 2048, T9_o);
+    stv<8>(T9, i0_o * 8192 + i1_o_i * 8 + i1_o_o * 4096, T9_o);
   }
 }

@@ -9,7 +9,7 @@ persistent_kernel(
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
   const Shared<float> T0_p(0, 40960);
   float T1 = -infinity<float>();
-  #pragma unroll
+  #pragma unroll 4
   for (i32 i1_o_o = 0; i1_o_o < 20; ++i1_o_o) {
     const Vec<float, 4> T0_v = ldv<4>(T0, i0_o * 40960 + i1_o_i * 4 + i1_o_o * 2048);
     T0_p.template putv<4>(i1_o_i * 4 + i1_o_o * 2048, T0_v);
@@ -20,7 +20,7 @@ persistent_kernel(
   }
   T1 = reduce_x<Max, 512, 1>(T1, scratch_f32);
   float T4 = 0.0f;
-  #pragma unroll
+  #pragma unroll 4
   for (i32 i1_o_o = 0; i1_o_o < 20; ++i1_o_o) {
     const Vec<float, 4> T0_s = T0_p.template getv<4>(i1_o_i * 4 + i1_o_o * 2048);
     #pragma unroll
@@ -31,7 +31,7 @@ persistent_kernel(
     }
   }
   T4 = reduce_x<Sum, 512, 1>(T4, scratch_f32);
-  #pragma unroll
+  #pragma unroll 4
   for (i32 i1_o_o = 0; i1_o_o < 20; ++i1_o_o) {
     const Vec<float, 4> T0_s = T0_p.template getv<4>(i1_o_i * 4 + i1_o_o * 2048);
     Vec<float, 4> T6_o;
