@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import thunder
 import torch
 import torch.nn.functional as F
 
 from thunder_fuser import FusionDefinition
 from thunder_fuser.cli import main
 from thunder_fuser.errors import InputError
+from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain import accuracy, demo
 from thunder_fuser.explain.accuracy import Accuracy
 from thunder_fuser.explain.kernels import dump, kernels
@@ -22,7 +24,6 @@ from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.report import fusion_table, report, why
 from thunder_fuser.explain.table import table
 from thunder_fuser.explain.timing import times_on
-from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 
 
 def mixed(x: Any, w: Any) -> Any:
@@ -45,10 +46,16 @@ def test_why_names_the_symbol_the_reason_and_the_line(jitted: Jitted) -> None:
     assert found["t"][0] == "a view, which torch makes without a kernel"
 
 
-def test_why_is_of_the_newest_compilation_only(jitted: Jitted) -> None:
+def test_why_answers_for_an_earlier_function_too(jitted: Jitted) -> None:
     jit(torch.exp)(torch.randn(3))
-    with pytest.raises(InputError, match="compiled last, got an earlier one"):
-        why(jitted)
+    assert {symbol for symbol, _, _ in why(jitted)} == {"matmul", "t"}
+
+
+def test_why_of_a_function_without_the_fuser() -> None:
+    plain = thunder.jit(torch.exp, executors=[])
+    plain(torch.randn(3))
+    with pytest.raises(InputError, match="jitted with this fuser, got one jitted without it"):
+        why(plain)
 
 
 def test_a_function_that_was_not_called_or_not_jitted() -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,20 @@ def test_the_warning_names_a_repro_file() -> None:
     ran = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("tensor([")
+
+
+def test_claims_are_kept_while_the_function_lives(fuser: ThunderFuser) -> None:
+    one, other = (thunder.jit(f, executors=[fuser]) for f in (torch.exp, torch.sinh))
+    for jitted in (one, other):
+        jitted(torch.randn(3))
+    assert fuser.claims_of(thunder.compile_data(other)) is fuser.last_claims
+    claims = fuser.claims_of(thunder.compile_data(one))
+    assert claims is not None
+    assert [leaf.sym.name for leaf in claims.regions[0].leaves] == ["exp"]
+    data = weakref.ref(thunder.compile_data(one))
+    del one, jitted, claims
+    gc.collect()
+    assert data() is None
 
 
 def region_callables(fuser: ThunderFuser) -> list[Any]:

@@ -185,6 +185,29 @@ REASONS = [
 ]
 
 
+def test_a_region_refused_as_a_whole_names_each_op_and_the_reason() -> None:
+    def build() -> Any:
+        made = prims.full((3,), 1.0, device=GPU0, dtype=dtypes.float32)
+        return prims.exp(made)
+
+    claims = claimed(build)
+    assert kinds(claims) == ["full", "exp", "python_return"]
+    assert {(u.bsym.sym.name, str(u.reason)) for u in claims.unfused} == {
+        (name, "GPU tensors made of no tensor, which torch makes as fast")
+        for name in ("full", "exp")
+    }
+
+
+def test_what_nobody_reads_says_so() -> None:
+    def build() -> Any:
+        a = proxy(3)
+        prims.exp(a)
+        return a
+
+    (only,) = claimed(build).unfused
+    assert (only.bsym.sym.name, str(only.reason)) == ("exp", "nothing reads its result")
+
+
 @pytest.mark.parametrize(("build", "reason"), REASONS, ids=[reason for _, reason in REASONS])
 def test_refusals_have_reasons(build: Callable[[], Any], reason: str) -> None:
     claims = claimed(build)

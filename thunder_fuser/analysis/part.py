@@ -24,33 +24,7 @@ class Part:
     outputs: tuple[str, ...]
     tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
     strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
-
-    @staticmethod
-    def of(
-        fusion: Fusion,
-        exprs: Iterable[OpRecord],
-        strides: Mapping[str, tuple[int, ...]],
-        wanted: frozenset[str] | None = None,
-    ) -> Part:
-        """The part of these expressions of a specialised fusion.
-
-        wanted: the values that must reach memory; by default results and what others read.
-        """
-        exprs = tuple(exprs)
-        inside = set(exprs)
-        made = {name: expr for expr in exprs for name in expr.outputs}
-        read = dict.fromkeys(name for expr in exprs for name in names_of(expr))
-        if wanted is None:
-            results = {output.name for output in fusion.outputs}
-            used = {n for n in made if any(use not in inside for use in fusion.uses[n])}
-            wanted = frozenset(results | used)
-        inputs = tuple(name for name in read if name not in made)
-        outputs = tuple(name for name in made if name in wanted)
-        return Part(exprs, inputs, outputs, fusion.tensors, strides)
-
-    @cached_property
-    def domain_map(self) -> DomainMap:
-        return DomainMap(self.tensors, self.exprs)
+    domain_map: DomainMap = field(compare=False, repr=False)
 
     @cached_property
     def reductions(self) -> tuple[OpRecord, ...]:
@@ -97,6 +71,44 @@ class Part:
     def global_tensors(self) -> tuple[str, ...]:
         """What the part reads and writes in memory."""
         return tuple(n for n in (*self.inputs, *self.outputs) if not self.tensors[n].by_value)
+
+
+class Parts:
+    """Makes the parts of one specialised fusion. Axes are classed over the whole of it, so that an
+    axis means the same in every part, also in one that does not hold the op that relates it."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.strides = tensor_strides(fusion)
+        self._domain_map = DomainMap(fusion.tensors, fusion.exprs)
+        self._results = {output.name for output in fusion.outputs}
+
+    def of(self, exprs: Iterable[OpRecord], wanted: frozenset[str] | None = None) -> Part:
+        """The part of these expressions.
+
+        wanted: the values that must reach memory; by default results and what others read.
+        """
+        exprs = tuple(exprs)
+        made = {name: None for expr in exprs for name in expr.outputs}
+        read = dict.fromkeys(name for expr in exprs for name in names_of(expr))
+        wanted = self.used_outside(exprs) if wanted is None else wanted
+        inputs = tuple(name for name in read if name not in made)
+        outputs = tuple(name for name in made if name in wanted)
+        return Part(exprs, inputs, outputs, self.fusion.tensors, self.strides, self._domain_map)
+
+    def used_outside(self, exprs: Iterable[OpRecord]) -> frozenset[str]:
+        """What the expressions make that is a result, or that other expressions read."""
+        inside = set(exprs)
+        made = [name for expr in inside for name in expr.outputs]
+        return frozenset(
+            name
+            for name in made
+            if name in self._results or any(u not in inside for u in self.fusion.uses[name])
+        )
+
+    def bytes_of(self, name: str) -> int:
+        """Bytes a tensor of the fusion takes in memory, expanded axes counted once."""
+        return self.of(()).bytes_of(name)
 
 
 def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:

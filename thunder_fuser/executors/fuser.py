@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from thunder.common import CompileData
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
@@ -41,6 +43,7 @@ class ThunderFuser(FusionExecutor):
 
     `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
+    `claims_of` gives the newest ones of any compiled function that still lives.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class ThunderFuser(FusionExecutor):
         self.compile_region = compile_region
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
+        self._claims: WeakKeyDictionary[CompileData, Claims] = WeakKeyDictionary()
         self._name_prefix = name_prefix
         self._fuel: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
         for row in ROWS.values():
@@ -105,8 +109,18 @@ class ThunderFuser(FusionExecutor):
         fused = from_trace(trace)
         fused.bound_symbols = without_dead_views(bsyms)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {count} regions"))
-        self.last_fused_trace, self.last_claims = fused, claims
+        self._keep(fused, claims)
         return fused
+
+    def _keep(self, fused: TraceCtx, claims: Claims) -> None:
+        self.last_fused_trace, self.last_claims = fused, claims
+        data = get_compile_data()
+        if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
+            self._claims[data] = claims
+
+    def claims_of(self, data: CompileData) -> Claims | None:
+        """What was claimed and refused for a compiled function; see thunder.compile_data."""
+        return self._claims.get(data)
 
     def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
         """The bound symbol of a region: ours, or one that Thunder has edited."""

@@ -54,6 +54,8 @@ _SILENT = frozenset(
 _FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 _COPIES = frozenset({PrimIDs.COPY_, "copy_"})
 
+_VIEW = Reject("a view, which torch makes without a kernel")
+
 Support = Callable[[BoundSymbol], "Reject | None"]
 Views = Mapping[str, BoundSymbol]
 _NO_VIEWS: Views = MappingProxyType({})
@@ -126,10 +128,15 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
                 unfused.append(Unfused(bsyms[start], reason))
             continue
         run = _trim(bsyms, range(start, stop), users)
+        chosen = [bsyms[at] for at in run.inside]
         items.extend(bsyms[at] for at in run.before)
-        items.extend(_formed(bsyms, run.inside, users, items.views))
+        formed = _formed(bsyms, run.inside, users, items.views)
+        items.extend([formed] if isinstance(formed, Region) else chosen)
         items.extend(bsyms[at] for at in run.after)
-        unfused += _left_to_torch(bsyms, run)
+        unfused += [Unfused(bsyms[at], _VIEW) for at in run.before]
+        if isinstance(formed, Reject):
+            unfused += [Unfused(bsym, formed) for bsym in chosen]
+        unfused += [Unfused(bsyms[at], _VIEW) for at in run.after]
     return Claims(tuple(items.all), tuple(unfused))
 
 
@@ -265,11 +272,11 @@ def _formed(
     inside: Sequence[int],
     users: Mapping[str, list[int]],
     views: Views,
-) -> list[BoundSymbol | Region]:
-    """The region, or its bound symbols where there is nothing to compute."""
+) -> Region | Reject:
+    """The region of what is left inside, or why torch runs all of it."""
     chosen = [bsyms[at] for at in inside]
     if all(_only(bsym, _VIEWS) for bsym in chosen):
-        return list(chosen)
+        return _VIEW
     members = set(inside)
     escaping = [
         out.name
@@ -278,28 +285,24 @@ def _formed(
         if any(use not in members for use in users.get(out.name, ()))
     ]
     region = Region.of(chosen, escaping, views)
-    return [region] if _can_run(region) else list(chosen)
+    return _refuse_region(region) or region
 
 
-def _can_run(region: Region) -> bool:
-    """False for one that returns numbers, or makes GPU tensors from nothing.
+def _refuse_region(region: Region) -> Reject | None:
+    """A Reject for one that returns no tensor, or makes GPU tensors from nothing.
 
     The device of a call is that of its arguments; torch.full and torch.arange are one kernel too.
     """
-    if not region.outputs or not all(isinstance(out, TensorProxy) for out in region.outputs):
-        return False
+    if not region.outputs:
+        return Reject("nothing reads its result")
+    if not all(isinstance(out, TensorProxy) for out in region.outputs):
+        return Reject("its result is a number")
     device = device_of(region.bsyms[0])
     tensors = [proxy for proxy in region.inputs if isinstance(proxy, TensorProxy)]
     on_cpu = device is None or device.devicetype is DeviceType.CPU
-    return on_cpu or any(tensor.device == device for tensor in tensors)
-
-
-def _left_to_torch(bsyms: Sequence[BoundSymbol], run: _Run) -> list[Unfused]:
-    views = [*run.before, *run.after]
-    if all(_only(bsyms[at], _VIEWS) for at in run.inside):
-        views += run.inside
-    reason = Reject("a view, which torch makes without a kernel")
-    return [Unfused(bsyms[at], reason) for at in sorted(views)]
+    if on_cpu or any(tensor.device == device for tensor in tensors):
+        return None
+    return Reject("GPU tensors made of no tensor, which torch makes as fast")
 
 
 # ----------------------------------------------------------------------------- inside of a region

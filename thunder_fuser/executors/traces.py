@@ -58,17 +58,13 @@ def _owner(value: object) -> RegionCallable | None:
 
 
 def claims_of(jitted: Jitted) -> Claims:
-    """What the fuser took and refused. It keeps the newest compilation's only: InputError if that
-    was another function's."""
-    claims = fuser.last_claims
-    fusions = fusions_of(jitted)
-    known = claims is not None and (
-        not fusions or any(one.region in claims.regions for one in fusions)
-    )
-    if claims is None or not known:
+    """What the fuser took and refused when the function was compiled last."""
+    final_traces(jitted)  # a function that was not called, or not jitted, raises here
+    claims = fuser.claims_of(thunder.compile_data(jitted))
+    if claims is None:
         raise InputError(
-            "why", expected="the function that was compiled last", got="an earlier one",
-            do="ask right after its first call",
+            "explain", expected="a function jitted with this fuser", got="one jitted without it",
+            do="call thunder.jit(function, executors=[fuser])",
         )
     return claims
 

@@ -7,23 +7,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.part import Part, Parts
 from thunder_fuser.ir.fusion import Fusion, OpRecord, names_of
 
 
 def recompute_cheap_edges(
-    fusion: Fusion,
-    groups: list[list[OpRecord]],
-    strides: Mapping[str, tuple[int, ...]],
-    accepts: Callable[[Part], bool],
+    parts_of: Parts, groups: list[list[OpRecord]], accepts: Callable[[Part], bool]
 ) -> list[Part]:
     """The parts of the groups, each with own copies of cheap producers where that saves bytes."""
+    fusion = parts_of.fusion
     order = {expr: at for at, expr in enumerate(fusion.exprs)}
     if len(groups) > 1:
         for at, group in enumerate(groups):
-            groups[at] = _with_copies(fusion, group, strides, accepts, order)
+            groups[at] = _with_copies(parts_of, group, accepts, order)
     results = {output.name for output in fusion.outputs}
     parts: list[Part] = []
     for at, group in enumerate(groups):
@@ -31,7 +29,7 @@ def recompute_cheap_edges(
         earlier = {name for g in groups[:at] for expr in g for name in expr.outputs}
         wanted = frozenset((others | results) - earlier)
         if any(name in wanted for expr in group for name in expr.outputs):
-            parts.append(Part.of(fusion, group, strides, wanted))
+            parts.append(parts_of.of(group, wanted))
     return parts
 
 
@@ -41,36 +39,26 @@ def _read_from_outside(group: list[OpRecord]) -> set[str]:
 
 
 def _with_copies(
-    fusion: Fusion,
+    parts_of: Parts,
     group: list[OpRecord],
-    strides: Mapping[str, tuple[int, ...]],
     accepts: Callable[[Part], bool],
     order: dict[OpRecord, int],
 ) -> list[OpRecord]:
     """The group, grown by the cheap chains behind its inputs where that reads fewer bytes."""
+    fusion = parts_of.fusion
     for name in sorted(_read_from_outside(group) - set(fusion.inputs)):
         chain, leaves = _cheap_chain(fusion, name)
         if not chain:
             continue
         have = _read_from_outside(group)
-        new = sum(_bytes(fusion, leaf, strides) for leaf in leaves if leaf not in have)
+        new = sum(parts_of.bytes_of(leaf) for leaf in leaves if leaf not in have)
         # A scalar is passed by value, so it must be an argument or made where it is used.
-        if new > _bytes(fusion, name, strides) and not fusion.tensors[name].is_scalar:
+        if new > parts_of.bytes_of(name) and not fusion.tensors[name].is_scalar:
             continue
         grown = sorted({*group, *chain}, key=order.__getitem__)
-        wanted = frozenset(n for e in group for n in e.outputs)
-        if accepts(Part.of(fusion, grown, strides, wanted & _outward(fusion, group))):
+        if accepts(parts_of.of(grown, parts_of.used_outside(group))):
             group = grown
     return group
-
-
-def _outward(fusion: Fusion, group: list[OpRecord]) -> frozenset[str]:
-    results = {output.name for output in fusion.outputs}
-    inside = set(group)
-    made = [name for expr in group for name in expr.outputs]
-    return frozenset(
-        n for n in made if n in results or any(use not in inside for use in fusion.uses[n])
-    )
 
 
 def _cheap_chain(fusion: Fusion, name: str) -> tuple[list[OpRecord], list[str]]:
@@ -88,7 +76,3 @@ def _cheap_chain(fusion: Fusion, name: str) -> tuple[list[OpRecord], list[str]]:
             chain[expr] = None
             stack.extend(names_of(expr))
     return list(chain), list(leaves)
-
-
-def _bytes(fusion: Fusion, name: str, strides: Mapping[str, tuple[int, ...]]) -> int:
-    return Part((), (), (), fusion.tensors, strides).bytes_of(name)

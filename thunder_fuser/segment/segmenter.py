@@ -5,7 +5,8 @@
 ->  segment 0 (persistent): T2, T4        segment 1 (reduction): T5, reading T4
 
 Each expression joins the groups of its producers, latest first, where the result is acyclic and
-some scheduler takes it. Last, an edge that is cheaper to recompute than to move is recomputed:
+some scheduler takes it; then groups join that read the same values. Last, an edge that is cheaper
+to recompute than to move is recomputed:
     T1 = cast(T0: bf16, Float) read by two segments  ->  both cast T0 themselves
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from thunder_fuser.analysis.part import Part, tensor_strides
+from thunder_fuser.analysis.part import Part, Parts
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.fusion import Fusion, OpRecord, names_of
 from thunder_fuser.ir.ops import OpKind
@@ -60,16 +61,16 @@ class SegmentedFusion:
 
 def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
     """The segments of a specialised fusion; ScheduleError if an expression fits no scheduler."""
-    strides = tensor_strides(fusion)
-    builder = _Segmenter(fusion, target, strides)
+    parts_of = Parts(fusion)
+    builder = _Segmenter(parts_of, target)
     whole = builder.scheduler_of(fusion.exprs) if fusion.exprs else None
     if isinstance(whole, Scheduler) and not _has_forced_cut(fusion):
         groups = [list(fusion.exprs)]
     else:
         groups = builder.grow()
-    parts = recompute_cheap_edges(fusion, groups, strides, builder.accepts)
+    parts = recompute_cheap_edges(parts_of, groups, builder.accepts)
     segments = tuple(Segment(part, _certain(part, target)) for part in parts)
-    return SegmentedFusion(fusion, segments, strides, tuple(builder.refusals))
+    return SegmentedFusion(fusion, segments, parts_of.strides, tuple(builder.refusals))
 
 
 def _has_forced_cut(fusion: Fusion) -> bool:
@@ -87,46 +88,62 @@ def _certain(part: Part, target: Target) -> Scheduler:
     )
 
 
+def _has_reduction(exprs: list[OpRecord]) -> bool:
+    return any(expr.row.kind is OpKind.REDUCTION for expr in exprs)
+
+
 class _Segmenter:
     """Grows groups of expressions; `group_of` says which group an expression is in."""
 
-    def __init__(
-        self, fusion: Fusion, target: Target, strides: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        self.fusion, self.target, self.strides = fusion, target, strides
-        self.order = {expr: at for at, expr in enumerate(fusion.exprs)}
+    def __init__(self, parts_of: Parts, target: Target) -> None:
+        self.parts_of, self.fusion, self.target = parts_of, parts_of.fusion, target
+        self.order = {expr: at for at, expr in enumerate(self.fusion.exprs)}
         self.groups: dict[int, list[OpRecord]] = {}
         self.group_of: dict[OpRecord, int] = {}
         self.refusals: list[tuple[Reject, ...]] = []
 
     def scheduler_of(self, exprs: tuple[OpRecord, ...]) -> Scheduler | tuple[Reject, ...]:
-        return find_scheduler(Part.of(self.fusion, exprs, self.strides), self.target)
+        return find_scheduler(self.parts_of.of(exprs), self.target)
 
     def accepts(self, part: Part) -> bool:
         """True if some scheduler takes the part."""
         return isinstance(find_scheduler(part, self.target), Scheduler)
 
     def grow(self) -> list[list[OpRecord]]:
-        """The groups, in an order in which each reads only earlier ones."""
+        """The groups, in an order in which each reads only earlier ones.
+
+        First consumers join their producers; only then do groups join that read the same values.
+        The other way round a column sum would draw in the producers of row sums.
+        """
         for at, expr in enumerate(self.fusion.exprs):
             self.groups[at] = [expr]
             self.group_of[expr] = at
-            for other in self._neighbours(expr):
+            for other in self._producers(expr):
                 if other in self.groups:
                     self._join(other, self.group_of[expr])
+        for at in range(len(self.fusion.exprs)):
+            for other in self._siblings(at):
+                if at in self.groups and other in self.groups:
+                    self._join(at, other)
         return self._sorted()
 
-    def _neighbours(self, expr: OpRecord) -> list[int]:
-        """Groups that make an operand, latest first; then those that read the same operand."""
-        producers = [self.fusion.producer.get(name) for name in names_of(expr)]
-        made = [self.group_of[p] for p in producers if p is not None and p.op != "segment_set"]
-        siblings = [
+    def _producers(self, expr: OpRecord) -> list[int]:
+        """The groups that make an operand, latest first."""
+        makers = [self.fusion.producer.get(name) for name in names_of(expr)]
+        made = {self.group_of[p] for p in makers if p is not None and p.op != "segment_set"}
+        return sorted(made, reverse=True)
+
+    def _siblings(self, group: int) -> list[int]:
+        """Later groups that read what this one reads, reductions with reductions only."""
+        exprs = self.groups.get(group, [])
+        found = {
             self.group_of[use]
+            for expr in exprs
             for name in names_of(expr)
             for use in self.fusion.uses[name]
-            if use in self.group_of and use is not expr
-        ]
-        return list(dict.fromkeys([*sorted(made, reverse=True), *siblings]))
+        }
+        reduces = _has_reduction(exprs)
+        return sorted(g for g in found if g > group and _has_reduction(self.groups[g]) == reduces)
 
     def _join(self, a: int, b: int) -> None:
         """Joins two groups if nothing between them forbids it and a scheduler takes the result."""
