@@ -70,7 +70,8 @@ class Part:
     @property
     def global_tensors(self) -> tuple[str, ...]:
         """What the part reads and writes in memory."""
-        return tuple(n for n in (*self.inputs, *self.outputs) if not self.tensors[n].by_value)
+        read = [name for name in self.inputs if not self.tensors[name].by_value]
+        return (*read, *self.outputs)
 
 
 class Parts:

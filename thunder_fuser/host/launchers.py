@@ -52,15 +52,13 @@ def launcher_for(
 
 
 def _arguments(part: Part, pointer: str) -> list[str]:
-    """Tensors by `pointer`, scalars as they are, CPU scalars by their element."""
-    found = []
-    for name in (*part.inputs, *part.outputs):
+    """Tensors by `pointer`, scalar arguments as they are, CPU scalars by their element."""
+    inputs = []
+    for name in part.inputs:
         view = part.tensors[name]
-        if view.is_scalar:
-            found.append(name)
-        else:
-            found.append(f"{name}.item()" if view.by_value else pointer.format(name))
-    return found
+        by_value = name if view.is_scalar else f"{name}.item()"
+        inputs.append(by_value if view.by_value else pointer.format(name))
+    return [*inputs, *(pointer.format(name) for name in part.outputs)]
 
 
 def _with_threads(kernel: Callable[..., None]) -> Callable[[int, Part], Line]:

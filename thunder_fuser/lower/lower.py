@@ -289,6 +289,9 @@ class _Lowerer:
         inner, extent = scope.child(str(self.ctx.lane_symbol)), self.ctx.lane.extent
         saved = list(self.open_guards)
         for guard in self._ready(inner):
+            # A guard of threads alone is of reduced axes: nests are inside it, rows need none.
+            if not guard.value.symbols & self.ctx.lane_symbol.symbols:
+                continue
             assert self.is_cpu and _clips(guard, self.ctx.lane_symbol)
             extent = minimum(extent, guard.extent - (guard.value - self.ctx.lane_symbol))
             self._define(inner, guard.variable, guard.value)
