@@ -62,14 +62,38 @@ class Values:
 
     def get(self, point: Point, scope: Scope) -> Operand:
         """The value of a point, made where it is first needed."""
+        # One by one: a chain of hundreds of operations would be too deep for Python's stack.
+        for missing in self._missing(point, scope):
+            self._get(missing, scope)
         return self._get(point, scope)[0]
+
+    def _missing(self, point: Point, scope: Scope) -> list[Point]:
+        """The points to be made for one point, each after those that it reads."""
+        facts, order = self.ctx.facts, dict[Point, None]()
+        stack = [(point, False)]
+        while stack:
+            at, is_ready = stack.pop()
+            if is_ready:
+                order[at] = None
+            elif at not in order and scope.find(at) is None and not self._is_kept(at):
+                stack.append((at, True))
+                if at.name not in facts.operands:
+                    stack.extend((read, False) for read in reversed(facts.reads.get(at, ())))
+        return list(order)
+
+    def _is_kept(self, point: Point) -> bool:
+        """True if an earlier nest has put the point into a buffer."""
+        buffer = self._buffers.get(point)
+        return (
+            buffer is not None and buffer.filled_in is not None and buffer.filled_in < self.nest
+        )
 
     def _get(self, point: Point, scope: Scope) -> Found:
         found = scope.find(point)
         if found is not None:
             return found
         buffer = self._buffers.get(point)
-        if buffer is not None and buffer.filled_in is not None and buffer.filled_in < self.nest:
+        if buffer is not None and self._is_kept(point):
             return self._read_buffer(point, buffer, scope)
         expr = self.ctx.part.producer.get(point.name)
         if point.name in self.ctx.facts.operands:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from thunder_fuser.analysis.demand import demand
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.vectorize import coefficient
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
+from thunder_fuser.schedule.axes import best_width, collapse, memory_order, positions, size_of
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -28,6 +29,7 @@ THREADS = 128
 # A value computed at more places than this for one element costs more than a round trip to memory.
 MAX_PLACES = 8
 CPU_CHUNK = 4096
+CPU_TILE = 32  # elements a side of a transposed tile: a cache line or two each way
 
 
 def accepts(part: Part, target: Target) -> Reject | None:
@@ -111,15 +113,38 @@ def _unroll(part: Part, target: Target, total: int, width: int) -> int:
 def _schedule_cpu(
     part: Part, target: Target, order: tuple[str, ...], alignment: dict[str, int]
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
-    domain = reference(part, order, ())
-    groups = collapse(part, order) or ((domain[0].name,),)
-    s = Transforms(domain)
-    names = [s.merge(group) for group in groups]
-    inner = names[-1]
-    outer = names[:-1]
-    if not outer or s.extent(inner) > 4 * CPU_CHUNK:
+    groups = collapse(part, order)
+    s = Transforms(reference(part, order, ()))
+    names = [s.merge(group) for group in groups] or [s.domain[0].name]
+    outer, inner = names[:-1], names[-1]
+    across = _fast_elsewhere(part, groups)
+    if across is not None:
+        inner = _tile(s, outer, names[across], inner)
+    elif not outer or s.extent(inner) > 4 * CPU_CHUNK:
         chunk, inner = s.split(inner, CPU_CHUNK)
         outer.append(chunk)
     s.parallelize(s.merge(tuple(outer)), ParallelType.BIDX)
     s.parallelize(inner, ParallelType.VECTORIZE)
     return HeuristicParams(NAME, vectorize=s.extent(inner)), tuple(s.made)
+
+
+def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | None:
+    """The group, if any, that some tensor walks with stride 1 while it strides over the last one."""
+    for _, position, _ in positions(part, demand(part, axis_symbols(part))):
+        for at, group in enumerate(groups[:-1]):
+            if coefficient(position, group[-1]) == 1 and coefficient(position, groups[-1][-1]) > 1:
+                return at
+    return None
+
+
+def _tile(s: Transforms, outer: list[str], across: str, inner: str) -> str:
+    """Tiles two axes, so that both sides of a transpose use the cache lines they touch.
+
+    [a, b] -> [a.o, b.o, a.i, b.i]; the first two become part of `outer`, b.i is the lane
+    """
+    blocks, step = s.split(across, CPU_TILE)
+    lanes, lane = s.split(inner, CPU_TILE)
+    outer[outer.index(across)] = blocks
+    outer.append(lanes)
+    s.reorder(*outer, step, lane)
+    return lane

@@ -70,7 +70,8 @@ def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
         groups = builder.grow()
     parts = recompute_cheap_edges(parts_of, groups, builder.accepts)
     segments = tuple(Segment(part, _certain(part, target)) for part in parts)
-    return SegmentedFusion(fusion, segments, parts_of.strides, tuple(builder.refusals))
+    refusals = tuple(dict.fromkeys(builder.refusals))
+    return SegmentedFusion(fusion, segments, parts_of.strides, refusals)
 
 
 def _has_forced_cut(fusion: Fusion) -> bool:
