@@ -110,6 +110,7 @@ class FusionDefinition(Recorder):
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
         """The segments for these inputs (meta tensors will do) on a target; nothing is compiled."""
+        self.entry.check(inputs)
         return plan_segments(self.fusion, input_keys(self.fusion, tuple(inputs)), named(target))
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from thunder_fuser.host.device import target_of_device
 from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Definition, Fusion, TensorView
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, EMULATOR, Target
@@ -34,15 +35,27 @@ class FusionEntry:
 
     def execute(self, arguments: Sequence[Any], target: Target | None = None) -> list[torch.Tensor]:
         """Runs the fusion, every argument checked."""
-        if len(arguments) != len(self.fusion.inputs):
-            raise InputError(
-                "execute",
-                expected=f"{len(self.fusion.inputs)} arguments ({', '.join(self.fusion.inputs)})",
-                got=f"{len(arguments)}",
-            )
+        self._check_count(arguments)
         for name, value in zip(self.fusion.inputs, arguments, strict=True):
             _check_kind(self.fusion.tensors[name], value)
         return self.callable(target)(*arguments)
+
+    def check(self, arguments: Sequence[Any]) -> None:
+        """Raises InputError naming the first argument that does not fit."""
+        self._check_count(arguments)
+        written = {output.alias for output in self.fusion.outputs}
+        for name, value in zip(self.fusion.inputs, arguments, strict=True):
+            _check_argument(self.fusion.tensors[name], value)
+            if name in written:
+                _check_writable(name, value)
+
+    def _check_count(self, arguments: Sequence[Any]) -> None:
+        if len(arguments) != len(self.fusion.inputs):
+            raise InputError(
+                "the call",
+                expected=f"{len(self.fusion.inputs)} arguments ({', '.join(self.fusion.inputs)})",
+                got=f"{len(arguments)}",
+            )
 
     def callable(self, target: Target | None = None) -> Runner:
         """The function that finds the program of a call by one lookup and runs it."""
@@ -58,10 +71,10 @@ class FusionEntry:
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
         """The program for such arguments, compiled if need be. InputError if they do not fit."""
-        for name, value in zip(self.fusion.inputs, arguments, strict=True):
-            _check_argument(self.fusion.tensors[name], value)
+        self.check(arguments)
         device = _device_of(self, arguments)
         chosen = target or _target_for(device)
+        _check_device(chosen, device)
         keys = input_keys(self.fusion, tuple(arguments))
         key = (chosen, device, keys, options.key())
         with self._lock:
@@ -77,9 +90,18 @@ def _kind(fusion: Fusion, name: str) -> str:
 
 
 def _target_for(device: torch.device) -> Target:
-    if device.type == "cpu":
-        return EMULATOR if options.get("emulate") else CPU
-    return target_of_device(device.index or 0)
+    if device.type == "cuda":
+        return target_of_device(device.index or 0)
+    return EMULATOR if options.get("emulate") else CPU
+
+
+def _check_device(target: Target, device: torch.device) -> None:
+    """A kernel given memory that its target cannot reach would crash the process."""
+    wanted = "cpu" if target.is_cpu or target.emulated else target.kind
+    if device.type != wanted:
+        raise InputError(
+            "arguments", expected=f"{wanted} tensors for target {target.name}", got=str(device)
+        )
 
 
 def _device_of(entry: FusionEntry, arguments: Sequence[Any]) -> torch.device:
@@ -99,8 +121,20 @@ def _check_kind(view: TensorView, value: Any) -> None:
     if view.is_scalar:
         if not isinstance(value, (bool, int, float)):
             raise InputError(f"argument {view.name}", expected="a number", got=_describe(value))
+        if view.dtype is DataType.Int and not _fits_int64(value):
+            raise InputError(
+                f"argument {view.name}", expected="a 64-bit integer", got=_describe(value)
+            )
     elif not isinstance(value, torch.Tensor):
         raise InputError(f"argument {view.name}", expected="a tensor", got=_describe(value))
+    elif value.layout is not torch.strided or value.is_neg():
+        kind = str(value.layout) if value.layout is not torch.strided else "a pending negation"
+        raise InputError(
+            f"argument {view.name}",
+            expected="a plain strided tensor",
+            got=kind,
+            do="pass it through .to_dense() or .resolve_neg()",
+        )
 
 
 def _check_argument(view: TensorView, value: Any) -> None:
@@ -127,6 +161,20 @@ def _check_argument(view: TensorView, value: Any) -> None:
         )
     if view.is_cpu and value.device.type != "cpu":
         raise InputError(f"argument {view.name}", expected="a CPU tensor", got=str(value.device))
+
+
+def _check_writable(name: str, value: torch.Tensor) -> None:
+    if any(st == 0 < n - 1 for n, st in zip(value.shape, value.stride(), strict=True)):
+        raise InputError(
+            f"argument {name}",
+            expected="memory of its own for each element, as it is written",
+            got=f"strides {value.stride()}",
+            do="clone the expanded tensor",
+        )
+
+
+def _fits_int64(value: float) -> bool:
+    return not isinstance(value, float) and -(2**63) <= value < 2**63
 
 
 def _describe(value: Any) -> str:

@@ -10,14 +10,15 @@ def run(T0, T1):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import Launcher
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir import layout
+from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.segment.segmenter import SegmentedFusion
 
@@ -56,12 +57,44 @@ def plan(
             ]
         lines.append(call)
         names.update(needed)
-    lines += [f"    {o.alias}.copy_({o.name})" for o in fusion.outputs if o.alias]
-    results = ", ".join(o.name for o in fusion.outputs if not o.alias)
-    lines.append(f"    return [{results}]")
+    lines += _ending(segmented)
     text = "\n".join(lines) + "\n"
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     return HostProgram(text, _function(text, names), segmented, sources)
+
+
+def _ending(segmented: SegmentedFusion) -> list[str]:
+    """Copies into aliased inputs, and the return.
+
+    An input that is written and also read here is saved first; a result asked for in another order
+    than it was made in is copied.
+    """
+    fusion = segmented.fusion
+    written = {o.alias for o in fusion.outputs}
+    saved = dict.fromkeys(o.name for o in fusion.outputs if o.name in written)
+    lines = [f"    {name}_before = {name}.clone()" for name in saved]
+    names = {o: f"{o.name}_before" if o.name in saved else o.name for o in fusion.outputs}
+    lines += [f"    {o.alias}.copy_({names[o]})" for o in fusion.outputs if o.alias]
+    results = []
+    for number, output in enumerate(o for o in fusion.outputs if not o.alias):
+        strides = _wanted_strides(segmented, output)
+        if strides == segmented.strides[output.name]:
+            results.append(names[output])
+            continue
+        view = replace(fusion.tensors[output.name], name=f"R{number}")
+        lines += [_allocation(view, strides), f"    R{number}.copy_({names[output]})"]
+        results.append(f"R{number}")
+    return [*lines, f"    return [{', '.join(results)}]"]
+
+
+def _wanted_strides(segmented: SegmentedFusion, output: Output) -> tuple[int, ...]:
+    """The strides of a result: of the order asked for, else of the value's own."""
+    view = segmented.fusion.tensors[output.name]
+    if output.stride_order is not None:
+        return layout.contiguous_strides(view.sizes, output.stride_order)
+    if output.name in segmented.fusion.inputs:
+        return segmented.strides[output.name]
+    return layout.contiguous_strides(view.sizes, layout.stride_order_of(view.domain.allocation))
 
 
 def _dtypes(fusion: Fusion) -> set[torch.dtype]:

@@ -18,7 +18,6 @@ from thunder_fuser.ir.ops import OPS, Op
 from thunder_fuser.ir.scalar import Scalar
 
 Number = bool | int | float
-AttrValue = bool | int | float | str | DataType | tuple["AttrValue", ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class Literal:
 
 
 Operand = str | Literal
+AttrValue = bool | int | float | str | DataType | Literal | tuple["AttrValue", ...] | None
 
 # Attributes in which a string is the name of a value, not a word.
 NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
@@ -61,7 +61,8 @@ class OpRecord:
 
     def attr(self, name: str) -> AttrValue:
         """The value of an attribute; None if the record has none of that name."""
-        return next((value for key, value in self.attrs if key == name), None)
+        found = next((value for key, value in self.attrs if key == name), None)
+        return found.value if isinstance(found, Literal) else found
 
     @property
     def row(self) -> Op:

@@ -161,7 +161,7 @@ class Recorder:
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Value:
         """Appends one op and returns its result."""
-        items = tuple((key, value) for key, value in attrs.items() if value is not None)
+        items = tuple((key, _keyed(key, v)) for key, v in attrs.items() if v is not None)
         if OPS[op].kind is OpKind.SCALAR:
             return self._define(op, Scalar, items, inputs)
         return self._define(op, Tensor, items, inputs)
@@ -337,6 +337,12 @@ def _contiguity(
                 got=str(given[place]),
             )
     return tuple(given)
+
+
+def _keyed(key: str, value: AttrValue) -> AttrValue:
+    """A number that is data as a Literal, so that 0.0 and -0.0 are two keys, and NaN is one."""
+    is_data = key == "value" and isinstance(value, (bool, int, float))
+    return Literal.of(value) if is_data else value  # type: ignore[arg-type]
 
 
 def _as_kind(value: Number, dtype: DataType) -> Number:

@@ -86,6 +86,8 @@ def _attr_text(key: str, value: AttrValue) -> str:
         return f"[{', '.join(_attr_text(key, item) for item in value)}]"
     if isinstance(value, str):
         return value if key in NAMED_ATTRS else repr(value)
+    if isinstance(value, Literal):
+        return number_text(value.value)
     if isinstance(value, (bool, int, float)):
         return number_text(value)
     return str(value)

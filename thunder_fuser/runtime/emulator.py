@@ -34,7 +34,7 @@ HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv")
 RUNTIME_FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (
     "-O1", "-fPIC", "-shared", "-std=c++17", "-fno-math-errno", "-ffp-contract=off",
-    "-fno-strict-aliasing", "-fsanitize-coverage=trace-pc",
+    "-fno-strict-aliasing", "-fno-exceptions", "-fsanitize-coverage=trace-pc",
     "-Wno-psabi", "-Wno-unknown-pragmas", "-Wno-attributes",
     "-Werror=frame-larger-than=131072",  # half a fiber's stack
 )

@@ -110,6 +110,8 @@ class _Evaluator:
     def _attr(self, key: str, value: AttrValue) -> object:
         if isinstance(value, tuple):
             return tuple(self._attr(key, item) for item in value)
+        if isinstance(value, Literal):
+            return value.value
         if isinstance(value, DataType):
             return self._dtype(value)
         if isinstance(value, str) and key in NAMED_ATTRS:

@@ -36,12 +36,13 @@ class LoopIndex:
 
 
 def variable_name(axis: str) -> str:
-    """An axis name as an identifier.
+    """An axis name as an identifier; not one of the integer types' (i8, i16, i32, i64).
 
-    >>> variable_name("i0*i1.o")
-    'i0_i1_o'
+    >>> variable_name("i0*i1.o"), variable_name("i8")
+    ('i0_i1_o', 'i8_')
     """
-    return axis.replace(".", "_").replace("*", "_")
+    name = axis.replace(".", "_").replace("*", "_")
+    return name + "_" if name in ("i8", "i16", "i32", "i64") else name
 
 
 def loop_index(axes: Domain, transforms: tuple[Transform, ...]) -> LoopIndex:
