@@ -9,14 +9,18 @@ result belongs to a later one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from thunder_fuser.analysis.domain_map import is_one
-from thunder_fuser.analysis.index_map import ZERO, Index, accesses, reduction_index
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, accesses, reduction_index
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.ir.scalar import Scalar, conjunction, const
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
+
+if TYPE_CHECKING:
+    from thunder_fuser.analysis.part import Part  # which keeps its own Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,18 @@ class Demand:
 
     def count(self, name: str) -> int:
         """At how many different places a value is computed."""
-        return len({point.index for point in self.level if point.name == name})
+        return len({point.index for point in self.points(name)})
+
+    def points(self, name: str) -> Sequence[Point]:
+        """Every point of a value."""
+        return self._by_name.get(name, ())
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, list[Point]]:
+        found: dict[str, list[Point]] = {}
+        for point in self.level:
+            found.setdefault(point.name, []).append(point)
+        return found
 
     def reached(self, roots: Iterable[Point], stop: frozenset[Point] = frozenset()) -> list[Point]:
         """Every point needed for the roots, not looking behind `stop`, in order of discovery."""
@@ -53,6 +68,11 @@ class Demand:
                 if point not in stop and point.name not in self.operands:
                     stack.extend(self.reads.get(point, ()))
         return list(seen)
+
+
+def axis_symbols(part: Part) -> dict[str, Scalar]:
+    """One bounded symbol an axis class."""
+    return {name: symbol(name, 0, extent.value - 1) for name, extent in part.extents.items()}
 
 
 def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
@@ -93,9 +113,13 @@ def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point,
         index = reduction_index(expr, point.index, reduced, len(source.shape))
         return (Point(source.name, index),)
     return tuple(
-        Point(access.operand, access.index, conjunction([point.condition, access.condition]))
+        Point(access.operand, access.index, _both(point.condition, access.condition))
         for access in accesses(expr, point.index, part.tensors)
     )
+
+
+def _both(outer: Scalar, own: Scalar) -> Scalar:
+    return outer if own is TRUE else conjunction([outer, own])
 
 
 def _levels(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from thunder_fuser.analysis.demand import Demand, axis_symbols, demand
 from thunder_fuser.analysis.domain_map import DomainMap, is_one
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, OpRecord, TensorView, names_of
@@ -49,6 +50,11 @@ class Part:
                 if not is_one(axis):
                     found[self.domain_map.axis(axis)] = axis.extent
         return found
+
+    @cached_property
+    def facts(self) -> Demand:
+        """The points of the part over plain axis symbols; every scheduler asks for them."""
+        return demand(self, axis_symbols(self))
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The axis classes of a tensor, broadcasts left out, in logical order."""

@@ -69,7 +69,9 @@ class _Lowerer:
 
     def kernel(self, name: str) -> Kernel:
         body = self._root_body()
-        sizes = [prod(self.part.tensors[n].sizes) for n in self.part.global_tensors]
+        # Also of tensors that never reach memory: a reshape takes positions in them apart.
+        names = (*self.part.inputs, *self.part.producer)
+        sizes = [prod(self.part.tensors[n].sizes) for n in names]
         reach = [self.ctx.reach(n) for n in self.part.global_tensors]
         blocks = [a.extent.value for a in self.ctx.root_loops if a.parallel.is_block]
         work = prod(axis.extent.value for axis in self.ctx.scheduled.axes)
@@ -80,7 +82,7 @@ class _Lowerer:
             prod(blocks),
             self.ctx.threads,
             self.values.smem_bytes,
-            max([*sizes, *reach, work, 0]) > INT32_MAX,
+            max([*sizes, *reach, work, self.values.largest_index]) > INT32_MAX,
             work,
             str(self.ctx.scheduled.params),
         )

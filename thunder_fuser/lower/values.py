@@ -53,6 +53,7 @@ class Values:
         self.ctx = ctx
         self.nest = 0
         self.smem_bytes = 0
+        self.largest_index = 0  # of numbers made by index arithmetic
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
@@ -244,6 +245,9 @@ class Values:
             return self._iota_of_values(point, start, step, needs, scope)
         if dtype.is_int and isinstance(start.value, int) and isinstance(step.value, int):
             value: Value = IndexValue(index * step.value + start.value, dtype)
+            self.largest_index = max(
+                self.largest_index, abs(start.value) + abs(step.value) * int(index.hi)
+            )
             return self._put(point, value, needs, scope)
         return self._iota_of_values(point, start, step, needs, scope)
 

@@ -12,7 +12,6 @@ from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, 
 from thunder_fuser.ir.domain import Domain, Transform
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
-from thunder_fuser.schedule.scheduled import axis_symbols
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
@@ -45,7 +44,7 @@ def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     T0[i0, i1] and a bias T1[i1]               ->  ((i0,), (i1,))
     """
     extents = part.extents
-    accessed = positions(part, demand(part, axis_symbols(part)))
+    accessed = positions(part, part.facts)
     groups: list[tuple[str, ...]] = []
     for name in reversed(order):
         if groups and all(

@@ -61,7 +61,7 @@ def _in(memory: str, buffers: list[PersistentBuffer]) -> tuple[PersistentBuffer,
 
 def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[PersistentBuffer]:
     """The points that several nests need: inputs, and with them what is dear to recompute."""
-    facts = scheduled.demand
+    facts = scheduled.part.facts
     seen = _nests_of_points(scheduled)
     shared = [point for point, where in seen.items() if len(where) > 1]
     inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in facts.reads]
@@ -75,7 +75,7 @@ def _read_again(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: frozenset[Point]
 ) -> set[Point]:
     """The kept points that a nest after their first one still asks for."""
-    facts = scheduled.demand
+    facts = scheduled.part.facts
     found: set[Point] = set()
     for root in facts.roots:
         filled = frozenset(p for p in kept if min(seen[p]) < facts.level[root])
@@ -85,7 +85,7 @@ def _read_again(
 
 def _nests_of_points(scheduled: ScheduledFusion) -> dict[Point, set[int]]:
     """For every full-size point, the nests that need it if nothing is kept."""
-    facts = scheduled.demand
+    facts = scheduled.part.facts
     found: dict[Point, set[int]] = {}
     for root in facts.roots:
         for point in facts.reached([root]):

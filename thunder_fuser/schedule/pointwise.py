@@ -8,7 +8,6 @@ CPU   [i0, i1] -> [i0@blockIdx.x (threads), i1@vectorize (simd)]
 
 from __future__ import annotations
 
-from thunder_fuser.analysis.demand import demand
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.analysis.vectorize import coefficient
 from thunder_fuser.ir.domain import ParallelType, Transform
@@ -18,7 +17,6 @@ from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
     Transforms,
-    axis_symbols,
     reference,
 )
 from thunder_fuser.schedule.scheduler import Reject
@@ -48,10 +46,10 @@ def accepts(part: Part, target: Target) -> Reject | None:
 
 def too_many_places(part: Part, scheduler: str) -> Reject | None:
     """Refuses a part in which some value would be computed again and again."""
-    facts = demand(part, axis_symbols(part))
     for name in part.producer:
-        if facts.count(name) > MAX_PLACES:
-            return Reject(scheduler, f"{name} would be computed at {facts.count(name)} places")
+        count = part.facts.count(name)
+        if count > MAX_PLACES:
+            return Reject(scheduler, f"{name} would be computed at {count} places")
     return None
 
 
@@ -129,8 +127,8 @@ def _schedule_cpu(
 
 
 def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | None:
-    """The group, if any, that some tensor walks with stride 1 while it strides over the last one."""
-    for _, position, _ in positions(part, demand(part, axis_symbols(part))):
+    """The group, if any, that some tensor walks with stride 1 but strides over the last one."""
+    for _, position, _ in positions(part, part.facts):
         for at, group in enumerate(groups[:-1]):
             if coefficient(position, group[-1]) == 1 and coefficient(position, groups[-1][-1]) > 1:
                 return at

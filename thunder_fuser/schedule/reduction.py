@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.demand import Demand, demand, result_index
+from thunder_fuser.analysis.demand import Demand, axis_symbols, result_index
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
@@ -27,7 +27,6 @@ from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
     Transforms,
-    axis_symbols,
     reference,
 )
 from thunder_fuser.schedule.scheduler import Reject
@@ -78,12 +77,11 @@ def _check(part: Part, scheduler: str) -> tuple[Pattern, Demand] | Reject:
     if isinstance(found, Reject):
         return found
     symbols = axis_symbols(part)
-    facts = demand(part, symbols)
+    facts = part.facts
     for expr in part.reductions:
         name = expr.outputs[0]
-        points = [p for p in facts.level if p.name == name]
         expected = result_index(part, name, symbols)
-        if any(p.index != expected or not p.condition.is_const for p in points):
+        if any(p.index != expected or not p.condition.is_const for p in facts.points(name)):
             return Reject(scheduler, f"{name} is read at other places than it is made for")
     return too_many_places(part, scheduler) or (found, facts)
 

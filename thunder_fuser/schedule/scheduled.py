@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from thunder_fuser.analysis.demand import Demand, Point, demand
+from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import (
     Domain,
@@ -31,7 +31,7 @@ from thunder_fuser.ir.domain import (
     merged_name,
     replay,
 )
-from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.scalar import const
 from thunder_fuser.target import Target
 
 
@@ -104,11 +104,6 @@ class ScheduledFusion:
         ordered = sorted(axes, key=lambda axis: order.get(axis.name, len(order)))
         return replay(tuple(ordered), self.transforms)
 
-    @cached_property
-    def demand(self) -> Demand:
-        """The points of the part over plain axis symbols."""
-        return demand(self.part, axis_symbols(self.part))
-
     def __str__(self) -> str:
         lines = [f"def schedule(s):  # {self.params}"]
         lines += [f"    s.{_transform_text(t)}" for t in self.transforms]
@@ -122,11 +117,6 @@ class ScheduledFusion:
                 f"{buffer.bytes} bytes a row"
             )
         return "\n".join(lines) + "\n"
-
-
-def axis_symbols(part: Part) -> dict[str, Scalar]:
-    """One bounded symbol an axis class."""
-    return {name: symbol(name, 0, extent.value - 1) for name, extent in part.extents.items()}
 
 
 def _transform_text(transform: Transform) -> str:
