@@ -64,6 +64,13 @@ def strided(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> torch.
     return tensor[cut].expand(tuple(shape))
 
 
+def copied(x: torch.Tensor) -> torch.Tensor:
+    """The same view of a copy of its memory; `clone` would undo gaps and expansion."""
+    memory = torch.empty(0, dtype=x.dtype)
+    storage = x.untyped_storage().clone()
+    return memory.set_(storage, x.storage_offset(), x.shape, x.stride())
+
+
 def filled(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Small values of every sign the dtype has, the same on each call."""
     generator = torch.Generator().manual_seed(math.prod(shape))
@@ -129,8 +136,8 @@ class Case:
         return define(self.definition)
 
     def fresh_inputs(self) -> list[torch.Tensor | float | int]:
-        """Inputs that a call may write into, of the same strides."""
-        return [x.clone() if isinstance(x, torch.Tensor) else x for x in self.inputs]
+        """Inputs that a call may write into, of the same strides and alignment."""
+        return [copied(x) if isinstance(x, torch.Tensor) else x for x in self.inputs]
 
     def __repr__(self) -> str:
         shown = [_described(x) for x in self.inputs]

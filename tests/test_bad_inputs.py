@@ -21,7 +21,7 @@ from thunder_fuser.errors import (
     TargetError,
 )
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.options import OPTIONS, get, options
+from thunder_fuser.options import OPTIONS, option, options
 
 X = torch.ones(4, 6)
 META = X.to("meta")
@@ -271,4 +271,4 @@ def test_unknown_option() -> None:
 def test_option_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THUNDER_FUSER_FUEL", "many")
     message = "option fuel: expected a int, got 'many'"
-    assert_raises(lambda: get("fuel"), OptionError, message)
+    assert_raises(lambda: option("fuel"), OptionError, message)

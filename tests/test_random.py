@@ -5,27 +5,53 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from cases import poisoned
+from hypothesis import HealthCheck, Phase, given, settings
+from random_rows import rows_case
 from strategies import Case, cases
 
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.options import options
 from thunder_fuser.runtime.evaluate import evaluate
 
+TARGETS = pytest.mark.parametrize("target", ["cpu", "emulator"])
+
 # Each example compiles; the same ones on every run, so that a failure is one of the change at hand.
+# Shrinking would compile hundreds more; the failing case is printed as it is.
 few = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 
 
-@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@TARGETS
 @few
 @given(case=cases(tame=True, most_ops=8))
 def test_kernels_of_any_fusion(target: str, case: Case) -> None:
+    check(case, target)
+
+
+@TARGETS
+@pytest.mark.parametrize("seed", range(10))
+def test_kernels_over_long_rows(target: str, seed: int) -> None:
+    case = rows_case(seed)
+    print(case)
+    # Odd seeds leave no registers to persistent buffers: shared memory, or a second pass.
+    with options(max_registers_bytes=0 if seed % 2 else 128, emulate_reversed=seed % 4 > 1):
+        check(case, target)
+
+
+def check(case: Case, target: str) -> None:
+    """Results and inputs as torch leaves them, in the same layouts."""
     fd = FusionDefinition()
     for record in case.definition:
         fd.record(record)
     ours, theirs = case.fresh_inputs(), case.fresh_inputs()
-    results = fd.execute(ours, target=target)
+    with poisoned():
+        results = fd.execute(ours, target=target)
     expected = evaluate(case.fusion, theirs)
     assert [r.stride() for r in results] == [e.stride() for e in expected]
     # Inputs are compared too: aliased outputs are written into them, and nothing else is.

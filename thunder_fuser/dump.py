@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from thunder_fuser import options
+from thunder_fuser.options import option
 
 
 def wanted() -> bool:
     """True if the option names a folder."""
-    return bool(options.get("dump"))
+    return bool(option("dump"))
 
 
 def write(texts: Mapping[str, str]) -> Path:
     """Writes each text under its name, in a new folder fusion_N of the option's folder."""
-    folder = _new_folder(Path(str(options.get("dump"))))
+    folder = _new_folder(Path(str(option("dump"))))
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return folder

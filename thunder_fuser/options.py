@@ -3,7 +3,7 @@
 environment, that over the default.
 
 >>> with options(strict=True):
-...     get("strict")
+...     option("strict")
 True
 """
 
@@ -66,7 +66,7 @@ OPTIONS: Mapping[str, Option] = {
 _scopes: list[dict[str, Value]] = []
 
 
-def get(name: str) -> Value:
+def option(name: str) -> Value:
     """The value in force here."""
     row = _row(name)
     for scope in reversed(_scopes):
@@ -87,9 +87,9 @@ def options(**values: Value) -> Iterator[None]:
         del _scopes[next(at for at, one in enumerate(_scopes) if one is scope)]
 
 
-def key() -> tuple[tuple[str, Value], ...]:
+def options_key() -> tuple[tuple[str, Value], ...]:
     """The options that enter cache keys, with their values."""
-    return tuple((name, get(name)) for name, row in OPTIONS.items() if row.enters_key)
+    return tuple((name, option(name)) for name, row in OPTIONS.items() if row.enters_key)
 
 
 def _row(name: str) -> Option:

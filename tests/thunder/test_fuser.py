@@ -20,7 +20,7 @@ from thunder.core.trace import TraceCtx
 from thunder.extend import FUEL_LEVEL
 
 from thunder_fuser import options
-from thunder_fuser.errors import CompileError, LaunchError, OptionError
+from thunder_fuser.errors import CompileError, DefinitionError, LaunchError, OptionError
 from thunder_fuser.executors.fuser import ThunderFuser, compile_region
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -271,6 +271,40 @@ def test_the_warning_names_a_repro_file() -> None:
     ran = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("tensor([")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m: m + 1,
+        lambda m: (m * 1000 - 3).float(),
+        lambda m: (torch.where(m, m + 200, -(m + 300)), (m * 200).sum(), m.to(torch.int8) * 100),
+        lambda m: (m + 200).reshape(-1) * 2,
+    ],
+)
+@pytest.mark.parametrize("rank", [2, 9])
+def test_bool_and_a_number_is_int64(
+    fuser: ThunderFuser, function: Callable[..., Any], rank: int
+) -> None:
+    """Thunder says int8. At rank 9, torch makes the sums, and regions read them."""
+    mask = torch.tensor([True, False, True]).reshape([1] * (rank - 1) + [3])
+    got = thunder.jit(function, executors=[fuser], fuser_strict=True)(mask)
+    torch.testing.assert_close(got, function(mask))
+
+
+def test_a_gradient_that_thunder_gets_wrong_is_refused(fuser: ThunderFuser) -> None:
+    """It multiplies by a 0-dim tensor without a broadcast, and so its backward without a sum."""
+    jitted = thunder.jit(lambda x: x * x.sum(), executors=[fuser])
+    with pytest.raises(DefinitionError, match=r"not summed.*keepdim=True"):
+        jitted(torch.randn(2, 3, requires_grad=True))
+
+    def kept(x: Any) -> Any:
+        return x * x.sum((0, 1), keepdim=True)
+
+    values = [torch.randn(2, 3)]
+    jitted = thunder.jit(kept, executors=[fuser])
+    for g, e in zip(with_gradients(jitted, values), with_gradients(kept, values), strict=True):
+        torch.testing.assert_close(g, e)
 
 
 def test_claims_are_kept_while_the_function_lives(fuser: ThunderFuser) -> None:

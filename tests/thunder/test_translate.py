@@ -35,19 +35,20 @@ def proxy(*shape: int, device: Any = devices.cpu, dtype: Any = dtypes.float32) -
 
 
 def test_layout_of_arguments() -> None:
+    f32 = DataType.Float
     t = torch.empty(2, 3, 5)
-    assert layout_of(t) == Layout((-1, -1, -1), (True, True, True), (2, 1, 0))
-    assert layout_of(t.transpose(0, 1)) == Layout((-1, -1, -1), (True, True, True), (1, 2, 0))
-    assert layout_of(t[:, :1]) == Layout((-1, 1, -1), (False, None, True), (2, 1, 0))
+    assert layout_of(t) == Layout((-1, -1, -1), (True, True, True), (2, 1, 0), f32)
+    assert layout_of(t.transpose(0, 1)) == Layout((-1, -1, -1), (True, True, True), (1, 2, 0), f32)
+    assert layout_of(t[:, :1]) == Layout((-1, 1, -1), (False, None, True), (2, 1, 0), f32)
     assert layout_of(t[:1, :1, :1].expand(1, 4, 5)).contiguity == (None, None, None)
-    assert layout_of(t[0, 0, 0]) == Layout((), (), ())
+    assert layout_of(t[0, 0, 0].int()) == Layout((), (), (), DataType.Int32)
 
 
 def test_casts_stand_where_the_trace_has_another_type() -> None:
     def build() -> Any:
         return prims.abs(proxy(4, dtype=dtypes.bfloat16))
 
-    assert text_of(build, layout_of(torch.empty(4)))[1:] == [
+    assert text_of(build, layout_of(torch.empty(4).bfloat16()))[1:] == [
         "T1 = fd.ops.abs(T0)",
         "T2 = fd.ops.cast(T1, dtype=DataType.BFloat16)",
         "fd.add_output(T2)",
@@ -55,11 +56,19 @@ def test_casts_stand_where_the_trace_has_another_type() -> None:
 
 
 def test_sums_of_small_integers_wrap_as_the_trace_says() -> None:
-    lines = text_of(lambda: prims.sum(proxy(4, dtype=dtypes.int8), (0,)), layout_of(torch.empty(4)))
+    given = layout_of(torch.empty(4, dtype=torch.int8))
+    lines = text_of(lambda: prims.sum(proxy(4, dtype=dtypes.int8), (0,)), given)
     assert lines[1:3] == [
         "T1 = fd.ops.sum(T0, dims=[0], keepdim=False)",
         "T2 = fd.ops.cast(T1, dtype=DataType.Int8)",
     ]
+
+
+def test_an_input_has_the_type_that_comes() -> None:
+    """Thunder's idea of what torch returns is wrong at times."""
+    given = layout_of(torch.empty(4, dtype=torch.int64))
+    first, *_ = text_of(lambda: prims.abs(proxy(4, dtype=dtypes.float32)), given)
+    assert "dtype=DataType.Int" in first
 
 
 def test_a_number_given_at_the_call_is_an_input() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from thunder_fuser import options
 from thunder_fuser.compiler import compile_fusion
 from thunder_fuser.errors import InputError
 from thunder_fuser.host.device import target_of_device
@@ -18,6 +17,7 @@ from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Definition, Fusion, TensorView
+from thunder_fuser.options import option, options_key
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, EMULATOR, Target
 
@@ -59,7 +59,7 @@ class FusionEntry:
 
     def callable(self, target: Target | None = None) -> Runner:
         """The function that finds the program of a call by one lookup and runs it."""
-        key = (target, options.key())
+        key = (target, options_key())
         found = self._callables.get(key)
         if found is None:
             kinds = [(name, _kind(self.fusion, name)) for name in self.fusion.inputs]
@@ -76,7 +76,7 @@ class FusionEntry:
         chosen = target or _target_for(device)
         _check_device(chosen, device)
         keys = input_keys(self.fusion, tuple(arguments))
-        key = (chosen, device, keys, options.key())
+        key = (chosen, device, keys, options_key())
         with self._lock:
             if key not in self.programs:
                 self.programs[key] = compile_fusion(self.fusion, keys, chosen, device)
@@ -92,7 +92,7 @@ def _kind(fusion: Fusion, name: str) -> str:
 def _target_for(device: torch.device) -> Target:
     if device.type == "cuda":
         return target_of_device(device.index or 0)
-    return EMULATOR if options.get("emulate") else CPU
+    return EMULATOR if option("emulate") else CPU
 
 
 def _check_device(target: Target, device: torch.device) -> None:

@@ -20,8 +20,7 @@ from thunder_fuser.executors.repro import write_repro
 from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.ir.fusion import Definition
-from thunder_fuser.options import Value, options
-from thunder_fuser.options import get as get_option
+from thunder_fuser.options import Value, option, options
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]
@@ -57,7 +56,7 @@ class RegionCallable:
             except (LaunchError, EmulatorError):
                 raise  # a kernel that misbehaves must never be papered over
             except FuserError as error:
-                if get_option("strict"):
+                if option("strict"):
                     raise
                 return self._fall_back(error, definition, args)
 

@@ -32,8 +32,7 @@ from thunder_fuser.executors.regions import (
 )
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
 from thunder_fuser.ir.fusion import Definition
-from thunder_fuser.options import OPTIONS, Value
-from thunder_fuser.options import get as get_option
+from thunder_fuser.options import OPTIONS, Value, option
 
 _KEYWORD = "fuser_"
 
@@ -91,7 +90,7 @@ class ThunderFuser(FusionExecutor):
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
         given = _given_options()
-        limit = int(given.get("fuel", get_option("fuel")))
+        limit = int(given.get("fuel", option("fuel")))
         prefix = self._prefix(given)
         claims = claim(trace.bound_symbols, support)
         if not _inplace_check_disabled():
@@ -140,7 +139,7 @@ class ThunderFuser(FusionExecutor):
         )
 
     def _prefix(self, given: dict[str, Value]) -> str:
-        return str(given.get("name_prefix") or self._name_prefix or get_option("name_prefix"))
+        return str(given.get("name_prefix") or self._name_prefix or option("name_prefix"))
 
 
 def _region_of(region: Any) -> Region:

@@ -18,7 +18,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.errors import DtypeError
+from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -66,7 +66,12 @@ class Row:
 
 
 def data_type(dtype: Any) -> DataType | None:
-    """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type."""
+    """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type.
+
+    Weak int8 is what Thunder casts bool to before it adds a number, and torch int64.
+    """
+    if dtype == dtypes.int8_:
+        return DataType.Int
     return _DTYPES.get(dtypes.to_strong_dtype(dtypes.to_dtype(dtype)))
 
 
@@ -237,6 +242,20 @@ def _check_shape(a: TensorProxy, shape: Sequence[Any], *rest: Any) -> Reject | N
     return _check_sizes(shape, *rest)
 
 
+def _check_broadcast(a: TensorProxy, shape: Sequence[Any], dims: Sequence[int]) -> Reject | None:
+    """DefinitionError where Thunder's gradient is wrong: that of a 0-dim tensor, by which a larger
+    one was multiplied, should be summed before it goes on, and is not."""
+    if len(dims) == a.ndim:
+        return _check_shape(a, shape)
+    if all(size == 1 for size in a._shape):
+        return Reject("broadcast of a gradient that was not summed")
+    raise DefinitionError(
+        f"gradient {a.name} of a {len(dims)}-dim tensor",
+        expected=f"{len(dims)} axes", got=f"{list(a._shape)}, which Thunder has not summed",
+        do="reduce with keepdim=True, so that no 0-dim tensor is broadcast",
+    )
+
+
 def _check_full(shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Reject | None:
     if len(shape) > MAX_RANK:
         return Reject(f"rank {len(shape)} is over {MAX_RANK}")
@@ -367,7 +386,7 @@ _TABLE = (
     Row(_P.FULL, _full, check=_check_full),
     Row(_P.IOTA, _iota, check=_check_iota),
     # ---- movement
-    Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), check=_check_shape),
+    Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), check=_check_broadcast),
     Row(_P.RESHAPE, _op("reshape"), check=_check_shape),
     Row(_P.SQUEEZE, _op("squeeze")),
     Row(_P.TRANSPOSE, _op("permute")),

@@ -6,6 +6,10 @@
     T2 = fd.ops.cast(T1, DataType.BFloat16)  (what the trace says t2 is)
 
 Pure: the same primitives and layouts give the same Definition.
+
+Note [Types of the trace]: Thunder takes bool + 1 for int8 where torch makes int64, and so do its
+torch ops, whose results regions read. So an input has the type that comes at the call, and a value
+that Thunder calls int8 only for that reason is Int.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Any
 
 import torch
 from thunder.core.devices import DeviceType
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
@@ -26,27 +31,30 @@ from thunder_fuser.ir.fusion import Definition, Literal, Operand, OpRecord
 from thunder_fuser.ir.language import Recorder, Tensor, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 _PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a trace does not know of a tensor: which axes are 1, and how it lies in memory.
+    """What a trace does not know of a tensor: which axes are 1, how it lies in memory, its type.
 
-    >>> layout_of(torch.empty(1, 3, 5).transpose(1, 2))
-    Layout(shape=(1, -1, -1), contiguity=(None, True, True), stride_order=(2, 0, 1))
+    >>> layout_of(torch.empty(1, 3, 5).transpose(1, 2)).stride_order
+    (2, 0, 1)
     """
 
     shape: tuple[int, ...]
     contiguity: Contiguity
     stride_order: tuple[int, ...]
+    dtype: DataType
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
     """The layout of an argument."""
     contiguity, order = compute_tensor_descriptor(tensor.shape, tensor.stride())
-    return Layout(tuple(1 if size == 1 else -1 for size in tensor.shape), contiguity, order)
+    shape = tuple(1 if size == 1 else -1 for size in tensor.shape)
+    return Layout(shape, contiguity, order, from_torch_dtype(tensor.dtype))
 
 
 def record_region(
@@ -177,7 +185,7 @@ def _define_input(
     return fd.define_tensor(
         shape=layout.shape,
         contiguity=layout.contiguity,
-        dtype=known_type(proxy.dtype),
+        dtype=layout.dtype,
         is_cpu=on_gpu and not _is_on_gpu(proxy),
         stride_order=layout.stride_order,
     )
@@ -190,7 +198,23 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
     for value, proxy in zip(values, bsym.flat_proxy_outs, strict=True):
-        env[proxy.name] = fd.as_type(value, known_type(proxy.dtype))
+        if not (_is_wide(fd, value, proxy) and _may_widen(fd, env, bsym)):
+            value = fd.as_type(value, known_type(proxy.dtype))
+        env[proxy.name] = value
+
+
+def _may_widen(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> bool:
+    """True for casts, and for what reads a wide value; a sum of int8 is no reason, it wraps."""
+    if bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
+        return True
+    args = [arg for arg in bsym.flat_proxy_args if arg.name in env]
+    return any(_is_wide(fd, env[arg.name], arg) for arg in args)
+
+
+def _is_wide(fd: TypedRecorder, value: Any, proxy: Proxy) -> bool:
+    """True for what Thunder takes for int8 and torch for int64; see Note [Types of the trace]."""
+    thunder_type = known_type(proxy.dtype) if isinstance(proxy, TensorProxy) else None
+    return thunder_type is DataType.Int8 and fd.dtype_of(value) is DataType.Int
 
 
 def _resolve(value: Any, env: dict[str, Any]) -> Any:

@@ -11,8 +11,7 @@ import torch
 from thunder_fuser._version import __version__
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.explain.table import table
-from thunder_fuser.options import OPTIONS
-from thunder_fuser.options import get as get_option
+from thunder_fuser.options import OPTIONS, option
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
 
@@ -63,5 +62,5 @@ def _device() -> str:
 
 
 def _options() -> str:
-    rows = [(name, repr(get_option(name)), row.env, row.help) for name, row in OPTIONS.items()]
+    rows = [(name, repr(option(name)), row.env, row.help) for name, row in OPTIONS.items()]
     return table(("option", "value", "environment", "meaning"), rows)

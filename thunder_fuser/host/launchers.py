@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from thunder_fuser import options
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import AttrValue, Fusion, OpRecord
+from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import compile_cpu
 from thunder_fuser.runtime.cuda import load_kernel
 from thunder_fuser.runtime.emulator import compile_emulated
@@ -74,7 +74,7 @@ def _emulated(source: KernelSource) -> Callable[[int, Part], Line]:
     kernel = compile_emulated(source)
 
     def launch(arguments: Sequence[Any]) -> None:
-        kernel.launch(arguments, reverse=bool(options.get("emulate_reversed")))
+        kernel.launch(arguments, reverse=bool(option("emulate_reversed")))
 
     def line(number: int, part: Part) -> Line:
         arguments = ", ".join(_arguments(part, "{}"))

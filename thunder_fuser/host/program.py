@@ -3,7 +3,9 @@
 
 def run(T0, T1):
     T4 = empty_strided((64, 1024), (1024, 1), dtype=float32, device=device)
+    push_range(range_0)
     kernel_0(T1.data_ptr(), T0.data_ptr(), T4.data_ptr(), threads())
+    pop_range()
     return [T4]
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import nvtx
 import torch
 
 from thunder_fuser.codegen.source import KernelSource
@@ -23,6 +26,9 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.segment.segmenter import SegmentedFusion
 
 Runner = Callable[..., list[torch.Tensor]]
+
+# Made once: with no profiler attached a range costs 0.1 us.
+_RANGES = nvtx.get_domain("thunder_fuser")
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,13 @@ class HostProgram:
 def plan(
     segmented: SegmentedFusion, launchers: Sequence[Launcher], device: torch.device
 ) -> HostProgram:
-    """The program: one line a step, values dropped after their last use by scope alone."""
+    """The program: for each segment its allocations, its call, the drop of what nobody reads on."""
     fusion = segmented.fusion
     names: dict[str, Any] = {
         "empty_strided": torch.empty_strided,
         "device": device,
+        "push_range": _RANGES.push_range,
+        "pop_range": _RANGES.pop_range,
         **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
     }
     lines = [f"def run({', '.join(fusion.inputs)}):"]
@@ -55,12 +63,25 @@ def plan(
             lines += [
                 _allocation(fusion.tensors[n], segmented.strides[n]) for n in segment.part.outputs
             ]
+        if launcher.source is not None:
+            needed[f"range_{number}"] = _RANGES.get_event_attributes(message=launcher.source.name)
+            call = f"    push_range(range_{number})\n{call}\n    pop_range()"
         lines.append(call)
         names.update(needed)
+        dead = _last_read(segmented, number)
+        lines += [f"    del {', '.join(dead)}"] if dead else []
     lines += _ending(segmented)
     text = "\n".join(lines) + "\n"
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     return HostProgram(text, _function(text, names), segmented, sources)
+
+
+def _last_read(segmented: SegmentedFusion, number: int) -> list[str]:
+    """Intermediates that no segment after this one reads and the caller does not get."""
+    fusion = segmented.fusion
+    kept = {*fusion.inputs, *(o.name for o in fusion.outputs)}
+    later = {name for s in segmented.segments[number + 1 :] for name in s.part.inputs}
+    return [n for n in segmented.segments[number].part.inputs if n not in kept | later]
 
 
 def _ending(segmented: SegmentedFusion) -> list[str]:

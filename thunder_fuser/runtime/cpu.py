@@ -25,8 +25,8 @@ FLAGS = (
 )
 # fmt: on
 
-# Without it g++ 12 vectorises a simd loop at any price: a bf16 transpose of 4096 columns took 2500 ms
-# instead of 37, by loading whole rows and shuffling them. clang weighs the cost by itself.
+# Without it g++ 12 vectorises a simd loop at any price: a bf16 transpose of 4096 columns took 2.5 s
+# instead of 37 ms, by loading whole rows and shuffling them. clang weighs the cost by itself.
 GCC_FLAGS = ("-fsimd-cost-model=dynamic",)
 
 # The kernels' OpenMP runtime is found by its name among the libraries in the process: with torch

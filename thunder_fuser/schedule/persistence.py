@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from thunder_fuser import options
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.options import option
 from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
 
 EXPENSIVE = 8  # the cost of exp
@@ -139,4 +139,4 @@ def _register_bytes(threads: int) -> int:
     The option's 128 is where ptxas stops spilling: layer norm of bf16 [4096, 65536] with 256 bytes
     in each of 512 threads has a stack of 696 bytes, with 128 none (NVRTC 13.0, sm_90a, 2026-11).
     """
-    return min(int(options.get("max_registers_bytes")), (65536 // max(threads, 256) - 32) * 4)
+    return min(int(option("max_registers_bytes")), (65536 // max(threads, 256) - 32) * 4)

@@ -72,7 +72,7 @@ def _cheap_chain(fusion: Fusion, name: str) -> tuple[list[OpRecord], list[str]]:
         cheap = expr is not None and (expr.row.is_cheap or fusion.tensors[at].is_scalar)
         if expr is None or not cheap or expr.op == "segment_set":
             leaves[at] = None
-        else:
+        elif expr not in chain:  # else a diamond's two sides, and theirs, would all be walked
             chain[expr] = None
             stack.extend(names_of(expr))
     return list(chain), list(leaves)
