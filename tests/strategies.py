@@ -30,11 +30,11 @@ from thunder_fuser.ir.domain import (
     apply,
 )
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Definition, Fusion, OpRecord, TensorView
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.record import Definition, OpRecord, definition_text
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.ir.text import definition_text
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 # ---- layouts

@@ -24,8 +24,8 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host import dispatch
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.record import definition_text
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.ir.text import definition_text, to_text
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
@@ -161,7 +161,7 @@ def column_order() -> str:
     t = fd.from_pytorch(x)
     fd.add_output(fd.ops.neg(t), stride_order=[0, 2, 1])
     fd.add_output(fd.ops.sum(t, [1], keepdim=True))
-    lines = [to_text(specialise(fd.fusion, input_keys(fd.fusion, (x,))))]
+    lines = [str(specialise(fd.fusion, input_keys(fd.fusion, (x,))))]
     for name, view in fd.fusion.tensors.items():
         domain = view.domain
         axes = [domain.no_reductions[at].name for at in domain.allocation]
@@ -173,8 +173,8 @@ def column_order() -> str:
 DUMPS: dict[str, Callable[[], str]] = {
     "definition": lambda: definition_text(recorded().records),
     "trie": trie_text,
-    "fusion": lambda: to_text(recorded().fusion),
-    "specialised": lambda: to_text(prepared()[1]),
+    "fusion": lambda: str(recorded().fusion),
+    "specialised": lambda: str(prepared()[1]),
     "segmented": lambda: str(prepared()[0].plan(arguments(), target="h200")),
     "scheduled": lambda: str(scheduled(recorded(), arguments(), H200)),
     "kernel": lambda: tree(

@@ -11,7 +11,7 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OPS
-from thunder_fuser.ir.text import rebuild, to_text
+from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.evaluate import evaluate
 
 TARGETS = ("cpu", "emulator")
@@ -32,7 +32,7 @@ def test_every_row_has_a_sample() -> None:
 def test_a_sample_is_sound(sample: Sample) -> None:
     """Its text rebuilds it, and torch itself stays within the tolerance asked of kernels."""
     fusion = fusion_of(sample)
-    assert rebuild(to_text(fusion)) == fusion
+    assert rebuild(str(fusion)) == fusion
     results = evaluate(fusion, sample.inputs)
     if sample.reference:
         assert_all_near(sample, results, evaluate(fusion, sample.inputs, torch.float64))

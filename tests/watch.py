@@ -17,7 +17,7 @@ from thunder_fuser.cache import entry
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.text import rebuild, to_text
+from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.cuda import compile_cubin, compile_stats, nvrtc_version
 
 ARCHES = ("sm_80", "sm_90a")
@@ -54,7 +54,7 @@ def check_fusions(fusions: list[Fusion]) -> None:
     """The text of a fusion is that fusion."""
     for fusion in fusions:
         if fusion not in checked_fusions:
-            assert rebuild(to_text(fusion)) == fusion
+            assert rebuild(str(fusion)) == fusion
             checked_fusions.add(fusion)
 
 

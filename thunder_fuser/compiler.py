@@ -16,7 +16,6 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import launcher_for
 from thunder_fuser.host.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.text import to_text
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -55,8 +54,8 @@ def texts(
 ) -> dict[str, str]:
     """What each verb made, as text, by the file name it is dumped under."""
     found = {
-        "0_fusion.py": to_text(fusion),
-        "1_specialised.py": to_text(segmented.fusion),
+        "0_fusion.py": str(fusion),
+        "1_specialised.py": str(segmented.fusion),
         "2_segments.txt": str(segmented),
     }
     for number, one in enumerate(scheduled):

@@ -22,9 +22,9 @@ from thunder_fuser.compiler import plan_segments
 from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
-from thunder_fuser.ir.fusion import Fusion, OpRecord
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Tensor
-from thunder_fuser.ir.text import to_text
+from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.segment.segmenter import SegmentedFusion
 from thunder_fuser.target import Target, named
@@ -114,4 +114,4 @@ class FusionDefinition(Recorder):
         return plan_segments(self.fusion, input_keys(self.fusion, tuple(inputs)), named(target))
 
     def __repr__(self) -> str:
-        return to_text(self.fusion)
+        return str(self.fusion)

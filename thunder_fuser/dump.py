@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The texts of one compilation -> files in a folder, if the option `dump` names one.
 
-    DUMP/fusion_0/0_fusion.py, 1_specialised.py, 2_segments.txt, 3_schedule_0.py, 4_kernel_0.cu, ...
+DUMP/fusion_0/0_fusion.py, 1_specialised.py, 2_segments.txt, 3_schedule_0.py, 4_kernel_0.cu, ...
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Definition
 from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.record import Definition
 
 D = DataType
 Build = Callable[[Recorder], Any]

@@ -15,8 +15,9 @@ from definitions import Build, assert_refused, defined, tensor
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError, StrideOrderError
 from thunder_fuser.ir.build import define, infer_ranks
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion, Literal, OpRecord, names_of
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Value
+from thunder_fuser.ir.record import Literal, OpRecord, names_of
 
 D = DataType
 

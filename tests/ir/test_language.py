@@ -12,7 +12,7 @@ from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Constant, Recorder, Scalar, Tensor
-from thunder_fuser.ir.text import definition_text
+from thunder_fuser.ir.record import definition_text
 from thunder_fuser.runtime.evaluate import evaluate
 
 

@@ -19,7 +19,8 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.text import definition_text, number_text, read_definition, rebuild, to_text
+from thunder_fuser.ir.record import definition_text, number_text
+from thunder_fuser.ir.text import read_definition, rebuild
 from thunder_fuser.ir.verify import verify
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,10 +30,10 @@ slow = settings(max_examples=150, deadline=None, suppress_health_check=list(Heal
 @slow
 @given(cases())
 def test_text_rebuilds_any_fusion(case: Case) -> None:
-    text = to_text(case.fusion)
+    text = str(case.fusion)
     again = rebuild(text)
     assert again == case.fusion
-    assert to_text(again) == text
+    assert str(again) == text
     assert dict(again.tensors) == dict(case.fusion.tensors)
 
 
@@ -76,12 +77,12 @@ def layer_norm() -> Fusion:
 
 
 def test_softmax_prints(golden: Callable[..., None]) -> None:
-    golden(to_text(softmax(), "softmax"), "py")
+    golden(str(softmax(), "softmax"), "py")
 
 
 def test_text_is_the_same_for_every_hash_seed() -> None:
     """Sets and dictionaries may order themselves by hash; nothing that prints may follow them."""
-    code = "from test_text import layer_norm, to_text; print(to_text(layer_norm()), end='')"
+    code = "from test_text import layer_norm; print(str(layer_norm()), end='')"
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
     texts = [
         subprocess.run(
@@ -91,7 +92,7 @@ def test_text_is_the_same_for_every_hash_seed() -> None:
         ).stdout
         for seed in ("0", "1", "4242")
     ]
-    assert texts == [to_text(layer_norm())] * 3
+    assert texts == [str(layer_norm())] * 3
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_odd_literals_survive_the_round_trip(number: float) -> None:
     x = fd.define_tensor([-1], True)
     fd.add_output(fd.ops.add(x, number))
     fusion = define(fd.definition)
-    assert rebuild(to_text(fusion)) == fusion
+    assert rebuild(str(fusion)) == fusion
     assert repr(fusion.exprs[-1].inputs[1].value) == repr(number)
 
 

@@ -12,7 +12,6 @@ from definitions import Build, defined
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Value
-from thunder_fuser.ir.text import to_text
 from thunder_fuser.presegment import PRESEGMENT, run_passes
 from thunder_fuser.presegment.common import remove_common
 from thunder_fuser.presegment.dead import remove_dead
@@ -114,7 +113,7 @@ def test_fires(one: Pass, build: Build, golden: Golden) -> None:
     assert [(o.stride_order, o.alias) for o in after.outputs] == [
         (o.stride_order, o.alias) for o in before.outputs
     ]
-    golden(f"# {one.__name__}\n{to_text(before, 'before')}\n\n{to_text(after, 'after')}")
+    golden(f"# {one.__name__}\n{before}\n\n{after}")
 
 
 @pytest.mark.parametrize(("one", "build"), FIRES, ids=lambda f: f.__name__.strip("_"))
@@ -252,8 +251,8 @@ def test_specialise(golden: Golden) -> None:
     """Sizes, contiguity, order and strides become the argument's."""
     before = defined(_mean)
     keys = (InputKey((4, 6), (1, 4)), InputKey((1, 5), (5, 1)), InputKey((3, 2), (0, 1)))
-    texts = [to_text(specialise(before, (key,)), f"called_with_{n}") for n, key in enumerate(keys)]
-    golden("\n\n".join([to_text(before, "before"), *texts]))
+    texts = [str(specialise(before, (key,)), f"called_with_{n}") for n, key in enumerate(keys)]
+    golden("\n\n".join([str(before), *texts]))
 
 
 def test_specialise_shape_scalars() -> None:

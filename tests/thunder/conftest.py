@@ -12,8 +12,8 @@ import torch
 from thunder_fuser.executors.callables import Compile
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import Definition
-from thunder_fuser.ir.text import rebuild, to_text
+from thunder_fuser.ir.record import Definition
+from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.evaluate import evaluate
 
 
@@ -22,7 +22,7 @@ def evaluated(
 ) -> Callable[..., list[torch.Tensor]]:
     """A backend without kernels. The fusion goes through its text, as every fusion must."""
     fusion = define(definition)
-    assert rebuild(to_text(fusion)) == fusion
+    assert rebuild(str(fusion)) == fusion
     return lambda *args: evaluate(fusion, args)
 
 

@@ -14,7 +14,7 @@ from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.translate import Layout, TypedRecorder, layout_of, record_region
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.text import definition_text
+from thunder_fuser.ir.record import definition_text
 
 GPU = devices.Device("cuda:0")
 

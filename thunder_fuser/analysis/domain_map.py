@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from thunder_fuser.ir.domain import IterDomain
-from thunder_fuser.ir.fusion import OpRecord, TensorView, names_of
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
 
 
 class DomainMap:

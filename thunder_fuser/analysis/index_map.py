@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from thunder_fuser.ir import shapes
-from thunder_fuser.ir.fusion import Literal, OpRecord, TensorView
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, product
 
 Index = tuple[Scalar, ...]

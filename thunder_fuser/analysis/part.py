@@ -11,8 +11,9 @@ from math import prod
 from thunder_fuser.analysis.demand import Demand, axis_symbols, demand
 from thunder_fuser.analysis.domain_map import DomainMap, is_one
 from thunder_fuser.ir import layout
-from thunder_fuser.ir.fusion import Fusion, OpRecord, TensorView, names_of
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, const
 
 

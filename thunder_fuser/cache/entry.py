@@ -16,7 +16,8 @@ from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Definition, Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import option, options_key
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, EMULATOR, Target

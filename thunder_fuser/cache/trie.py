@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from thunder_fuser.cache.entry import FusionEntry
-from thunder_fuser.ir.fusion import Definition, OpRecord
-from thunder_fuser.ir.text import record_text
+from thunder_fuser.ir.record import Definition, OpRecord, record_text
 
 
 @dataclass

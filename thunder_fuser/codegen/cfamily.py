@@ -12,8 +12,8 @@ import struct
 from thunder_fuser.codegen import prelude
 from thunder_fuser.codegen.source import Dialect, KernelSource, Param
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Literal
 from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import (
     Accumulate,

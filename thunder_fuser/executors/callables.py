@@ -19,7 +19,7 @@ from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import write_repro
 from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import make_dispatch
-from thunder_fuser.ir.fusion import Definition
+from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
 
 Runner = Callable[..., Sequence[torch.Tensor]]

@@ -31,7 +31,7 @@ from thunder_fuser.executors.regions import (
     without_dead_views,
 )
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
-from thunder_fuser.ir.fusion import Definition
+from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, option
 
 _KEYWORD = "fuser_"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from thunder_fuser.ir.fusion import Definition, Number
-from thunder_fuser.ir.text import definition_text, number_text
+from thunder_fuser.ir.record import Definition, Number, definition_text, number_text
 
 _SCRIPT = '''\
 # {name}: {reason}

@@ -27,10 +27,10 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.support import ROWS, is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
-from thunder_fuser.ir.fusion import Definition, Literal, Operand, OpRecord
 from thunder_fuser.ir.language import Recorder, Tensor, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 _PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}

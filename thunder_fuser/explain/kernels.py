@@ -9,7 +9,6 @@ from pathlib import Path
 
 from thunder_fuser.executors.traces import Jitted, fusions_of
 from thunder_fuser.explain.programs import Compiled, compiled
-from thunder_fuser.ir.text import to_text
 
 _ENDING = {"cuda": "cu", "cpu": "cpp"}
 
@@ -62,7 +61,7 @@ def _kernels_of(one: Compiled) -> Iterator[Kernel]:
 def _texts(one: Compiled) -> dict[str, str]:
     """File name -> text, one file for the result of each verb."""
     texts = {
-        "definition.py": to_text(one.fusion),
+        "definition.py": str(one.fusion),
         "segments.txt": str(one.program.segmented),
         "host.py": str(one.program),
     }

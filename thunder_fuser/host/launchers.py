@@ -12,7 +12,8 @@ import torch
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import AttrValue, Fusion, OpRecord
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import compile_cpu
 from thunder_fuser.runtime.cuda import load_kernel

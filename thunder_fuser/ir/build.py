@@ -16,18 +16,17 @@ from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import layout, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
-from thunder_fuser.ir.fusion import (
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.record import (
     AttrValue,
     Definition,
-    Fusion,
     Literal,
     Operand,
     OpRecord,
-    TensorView,
     names_of,
     rename,
 )
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
 
 

@@ -1,75 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a fusion is: tensors, expressions over their names, inputs and outputs. Flat and frozen.
 
-An OpRecord is one call a user makes; a Definition is a tuple of them, the key of the cache.
-A Fusion is what the calls mean: every tensor has a type and domains. The records stay with it, so
-a pass rewrites records and defines them anew, and types are never patched by hand.
+A Fusion is what the calls of a Definition mean: every tensor has a type and domains. The records
+stay with it, so a pass rewrites records and defines them anew, and types are never patched by hand.
+It prints as the Python that made it; ir/text.py reads that back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.ops import OPS, Op
+from thunder_fuser.ir.record import Definition, OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar
 
-Number = bool | int | float
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    """A number in a definition; equal by type and bits, so 1, 1.0 and True differ, NaN equals."""
-
-    kind: str
-    text: str
-
-    @staticmethod
-    def of(value: Number) -> Literal:
-        text = value.hex() if isinstance(value, float) else str(value)
-        return Literal(type(value).__name__, text)
-
-    @property
-    def value(self) -> Number:
-        if self.kind == "float":
-            return float.fromhex(self.text)
-        return self.text == "True" if self.kind == "bool" else int(self.text)
-
-
-Operand = str | Literal
-AttrValue = bool | int | float | str | DataType | Literal | tuple["AttrValue", ...] | None
-
-# Attributes in which a string is the name of a value, not a word.
-NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
-
-
-@dataclass(frozen=True, slots=True)
-class OpRecord:
-    """One call: `outputs = op(inputs, **attrs)`. Inputs are names or Literals.
-
-    Beside the rows of OPS there are three records of the definition itself:
-    `define_tensor`, `define_scalar` (no inputs) and `add_output` (no outputs).
-    """
-
-    op: str
-    inputs: tuple[Operand, ...] = ()
-    outputs: tuple[str, ...] = ()
-    attrs: tuple[tuple[str, AttrValue], ...] = ()
-
-    def attr(self, name: str) -> AttrValue:
-        """The value of an attribute; None if the record has none of that name."""
-        found = next((value for key, value in self.attrs if key == name), None)
-        return found.value if isinstance(found, Literal) else found
-
-    @property
-    def row(self) -> Op:
-        return OPS[self.op]
-
-
-Definition = tuple[OpRecord, ...]
+_COMMENT_COLUMN = 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +97,16 @@ class Fusion:
                 found[name].append(expr)
         return {name: tuple(exprs) for name, exprs in found.items()}
 
-
-def names_of(record: OpRecord) -> tuple[str, ...]:
-    """The values a record reads, in order, literals left out."""
-    return tuple(name for name in record.inputs if isinstance(name, str))
-
-
-def rename(record: OpRecord, names: Mapping[str, str]) -> OpRecord:
-    """The record with the values it reads renamed; unknown names stay."""
-    inputs = tuple(names.get(o, o) if isinstance(o, str) else o for o in record.inputs)
-    attrs = tuple(
-        (key, _renamed(value, names) if key in NAMED_ATTRS else value)
-        for key, value in record.attrs
-    )
-    return replace(record, inputs=inputs, attrs=attrs)
-
-
-def _renamed(value: AttrValue, names: Mapping[str, str]) -> AttrValue:
-    if isinstance(value, tuple):
-        return tuple(_renamed(item, names) for item in value)
-    return names.get(value, value) if isinstance(value, str) else value
+    def __str__(self) -> str:
+        """A function of a FusionDefinition, with the types in trailing comments."""
+        lines = ["def fusion(fd):"]
+        for record in self.definition:
+            code = "    " + record_text(record)
+            if record.outputs:
+                view = self.tensors[record.outputs[0]]
+                code = f"{code:<{_COMMENT_COLUMN}}  # {str(view).partition(': ')[2]}"
+            lines.append(code)
+        return "\n".join(lines) + "\n"
 
 
 def _output(record: OpRecord) -> Output:

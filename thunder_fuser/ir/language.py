@@ -17,8 +17,8 @@ from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.build import infer_ranks
 from thunder_fuser.ir.dtypes import DataType, of_number
-from thunder_fuser.ir.fusion import AttrValue, Definition, Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.ops import OPS, Op, OpKind
+from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
 
 
 @dataclass(frozen=True, slots=True)

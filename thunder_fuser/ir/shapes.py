@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType
-from thunder_fuser.ir.fusion import AttrValue, OpRecord
+from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const, product
 
 Fresh = Callable[[Scalar], IterDomain]

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import Fusion, names_of
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.record import names_of
 
 Rule = Callable[[Fusion], Iterator[str]]
 

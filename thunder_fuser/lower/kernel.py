@@ -12,7 +12,7 @@ from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Literal
+from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
 
 

@@ -21,7 +21,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Literal
+from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (

@@ -11,10 +11,9 @@ from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
-from thunder_fuser.ir.fusion import Literal, OpRecord
 from thunder_fuser.ir.ops import DtypeRule, OpKind
+from thunder_fuser.ir.record import Literal, OpRecord, record_text
 from thunder_fuser.ir.scalar import Scalar, const
-from thunder_fuser.ir.text import record_text
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Array,
@@ -85,9 +84,7 @@ class Values:
     def _is_kept(self, point: Point) -> bool:
         """True if an earlier nest has put the point into a buffer."""
         buffer = self._buffers.get(point)
-        return (
-            buffer is not None and buffer.filled_in is not None and buffer.filled_in < self.nest
-        )
+        return buffer is not None and buffer.filled_in is not None and buffer.filled_in < self.nest
 
     def _get(self, point: Point, scope: Scope) -> Found:
         found = scope.find(point)

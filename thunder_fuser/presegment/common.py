@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from thunder_fuser.ir.fusion import Fusion, Operand, OpRecord
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import Operand, OpRecord
 from thunder_fuser.presegment.rewrite import rewrite
 
 

@@ -7,7 +7,8 @@ T1 = exp(T0); T2 = sin(T0); add_output(T2)  ->  T2 = sin(T0); add_output(T2)
 from __future__ import annotations
 
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import Fusion, OpRecord
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.presegment.rewrite import read_names
 
 

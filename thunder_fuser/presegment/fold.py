@@ -11,7 +11,8 @@ import operator
 from collections.abc import Callable
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion, Literal, Number, Operand, OpRecord
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import Literal, Number, Operand, OpRecord
 from thunder_fuser.presegment.rewrite import rewrite
 
 _FOLD: dict[str, Callable[[Number, Number], Number]] = {

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import (
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import (
     NAMED_ATTRS,
     AttrValue,
-    Fusion,
     Literal,
     Operand,
     OpRecord,

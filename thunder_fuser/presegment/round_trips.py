@@ -9,7 +9,8 @@ A cast that rounds stays: whoever wrote it may mean it.
 
 from __future__ import annotations
 
-from thunder_fuser.ir.fusion import Fusion, Operand, OpRecord
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import Operand, OpRecord
 from thunder_fuser.presegment.rewrite import rewrite
 
 

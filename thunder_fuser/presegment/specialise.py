@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import NAMED_ATTRS, AttrValue, Fusion, Literal, OpRecord
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, OpRecord
 
 
 @dataclass(frozen=True, slots=True)

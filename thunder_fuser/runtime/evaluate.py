@@ -17,17 +17,9 @@ import torch
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
-from thunder_fuser.ir.fusion import (
-    NAMED_ATTRS,
-    AttrValue,
-    Fusion,
-    Literal,
-    Number,
-    Operand,
-    OpRecord,
-    Output,
-)
+from thunder_fuser.ir.fusion import Fusion, Output
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, Number, Operand, OpRecord
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from thunder_fuser.analysis.part import Part, Parts
-from thunder_fuser.ir.fusion import Fusion, OpRecord, names_of
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import OpRecord, names_of
 
 
 def recompute_cheap_edges(

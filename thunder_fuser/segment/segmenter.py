@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.part import Part, Parts
 from thunder_fuser.errors import ScheduleError
-from thunder_fuser.ir.fusion import Fusion, OpRecord, names_of
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.ir.text import record_text
+from thunder_fuser.ir.record import OpRecord, names_of, record_text
 from thunder_fuser.schedule.registry import find_scheduler
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
 from thunder_fuser.segment.recompute import recompute_cheap_edges

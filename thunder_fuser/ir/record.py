@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call of the definition language as data, and as the statement that makes it.
+
+    OpRecord("mul", ("T0", Literal.of(2.0)), ("T1",))    <->    T1 = fd.ops.mul(T0, 2.0)
+
+A Definition is a tuple of records, the key of the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.ops import OPS, Op
+
+Number = bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number in a definition; equal by type and bits, so 1, 1.0 and True differ, NaN equals."""
+
+    kind: str
+    text: str
+
+    @staticmethod
+    def of(value: Number) -> Literal:
+        text = value.hex() if isinstance(value, float) else str(value)
+        return Literal(type(value).__name__, text)
+
+    @property
+    def value(self) -> Number:
+        if self.kind == "float":
+            return float.fromhex(self.text)
+        return self.text == "True" if self.kind == "bool" else int(self.text)
+
+
+Operand = str | Literal
+AttrValue = bool | int | float | str | DataType | Literal | tuple["AttrValue", ...] | None
+
+# Attributes in which a string is the name of a value, not a word.
+NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
+
+
+@dataclass(frozen=True, slots=True)
+class OpRecord:
+    """One call: `outputs = op(inputs, **attrs)`. Inputs are names or Literals.
+
+    Beside the rows of OPS there are three records of the definition itself:
+    `define_tensor`, `define_scalar` (no inputs) and `add_output` (no outputs).
+    """
+
+    op: str
+    inputs: tuple[Operand, ...] = ()
+    outputs: tuple[str, ...] = ()
+    attrs: tuple[tuple[str, AttrValue], ...] = ()
+
+    def attr(self, name: str) -> AttrValue:
+        """The value of an attribute; None if the record has none of that name."""
+        found = next((value for key, value in self.attrs if key == name), None)
+        return found.value if isinstance(found, Literal) else found
+
+    @property
+    def row(self) -> Op:
+        return OPS[self.op]
+
+
+Definition = tuple[OpRecord, ...]
+
+
+def names_of(record: OpRecord) -> tuple[str, ...]:
+    """The values a record reads, in order, literals left out."""
+    return tuple(name for name in record.inputs if isinstance(name, str))
+
+
+def rename(record: OpRecord, names: Mapping[str, str]) -> OpRecord:
+    """The record with the values it reads renamed; unknown names stay."""
+    inputs = tuple(names.get(o, o) if isinstance(o, str) else o for o in record.inputs)
+    attrs = tuple(
+        (key, _renamed(value, names) if key in NAMED_ATTRS else value)
+        for key, value in record.attrs
+    )
+    return replace(record, inputs=inputs, attrs=attrs)
+
+
+def _renamed(value: AttrValue, names: Mapping[str, str]) -> AttrValue:
+    if isinstance(value, tuple):
+        return tuple(_renamed(item, names) for item in value)
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def definition_text(definition: Definition, name: str = "fusion") -> str:
+    """An unfinished or untyped definition, without the comments."""
+    return "\n".join([f"def {name}(fd):", *("    " + record_text(r) for r in definition)]) + "\n"
+
+
+def record_text(record: OpRecord) -> str:
+    """One record as one statement."""
+    left = f"{', '.join(record.outputs)} = " if record.outputs else ""
+    owner = "fd.ops" if record.op in OPS else "fd"
+    return f"{left}{owner}.{record.op}({', '.join(_arguments(record))})"
+
+
+def _arguments(record: OpRecord) -> list[str]:
+    operands = [_operand_text(operand) for operand in record.inputs]
+    if record.op == "cat":
+        operands = [f"[{', '.join(operands)}]"]
+    if record.op in ("full", "iota"):
+        names = ["fill_value"] if record.op == "full" else ["start", "step"]
+        operands = [f"{n}={o}" for n, o in zip(names, operands, strict=True)]
+    attrs = [f"{_keyword(record, key)}={_attr_text(key, value)}" for key, value in record.attrs]
+    return operands + attrs
+
+
+def _keyword(record: OpRecord, key: str) -> str:
+    return "alias_input" if key == "alias" else key
+
+
+def _operand_text(operand: Operand) -> str:
+    return number_text(operand.value) if isinstance(operand, Literal) else operand
+
+
+def number_text(value: bool | int | float) -> str:
+    """A number as Python that reads back to the same bits (any NaN to NaN)."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _attr_text(key: str, value: AttrValue) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_attr_text(key, item) for item in value)}]"
+    if isinstance(value, str):
+        return value if key in NAMED_ATTRS else repr(value)
+    if isinstance(value, Literal):
+        return number_text(value.value)
+    if isinstance(value, (bool, int, float)):
+        return number_text(value)
+    return str(value)
