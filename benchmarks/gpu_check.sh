@@ -15,7 +15,7 @@ python=${PYTHON:-python3}
 mkdir -p "$out"
 rm -f "$out"/*.log "$out"/*.status
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 THUNDER_FUSER_STRICT=1
-# Compiled files would end up in the copy of the tree that was lent to this run.
+# Leave no compiled files in the tree.
 export PYTHONDONTWRITEBYTECODE=1
 
 # part NAME SECONDS COMMAND...: runs it under a time limit, with its output in NAME.log.

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transforms on loop domains: what they give, and that index_of undoes them element by element."""
+"""Transforms on loop domains: what they give, and what their replay on a tensor gives."""
 
 from __future__ import annotations
 
 import doctest
-import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +24,6 @@ from thunder_fuser.ir.domain import (
     TensorDomain,
     Transform,
     apply,
-    index_of,
     position,
     replay,
 )
@@ -80,29 +78,6 @@ def test_a_transform_of_what_is_not_there(transform: Transform, message: str) ->
     with pytest.raises(ScheduleError) as error:
         apply((I0, I1), transform)
     assert str(error.value) == message
-
-
-@settings(max_examples=150, deadline=None)
-@given(transformed())
-def test_index_of_meets_every_element_once(case: tuple[Domain, tuple[Transform, ...]]) -> None:
-    """Walking the loops visits each element of the logical domain once. What ragged splits add
-    lies outside the extent of some axis, of one that was split further perhaps, not of a logical
-    one: splitting the i1.i{2} of i1{5} by 3 meets elements twice unless i1.i < 2 is asked for."""
-    axes, transforms = case
-    loops = axes
-    extents = {axis.name: axis.extent.value for axis in axes}
-    for transform in transforms:
-        loops = apply(loops, transform)
-        extents.update({axis.name: axis.extent.value for axis in loops})
-    variables = {a.name: symbol(f"v{at}", 0, a.extent.value - 1) for at, a in enumerate(loops)}
-    indices = index_of(transforms, axes, variables)
-    seen = []
-    for point in itertools.product(*(range(axis.extent.value) for axis in loops)):
-        values = {f"v{at}": index for at, index in enumerate(point)}
-        at = {name: index.substitute(values).value for name, index in indices.items()}
-        if all(0 <= index < extents[name] for name, index in at.items()):
-            seen.append(tuple(at[axis.name] for axis in axes))
-    assert sorted(seen) == sorted(itertools.product(*(range(a.extent.value) for a in axes)))
 
 
 @settings(max_examples=100, deadline=None)

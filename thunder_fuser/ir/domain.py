@@ -173,30 +173,6 @@ def _merge(domain: Domain, merge: Merge) -> Domain:
     return _with(domain, at, next_at, (joined,))
 
 
-def index_of(
-    transforms: tuple[Transform, ...], axes: Domain, loops: dict[str, Scalar]
-) -> dict[str, Scalar]:
-    """The index of every axis, from the loop variables, by inverting the transforms.
-
-    [Split("i0", 8)], loops i0.o = a, i0.i = b  ->  i0 = 8*a + b
-    [Merge("i0", "i1")], loop i0*i1 = m         ->  i0 = m // extent(i1), i1 = m % extent(i1)
-    """
-    extents, domain = {axis.name: axis.extent for axis in axes}, axes
-    for transform in transforms:
-        domain = apply(domain, transform)
-        extents.update({axis.name: axis.extent for axis in domain})
-    known = dict(loops)
-    for transform in reversed(transforms):
-        if isinstance(transform, Split):
-            name = transform.axis
-            known[name] = known[name + ".o"] * transform.factor + known[name + ".i"]
-        elif isinstance(transform, Merge):
-            merged = known[merged_name(transform.outer, transform.inner)]
-            known[transform.outer] = merged // extents[transform.inner]
-            known[transform.inner] = merged % extents[transform.inner]
-    return known
-
-
 def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
     """The transforms of a reference domain, on a tensor that may lack some of its axes.
 
