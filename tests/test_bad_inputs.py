@@ -220,7 +220,11 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
         DefinitionError,
         "ops.foo: expected an op of the table. To fix it: see thunder_fuser.ir.ops.OPS.",
     ),
-    "undefined tensor": (_foreign, DefinitionError, "neg: T1: expected a value of this definition"),
+    "undefined tensor": (
+        _foreign,
+        DefinitionError,
+        "neg: T1: expected a value of this definition, got one of another definition",
+    ),
     "dtype": (
         lambda fd, t: fd.define_tensor([-1], dtype="float"),
         DtypeError,
@@ -264,11 +268,11 @@ def test_unknown_option() -> None:
         OptionError,
         f"option: expected one of {names}, got 'colour'",
     )
-    message = "option strict: expected a bool, got 'maybe'"
+    message = "option strict: expected the type bool, got 'maybe'"
     assert_raises(lambda: options(strict="maybe").__enter__(), OptionError, message)
 
 
 def test_option_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THUNDER_FUSER_FUEL", "many")
-    message = "option fuel: expected a int, got 'many'"
+    message = "option fuel: expected the type int, got 'many'"
     assert_raises(lambda: option("fuel"), OptionError, message)

@@ -8,10 +8,14 @@ fast = thunder.jit(model, executors=[fuser])
 
 from __future__ import annotations
 
+import warnings
+
 from thunder_fuser._version import __version__
 from thunder_fuser.versions import check_versions
 
 check_versions()
+# Thunder's import says that an optional package of its own is missing; no user of ours asked.
+warnings.filterwarnings("ignore", message="transformer_engine module not found!")
 
 from thunder_fuser.cache.trie import FusionCache  # noqa: E402  versions are checked first
 from thunder_fuser.definition import FusionDefinition  # noqa: E402

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 import torch
 
+from thunder_fuser.errors import FuserError
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
 from thunder_fuser.explain.environment import environment
 
@@ -19,7 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         parser.print_help()
         return 0
-    return int(given.run(parser, given))
+    try:
+        return int(given.run(parser, given))
+    except FuserError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

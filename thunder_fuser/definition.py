@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public FusionDefinition: nvFuser's language, plus execute, plan and repro.
+"""The public FusionDefinition: nvFuser's language, plus execute and plan.
 
 with FusionDefinition() as fd:
     x = fd.from_pytorch(tensor)
@@ -24,7 +24,7 @@ from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Tensor
-from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.ir.record import OpRecord, definition_text
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.segment.segmenter import SegmentedFusion
 from thunder_fuser.target import Target, named
@@ -114,4 +114,6 @@ class FusionDefinition(Recorder):
         return plan_segments(self.fusion, input_keys(self.fusion, tuple(inputs)), named(target))
 
     def __repr__(self) -> str:
+        if self._entry is None:
+            return definition_text(self.records)
         return str(self.fusion)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from thunder_fuser.errors import OptionError
 from thunder_fuser.options import option
 
 
@@ -19,9 +20,15 @@ def wanted() -> bool:
 
 def write(texts: Mapping[str, str]) -> Path:
     """Writes each text under its name, in a new folder fusion_N of the option's folder."""
-    folder = _new_folder(Path(str(option("dump"))))
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    root = Path(str(option("dump")))
+    try:
+        folder = _new_folder(root)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            "option dump", expected="a folder that can be written", got=f"{root} ({error.strerror})"
+        ) from error
     return folder
 
 

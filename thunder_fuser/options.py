@@ -28,6 +28,7 @@ class Option:
     default: Value
     help: str
     enters_key: bool = False
+    least: int | None = None
 
     @property
     def env(self) -> str:
@@ -41,7 +42,11 @@ class Option:
             value = int(value)
         if type(value) is not self.type:
             raise OptionError(
-                f"option {self.name}", expected=f"a {self.type.__name__}", got=repr(value)
+                f"option {self.name}", expected=f"the type {self.type.__name__}", got=repr(value)
+            )
+        if self.least is not None and isinstance(value, int) and value < self.least:
+            raise OptionError(
+                f"option {self.name}", expected=f"at least {self.least}", got=str(value)
             )
         return value  # type: ignore[return-value]
 
@@ -54,12 +59,10 @@ OPTIONS: Mapping[str, Option] = {
             "emulate", bool, False, "run CPU tensors through the CUDA text on the emulator", True
         ),
         Option("emulate_reversed", bool, False, "the emulator runs a block's threads in reverse"),
-        Option(
-            "fuel", int, -1, "how many regions may be fused; -1 for all (bisects wrong results)"
-        ),
+        Option("fuel", int, -1, "how many regions may be fused; -1: all (to bisect)", least=-1),
         Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
-        Option("dump", str, "", "a folder that gets the text of every verb of every fusion"),
-        Option("max_registers_bytes", int, 128, "persistent bytes a thread may keep", True),
+        Option("dump", str, "", "a folder that gets the text of every verb of every fusion", True),
+        Option("max_registers_bytes", int, 128, "persistent bytes a thread may keep", True, 0),
     )
 }
 

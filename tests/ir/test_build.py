@@ -116,7 +116,7 @@ OPERANDS: list[tuple[Build, type[Exception], str]] = [
     (
         lambda fd: fd.ops.exp(tensor(Recorder(), -1)),
         DefinitionError,
-        "exp: T0: expected a value of this definition",
+        "exp: T0: expected a value of this definition, got one of another definition",
     ),
     (
         lambda fd: fd.ops.add(tensor(fd, 4), "x"),

@@ -229,7 +229,7 @@ def test_a_call_that_does_not_fit() -> None:
     with pytest.raises(DefinitionError) as error:
         fd.ops.exp(x, scale=2)
     assert str(error.value) == (
-        "ops.exp: expected (x), got got an unexpected keyword argument 'scale'"
+        "ops.exp: expected (x), got an unexpected keyword argument 'scale'"
     )
 
 

@@ -77,7 +77,7 @@ def layer_norm() -> Fusion:
 
 
 def test_softmax_prints(golden: Callable[..., None]) -> None:
-    golden(str(softmax(), "softmax"), "py")
+    golden(str(softmax()), "py")
 
 
 def test_text_is_the_same_for_every_hash_seed() -> None:

@@ -208,7 +208,7 @@ def test_options_of_jit(fuser: ThunderFuser) -> None:
     x = torch.randn(3)
     with pytest.raises(OptionError, match=r"expected one of fuser_strict.*got fuser_strickt"):
         thunder.jit(torch.exp, executors=[fuser], fuser_strickt=True)(x)
-    with pytest.raises(OptionError, match="option strict: expected a bool, got 3"):
+    with pytest.raises(OptionError, match="option strict: expected the type bool, got 3"):
         thunder.jit(torch.exp, executors=[fuser], fuser_strict=3)(x)
     jitted = thunder.jit(torch.exp, executors=[fuser], fuser_name_prefix="nvFusion")
     jitted(x)

@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from thunder.core.proxies import Proxy, TensorProxy
 
-from thunder_fuser.errors import EmulatorError, FuserError, LaunchError
+from thunder_fuser.errors import (
+    EmulatorError,
+    FuserError,
+    LaunchError,
+    OptionError,
+    ToolchainError,
+)
 from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import write_repro
@@ -50,11 +56,12 @@ class RegionCallable:
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         with options(**self._given):
-            definition = self._define(args)
+            definition: Definition = ()
             try:
+                definition = self._define(args)
                 return self._compile(definition, self.name, args)
-            except (LaunchError, EmulatorError):
-                raise  # a kernel that misbehaves must never be papered over
+            except (LaunchError, EmulatorError, OptionError):
+                raise  # a kernel that misbehaves, or a wrong option, is never papered over
             except FuserError as error:
                 if option("strict"):
                     raise
@@ -68,10 +75,14 @@ class RegionCallable:
         return definition
 
     def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:
-        path = write_repro(self.name, str(error), definition, args)
+        reason = " ".join(str(error).split()).rstrip(".")
+        again = ""
+        if definition and not isinstance(error, ToolchainError):
+            path = write_repro(self.name, reason, definition, args)
+            again = f" To see it again, without Thunder: python {path}"
         warnings.warn(
             f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
-            f" not be compiled: {error} To see it again, without Thunder: python {path}",
+            f" not be compiled: {reason}.{again}",
             stacklevel=3,
         )
         return torch_function(self.region, self.name)

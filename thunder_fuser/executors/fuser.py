@@ -139,7 +139,10 @@ class ThunderFuser(FusionExecutor):
         )
 
     def _prefix(self, given: dict[str, Value]) -> str:
-        return str(given.get("name_prefix") or self._name_prefix or option("name_prefix"))
+        prefix = str(given.get("name_prefix") or self._name_prefix or option("name_prefix"))
+        if not prefix.isidentifier():
+            raise OptionError("option name_prefix", expected="a Python name", got=repr(prefix))
+        return prefix
 
 
 def _region_of(region: Any) -> Region:

@@ -91,5 +91,6 @@ def _print_errors(errors: Sequence[Accuracy]) -> bool:
         for one in errors
     ]
     print(f"RMS error against float64, {SAMPLES} inputs\n")
-    print(table(("value", "fused", "eager", "2 ulp", ""), rows), end="\n\n")
+    print(table(("value", "fused", "eager", "2 ulp", ""), rows), end="\n")
+    print("  ok: at most 1.2 times eager's error, or 2 ulp of the dtype\n")
     return all(one.passes for one in errors)

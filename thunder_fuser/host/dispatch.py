@@ -2,7 +2,10 @@
 """The warm path: arguments -> key -> program, as straight-line Python made once a definition.
 
     def call(T0, S1):
-        key = (T0.shape, T0.stride(), T0.data_ptr() & 15, S1)
+        try:
+            key = (T0.shape, T0.stride(), T0.data_ptr() & 15, S1)
+        except RuntimeError:  # a sparse tensor has no strides and no address
+            return miss((T0, S1))(T0, S1)
         run = runners.get(key)
         if run is None:
             run = runners[key] = miss((T0, S1))
@@ -37,7 +40,10 @@ def make_dispatch(
     arguments = f"({names}{',' if len(inputs) == 1 else ''})"
     text = (
         f"def call({names}):\n"
-        f"    key = ({''.join(_key_part(*one, checked) for one in inputs) or 'None, '})\n"
+        "    try:\n"
+        f"        key = ({''.join(_key_part(*one, checked) for one in inputs) or 'None, '})\n"
+        "    except RuntimeError:\n"
+        f"        return miss({arguments})({names})\n"
         "    run = runners.get(key)\n"
         "    if run is None:\n"
         f"        run = runners[key] = miss({arguments})\n"

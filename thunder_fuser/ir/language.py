@@ -10,7 +10,7 @@ fd.definition    # the tuple of OpRecords
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from thunder_fuser.errors import DefinitionError, DtypeError
@@ -23,9 +23,10 @@ from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Oper
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What an op returns and takes: the name of a tensor or of a scalar."""
+    """What an op returns and takes: the name of a tensor or of a scalar, and whose it is."""
 
     name: str
+    owner: object = field(default=None, compare=False, repr=False)
 
     def __repr__(self) -> str:
         return self.name
@@ -177,13 +178,17 @@ class Recorder:
         name = f"{letter}{len(self._values)}"
         self._values.add(name)
         self.record(OpRecord(op, inputs, (name,), attrs))
-        return kind(name)
+        return kind(name, self)
 
     def operand(self, value: Any, op: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
         if isinstance(value, Value):
-            if value.name not in self._values:
-                raise DefinitionError(f"{op}: {value.name}", expected="a value of this definition")
+            foreign = value.owner is not None and value.owner is not self
+            if foreign or value.name not in self._values:
+                got = "one of another definition" if foreign else "a name nothing was given"
+                raise DefinitionError(
+                    f"{op}: {value.name}", expected="a value of this definition", got=got
+                )
             return value.name
         if isinstance(value, Constant):
             return Literal.of(value.value)

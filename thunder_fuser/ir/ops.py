@@ -22,7 +22,7 @@ class OpKind(Enum):
     """What an op does to elements, which decides how a kernel treats it."""
 
     POINTWISE = "pointwise"  # one result element from the same element of each operand
-    MOVEMENT = "movement"  # elements unchanged, indices mapped (lower/index.py has the map)
+    MOVEMENT = "movement"  # elements unchanged, indices mapped (analysis/index_map.py has the map)
     REDUCTION = "reduction"  # many elements into one
     FACTORY = "factory"  # elements from nothing
     SCALAR = "scalar"  # a size, known on the host
@@ -82,7 +82,9 @@ class Op:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
             raise DefinitionError(
-                f"ops.{self.name}", expected=f"({self.signature})", got=str(error)
+                f"ops.{self.name}",
+                expected=f"({self.signature})",
+                got=str(error).removeprefix("got "),
             ) from error
         bound.apply_defaults()
         return dict(bound.arguments)

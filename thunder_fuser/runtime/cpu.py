@@ -7,6 +7,7 @@ The kernel's last argument is the number of OpenMP threads.
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from nvtx import annotate
 
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.errors import ToolchainError
 from thunder_fuser.runtime.toolchain import build_shared_library, find_compiler
 
 # Never -ffast-math: it breaks inf and NaN, and linking with it makes the whole process flush
@@ -45,11 +47,18 @@ class CpuKernel:
 def compile_cpu(source: KernelSource) -> CpuKernel:
     """Builds and loads a kernel of the cpu dialect."""
     with annotate(f"thunder_fuser.compile {source.name}"):
-        library = ctypes.CDLL(str(build_shared_library(source.text, _flags())))
+        library = _load(build_shared_library(source.text, _flags()))
     function: Any = library[source.name]
     function.argtypes = [param.argument_type for param in source.params] + [ctypes.c_int]
     function.restype = None
     return CpuKernel(source, function)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:  # a folder that may not hold programs, a compiler for other machines
+        raise ToolchainError("a built kernel", expected="to load", got=str(error)) from error
 
 
 def _flags() -> list[str]:

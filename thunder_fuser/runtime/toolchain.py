@@ -110,6 +110,11 @@ def _build(compiler: Compiler, text: str, flags: tuple[str, ...], digest: str) -
     result = _run([*compiler.command, *before, "-o", str(library), str(source), *after])
     if result.returncode != 0:
         raise CompileError(describe_failure(compiler.path, result.stderr, text, str(source)))
+    if not library.is_file():
+        raise ToolchainError(
+            f"The C++ compiler {compiler.path}", expected="a shared library", got="no file",
+            do="set CXX to a working g++ or clang++",
+        )
     return library
 
 

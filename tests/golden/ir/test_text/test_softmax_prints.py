@@ -1,4 +1,4 @@
-def softmax(fd):
+def fusion(fd):
     T0 = fd.define_tensor(shape=[-1, 768], contiguity=[True, True], dtype=DataType.BFloat16, is_cpu=False, stride_order=[1, 0])  # bf16[i0{i0}, i1{768}]
     T1 = fd.ops.cast(T0, dtype=DataType.Float)                            # f32[i0{i0}, i1{768}]
     T2 = fd.ops.max(T1, dims=[1], keepdim=True)                           # f32[i0{i0}, r1{768}, b2{1}]
