@@ -14,15 +14,17 @@ from thunder_fuser._version import __version__
 from thunder_fuser.versions import check_versions
 
 check_versions()
-# Thunder's import says that an optional package of its own is missing; no user of ours asked.
-warnings.filterwarnings("ignore", message="transformer_engine module not found!")
 
 from thunder_fuser.cache.trie import FusionCache  # noqa: E402  versions are checked first
 from thunder_fuser.definition import FusionDefinition  # noqa: E402
-from thunder_fuser.executors.fuser import fuser  # noqa: E402
 from thunder_fuser.ir.dtypes import DataType  # noqa: E402
 from thunder_fuser.options import OPTIONS, options  # noqa: E402
 from thunder_fuser.target import Target  # noqa: E402
+
+with warnings.catch_warnings():
+    # Thunder says at its import that an optional package of its own is missing.
+    warnings.filterwarnings("ignore", message="transformer_engine module not found!")
+    from thunder_fuser.executors.fuser import fuser
 
 __all__ = [
     "OPTIONS",
