@@ -57,7 +57,6 @@ class Op:
     c: str = ""
     c_int: str = ""
     cost: int = 1
-    outputs: int = 1
     bools: bool = True  # False where torch does not compute with bools either
 
     @cached_property

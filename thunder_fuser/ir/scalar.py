@@ -278,13 +278,9 @@ def _linear(atoms: dict[Scalar, int], constant: int) -> Scalar:
     if constant == 0 and len(atoms) == 1 and next(iter(atoms.values())) == 1:
         return next(iter(atoms))
     terms = tuple(sorted(atoms.items(), key=lambda t: t[0].sort_key))
-    lo = constant + sum(_scaled(a.lo if c > 0 else a.hi, c) for a, c in terms)
-    hi = constant + sum(_scaled(a.hi if c > 0 else a.lo, c) for a, c in terms)
+    lo = constant + sum((a.lo if c > 0 else a.hi) * c for a, c in terms)
+    hi = constant + sum((a.hi if c > 0 else a.lo) * c for a, c in terms)
     return _intern("sum", (terms, constant), lo, hi)
-
-
-def _scaled(bound: float, factor: int) -> float:
-    return bound * factor
 
 
 def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:

@@ -77,7 +77,7 @@ def best_width(
     part: Part,
     axes: Domain,
     transforms_for: Callable[[int], tuple[Transform, ...] | None],
-    lane_of: Callable[[int], str],
+    lane: str,
     alignment: dict[str, int],
 ) -> int:
     """The vector width with the fewest memory instructions an element; ties go to the narrower.
@@ -90,7 +90,7 @@ def best_width(
     while width * smallest <= MAX_BYTES:
         transforms = transforms_for(width)
         if transforms is not None:
-            cost = _cost(part, loop_index(axes, transforms), lane_of(width), width, alignment)
+            cost = _cost(part, loop_index(axes, transforms), lane, width, alignment)
             if cost < best_cost - 1e-9:
                 best, best_cost = width, cost
         width *= 2

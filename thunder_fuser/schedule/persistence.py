@@ -136,7 +136,8 @@ def _threads_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[int, int] 
 def _register_bytes(threads: int) -> int:
     """Bytes a thread may keep: the register file less 32 registers a thread for the work itself.
 
-    The option's 128 is where ptxas stops spilling: layer norm of bf16 [4096, 65536] with 256 bytes
-    in each of 512 threads has a stack of 696 bytes, with 128 none (NVRTC 13.0, sm_90a, 2026-11).
+    The option's 128 is below where ptxas spills: with 256 bytes in each of 512 threads, layer norm
+    of bf16 [4096, 65536] had a stack of 696 bytes; now such rows go to shared memory, and rows of
+    16384 keep 128 bytes in each of 256 threads with none (NVRTC 13.0, sm_90a, 2026-11).
     """
     return min(int(option("max_registers_bytes")), (65536 // max(threads, 256) - 32) * 4)

@@ -82,7 +82,7 @@ def _schedule_cuda(
         return tuple(s.made)
 
     merged = "*".join(axis.name for axis in domain)
-    width = best_width(part, domain, build, lambda _: merged + ".i", alignment)
+    width = best_width(part, domain, build, merged + ".i", alignment)
     unroll = _unroll(part, target, total, width)
     params = HeuristicParams(NAME, width, (THREADS, 1), unroll)
     return params, build(width, unroll) or ()

@@ -184,7 +184,7 @@ def _inner_with(
         return tuple(s.made)
 
     lane = "*".join(found.reduced) + ".i"
-    width = best_width(part, domain, build, lambda _: lane, alignment)
+    width = best_width(part, domain, build, lane, alignment)
     y = threads[1] if found.kept else 1
     return HeuristicParams("", width, (threads[0], y)), build(width) or ()
 
@@ -214,7 +214,7 @@ def _cuda_outer(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    width = best_width(part, domain, build, lambda _: kept + ".i", alignment)
+    width = best_width(part, domain, build, kept + ".i", alignment)
     return HeuristicParams("", width, (x, y), inner=False), build(width) or ()
 
 
