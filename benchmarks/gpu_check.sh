@@ -45,9 +45,11 @@ find_sanitizer() {
 }
 
 # sanitize TOOL: without torch's caching, every tensor is an allocation with bounds of its own.
+# API errors are left out: the CUDA bindings ask for newer driver functions than there are, and every
+# call of ours is checked where it is made.
 sanitize() {
     part "$1" 150 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool "$1" \
-        --error-exitcode 9 --target-processes all --print-limit 20 \
+        --report-api-errors no --error-exitcode 9 --target-processes all --print-limit 20 \
         "$python" benchmarks/sanitize.py --device cuda
 }
 

@@ -21,6 +21,7 @@ from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.segmenter import Segment, SegmentedFusion, segment
+from thunder_fuser.segment.split_reductions import split_reductions
 from thunder_fuser.target import Target
 
 
@@ -69,7 +70,7 @@ def texts(
 
 def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) -> SegmentedFusion:
     """The segments of a fusion for arguments of these keys; nothing is compiled."""
-    return segment(run_passes(specialise(fusion, keys)), target)
+    return segment(split_reductions(run_passes(specialise(fusion, keys)), target), target)
 
 
 def schedule(one: Segment, target: Target, alignment: dict[str, int]) -> ScheduledFusion | None:

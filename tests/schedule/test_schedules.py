@@ -24,7 +24,9 @@ GRAPHS: dict[str, Graph] = {
     "pointwise": biased(4096, 1024, dtype=D.BFloat16),
     "pointwise_odd": biased(33, 77),
     "reduction_inner": summed(4096, 1024, dims=[1], dtype=D.BFloat16),
-    "reduction_outer": summed(4096, 1024, dims=[0], dtype=D.BFloat16),
+    "reduction_outer": summed(512, 32768, dims=[0], dtype=D.BFloat16),
+    "reduction_partial": summed(4096, 1024, dims=[0], dtype=D.BFloat16),
+    "reduction_partial_inner": summed(8, 65536, dims=[1]),
     "reduction_all": summed(64, 128, dims=[0, 1]),
     "transposed": transposed(96, 64),
     "softmax_registers": softmax(4096, 8192, dtype=D.BFloat16),
@@ -43,9 +45,9 @@ TARGETS = {"h200": H200, "cpu": CPU}
 def scheduled(
     graph: Graph, target: Target, alignment: int = 16
 ) -> tuple[ScheduledFusion, KernelSource]:
-    """The only segment of a graph, scheduled and emitted, for arguments so aligned."""
+    """The first segment of a graph, scheduled and emitted, for arguments so aligned."""
     fd, inputs = graph
-    (segment,) = fd.plan(inputs, target=target).segments
+    segment = fd.plan(inputs, target=target).segments[0]
     made = schedule(segment, target, dict.fromkeys(fd.fusion.inputs, alignment))
     assert made is not None
     source = emit(made, target)

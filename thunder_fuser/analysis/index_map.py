@@ -45,6 +45,8 @@ def reduction_index(record: OpRecord, kept: Index, reduced: Index, rank: int) ->
     sum(T0, dims=[1]) at [x], reducing y  ->  T0[x, y]
     """
     dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+    if record.attr("chunk") is not None:
+        kept = kept[1:]  # which chunk follows from the reduced indices
     keep = iter(_without_keepdim(record, kept, dims))
     rest = iter(reduced)
     return tuple(next(rest) if at in dims else next(keep) for at in range(rank))

@@ -17,6 +17,15 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, const
 
 
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """Partial results stand along `axis`, one for each run of `size` elements of `reduced`."""
+
+    axis: str
+    reduced: tuple[str, ...]
+    size: int
+
+
 @dataclass(frozen=True)
 class Part:
     """Expressions in order; names read from outside; names made here and wanted outside."""
@@ -31,6 +40,16 @@ class Part:
     @cached_property
     def reductions(self) -> tuple[OpRecord, ...]:
         return tuple(expr for expr in self.exprs if expr.row.kind is OpKind.REDUCTION)
+
+    @cached_property
+    def chunked(self) -> Chunked | None:
+        """How the part's partial reductions cut their axes; None if there are none."""
+        for expr in self.reductions:
+            chunk, view = expr.attr("chunk"), self.tensors[expr.outputs[0]]
+            if isinstance(chunk, int):
+                reduced = self.domain_map.reduced(view)
+                return Chunked(self.domain_map.axis(view.domain.logical[0]), reduced, chunk)
+        return None
 
     @cached_property
     def has_empty(self) -> bool:

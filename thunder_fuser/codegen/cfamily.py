@@ -77,7 +77,7 @@ class CPrinter:
             self.dialect,
             text,
             params,
-            (self.kernel.grid, 1, 1),
+            (*self.kernel.grid, 1),
             (x, y, 1),
             self.kernel.smem_bytes,
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import Accumulator, For, Kernel
+from thunder_fuser.lower.kernel import Accumulator, For, Kernel, Statement
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -47,13 +47,21 @@ class CpuPrinter(CPrinter):
     def loop_head(self, loop: For) -> list[str]:
         name, extent = loop.variable, self.index(loop.extent)
         head = f"for (i64 {name} = 0; {name} < {extent}; ++{name}) {{"
-        if loop.parallel is ParallelType.BIDX:
+        if loop.parallel.is_block:
+            inside = len(loop.body) == 1 and _is_block(loop.body[0])
+            if loop.parallel is ParallelType.BIDY and self.kernel.grid[0] > 1:
+                return [head]  # collapsed into the loop around it
             enough = "true" if self.kernel.work > PARALLEL_WORK else "false"
-            return [f"#pragma omp parallel for num_threads(threads) if ({enough})", head]
+            both = " collapse(2)" if inside else ""
+            return [f"#pragma omp parallel for{both} num_threads(threads) if ({enough})", head]
         if loop.parallel is not ParallelType.VECTORIZE:
             return [head]
         clauses = [f"reduction({_reduction_name(a)} : {a.variable})" for a in loop.accumulators]
         return [" ".join(["#pragma omp simd", *clauses]), head]
+
+
+def _is_block(statement: Statement) -> bool:
+    return isinstance(statement, For) and statement.parallel.is_block
 
 
 def _accumulators(statements: tuple[object, ...]) -> list[Accumulator]:

@@ -283,7 +283,12 @@ class _Definer:
         dtype = natural if record.attr("dtype") is None else _dtype_of(record)
         compute = dtype.compute
         source = str(self._cast(name, view, compute))
-        attrs = (("dims", dims), ("keepdim", bool(record.attr("keepdim"))))
+        attrs: tuple[tuple[str, AttrValue], ...] = (
+            ("dims", dims),
+            ("keepdim", bool(record.attr("keepdim"))),
+        )
+        if record.attr("chunk") is not None:
+            attrs = (*attrs, ("chunk", record.attr("chunk")))
         last = record.outputs
         record = OpRecord(record.op, (source,), last, attrs)
         axes = shapes.reduction(self.tensors[source].domain.no_reductions, record, self.fresh)

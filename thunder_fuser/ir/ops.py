@@ -125,7 +125,8 @@ def _predicate(name: str, c_int: str = "false") -> Op:
 
 
 def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
-    signature = "arg, dims=None, keepdim=False, dtype=None"
+    """With `chunk`, partial results over runs of that many elements, along a new first axis."""
+    signature = "arg, dims=None, keepdim=False, dtype=None, chunk=None"
     return Op(name, OpKind.REDUCTION, signature, 1, rule, torch)
 
 

@@ -72,9 +72,14 @@ def _joined(column: Sequence[IterDomain], at: int, op: str) -> IterDomain:
 
 
 def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
-    """[i0, i1] summed over 1 -> [i0, r1], with keepdim [i0, r1, b2]."""
+    """[i0, i1] summed over 1 -> [i0, r1], with keepdim [i0, r1, b2].
+
+    With chunk=4 and i1 of 10 elements: [i2{3}, i0, r1], partial results over 4, 4 and 2 of them.
+    """
     dims = normalise_axes(record.attr("dims"), len(domain), record.op)
     out: list[IterDomain] = []
+    if record.attr("chunk") is not None:
+        out.append(fresh(_chunks([domain[at].extent for at in dims], record)))
     for at, axis in enumerate(domain):
         if at not in dims:
             out.append(axis)
@@ -83,6 +88,16 @@ def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
         if record.attr("keepdim"):
             out.append(fresh(const(1)))
     return tuple(out)
+
+
+def _chunks(extents: Sequence[Scalar], record: OpRecord) -> Scalar:
+    """How many runs of `chunk` elements the reduced axes have."""
+    chunk = record.attr("chunk")
+    if not isinstance(chunk, int) or chunk < 1 or record.attr("keepdim"):
+        raise DefinitionError(
+            f"{record.op}: chunk", expected="a positive number, and keepdim=False", got=str(chunk)
+        )
+    return (product(extents) + (chunk - 1)) // chunk
 
 
 def movement(operands: Sequence[Domain], record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:

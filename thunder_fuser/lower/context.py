@@ -23,7 +23,9 @@ class Context:
         self.scheduled = scheduled
         self.part = scheduled.part
         self.is_cpu = scheduled.target.is_cpu
-        self.loops: LoopIndex = loop_index(scheduled.axes, scheduled.transforms)
+        self.loops: LoopIndex = loop_index(
+            scheduled.axes, scheduled.transforms, scheduled.part.chunked
+        )
         self.facts: Demand = demand(self.part, self.loops.index)
 
     @cached_property
@@ -82,7 +84,8 @@ class Context:
         found: set[str] = set()
         for name in self.scheduled.reduced:
             found |= self.loops.index[name].symbols
-        kept = {s for n in self.scheduled.kept for s in self.loops.index[n].symbols}
+        outside = [*self.scheduled.kept, *([self.part.chunked.axis] if self.part.chunked else [])]
+        kept = {s for name in outside for s in self.loops.index[name].symbols}
         return tuple(sorted(found - kept))
 
     @cached_property

@@ -230,7 +230,7 @@ class Kernel:
     name: str
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
-    grid: int
+    grid: tuple[int, int]
     threads: tuple[int, int]
     smem_bytes: int
     wide_index: bool

@@ -73,19 +73,22 @@ class _Lowerer:
         names = (*self.part.inputs, *self.part.producer)
         sizes = [prod(self.part.tensors[n].sizes) for n in names]
         reach = [self.ctx.reach(n) for n in self.part.global_tensors]
-        blocks = [a.extent.value for a in self.ctx.root_loops if a.parallel.is_block]
         work = prod(axis.extent.value for axis in self.ctx.scheduled.axes)
         return Kernel(
             name,
             self._parameters(),
             tuple(body),
-            prod(blocks),
+            self._grid(),
             self.ctx.threads,
             self.values.smem_bytes,
             max([*sizes, *reach, work, self.values.largest_index]) > INT32_MAX,
             work,
             str(self.ctx.scheduled.params),
         )
+
+    def _grid(self) -> tuple[int, int]:
+        blocks = {a.parallel: a.extent.value for a in self.ctx.root_loops}
+        return blocks.get(ParallelType.BIDX, 1), blocks.get(ParallelType.BIDY, 1)
 
     def _parameters(self) -> tuple[Parameter, ...]:
         inputs = [self.part.tensors[name] for name in self.part.inputs]
@@ -110,16 +113,12 @@ class _Lowerer:
         inner = self._guard_root()
         self._nests(inner)
         self._close(inner, self.root)
-        if not self.is_cpu or not blocks:
-            return [*outer.statements, *self.root.statements]
-        (block,) = blocks
-        loop = For(
-            str(self.loops.loops[block.name]),
-            block.extent,
-            ParallelType.BIDX,
-            tuple(self.root.statements),
-        )
-        return [*outer.statements, loop]
+        body = tuple(self.root.statements)
+        if self.is_cpu:
+            for block in reversed(blocks):
+                variable = str(self.loops.loops[block.name])
+                body = (For(variable, block.extent, block.parallel, body),)
+        return [*outer.statements, *body]
 
     def _define(self, scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
         scope.put(Let(str(variable), None, value))
@@ -352,7 +351,7 @@ class _Lowerer:
 
     def _first_thread(self) -> Scalar:
         """True for the thread at 0 along the reduced axes."""
-        reduced = [a for a in self.ctx.root_loops if a.is_reduction]
+        reduced = [a for a in self.ctx.root_loops if a.is_reduction and a.parallel.is_thread]
         return conjunction([self.loops.loops[a.name].lt(1) for a in reduced])
 
 

@@ -88,10 +88,23 @@ class _Evaluator:
         attrs = {key: self._attr(key, value) for key, value in record.attrs}
         if record.row.kind is OpKind.REDUCTION and attrs["dims"] == ():
             return operands[0]  # torch takes an empty list of axes to mean all of them
+        if attrs.get("chunk") is not None:
+            return self._chunked(record, operands[0], attrs)
         letters = dict(zip("abc", [*operands, None, None, None], strict=False))
         scope = {**names, **attrs, **letters, "operands": operands}
         result: torch.Tensor = eval(_code(record.op), _SCOPE, scope)
         return result
+
+    def _chunked(
+        self, record: OpRecord, operand: torch.Tensor, attrs: dict[str, object]
+    ) -> torch.Tensor:
+        """Partial results: the reduced axes as one, cut into runs, each reduced by itself."""
+        dims: tuple[int, ...] = attrs["dims"]  # type: ignore[assignment]
+        moved = operand.movedim(dims, tuple(range(len(dims)))).flatten(0, len(dims) - 1)
+        whole = {"dims": (0,), "keepdim": False}
+        pieces = moved.split(attrs["chunk"])  # type: ignore[no-untyped-call]
+        parts = [eval(_code(record.op), _SCOPE, {"a": piece, **whole}) for piece in pieces]
+        return torch.stack(parts)
 
     def _operand(self, operand: Operand, record: OpRecord) -> torch.Tensor:
         if isinstance(operand, str):

@@ -90,7 +90,8 @@ def best_width(
     while width * smallest <= MAX_BYTES:
         transforms = transforms_for(width)
         if transforms is not None:
-            cost = _cost(part, loop_index(axes, transforms), lane, width, alignment)
+            loops = loop_index(axes, transforms, part.chunked)
+            cost = _cost(part, loops, lane, width, alignment)
             if cost < best_cost - 1e-9:
                 best, best_cost = width, cost
         width *= 2

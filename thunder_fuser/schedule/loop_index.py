@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from thunder_fuser.analysis.part import Chunked
 from thunder_fuser.ir.domain import Domain, Merge, Split, Transform, apply, merged_name
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 
@@ -45,8 +46,13 @@ def variable_name(axis: str) -> str:
     return name + "_" if name in ("i8", "i16", "i32", "i64") else name
 
 
-def loop_index(axes: Domain, transforms: tuple[Transform, ...]) -> LoopIndex:
-    """The index of every axis from one symbol a loop."""
+def loop_index(
+    axes: Domain, transforms: tuple[Transform, ...], chunked: Chunked | None = None
+) -> LoopIndex:
+    """The index of every axis from one symbol a loop.
+
+    chunked: its axis counts the runs of the reduced ones, so it is the outer side of their split.
+    """
     extents, domain = {axis.name: axis.extent for axis in axes}, axes
     for transform in transforms:
         domain = apply(domain, transform)
@@ -63,7 +69,14 @@ def loop_index(axes: Domain, transforms: tuple[Transform, ...]) -> LoopIndex:
             known[transform.axis] = guard.variable
             if guard.variable is not guard.value:
                 guards.append(guard)
+    if chunked is not None:
+        known[chunked.axis] = known[chunk_loop(chunked)]
     return LoopIndex(loops, known, tuple(guards))
+
+
+def chunk_loop(chunked: Chunked) -> str:
+    """The name of the loop over the runs."""
+    return "*".join(chunked.reduced) + ".o"
 
 
 def _loop_symbol(name: str, extent: Scalar) -> Scalar:

@@ -21,6 +21,7 @@ from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
+from thunder_fuser.schedule.loop_index import chunk_loop
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import too_many_places
 from thunder_fuser.schedule.scheduled import (
@@ -44,6 +45,7 @@ class Pattern:
     kept: tuple[str, ...]
     reduced: tuple[str, ...]
     inner: bool
+    chunk: int = 0  # > 0: each block reduces a run of so many, and the results are partial
 
 
 def pattern(part: Part, scheduler: str) -> Pattern | Reject:
@@ -58,18 +60,24 @@ def pattern(part: Part, scheduler: str) -> Pattern | Reject:
     kinds = {
         (frozenset(part.domain_map.axes(v)), frozenset(part.domain_map.reduced(v))) for v in views
     }
-    if len(kinds) > 1:
-        return Reject(scheduler, f"reductions of {len(kinds)} patterns")
-    ((kept, reduced),) = kinds
+    chunks = {expr.attr("chunk") for expr in part.reductions}
+    if len(kinds) > 1 or len(chunks) > 1:
+        return Reject(scheduler, f"reductions of {max(len(kinds), len(chunks))} patterns")
+    ((rows, reduced),) = kinds
+    kept = rows - {part.chunked.axis} if part.chunked else rows
     for name in part.outputs:
-        if frozenset(part.axes(name)) not in (kept, kept | reduced):
+        if frozenset(part.axes(name)) not in (rows, kept | reduced):
             return Reject(scheduler, f"result {name} is neither a row value nor a full one")
     order = memory_order(part, kept | reduced)
-    return Pattern(
+    found = Pattern(
         tuple(a for a in order if a in kept),
         tuple(a for a in order if a in reduced),
         order[-1] in reduced,
+        part.chunked.size if part.chunked else 0,
     )
+    if part.chunked and part.chunked.reduced != found.reduced:
+        return Reject(scheduler, "partial results over axes that lie otherwise in memory")
+    return found
 
 
 def _check(part: Part, scheduler: str) -> tuple[Pattern, Demand] | Reject:
@@ -111,6 +119,8 @@ def accepts_persistent(part: Part, target: Target) -> Reject | None:
     checked = _check(part, "persistent")
     if isinstance(checked, Reject):
         return checked
+    if checked[0].chunk:
+        return Reject("persistent", "a row is not reduced by one block")
     if nests(checked[1], checked[0].reduced) == 1:
         return Reject("persistent", "nothing is used again after its reduction")
     return None
@@ -154,7 +164,7 @@ def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) 
 def _cuda_inner(
     part: Part, target: Target, found: Pattern, alignment: dict[str, int]
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
-    rows, columns = size_of(part, found.kept), size_of(part, found.reduced)
+    rows, columns = size_of(part, found.kept), found.chunk or size_of(part, found.reduced)
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
     while rows < target.sm_count and x < 1024 and x * 32 < columns:
@@ -167,33 +177,47 @@ def _inner_with(
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     """[K, R] -> [K.o@bx, K.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
     domain = reference(part, found.kept, found.reduced)
-    columns = size_of(part, found.reduced)
+    columns, chunk = size_of(part, found.reduced), found.chunk
 
     def build(width: int) -> tuple[Transform, ...] | None:
-        if columns % width:
+        if columns % width or chunk % width:
             return None
         s = Transforms(domain)
         if found.kept:
             block, row = s.split(s.merge(found.kept), threads[1])
             s.parallelize(block, ParallelType.BIDX)
             s.parallelize(row, ParallelType.TIDY)
-        outer, lane = s.split(s.merge(found.reduced), width)
+        outer, lane = s.split(_row(s, found, found.reduced), width)
         _, thread = s.split(outer, threads[0])
         s.parallelize(thread, ParallelType.TIDX)
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    lane = "*".join(found.reduced) + ".i"
+    lane = "*".join(found.reduced) + (".i.i" if chunk else ".i")
     width = best_width(part, domain, build, lane, alignment)
     y = threads[1] if found.kept else 1
     return HeuristicParams("", width, (threads[0], y)), build(width) or ()
+
+
+def _row(s: Transforms, found: Pattern, reduced: tuple[str, ...]) -> str:
+    """The reduced axes of one block: all of them, or a run of `chunk`, the runs being blocks.
+
+    [K, R] -> [K, R.o@by, R.i]
+    """
+    merged = s.merge(reduced)
+    if not found.chunk:
+        return merged
+    runs, row = s.split(merged, found.chunk)
+    s.parallelize(runs, ParallelType.BIDY if found.kept else ParallelType.BIDX)
+    return row
 
 
 def _cuda_outer(
     part: Part, target: Target, found: Pattern, alignment: dict[str, int]
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     domain = reference(part, found.kept, found.reduced)
-    columns, rows = size_of(part, found.kept), size_of(part, found.reduced)
+    columns, all_rows = size_of(part, found.kept), size_of(part, found.reduced)
+    rows = found.chunk or all_rows
     x, y = 32, 8
     while y < 32 and y * 4 < rows:
         y *= 2
@@ -201,13 +225,15 @@ def _cuda_outer(
 
     def build(width: int) -> tuple[Transform, ...] | None:
         # Narrow loads where wide ones would leave most SMs without a block.
-        if columns % width or (width > 1 and columns < width * x * target.sm_count // 2):
+        blocks = -(-columns // (width * x)) * -(-all_rows // rows)
+        if columns % width or (width > 1 and blocks < target.sm_count // 2):
             return None
         s = Transforms(domain)
         outer, lane = s.split(s.merge(found.kept), width)
         block, thread = s.split(outer, x)
-        step, row = s.split(s.merge(found.reduced), y)
-        s.reorder(block, thread, step, row, lane)
+        step, row = s.split(_row(s, found, found.reduced), y)
+        runs = [chunk_loop(part.chunked)] if part.chunked else []
+        s.reorder(block, *runs, thread, step, row, lane)
         s.parallelize(block, ParallelType.BIDX)
         s.parallelize(thread, ParallelType.TIDX)
         s.parallelize(row, ParallelType.TIDY)
@@ -225,12 +251,16 @@ def _cpu(
     groups = collapse(part, (*found.kept, *found.reduced))
     kept = [s.merge(g) for g in _cut(groups, found.kept) if g]
     reduced = [s.merge(g) for g in _cut(groups, found.reduced) if g]
+    runs: list[str] = []
+    if found.chunk:
+        row = _row(s, found, tuple(reduced))
+        runs, reduced = [chunk_loop(part.chunked)], [row]  # type: ignore[arg-type]
     if found.inner:
         lane = reduced.pop()
     else:
-        chunk, lane = s.split(kept.pop(), CPU_COLUMNS)
-        kept.append(chunk)
-        s.reorder(*kept, *reduced, lane)
+        columns, lane = s.split(kept.pop(), CPU_COLUMNS)
+        kept.append(columns)
+        s.reorder(*kept, *runs, *reduced, lane)
     if kept:
         s.parallelize(s.merge(tuple(kept)), ParallelType.BIDX)
     if reduced:

@@ -97,8 +97,11 @@ class ScheduledFusion:
         """The loop domain of one tensor: its axes in the reference's order, then the transforms."""
         view = self.part.tensors[name]
         of = self.part.domain_map.axis
+        runs = self.part.chunked.axis if self.part.chunked else None  # a split of the others
         axes = tuple(
-            IterDomain(of(a), a.extent, a.kind) for a in view.domain.logical if not a.is_broadcast
+            IterDomain(of(a), a.extent, a.kind)
+            for a in view.domain.logical
+            if not a.is_broadcast and of(a) != runs
         )
         order = {axis.name: at for at, axis in enumerate(self.axes)}
         ordered = sorted(axes, key=lambda axis: order.get(axis.name, len(order)))

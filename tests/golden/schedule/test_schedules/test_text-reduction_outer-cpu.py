@@ -3,7 +3,7 @@ def schedule(s):  # reduction(vectorize=256, threads=1x1, unroll=1)
     s.reorder(['i1.o', 'i0', 'i1.i'])
     s.parallelize("i1.o", "blockIdx.x")
     s.parallelize("i1.i", "vectorize")
-    # T1   loop[i1.o{4}@blockIdx.x, i0{4096}, i1.i{256}@vectorize]
-    # T2   loop[i1.o{4}@blockIdx.x, i0{4096}, i1.i{256}@vectorize]
-    # T3   loop[i1.o{4}@blockIdx.x, i0{4096}, i1.i{256}@vectorize]
-    # T4   loop[i1.o{4}@blockIdx.x, i1.i{256}@vectorize]
+    # T1   loop[i1.o{128}@blockIdx.x, i0{512}, i1.i{256}@vectorize]
+    # T2   loop[i1.o{128}@blockIdx.x, i0{512}, i1.i{256}@vectorize]
+    # T3   loop[i1.o{128}@blockIdx.x, i0{512}, i1.i{256}@vectorize]
+    # T4   loop[i1.o{128}@blockIdx.x, i1.i{256}@vectorize]

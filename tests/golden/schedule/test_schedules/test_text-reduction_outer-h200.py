@@ -1,5 +1,5 @@
-def schedule(s):  # reduction(vectorize=1, threads=32x32, unroll=1)
-    s.split("i1", 1)
+def schedule(s):  # reduction(vectorize=8, threads=32x32, unroll=1)
+    s.split("i1", 8)
     s.split("i1.o", 32)
     s.split("i0", 32)
     s.reorder(['i1.o.o', 'i1.o.i', 'i0.o', 'i0.i', 'i1.i'])
@@ -7,7 +7,7 @@ def schedule(s):  # reduction(vectorize=1, threads=32x32, unroll=1)
     s.parallelize("i1.o.i", "threadIdx.x")
     s.parallelize("i0.i", "threadIdx.y")
     s.parallelize("i1.i", "vectorize")
-    # T1   loop[i1.o.o{32}@blockIdx.x, i1.o.i{32}@threadIdx.x, i0.o{128}, i0.i{32}@threadIdx.y, i1.i{1}@vectorize]
-    # T2   loop[i1.o.o{32}@blockIdx.x, i1.o.i{32}@threadIdx.x, i0.o{128}, i0.i{32}@threadIdx.y, i1.i{1}@vectorize]
-    # T3   loop[i1.o.o{32}@blockIdx.x, i1.o.i{32}@threadIdx.x, i0.o{128}, i0.i{32}@threadIdx.y, i1.i{1}@vectorize]
-    # T4   loop[i1.o.o{32}@blockIdx.x, i1.o.i{32}@threadIdx.x, i1.i{1}@vectorize]
+    # T1   loop[i1.o.o{128}@blockIdx.x, i1.o.i{32}@threadIdx.x, i0.o{16}, i0.i{32}@threadIdx.y, i1.i{8}@vectorize]
+    # T2   loop[i1.o.o{128}@blockIdx.x, i1.o.i{32}@threadIdx.x, i0.o{16}, i0.i{32}@threadIdx.y, i1.i{8}@vectorize]
+    # T3   loop[i1.o.o{128}@blockIdx.x, i1.o.i{32}@threadIdx.x, i0.o{16}, i0.i{32}@threadIdx.y, i1.i{8}@vectorize]
+    # T4   loop[i1.o.o{128}@blockIdx.x, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]

@@ -1,0 +1,10 @@
+def schedule(s):  # reduction(vectorize=256, threads=1x1, unroll=1)
+    s.split("i0", 64)
+    s.parallelize("i0.o", "blockIdx.y")
+    s.split("i1", 256)
+    s.reorder(['i1.o', 'i0.o', 'i0.i', 'i1.i'])
+    s.parallelize("i1.o", "blockIdx.x")
+    s.parallelize("i1.i", "vectorize")
+    # T1   loop[i1.o{4}@blockIdx.x, i0.o{64}@blockIdx.y, i0.i{64}, i1.i{256}@vectorize]
+    # T2   loop[i1.o{4}@blockIdx.x, i0.o{64}@blockIdx.y, i0.i{64}, i1.i{256}@vectorize]
+    # T3   loop[i1.o{4}@blockIdx.x, i0.o{64}@blockIdx.y, i0.i{64}, i1.i{256}@vectorize]

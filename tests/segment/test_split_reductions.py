@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long reductions in two steps: where the pass fires, where not, and what it computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from graphs import Graph, meta, rows, softmax, summed
+
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.language import Tensor
+from thunder_fuser.ir.text import rebuild
+from thunder_fuser.ir.verify import verify
+from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.specialise import specialise
+from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.segment.split_reductions import split_reductions
+from thunder_fuser.target import CPU, H200, TARGETS, Target
+
+
+def split(graph: Graph, target: Target) -> tuple[Fusion, Fusion]:
+    """The fusion before and after."""
+    fd, inputs = graph
+    before = run_passes(specialise(fd.fusion, input_keys(fd.fusion, inputs)))
+    return before, split_reductions(before, target)
+
+
+def chunks(fusion: Fusion) -> list[object]:
+    return [e.attr("chunk") for e in fusion.exprs if e.attr("chunk") is not None]
+
+
+FIRES = {
+    "few columns": (summed(65536, 64, dims=[0]), H200),
+    "one result": (summed(1 << 20, dims=[0]), H200),
+    "few rows": (summed(4, 1 << 18, dims=[1]), H200),
+    "long softmax, few rows": (softmax(4, 1 << 20), H200),
+    "one result, cpu": (summed(1 << 20, dims=[0]), CPU),
+}
+KEEPS = {
+    "many columns": (summed(4096, 1 << 15, dims=[0]), H200),
+    "many rows": (summed(1 << 15, 4096, dims=[1]), H200),
+    "little work": (summed(256, 128, dims=[0]), H200),
+    "the row stays on chip": (softmax(64, 8192), H200),
+    "rows enough, cpu": (summed(64, 8192, dims=[1]), CPU),
+}
+
+
+@pytest.mark.parametrize("name", FIRES)
+def test_fires(name: str) -> None:
+    before, after = split(*FIRES[name])
+    assert not chunks(before)
+    assert chunks(after)
+    assert rebuild(str(verify(after))) == after
+    assert split_reductions(after, FIRES[name][1]) == after
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_keeps(name: str) -> None:
+    before, after = split(*KEEPS[name])
+    assert after is before
+
+
+def keepdim(fd: FusionDefinition, x: Tensor) -> None:
+    fd.add_output(fd.ops.sum(x, [0], keepdim=True))
+
+
+def with_a_full_result(fd: FusionDefinition, x: Tensor) -> None:
+    """A gradient and the bias gradient that sums it."""
+    y = fd.ops.mul(x, 2.0)
+    fd.add_output(y)
+    fd.add_output(fd.ops.sum(y, [0]))
+
+
+def extremes(fd: FusionDefinition, x: Tensor) -> None:
+    fd.add_output(fd.ops.max(x, [0]))
+    fd.add_output(fd.ops.min(x, [0]))
+
+
+def over_both(fd: FusionDefinition, x: Tensor) -> None:
+    fd.add_output(fd.ops.sum(x, [0, 1]))
+
+
+def normalised_columns(fd: FusionDefinition, x: Tensor) -> None:
+    variance, mean = fd.ops.var_mean(x, [0], 0, keepdim=True)
+    fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5))))
+
+
+DEFINITIONS = (keepdim, with_a_full_result, extremes, over_both, normalised_columns)
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("shape", [(4096, 24), (2111, 35)])
+@pytest.mark.parametrize("body", DEFINITIONS, ids=lambda f: f.__name__)
+def test_results(body: object, shape: tuple[int, ...], target: str) -> None:
+    fd, x = rows(*shape)
+    body(fd, x)  # type: ignore[operator]
+    value = torch.randn(shape)
+    assert chunks(split((fd, [value]), TARGETS[target])[1])
+    wanted = evaluate(fd.fusion, [value], torch.float64)
+    for got, want in zip(fd.execute([value], target=target), wanted, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=2e-4)
+
+
+def test_a_chunk_is_a_positive_number() -> None:
+    fd, x = rows(8, 8)
+    with pytest.raises(DefinitionError, match="sum: chunk"):
+        fd.ops.sum(x, [0], chunk=0)
+        fd.plan([meta(8, 8)])

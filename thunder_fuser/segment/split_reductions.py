@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long reductions with few results are made in two steps, so that all of a device works on them.
+
+    T1 = sum(T0: f32[i0{65536}, i1{1024}], dims=[0])
+->  T2 = sum(T0, dims=[0], chunk=1024)   f32[i2{64}, i1{1024}], partial results, one block each
+    T1 = sum(T2, dims=[0])
+
+No atomics: the order of additions is fixed, and does not depend on how many threads there are.
+Shorter runs of additions also round less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.schedule.axes import memory_order, size_of
+from thunder_fuser.target import Target
+
+MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
+MIN_ELEMENTS = 1 << 16  # less is done before a second kernel has started
+MAX_ON_CHIP = 1 << 18  # longer rows are read from memory once a reduction, however it is done
+COLUMNS = 128  # columns that one block of an outer reduction takes, of 32-bit floats
+CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
+CPU_RUNS = 64  # runs on a CPU, however many threads it has
+
+
+def split_reductions(fusion: Fusion, target: Target) -> Fusion:
+    """Reductions that would leave most of the target idle, each as partial results and a rest."""
+    whole = Parts(fusion).of(fusion.exprs)
+    chunks = {expr: _chunk(whole, expr, target) for expr in whole.reductions}
+    if not any(chunks.values()):
+        return fusion
+    names = _FreshNames(fusion)
+    records: list[OpRecord] = []
+    for record in fusion.definition:
+        chunk = chunks.get(record, 0)
+        records += _two_steps(fusion, record, chunk, names) if chunk else [record]
+    return define(tuple(records))
+
+
+class _FreshNames:
+    """Names that no value of a fusion has."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self._last = max(int(name[1:]) for name in fusion.tensors if name[1:].isdigit())
+
+    def __call__(self) -> str:
+        self._last += 1
+        return f"T{self._last}"
+
+
+def _two_steps(
+    fusion: Fusion, record: OpRecord, chunk: int, names: _FreshNames
+) -> list[OpRecord]:
+    """The partial results, their reduction, and the axes of size 1 that keepdim asks for."""
+    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+    partial = names()
+    kept = names() if record.attr("keepdim") else record.outputs[0]
+    steps = [
+        replace(record, outputs=(partial,), attrs=(("dims", dims), ("chunk", chunk))),
+        replace(record, inputs=(partial,), outputs=(kept,), attrs=(("dims", (0,)),)),
+    ]
+    if record.attr("keepdim"):
+        rank = len(fusion.tensors[names_of(record)[0]].shape)
+        flags = tuple(at in dims for at in range(rank))
+        attrs = (("is_broadcast_dim", flags),)
+        steps.append(OpRecord("broadcast", (kept,), record.outputs, attrs))
+    return steps
+
+
+def _chunk(whole: Part, record: OpRecord, target: Target) -> int:
+    """How many elements a run has; 0 if the reduction is better left as it is."""
+    view = whole.tensors[record.outputs[0]]
+    kept, reduced = whole.axes(view.name), whole.domain_map.reduced(view)
+    results, rows = size_of(whole, kept), size_of(whole, reduced)
+    if record.attr("chunk") or rows * results < MIN_ELEMENTS or rows < 2 * MIN_CHUNK:
+        return 0
+    order = memory_order(whole, {*kept, *reduced})
+    if tuple(name for name in order if name in reduced) != reduced:
+        return 0  # runs are of neighbours in memory
+    is_inner = order[-1] in reduced
+    if is_inner and rows <= MAX_ON_CHIP and _is_normalised(whole, record, frozenset(reduced)):
+        return 0  # the row stays on chip between its reductions
+    units = results if is_inner else -(-results // COLUMNS)
+    enough = CPU_UNITS if target.is_cpu else target.sm_count
+    if units >= enough:
+        return 0
+    runs = CPU_RUNS if target.is_cpu else 2 * target.sm_count // units
+    chunk = _whole_rows(max(-(-rows // runs), MIN_CHUNK), [whole.extents[a].value for a in reduced])
+    return chunk if chunk < rows else 0
+
+
+def _whole_rows(chunk: int, extents: list[int]) -> int:
+    """The chunk rounded up to whole inner axes, or to whole vectors where it is shorter."""
+    inner = prod(extents[1:])
+    unit = inner if 1 < inner <= chunk else MIN_CHUNK
+    return -(-chunk // unit) * unit
+
+
+def _is_normalised(whole: Part, record: OpRecord, reduced: frozenset[str]) -> bool:
+    """True if the row was reduced before, or is needed again after the reduction."""
+    behind, after = {record.outputs[0]}, {record.outputs[0]}
+    for expr in reversed(whole.exprs):
+        if behind & set(expr.outputs):
+            behind |= set(names_of(expr))
+    for expr in whole.exprs:
+        if after & set(names_of(expr)):
+            after |= set(expr.outputs)
+    reductions = [e for e in whole.reductions if e is not record and e.outputs[0] in behind]
+    return any(
+        reduced & set(whole.domain_map.reduced(whole.tensors[expr.outputs[0]]))
+        for expr in reductions
+    ) or any(reduced & set(whole.axes(name)) for name in after - {record.outputs[0]})
