@@ -51,7 +51,7 @@ def loop_index(
 ) -> LoopIndex:
     """The index of every axis from one symbol a loop.
 
-    chunked: its axis counts the runs of the reduced ones, so it is the outer side of their split.
+    chunked: its axis counts runs of the reduced ones, which are the blocks along them.
     """
     extents, domain = {axis.name: axis.extent for axis in axes}, axes
     for transform in transforms:
@@ -70,13 +70,13 @@ def loop_index(
             if guard.variable is not guard.value:
                 guards.append(guard)
     if chunked is not None:
-        known[chunked.axis] = known[chunk_loop(chunked)]
+        known[chunked.axis] = loops[_runs(domain)]
     return LoopIndex(loops, known, tuple(guards))
 
 
-def chunk_loop(chunked: Chunked) -> str:
-    """The name of the loop over the runs."""
-    return "*".join(chunked.reduced) + ".o"
+def _runs(domain: Domain) -> str:
+    """The loop over blocks of the reduced axes."""
+    return next(a.name for a in domain if a.is_reduction and a.parallel.is_block)
 
 
 def _loop_symbol(name: str, extent: Scalar) -> Scalar:

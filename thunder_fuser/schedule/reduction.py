@@ -21,7 +21,6 @@ from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.axes import best_width, collapse, memory_order, size_of
-from thunder_fuser.schedule.loop_index import chunk_loop
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import too_many_places
 from thunder_fuser.schedule.scheduled import (
@@ -187,29 +186,29 @@ def _inner_with(
             block, row = s.split(s.merge(found.kept), threads[1])
             s.parallelize(block, ParallelType.BIDX)
             s.parallelize(row, ParallelType.TIDY)
-        outer, lane = s.split(_row(s, found, found.reduced), width)
-        _, thread = s.split(outer, threads[0])
+        vectors, lane = s.split(s.merge(found.reduced), width)
+        _, vectors = _runs(s, found, vectors, chunk // width)
+        _, thread = s.split(vectors, threads[0])
         s.parallelize(thread, ParallelType.TIDX)
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    lane = "*".join(found.reduced) + (".i.i" if chunk else ".i")
+    lane = "*".join(found.reduced) + ".i"
     width = best_width(part, domain, build, lane, alignment)
     y = threads[1] if found.kept else 1
     return HeuristicParams("", width, (threads[0], y)), build(width) or ()
 
 
-def _row(s: Transforms, found: Pattern, reduced: tuple[str, ...]) -> str:
-    """The reduced axes of one block: all of them, or a run of `chunk`, the runs being blocks.
+def _runs(s: Transforms, found: Pattern, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
+    """The loop over runs of the reduced axes, if results are partial, and what one block walks.
 
     [K, R] -> [K, R.o@by, R.i]
     """
-    merged = s.merge(reduced)
-    if not found.chunk:
-        return merged
-    runs, row = s.split(merged, found.chunk)
+    if not chunk:
+        return (), row
+    runs, row = s.split(row, chunk)
     s.parallelize(runs, ParallelType.BIDY if found.kept else ParallelType.BIDX)
-    return row
+    return (runs,), row
 
 
 def _cuda_outer(
@@ -218,8 +217,11 @@ def _cuda_outer(
     domain = reference(part, found.kept, found.reduced)
     columns, all_rows = size_of(part, found.kept), size_of(part, found.reduced)
     rows = found.chunk or all_rows
-    x, y = 32, 8
-    while y < 32 and y * 4 < rows:
+    x = 32
+    while x > 8 and x * 4 > columns:
+        x //= 2  # few columns: several rows share a warp
+    y = 256 // x
+    while x * y < 1024 and y * 4 < rows:
         y *= 2
     kept = "*".join(found.kept)
 
@@ -231,8 +233,8 @@ def _cuda_outer(
         s = Transforms(domain)
         outer, lane = s.split(s.merge(found.kept), width)
         block, thread = s.split(outer, x)
-        step, row = s.split(_row(s, found, found.reduced), y)
-        runs = [chunk_loop(part.chunked)] if part.chunked else []
+        runs, row = _runs(s, found, s.merge(found.reduced), found.chunk)
+        step, row = s.split(row, y)
         s.reorder(block, *runs, thread, step, row, lane)
         s.parallelize(block, ParallelType.BIDX)
         s.parallelize(thread, ParallelType.TIDX)
@@ -251,10 +253,10 @@ def _cpu(
     groups = collapse(part, (*found.kept, *found.reduced))
     kept = [s.merge(g) for g in _cut(groups, found.kept) if g]
     reduced = [s.merge(g) for g in _cut(groups, found.reduced) if g]
-    runs: list[str] = []
+    runs: tuple[str, ...] = ()
     if found.chunk:
-        row = _row(s, found, tuple(reduced))
-        runs, reduced = [chunk_loop(part.chunked)], [row]  # type: ignore[arg-type]
+        runs, row = _runs(s, found, s.merge(tuple(reduced)), found.chunk)
+        reduced = [row]
     if found.inner:
         lane = reduced.pop()
     else:

@@ -24,7 +24,8 @@ from thunder_fuser.target import Target
 MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
 MIN_ELEMENTS = 1 << 16  # less is done before a second kernel has started
 MAX_ON_CHIP = 1 << 18  # longer rows are read from memory once a reduction, however it is done
-COLUMNS = 128  # columns that one block of an outer reduction takes, of 32-bit floats
+COLUMN_BYTES = 512  # of a row that one block of an outer reduction takes: 32 vectors
+INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # that an SM holds: of 256 and of 1024 threads
 CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 
@@ -86,11 +87,12 @@ def _chunk(whole: Part, record: OpRecord, target: Target) -> int:
     is_inner = order[-1] in reduced
     if is_inner and rows <= MAX_ON_CHIP and _is_normalised(whole, record, frozenset(reduced)):
         return 0  # the row stays on chip between its reductions
-    units = results if is_inner else -(-results // COLUMNS)
-    enough = CPU_UNITS if target.is_cpu else target.sm_count
-    if units >= enough:
+    itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
+    units = results if is_inner else -(-results * itemsize // COLUMN_BYTES)
+    if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
-    runs = CPU_RUNS if target.is_cpu else 2 * target.sm_count // units
+    per_sm = INNER_BLOCKS if is_inner else OUTER_BLOCKS
+    runs = CPU_RUNS if target.is_cpu else per_sm * target.sm_count // units
     chunk = _whole_rows(max(-(-rows // runs), MIN_CHUNK), [whole.extents[a].value for a in reduced])
     return chunk if chunk < rows else 0
 

@@ -1,37 +1,37 @@
-// grid (128, 1, 1), block (32, 32, 1), 4096 bytes shared
+// grid (128, 2, 1), block (32, 32, 1), 4096 bytes shared
 // reduction(vectorize=8, threads=32x32, unroll=1)
 extern "C" __global__ void __launch_bounds__(1024)
 reduction_kernel(
     const bf16* __restrict__ T0,
-    bf16* __restrict__ T4) {
+    float* __restrict__ T3) {
   const Shared<float> scratch_f32(0, 1024);
   const i32 i1_o_o = static_cast<i32>(blockIdx.x);
+  const i32 i0_o = static_cast<i32>(blockIdx.y);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
-  const i32 i0_i = static_cast<i32>(threadIdx.y);
-  float T3[8];
+  const i32 i0_i_i = static_cast<i32>(threadIdx.y);
+  float T3_e[8];
   #pragma unroll
   for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-    T3[i1_i] = 0.0f;
+    T3_e[i1_i] = 0.0f;
   }
-  #pragma unroll 4
-  for (i32 i0_o = 0; i0_o < 16; ++i0_o) {
-    const Vec<bf16, 8> T0_v = ldv<8>(T0, i0_i * 32768 + i0_o * 1048576 + i1_o_i * 8 + i1_o_o * 256);
+  #pragma unroll
+  for (i32 i0_i_o = 0; i0_i_o < 8; ++i0_i_o) {
+    const Vec<bf16, 8> T0_v = ldv<8>(T0, i0_i_i * 32768 + i0_i_o * 1048576 + i0_o * 8388608 + i1_o_i * 8 + i1_o_o * 256);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T1 = convert<float>(T0_v.v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       const float T2 = expf(T1);  // T2 = fd.ops.exp(T1)
-      T3[i1_i] = Sum::apply(T3[i1_i], T2);
+      T3_e[i1_i] = Sum::apply(T3_e[i1_i], T2);
     }
   }
   #pragma unroll
   for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-    T3[i1_i] = reduce_y<Sum, 32, 32>(T3[i1_i], scratch_f32);
+    T3_e[i1_i] = reduce_y<Sum, 32, 32>(T3_e[i1_i], scratch_f32);
   }
-  Vec<bf16, 8> T4_o;
+  Vec<float, 8> T3_o;
   #pragma unroll
   for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-    const bf16 T4_e = convert<bf16>(T3[i1_i]);  // T4 = fd.ops.cast(T3, dtype=DataType.BFloat16)
-    T4_o.v[i1_i] = T4_e;
+    T3_o.v[i1_i] = T3_e[i1_i];
   }
-  if (i0_i < 1) stv<8>(T4, i1_o_i * 8 + i1_o_o * 256, T4_o);
+  if (i0_i_i < 1) stv<8>(T3, i0_o * 32768 + i1_o_i * 8 + i1_o_o * 256, T3_o);
 }

@@ -1,10 +1,10 @@
-// grid (4, 32, 1), block (32, 32, 1), 4096 bytes shared
-// reduction(vectorize=8, threads=32x32, unroll=1)
-extern "C" __global__ void __launch_bounds__(1024)
+// grid (4, 64, 1), block (32, 16, 1), 2048 bytes shared
+// reduction(vectorize=8, threads=32x16, unroll=1)
+extern "C" __global__ void __launch_bounds__(512)
 reduction_kernel(
     const bf16* __restrict__ T0,
     float* __restrict__ T3) {
-  const Shared<float> scratch_f32(0, 1024);
+  const Shared<float> scratch_f32(0, 512);
   const i32 i1_o_o = static_cast<i32>(blockIdx.x);
   const i32 i0_o = static_cast<i32>(blockIdx.y);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
@@ -16,7 +16,7 @@ reduction_kernel(
   }
   #pragma unroll
   for (i32 i0_i_o = 0; i0_i_o < 4; ++i0_i_o) {
-    const Vec<bf16, 8> T0_v = ldv<8>(T0, i0_i_i * 1024 + i0_i_o * 32768 + i0_o * 131072 + i1_o_i * 8 + i1_o_o * 256);
+    const Vec<bf16, 8> T0_v = ldv<8>(T0, i0_i_i * 1024 + i0_i_o * 16384 + i0_o * 65536 + i1_o_i * 8 + i1_o_o * 256);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T1 = convert<float>(T0_v.v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -26,7 +26,7 @@ reduction_kernel(
   }
   #pragma unroll
   for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-    T3_e[i1_i] = reduce_y<Sum, 32, 32>(T3_e[i1_i], scratch_f32);
+    T3_e[i1_i] = reduce_y<Sum, 32, 16>(T3_e[i1_i], scratch_f32);
   }
   Vec<float, 8> T3_o;
   #pragma unroll

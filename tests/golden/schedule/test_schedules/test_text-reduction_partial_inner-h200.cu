@@ -1,24 +1,24 @@
-// grid (4, 32, 1), block (64, 2, 1), 16 bytes shared
-// reduction(vectorize=4, threads=64x2, unroll=1)
+// grid (2, 128, 1), block (32, 4, 1), 0 bytes shared
+// reduction(vectorize=4, threads=32x4, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
 reduction_kernel(
     const float* __restrict__ T0,
     float* __restrict__ T2) {
-  const Shared<float> scratch_f32(0, 4);
+  const Shared<float> scratch_f32(0, 0);
   const i32 i0_o = static_cast<i32>(blockIdx.x);
   const i32 i0_i = static_cast<i32>(threadIdx.y);
-  const i32 i1_o = static_cast<i32>(blockIdx.y);
-  const i32 i1_i_o_i = static_cast<i32>(threadIdx.x);
+  const i32 i1_o_o = static_cast<i32>(blockIdx.y);
+  const i32 i1_o_i_i = static_cast<i32>(threadIdx.x);
   float T2_e = 0.0f;
   #pragma unroll
-  for (i32 i1_i_o_o = 0; i1_i_o_o < 8; ++i1_i_o_o) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i * 65536 + i0_o * 131072 + i1_i_o_i * 4 + i1_i_o_o * 256 + i1_o * 2048);
+  for (i32 i1_o_i_o = 0; i1_o_i_o < 4; ++i1_o_i_o) {
+    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i * 65536 + i0_o * 262144 + i1_o_i_i * 4 + i1_o_i_o * 128 + i1_o_o * 512);
     #pragma unroll
-    for (i32 i1_i_i = 0; i1_i_i < 4; ++i1_i_i) {
-      const float T1 = expf(T0_v.v[i1_i_i]);  // T1 = fd.ops.exp(T0)
+    for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
+      const float T1 = expf(T0_v.v[i1_i]);  // T1 = fd.ops.exp(T0)
       T2_e = Sum::apply(T2_e, T1);
     }
   }
-  T2_e = reduce_x<Sum, 64, 2>(T2_e, scratch_f32);
-  if (i1_i_o_i < 1) st(T2, i0_i + i0_o * 2 + i1_o * 8, T2_e);
+  T2_e = reduce_x<Sum, 32, 4>(T2_e, scratch_f32);
+  if (i1_o_i_i < 1) st(T2, i0_i + i0_o * 4 + i1_o_o * 8, T2_e);
 }
