@@ -8,15 +8,14 @@ import itertools
 import pytest
 from conftest import Golden
 from graphs import Graph, biased, layer_norm, softmax, summed, transposed
+from kernels import kernel_text, scheduled
 from watch import check_sources
 
-from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.target import CPU, H200, Target
+from thunder_fuser.target import CPU, H200
 
 D = DataType
 
@@ -42,36 +41,12 @@ MEMORY = {
 TARGETS = {"h200": H200, "cpu": CPU}
 
 
-def scheduled(
-    graph: Graph, target: Target, alignment: int = 16
-) -> tuple[ScheduledFusion, KernelSource]:
-    """The first segment of a graph, scheduled and emitted, for arguments so aligned."""
-    fd, inputs = graph
-    segment = fd.plan(inputs, target=target).segments[0]
-    made = schedule(segment, target, dict.fromkeys(fd.fusion.inputs, alignment))
-    assert made is not None
-    source = emit(made, target)
-    assert source is not None
-    return made, source
-
-
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_text(name: str, target: str, golden: Golden) -> None:
     made, source = scheduled(GRAPHS[name], TARGETS[target])
     golden(str(made), ext="py")
     golden(kernel_text(source), ext="cu" if source.dialect == "cuda" else "cpp")
-
-
-_HEAD = ('extern "C" void', 'extern "C" __global__')
-
-
-def kernel_text(source: KernelSource) -> str:
-    """From the comment over the kernel on: the prelude has tests of its own."""
-    lines = source.text.splitlines(keepends=True)
-    first = next(at for at, line in enumerate(lines) if line.startswith(_HEAD))
-    launch = f"// grid {source.grid}, block {source.block}, {source.smem_bytes} bytes shared\n"
-    return launch + "".join(lines[first - 1 :])
 
 
 def test_misaligned_twin(golden: Golden) -> None:

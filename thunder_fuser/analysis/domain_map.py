@@ -4,6 +4,8 @@
     T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
     classes: {i0, i2}, {i1, r1}; broadcasts belong to none
 
+    runs of equal length of one axis, along which partial sums stand, are one axis too
+
 Two axes of one tensor are never one class, or a kernel would walk its diagonal alone:
 
     T1 = permute(T0[i0, i1]);  T2 = sub(T1[i1, i0], T0[i0, i1])    classes: {i0}, {i1}
@@ -16,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
 
 
 class DomainMap:
@@ -31,6 +33,7 @@ class DomainMap:
         for expr in exprs:
             if expr.row.kind is OpKind.POINTWISE or expr.op == "cat":
                 self._join_columns(tensors, expr)
+        self._join_runs([(e.attr("chunk"), tensors[e.outputs[0]]) for e in exprs])
 
     def axis(self, axis: IterDomain) -> str:
         """The class of an axis, named after its first member."""
@@ -56,6 +59,14 @@ class DomainMap:
             for ours, theirs in zip(result, axes):  # noqa: B905  a scalar operand has no axes
                 if not (ours.is_broadcast or theirs.is_broadcast) and ours.extent is theirs.extent:
                     self._join(ours.name[1:], theirs.name[1:])
+
+    def _join_runs(self, results: Iterable[tuple[AttrValue, TensorView]]) -> None:
+        """Partial results over equal runs of the same axes stand along one axis."""
+        first: dict[tuple[AttrValue, tuple[str, ...]], str] = {}
+        for chunk, view in results:
+            if chunk is not None:
+                number = view.domain.logical[0].name[1:]
+                self._join(first.setdefault((chunk, self.reduced(view)), number), number)
 
     def _keep_apart(self, view: TensorView) -> None:
         """Notes that the axes of one tensor are different axes."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import For, Kernel
+from thunder_fuser.lower.kernel import BlockReduce, For, If, Kernel, Statement
 
 # Serial loops up to this length are unrolled whole. Longer ones, which walk memory, are not: ptxas
 # would keep what several nests load, and spill (softmax of f32 [2048, 131072]: 2064 bytes of stack
@@ -37,6 +37,15 @@ class CudaPrinter(CPrinter):
         whole = loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE)
         short = loop.extent.is_const and loop.extent.value <= SHORT_LOOP
         pragma = "#pragma unroll" if whole or short else "#pragma unroll 4"
+        if not whole and _has_barrier(loop.body):
+            pragma = "#pragma unroll 1"  # threads wait for each other: nothing to overlap
         kind, name = self.index_type, loop.variable
         head = f"for ({kind} {name} = 0; {name} < {self.index(loop.extent)}; ++{name}) {{"
         return [pragma, head]
+
+
+def _has_barrier(statements: tuple[Statement, ...]) -> bool:
+    return any(
+        isinstance(s, BlockReduce) or (isinstance(s, (For, If)) and _has_barrier(s.body))
+        for s in statements
+    )

@@ -11,6 +11,7 @@ from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import Lane
+from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -33,9 +34,29 @@ class Context:
         return [a for a in self.scheduled.loop if a.parallel.is_block or a.parallel.is_thread]
 
     @cached_property
+    def row_loops(self) -> list[IterDomain]:
+        """The loops over the rows of a block, around its nests; where sums are carried on."""
+        if not self.carried:
+            return []
+        loops = [a for a in self.scheduled.loop if a not in self.root_loops and not a.is_reduction]
+        return [a for a in loops if not self.loops.loops[a.name].is_const]
+
+    @property
+    def home(self) -> str:
+        """The pseudo symbol of what a row computes once: it stays inside the loop over rows."""
+        return ROW if self.carried else ROOT
+
+    @cached_property
+    def carried(self) -> tuple[str, ...]:
+        """Partial results that a block adds up over all its rows, beside reductions of each row."""
+        partial = [e.outputs[0] for e in self.part.reductions if e.attr("chunk") is not None]
+        return tuple(partial) if len(partial) < len(self.part.reductions) else ()
+
+    @cached_property
     def nest_loops(self) -> list[IterDomain]:
-        """The loops inside the root, those of extent 1 left out."""
-        inside = [a for a in self.scheduled.loop if a not in self.root_loops]
+        """The loops of a nest, those of extent 1 left out."""
+        outside = [*self.root_loops, *self.row_loops]
+        inside = [a for a in self.scheduled.loop if a not in outside]
         return [a for a in inside if not self.loops.loops[a.name].is_const]
 
     @cached_property
@@ -121,4 +142,6 @@ class Context:
         """What a reduction adds into: a variable, or this lane's element of an array."""
         wide = self.accumulator_type(name) is not self.part.tensors[name].dtype
         local = f"{name}_a" if wide else self.local(name)
+        if name in self.carried:
+            return Lane(local, self.step * self.lanes + self.lane_symbol)
         return Lane(local, self.lane_symbol) if self.lane_is_kept else local

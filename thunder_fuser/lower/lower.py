@@ -22,30 +22,33 @@ from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal
-from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum, symbol
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Accumulator,
     Array,
     BlockReduce,
+    Choose,
     Coordinate,
     For,
     If,
     Kernel,
+    Lane,
     Let,
     Parameter,
     Set,
     Statement,
     Variable,
 )
-from thunder_fuser.lower.scope import ROOT, Scope
+from thunder_fuser.lower.scope import ROOT, ROW, Scope
 from thunder_fuser.lower.stores import Stores
 from thunder_fuser.lower.values import Values
 from thunder_fuser.schedule.loop_index import Guard
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 INT32_MAX = 2**31 - 1
+SLOT = symbol("slot", 0, INT32_MAX)  # a place in an array of sums
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
@@ -110,8 +113,11 @@ class _Lowerer:
         for axis in blocks:
             if not self.is_cpu:
                 self._define(self.root, self.loops.loops[axis.name], Coordinate(axis.parallel))
-        inner = self._guard_root()
-        self._nests(inner)
+        inner = self._guard(self.root)
+        if self.ctx.carried:
+            self._walk_rows(inner)
+        else:
+            self._nests(inner)
         self._close(inner, self.root)
         body = tuple(self.root.statements)
         if self.is_cpu:
@@ -124,13 +130,12 @@ class _Lowerer:
         scope.put(Let(str(variable), None, value))
         scope.symbols = scope.symbols | variable.symbols
 
-    def _guard_root(self) -> Scope:
-        """Guards known from blocks and threads.
+    def _guard(self, scope: Scope) -> Scope:
+        """Guards known from blocks, threads and rows.
 
         Kept axes are clamped where barriers follow, and reduced ones are left to the nests: no
         thread may skip a barrier. A pointwise kernel has none and skips all at once.
         """
-        scope = self.root
         if not self.part.reductions:
             for guard in self._ready(scope):
                 scope = self._enter(scope, guard)
@@ -173,6 +178,57 @@ class _Lowerer:
             scope.parent.put(If(scope.condition, tuple(scope.statements)))
             scope = scope.parent
 
+    # ---- rows of one block, where sums over them are carried on
+
+    def _walk_rows(self, scope: Scope) -> None:
+        """The nests for every row of the block's run, then the sums over them."""
+        for name in self.ctx.carried:
+            self._declare_sums(scope, name)
+        loops = {str(self.loops.loops[axis.name]): axis for axis in self.ctx.row_loops}
+        inner = scope.child(ROW, *loops)
+        extents = {variable: self._rows_of_block(inner, axis) for variable, axis in loops.items()}
+        whole = self.row_condition
+        guarded = self._guard(inner)
+        self._nests(guarded)
+        self._close(guarded, inner)
+        body = tuple(inner.statements)
+        for variable, axis in reversed(loops.items()):
+            body = (For(variable, extents[variable], axis.parallel, body),)
+        scope.statements += body
+        self.row_condition = whole
+        self._store_sums(scope)
+
+    def _rows_of_block(self, scope: Scope, axis: IterDomain) -> Scalar:
+        """How many rows a block walks. The CPU stops at the last one; threads in step mask it."""
+        extent, variable = axis.extent, self.loops.loops[axis.name]
+        if self.is_cpu:
+            for guard in self._ready(scope):
+                extent = minimum(extent, guard.extent - (guard.value - variable))
+                self._define(scope, guard.variable, guard.value)
+        return extent
+
+    def _declare_sums(self, scope: Scope, name: str) -> None:
+        dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
+        assert isinstance(target, Lane)
+        count = self.ctx.steps * self.ctx.lanes
+        init = Set(Lane(target.array, SLOT), _identity(self.part.producer[name].op, dtype), dtype)
+        scope.put(Array(target.array, dtype, count))
+        scope.put(For(str(SLOT), const(count), ParallelType.VECTORIZE, (init,)))
+
+    def _store_sums(self, scope: Scope) -> None:
+        """Joins the sums of threads that walked other rows; the first of them stores."""
+        rows = [a for a in self.ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
+        for name in self.ctx.carried if rows and self.ctx.threads[1] > 1 else ():
+            dtype, target = self.part.tensors[name].dtype, self.ctx.accumulator(name)
+            assert isinstance(target, Lane)
+            count = const(self.ctx.steps * self.ctx.lanes)
+            scratch = self.values.scratch(dtype, "y", self.root)
+            op, at = self.part.producer[name].op, Lane(target.array, SLOT)
+            join = BlockReduce(at, op, "y", self.ctx.threads, scratch, dtype)
+            scope.put(For(str(SLOT), count, ParallelType.VECTORIZE, (join,)))
+        self.row_condition = conjunction([self.loops.loops[a.name].lt(1) for a in rows])
+        self._nest_loops(scope, [], list(self.ctx.carried), ())
+
     # ---- nests
 
     def _nests(self, scope: Scope) -> None:
@@ -183,11 +239,14 @@ class _Lowerer:
         self._rows(scope, count)
 
     def _nest_count(self) -> int:
-        full = [p for p in self.facts.roots if self._in_nest(p)]
+        full = [p for p in self.facts.roots if self._in_nest(p) and not self._is_carried(p)]
         return 1 + max((self.facts.level[p] for p in full), default=-1)
 
     def _in_nest(self, point: Point) -> bool:
         return point in self.facts.operands.values() or self.ctx.is_full(point)
+
+    def _is_carried(self, point: Point) -> bool:
+        return point.name in self.ctx.carried and point.name in self.facts.results
 
     def _nest(self, scope: Scope, number: int) -> None:
         """One pass: accumulates the reductions and stores the full results of this level."""
@@ -195,12 +254,25 @@ class _Lowerer:
         results = [
             n
             for n, p in self.facts.results.items()
-            if self.ctx.is_full(p) and self.facts.level[p] == number
+            if self.ctx.is_full(p) and self.facts.level[p] == number and not self._is_carried(p)
         ]
         self.values.nest = number
-        for name in reductions:
+        own = [name for name in reductions if name not in self.ctx.carried]
+        for name in own:
             self._declare_accumulator(scope, name)
-        accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, reductions))
+        accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, own))
+        self._nest_loops(scope, reductions, results, accumulators)
+        for name in own:
+            self._reduce_block(scope, name)
+
+    def _nest_loops(
+        self,
+        scope: Scope,
+        reductions: list[str],
+        results: list[str],
+        accumulators: tuple[Accumulator, ...],
+    ) -> None:
+        """The guards and loops of one pass, with its work inside."""
         saved = list(self.open_guards)
         inner = scope
         for guard in self._ready(scope):
@@ -208,8 +280,6 @@ class _Lowerer:
         self._loops(inner, list(self.ctx.nest_loops), reductions, results, accumulators)
         self._close(inner, scope)
         self.open_guards = saved
-        for name in reductions:
-            self._reduce_block(scope, name)
 
     def _accumulator(self, name: str) -> Accumulator:
         dtype, op = self.ctx.accumulator_type(name), self.part.producer[name].op
@@ -307,6 +377,11 @@ class _Lowerer:
             value = self.values.get(self.facts.operands[name], inner)
             op, dtype = self.part.producer[name].op, self.part.tensors[name].dtype
             wide = self.ctx.accumulator_type(name)
+            if name in self.ctx.carried and not self.row_condition.is_const:
+                masked = f"{name}_m"  # a row beyond the last adds nothing
+                choose = Choose(self.row_condition, value, _identity(op, dtype), dtype)
+                inner.put(Let(masked, dtype, choose))
+                value = masked
             inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
         after: list[Statement] = []
         for name in results:
@@ -328,7 +403,10 @@ class _Lowerer:
 
     def _rows(self, scope: Scope, count: int) -> None:
         """Stores results that have only kept axes, by one thread of those that share them."""
-        names = [n for n, p in self.facts.results.items() if not self._in_nest(p)]
+        carried = self.ctx.carried
+        names = [
+            n for n, p in self.facts.results.items() if not self._in_nest(p) and n not in carried
+        ]
         if not names:
             return
         self.values.nest = count

@@ -11,6 +11,7 @@ from thunder_fuser.lower.kernel import Operand, Statement
 
 # A pseudo symbol: what depends on it (accumulators, persistent arrays) stays inside the block loop.
 ROOT = "@root"
+ROW = "@row"  # likewise inside the loop over a block's rows, if it has one
 
 
 @dataclass

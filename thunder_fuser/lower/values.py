@@ -56,7 +56,7 @@ class Values:
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
-        self._scratch: dict[DataType, str] = {}
+        self._scratch: set[str] = set()
 
     # ---- asking
 
@@ -107,7 +107,9 @@ class Values:
     def _reduced(self, point: Point, scope: Scope) -> Found:
         """The result of a reduction whose nest is done."""
         ctx, name = self.ctx, point.name
-        needs = frozenset([ROOT]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
+        needs = frozenset([ctx.home]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
+        if name in ctx.carried:
+            needs = frozenset([ROOT]) | ctx.step.symbols | ctx.lane_symbol.symbols
         wide, dtype = ctx.accumulator_type(name), ctx.part.tensors[name].dtype
         if wide is dtype:
             return ctx.accumulator(name), needs
@@ -168,7 +170,7 @@ class Values:
         home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
         buffer = self._buffers.get(point)
         if buffer is not None and buffer.filled_in is None and not buffer.shared:
-            needs |= ctx.step.symbols | {ROOT}
+            needs |= ctx.step.symbols | {ctx.home}
             scope.home(needs).put(Set(Lane(buffer.array, ctx.step), load, view.dtype))
             buffer.filled_in = self.nest
             return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | needs
@@ -340,11 +342,11 @@ class Values:
         buffer.filled_in = self.nest
         if buffer.shared:
             position = self._shared_position() + ctx.lane_symbol
-            home = scope.home(needs | position.symbols | {ROOT})
+            home = scope.home(needs | position.symbols | {ctx.home})
             home.put(SharedStore(buffer.array, position, operand, 1, view.dtype))
             return found
         flat = ctx.step * self.ctx.lanes + ctx.lane_symbol
-        home = scope.home(needs | flat.symbols | {ROOT})
+        home = scope.home(needs | flat.symbols | {ctx.home})
         home.put(Set(Lane(buffer.array, flat), operand, view.dtype))
         return found
 
@@ -352,16 +354,15 @@ class Values:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         lane = ctx.lane_symbol
         if not buffer.shared:
-            needs = ctx.step.symbols | lane.symbols | {ROOT} | _of(point)
+            needs = ctx.step.symbols | lane.symbols | {ctx.home} | _of(point)
             if buffer.vector:
                 return Lane(buffer.array, ctx.step, lane), needs
             return Lane(buffer.array, ctx.step * self.ctx.lanes + lane), needs
         position, width = self._shared_position(), ctx.width if buffer.vector else 1
         if not buffer.vector:
             position = position + lane
-        needs = (
-            position.symbols | {ROOT} | (_of(point) - lane.symbols if buffer.vector else _of(point))
-        )
+        own = _of(point) - lane.symbols if buffer.vector else _of(point)
+        needs = position.symbols | {ctx.home} | own
         name = self.name(f"{view.name}_s", point)
         if scope.find(("shared", name)) is None:
             home = scope.home(needs)
@@ -374,13 +375,14 @@ class Values:
         return name, needs
 
     def scratch(self, dtype: DataType, axis: str, root: Scope) -> str:
-        """The shared scratch of block reductions of one type, declared first in the kernel."""
+        """The shared scratch of block reductions of a type and axis, declared first."""
         x, y = self.ctx.threads
         count = x * y if axis == "y" else (y * x // 32 if x > 32 else 0)
-        if dtype not in self._scratch:
-            self._scratch[dtype] = f"scratch_{dtype.short}"
-            root.statements.insert(0, self._shared_array(self._scratch[dtype], dtype, count))
-        return self._scratch[dtype]
+        name = self.name(f"scratch_{dtype.short}", axis)
+        if name not in self._scratch:
+            self._scratch.add(name)
+            root.statements.insert(0, self._shared_array(name, dtype, count))
+        return name
 
 
 def _of(point: Point) -> frozenset[str]:

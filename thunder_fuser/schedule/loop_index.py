@@ -75,8 +75,9 @@ def loop_index(
 
 
 def _runs(domain: Domain) -> str:
-    """The loop over blocks of the reduced axes."""
-    return next(a.name for a in domain if a.is_reduction and a.parallel.is_block)
+    """The loop over blocks of the axes whose runs are reduced; no others, if rows are kept too."""
+    blocks = [a for a in domain if a.parallel.is_block]
+    return next((a.name for a in blocks if a.is_reduction), blocks[0].name)
 
 
 def _loop_symbol(name: str, extent: Scalar) -> Scalar:

@@ -135,14 +135,15 @@ class _Segmenter:
         return sorted(made, reverse=True)
 
     def _siblings(self, group: int) -> list[int]:
-        """Later groups that read what this one reads, reductions with reductions only."""
+        """Later groups that read what this one reads, or results made beside it; reductions with
+        reductions only."""
         exprs = self.groups.get(group, [])
-        found = {
-            self.group_of[use]
-            for expr in exprs
-            for name in names_of(expr)
-            for use in self.fusion.uses[name]
-        }
+        read = {name for expr in exprs for name in names_of(expr)}
+        for name in list(read):
+            maker = self.fusion.producer.get(name)
+            beside = self.groups[self.group_of[maker]] if maker is not None else []
+            read |= {made for expr in beside for made in expr.outputs}
+        found = {self.group_of[use] for name in read for use in self.fusion.uses[name]}
         reduces = _has_reduction(exprs)
         return sorted(g for g in found if g > group and _has_reduction(self.groups[g]) == reduces)
 

@@ -26,6 +26,8 @@ MIN_ELEMENTS = 1 << 16  # less is done before a second kernel has started
 MAX_ON_CHIP = 1 << 18  # longer rows are read from memory once a reduction, however it is done
 COLUMN_BYTES = 512  # of a row that one block of an outer reduction takes: 32 vectors
 INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # that an SM holds: of 256 and of 1024 threads
+ROW_BLOCKS = 4  # blocks an SM has of inner_outer, for rows of up to 4096
+MIN_RUN_BYTES = 48  # of one column, so that the sums are a small part of the bytes
 CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 
@@ -88,6 +90,8 @@ def _chunk(whole: Part, record: OpRecord, target: Target) -> int:
     if is_inner and rows <= MAX_ON_CHIP and _is_normalised(whole, record, frozenset(reduced)):
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
+    if not is_inner and _has_rows(whole, frozenset(kept), frozenset(reduced)):
+        return _run_of_rows(rows, results, itemsize, target)
     units = results if is_inner else -(-results * itemsize // COLUMN_BYTES)
     if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
@@ -95,6 +99,25 @@ def _chunk(whole: Part, record: OpRecord, target: Target) -> int:
     runs = CPU_RUNS if target.is_cpu else per_sm * target.sm_count // units
     chunk = _whole_rows(max(-(-rows // runs), MIN_CHUNK), [whole.extents[a].value for a in reduced])
     return chunk if chunk < rows else 0
+
+
+def _has_rows(whole: Part, columns: frozenset[str], rows: frozenset[str]) -> bool:
+    """True if another reduction goes along the rows that this one adds: inner_outer takes both."""
+    views = [whole.tensors[expr.outputs[0]] for expr in whole.reductions]
+    return any(
+        frozenset(whole.domain_map.reduced(v)) == columns and frozenset(whole.axes(v.name)) == rows
+        for v in views
+    )
+
+
+def _run_of_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
+    """Rows of one block: every SM has as many blocks, and each enough rows to be worth its sums."""
+    if target.is_cpu:
+        return -(-rows // CPU_RUNS)
+    enough = rows * itemsize // (target.sm_count * MIN_RUN_BYTES)
+    per_sm = min(ROW_BLOCKS, ROW_BLOCKS * 4096 // columns, enough)
+    run = -(-rows // (target.sm_count * max(per_sm, 1)))
+    return -(-run // 4) * 4  # of short rows a block takes four at once
 
 
 def _whole_rows(chunk: int, extents: list[int]) -> int:

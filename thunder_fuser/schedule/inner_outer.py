@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows reduced along themselves, and summed over each other, in one pass: the norms' backward.
+
+    dx needs sums over columns, dweight and dbias sums over rows; all of them read x and dy.
+
+CUDA [M.o@blockIdx.x, M.i.o, M.i.i@threadIdx.y, N.o.o, N.o.i@threadIdx.x, N.i@vectorize]
+CPU  [M.o@blockIdx.x, M.i, N@vectorize]
+
+A block walks a run of rows (segment/split_reductions.py has cut them), keeps its sums over rows in
+registers meanwhile, and writes them once: partial results, which a second kernel adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from thunder_fuser.analysis.demand import axis_symbols, result_index
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.domain import ParallelType, Transform
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import names_of
+from thunder_fuser.schedule.axes import best_width, memory_order, size_of
+from thunder_fuser.schedule.persistence import place_persistent
+from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.scheduled import (
+    HeuristicParams,
+    ScheduledFusion,
+    Transforms,
+    reference,
+)
+from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.target import Target
+
+NAME = "inner_outer"
+# Registers a thread spends on its row and its sums; with the work itself fewer than the 128 that
+# blocks of 512 threads have.
+THREAD_BYTES = 320
+MAX_THREADS = 512
+CPU_SUM_BYTES = 256 * 1024  # sums a thread keeps in its second-level cache
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """Rows and columns in memory order, the rows of a run, bytes an element takes on chip."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    run: int
+    element_bytes: int
+
+
+def accepts(part: Part, target: Target) -> Reject | None:
+    """Takes reductions of rows, and partial ones over a run of rows, that share what they read."""
+    found = _cross(part)
+    if isinstance(found, Reject):
+        return found
+    columns = size_of(part, found.columns)
+    if target.is_cpu:
+        sums = columns * 8 * len(_partial(part))
+        fits = sums <= CPU_SUM_BYTES
+    else:
+        fits = columns * found.element_bytes <= MAX_THREADS * THREAD_BYTES
+    if not fits:
+        return Reject(NAME, f"{columns} columns and their sums do not fit on chip")
+    return _misread(part) or too_many_places(part, NAME)
+
+
+def _partial(part: Part) -> list[str]:
+    return [e.outputs[0] for e in part.reductions if e.attr("chunk") is not None]
+
+
+def _cross(part: Part) -> Cross | Reject:
+    """The rows and columns of all reductions, or why they do not fit together."""
+    chunked = part.chunked
+    if part.has_empty or chunked is None:
+        return Reject(NAME, "there are no partial results over rows")
+    if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
+        return Reject(NAME, "there is a torch call")
+    rows, partial = frozenset(chunked.reduced), set(_partial(part))
+    columns = frozenset(part.axes(next(iter(partial)))) - {chunked.axis}
+    for expr in part.reductions:
+        name = expr.outputs[0]
+        kept = frozenset(part.axes(name)) - {chunked.axis}
+        reduced = frozenset(part.domain_map.reduced(part.tensors[name]))
+        if (kept, reduced) != ((columns, rows) if name in partial else (rows, columns)):
+            return Reject(NAME, f"{name} reduces neither rows nor columns")
+    if len(partial) == len(part.reductions):
+        return Reject(NAME, "no row is reduced along itself")
+    if {e.attr("chunk") for e in part.reductions} - {None, chunked.size}:
+        return Reject(NAME, "runs of several lengths")
+    return _ordered(part, rows, columns, partial)
+
+
+def _ordered(
+    part: Part, rows: frozenset[str], columns: frozenset[str], partial: set[str]
+) -> Cross | Reject:
+    assert part.chunked is not None
+    order = memory_order(part, rows | columns)
+    if set(order[: len(rows)]) != rows or order[: len(rows)] != part.chunked.reduced:
+        return Reject(NAME, "rows do not lie one after another in memory")
+    for name in part.outputs:
+        if name not in partial and frozenset(part.axes(name)) not in (rows, rows | columns):
+            return Reject(NAME, f"result {name} is neither a row value nor a full one")
+    if any(set(names_of(expr)) & partial for expr in part.exprs):
+        return Reject(NAME, "a partial result is used in the same kernel")
+    full = {n for n in part.inputs if frozenset(part.axes(n)) == rows | columns}
+    held = sum(part.tensors[n].dtype.bytes for n in full)
+    return Cross(order[: len(rows)], order[len(rows) :], part.chunked.size, held + 4 * len(partial))
+
+
+def _misread(part: Part) -> Reject | None:
+    """Refuses a reduction that is read at other places than it is made for."""
+    symbols, facts = axis_symbols(part), part.facts
+    for expr in part.reductions:
+        name = expr.outputs[0]
+        expected = result_index(part, name, symbols)
+        if any(p.index != expected or not p.condition.is_const for p in facts.points(name)):
+            return Reject(NAME, f"{name} is read at other places than it is made for")
+    return None
+
+
+def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+    """The schedule of an accepted part."""
+    found = _cross(part)
+    assert isinstance(found, Cross)
+    made = _cpu(part, found) if target.is_cpu else _cuda(part, found, alignment)
+    scheduled = ScheduledFusion(
+        part,
+        target,
+        made[0],
+        found.rows,
+        found.columns,
+        made[1],
+        alignment=tuple(sorted(alignment.items())),
+    )
+    placed = place_persistent(scheduled)
+    if placed.memory != "registers":  # the row is read again, from the second-level cache
+        return replace(scheduled, params=replace(made[0], memory="registers"))
+    return replace(
+        scheduled,
+        params=replace(made[0], memory="registers"),
+        persistent=placed.buffers if placed.threads == made[0].threads else (),
+    )
+
+
+def _cuda(
+    part: Part, found: Cross, alignment: dict[str, int]
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
+    domain = reference(part, found.rows, found.columns)
+    columns = size_of(part, found.columns)
+    # Without vectors each byte takes more instructions: more threads share them.
+    per_thread = THREAD_BYTES if columns % 2 == 0 else THREAD_BYTES // 3
+    x = 32
+    while x < MAX_THREADS and columns * found.element_bytes > x * per_thread:
+        x *= 2
+    y = max(128 // x, 1)
+
+    def build(width: int) -> tuple[Transform, ...] | None:
+        if columns % width:
+            return None
+        s = Transforms(domain)
+        run, rows = s.split(s.merge(found.rows), found.run)
+        _, row = s.split(rows, y)
+        vectors, lane = s.split(s.merge(found.columns), width)
+        _, thread = s.split(vectors, x)
+        s.parallelize(run, ParallelType.BIDX)
+        s.parallelize(row, ParallelType.TIDY)
+        s.parallelize(thread, ParallelType.TIDX)
+        s.parallelize(lane, ParallelType.VECTORIZE)
+        return tuple(s.made)
+
+    width = best_width(part, domain, build, "*".join(found.columns) + ".i", alignment)
+    return HeuristicParams(NAME, width, (x, y)), build(width) or ()
+
+
+def _cpu(part: Part, found: Cross) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    """[M, N] -> [M.o@bx, M.i, N@vectorize]"""
+    s = Transforms(reference(part, found.rows, found.columns))
+    run, _ = s.split(s.merge(found.rows), found.run)
+    lane = s.merge(found.columns)
+    s.parallelize(run, ParallelType.BIDX)
+    s.parallelize(lane, ParallelType.VECTORIZE)
+    return HeuristicParams(NAME, s.extent(lane)), tuple(s.made)
