@@ -144,7 +144,7 @@ def column_sum(cols: int, tall: int) -> KernelSource:
   double total = 0.0;
   if (column < cols)
     for (i64 row = threadIdx.y; row < rows; row += {tall}) total += ld(T0, row * cols + column);
-  total = reduce_y<Sum, 32, {tall}>(total, scratch);
+  reduce_y<Sum, 32, {tall}, 1>(&total, scratch);
   if (column < cols && threadIdx.y == 0) st(T1, column, total);"""
     params = [Param("T0", "double", "input"), Param("T1", "double", "output")]
     params += [Param("rows", "i64", "scalar"), Param("cols", "i64", "scalar")]

@@ -60,6 +60,13 @@ def test_half_precision_in_vectors(ctype: str) -> None:
 REDUCED = ("double", "float", "i64", "i32", "i16", "i8", "u8", "bool")
 
 
+CALLS = {
+    "reduce_x": "st({out}, at, reduce_x<{op}, 64, 6>(v_{ctype}, s_{ctype}));\n",
+    "reduce_y": "{{ {ctype} v = v_{ctype}; reduce_y<{op}, 64, 6, 1>(&v, s_{ctype}); "
+    "st({out}, at, v); }}\n",
+}
+
+
 @both_orders
 def test_every_reduction_of_every_dtype(reverse: bool) -> None:
     """Rows of 64 and of 8 threads, and columns of 6, one reduction straight after the other."""
@@ -76,7 +83,7 @@ def test_every_reduction_of_every_dtype(reverse: bool) -> None:
             for name, axis in (("reduce_x", 1), ("reduce_y", 0)):
                 out = f"{name}_{op}_{ctype}"
                 params.append(Param(out, ctype, "output"))
-                body += f"st({out}, at, {name}<{op}, 64, 6>(v_{ctype}, s_{ctype}));\n"
+                body += CALLS[name].format(op=op, out=out, ctype=ctype)
                 tensors.append(torch.empty_like(values))
                 expected[out] = reference(values, axis, keepdim=True).expand(6, 64)
     body = "const i32 at = threadIdx.y * 64 + threadIdx.x;\n" + body
@@ -138,3 +145,21 @@ def test_the_emulator_is_quick() -> None:
     start = time.perf_counter()
     kernel.launch([])
     assert time.perf_counter() - start < 1.0
+
+
+@both_orders
+def test_columns_of_several_values_reduce_together(reverse: bool) -> None:
+    """Three values a thread, over seven rows of 32 threads."""
+    body = """\
+const i32 at = (threadIdx.y * 32 + threadIdx.x) * 3;
+Shared<float> scratch(0, 672);
+float v[3];
+for (i32 i = 0; i < 3; ++i) v[i] = ld(T0, at + i);
+reduce_y<Sum, 32, 7, 3>(v, scratch);
+for (i32 i = 0; i < 3; ++i) st(T1, at + i, v[i]);"""
+    params = [Param("T0", "float", "input"), Param("T1", "float", "output")]
+    source = make_source("columns", body, params, block=(32, 7, 1), smem_bytes=672 * 4)
+    x = torch.randint(-9, 9, (7, 32, 3)).float()
+    y = torch.empty_like(x)
+    compile_emulated(compiles(source)).launch([x, y], reverse)
+    assert torch.equal(y, x.sum(0, keepdim=True).expand_as(x))

@@ -134,8 +134,11 @@ class CPrinter:
             return f"{s.array}.{put}({self.index(s.position)}, {value});"
         if isinstance(s, BlockReduce):
             target, (x, y) = self.target(s.target), s.threads
-            call = f"reduce_{s.axis}<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch})"
-            return f"{target} = {call};"
+            if s.axis == "y":
+                values = target if s.count else f"&{target}"
+                made = f"{REDUCERS[s.op]}, {x}, {y}, {max(s.count, 1)}"
+                return f"reduce_y<{made}>({values}, {s.scratch});"
+            return f"{target} = reduce_x<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch});"
         raise TypeError(f"no statement: {s!r}")
 
     def array(self, s: Array) -> str:

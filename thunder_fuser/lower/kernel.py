@@ -169,7 +169,10 @@ class SharedStore:
 
 @dataclass(frozen=True, slots=True)
 class BlockReduce:
-    """target = op over the threads of the block along an axis ("x" or "y"); all get the result."""
+    """target = op over the threads of the block along an axis ("x" or "y"); all get the result.
+
+    count > 0: the target names an array of so many, each reduced.
+    """
 
     target: str | Lane
     op: str
@@ -177,6 +180,7 @@ class BlockReduce:
     threads: tuple[int, int]
     scratch: str
     dtype: DataType
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

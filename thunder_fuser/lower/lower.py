@@ -219,13 +219,7 @@ class _Lowerer:
         """Joins the sums of threads that walked other rows; the first of them stores."""
         rows = [a for a in self.ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
         for name in self.ctx.carried if rows and self.ctx.threads[1] > 1 else ():
-            dtype, target = self.part.tensors[name].dtype, self.ctx.accumulator(name)
-            assert isinstance(target, Lane)
-            count = const(self.ctx.steps * self.ctx.lanes)
-            scratch = self.values.scratch(dtype, "y", self.root)
-            op, at = self.part.producer[name].op, Lane(target.array, SLOT)
-            join = BlockReduce(at, op, "y", self.ctx.threads, scratch, dtype)
-            scope.put(For(str(SLOT), count, ParallelType.VECTORIZE, (join,)))
+            scope.put(self._join_threads(name, "y", self.ctx.steps * self.ctx.lanes))
         self.row_condition = conjunction([self.loops.loops[a.name].lt(1) for a in rows])
         self._nest_loops(scope, [], list(self.ctx.carried), ())
 
@@ -394,10 +388,17 @@ class _Lowerer:
         threads = self.ctx.threads
         if self.is_cpu or (threads[0] if axis == "x" else threads[1]) == 1:
             return
+        count = self.ctx.lanes if self.ctx.lane_is_kept else 0
+        scope.put(self._join_threads(name, axis, count))
+
+    def _join_threads(self, name: str, axis: str, count: int) -> BlockReduce:
+        """count > 0: the accumulator is an array of so many."""
         dtype, op = self.part.tensors[name].dtype, self.part.producer[name].op
-        scratch = self.values.scratch(dtype, axis, self.root)
-        reduce = BlockReduce(self.ctx.accumulator(name), op, axis, threads, scratch, dtype)
-        scope.put(self._each_lane(reduce) if self.ctx.lane_is_kept else reduce)
+        scratch = self.values.scratch(dtype, axis, self.root, max(count, 1))
+        target = self.ctx.accumulator(name)
+        if isinstance(target, Lane):
+            target = target.array
+        return BlockReduce(target, op, axis, self.ctx.threads, scratch, dtype, count)
 
     # ---- rows
 

@@ -27,6 +27,7 @@ from thunder_fuser.lower.kernel import (
     Set,
     SharedLoad,
     SharedStore,
+    Statement,
     Value,
 )
 from thunder_fuser.lower.scope import ROOT, Scope
@@ -56,7 +57,7 @@ class Values:
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
-        self._scratch: set[str] = set()
+        self._scratch: dict[str, int] = {}
 
     # ---- asking
 
@@ -374,15 +375,23 @@ class Values:
             return Lane(name, None, lane), needs | lane.symbols
         return name, needs
 
-    def scratch(self, dtype: DataType, axis: str, root: Scope) -> str:
-        """The shared scratch of block reductions of a type and axis, declared first."""
+    def scratch(self, dtype: DataType, axis: str, root: Scope, count: int) -> str:
+        """Shared scratch to reduce `count` values a thread, declared first in the kernel.
+
+        Reductions of one type and axis share it, for each begins with a barrier.
+        """
         x, y = self.ctx.threads
-        count = x * y if axis == "y" else (y * x // 32 if x > 32 else 0)
+        size = x * y * count if axis == "y" else (y * x // 32 if x > 32 else 0)
         name = self.name(f"scratch_{dtype.short}", axis)
-        if name not in self._scratch:
-            self._scratch.add(name)
-            root.statements.insert(0, self._shared_array(name, dtype, count))
+        if size > self._scratch.get(name, -1):
+            root.statements[:] = [s for s in root.statements if not _declares(s, name)]
+            root.statements.insert(0, self._shared_array(name, dtype, size))
+            self._scratch[name] = size
         return name
+
+
+def _declares(statement: Statement, name: str) -> bool:
+    return isinstance(statement, Array) and statement.name == name
 
 
 def _of(point: Point) -> frozenset[str]:

@@ -1,10 +1,10 @@
-// grid (4, 64, 1), block (32, 16, 1), 2048 bytes shared
+// grid (4, 64, 1), block (32, 16, 1), 16384 bytes shared
 // reduction(vectorize=8, threads=32x16, unroll=1)
 extern "C" __global__ void __launch_bounds__(512)
 reduction_kernel(
     const bf16* __restrict__ T0,
     float* __restrict__ T3) {
-  const Shared<float> scratch_f32(0, 512);
+  const Shared<float> scratch_f32(0, 4096);
   const i32 i1_o_o = static_cast<i32>(blockIdx.x);
   const i32 i0_o = static_cast<i32>(blockIdx.y);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
@@ -24,10 +24,7 @@ reduction_kernel(
       T3_e[i1_i] = Sum::apply(T3_e[i1_i], T2);
     }
   }
-  #pragma unroll
-  for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-    T3_e[i1_i] = reduce_y<Sum, 32, 16>(T3_e[i1_i], scratch_f32);
-  }
+  reduce_y<Sum, 32, 16, 8>(T3_e, scratch_f32);
   Vec<float, 8> T3_o;
   #pragma unroll
   for (i32 i1_i = 0; i1_i < 8; ++i1_i) {

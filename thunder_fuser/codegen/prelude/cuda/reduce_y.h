@@ -1,23 +1,26 @@
 // provides: reduce_y
 // needs: device block shared
-// Over threadIdx.y, for each threadIdx.x: a tree in shared memory, then everybody reads its root.
-template <class Op, int BX, int BY, typename T>
-DEVICE T reduce_y(T value, Shared<T> scratch) {
+// N values over threadIdx.y, for each threadIdx.x: a tree in shared memory, then everybody reads its
+// root. All values take each step together, so that threads wait once a step and not once a value.
+template <class Op, int BX, int BY, int N, typename T>
+DEVICE void reduce_y(T* values, Shared<T> scratch) {
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  if constexpr (BY > 1) {
-    sync_threads();  // the scratch may still be read by the reduction before this one
-    scratch.put(y * BX + x, value);
-    sync_threads();
+  sync_threads();  // the scratch may still be read by the reduction before this one
 #pragma unroll
-    for (int rows = BY; rows > 1; rows = (rows + 1) / 2) {
-      const int half = (rows + 1) / 2;
-      if (y < rows - half) {
-        value = Op::apply(value, scratch.get((y + half) * BX + x));
-        scratch.put(y * BX + x, value);
+  for (int i = 0; i < N; ++i) scratch.put((y * N + i) * BX + x, values[i]);
+  sync_threads();
+#pragma unroll
+  for (int rows = BY; rows > 1; rows = (rows + 1) / 2) {
+    const int half = (rows + 1) / 2;
+    if (y < rows - half) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        values[i] = Op::apply(values[i], scratch.get(((y + half) * N + i) * BX + x));
+        scratch.put((y * N + i) * BX + x, values[i]);
       }
-      sync_threads();
     }
-    value = scratch.get(x);
+    sync_threads();
   }
-  return value;
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = scratch.get(i * BX + x);
 }
