@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import torch
 
 from thunder_fuser.errors import FuserError
+from thunder_fuser.explain.bench.points import DTYPES as BENCH_DTYPES
+from thunder_fuser.explain.bench.points import SIZES
+from thunder_fuser.explain.bench.run import Bench, bench
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
 from thunder_fuser.explain.environment import environment
 
@@ -34,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", title="commands", metavar="")
     _add_demo(commands)
+    _add_bench(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
     env.set_defaults(run=_run_env)
     return parser
@@ -54,14 +58,46 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    has_cuda = torch.cuda.is_available()
-    if given.device == "cuda" and not has_cuda:
-        parser.error("--device cuda: this machine has no CUDA device that torch can use")
+    device = _device(parser, given.device)
     if given.emulate and given.device == "cuda":
         parser.error("--emulate runs on the CPU: leave out --device cuda")
-    device = given.device or ("cuda" if has_cuda and not given.emulate else "cpu")
+    if given.emulate:
+        device = "cpu"
     dtypes = tuple(DTYPES) if given.dtype == "both" else (given.dtype,)
     return 0 if demo(Demo(torch.device(device), dtypes, given.emulate, given.small)) else 1
+
+
+def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "time kernels beside clone, eager torch and torch.compile; see docs/benchmarks.md"
+    parser = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.")
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one, else cpu")
+    add("--ops", default="", metavar="REGEX", help="operations whose name it finds; default: all")
+    add("--dtypes", nargs="+", default=(), choices=tuple(BENCH_DTYPES))
+    add("--sizes", choices=SIZES, default="gate", help="gate: a point or more for each bound")
+    add("--compile", action=argparse.BooleanOptionalAction, default=True, help="torch.compile too")
+    add("--tuned", action="store_true", help="torch.compile's max-autotune too: slow to compile")
+    add("--budget", type=float, metavar="SECONDS", help="begin no new point after this time")
+    add("--json", metavar="FILE", help="where the figures go")
+    add("--plot", metavar="FILE", help="where a picture goes (needs matplotlib)")
+    parser.set_defaults(run=_run_bench)
+
+
+def _run_bench(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    device = torch.device(_device(parser, given.device))
+    wanted = Bench(
+        device, given.ops, tuple(given.dtypes), given.sizes, given.compile, given.tuned,
+        given.budget, given.json, given.plot,
+    )
+    return 0 if bench(wanted) else 1
+
+
+def _device(parser: argparse.ArgumentParser, wanted: str | None) -> str:
+    """The device asked for, else the best there is; a wrong command line if it is not there."""
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        parser.error("--device cuda: this machine has no CUDA device that torch can use")
+    return wanted or ("cuda" if has_cuda else "cpu")
 
 
 def _run_env(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ def environment() -> str:
         ("thunder_fuser", __version__),
         ("python", platform.python_version()),
         ("torch", torch.__version__),
-        *((name, _version(name)) for name in _PACKAGES),
+        *((name, package_version(name)) for name in _PACKAGES),
         ("NVRTC", _nvrtc()),
         ("compiler", _compiler()),
         ("device", _device()),
@@ -32,7 +32,8 @@ def environment() -> str:
     return f"{table(('what', 'found'), rows)}\n\n{_options()}"
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """Its version, or that it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures -> a picture: for each point, the bandwidth of every contender as a share of clone's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from thunder_fuser.errors import ToolchainError
+from thunder_fuser.explain.bench.figure import CLONE, COMPILE, EAGER, OURS, TUNED, Figure
+
+_MARKS = {EAGER: ("s", "tab:gray"), COMPILE: ("^", "tab:orange"), TUNED: ("v", "tab:red"),
+          OURS: ("o", "tab:blue")}
+_INCHES_A_POINT = 0.22
+
+
+def need_matplotlib() -> None:
+    """Raises ToolchainError if it is not installed: asked before an hour of measuring."""
+    if find_spec("matplotlib") is None:
+        raise ToolchainError(
+            "--plot", expected="matplotlib", got="none", do="pip install 'thunder-fuser[bench]'"
+        )
+
+
+def plot(figures: Sequence[Figure], title: str, path: str) -> None:
+    """Writes the picture, of the kind that the ending of `path` says."""
+    need_matplotlib()
+    figure_class = import_module("matplotlib.figure").Figure  # needs no display
+    timed = [figure for figure in figures if CLONE in figure.us]
+    page = figure_class(figsize=(9, 1.5 + _INCHES_A_POINT * len(timed)), layout="constrained")
+    axes = page.subplots()
+    for name, (marker, colour) in _MARKS.items():
+        _draw(axes, timed, name, marker, colour)
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(timed)), [figure.title for figure in timed], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("speed, clone of as many bytes = 1")
+    axes.set_title(title, fontsize=9)
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(loc="lower left", fontsize=8)
+    page.savefig(path, dpi=150)
+
+
+def _draw(axes: Any, timed: Sequence[Figure], name: str, marker: str, colour: str) -> None:
+    found = [(f.us[CLONE].us / f.us[name].us, at) for at, f in enumerate(timed) if name in f.us]
+    if found:
+        shares, places = zip(*found, strict=True)
+        axes.scatter(shares, places, marker=marker, color=colour, label=name, s=22)
