@@ -50,12 +50,12 @@ find_sanitizer() {
 sanitize() {
     part "$1" 150 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$sanitizer" --tool "$1" \
         --report-api-errors no --error-exitcode 9 --target-processes all --print-limit 20 \
-        "$python" benchmarks/sanitize.py --device cuda
+        "$python" -m benchmarks sanitize --device cuda
 }
 
 "$python" - <<'PYTHON' || exit 1
 import torch
-from benchmarks.harness import facts
+from thunder_fuser.explain.bench.facts import facts
 if not torch.cuda.is_available():
     raise SystemExit("no CUDA device")
 for name, value in facts(torch.device("cuda")).items():
@@ -74,16 +74,21 @@ else
 fi
 wait
 
-parts+=(blocks kernels)
-part blocks 150 "$python" benchmarks/blocks.py --device cuda --json "$out/blocks.json"
-part kernels 220 "$python" benchmarks/kernels.py --device cuda --json "$out/kernels.json"
+parts+=(warm_path blocks bench)
+part warm_path 60 "$python" -m benchmarks warm_path --device cuda --compile \
+    --json "$out/warm_path.json"
+part blocks 150 "$python" -m benchmarks blocks --device cuda --json "$out/blocks.json"
+# Above 200 s it begins no new point, and says which are left.
+part bench 240 "$python" -m thunder_fuser bench --device cuda --sizes gate --budget 200 \
+    --json "$out/bench.json"
 
 report tests 15
 for name in memcheck racecheck; do
     [[ -f $out/$name.status ]] && report "$name" 3
 done
+report warm_path 4
 report blocks 6
-report kernels 60
+report bench 150
 
 failed=0
 for name in "${parts[@]}"; do

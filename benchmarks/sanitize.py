@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small runs of every kind of kernel, for compute-sanitizer to watch.
+"""Small runs of every kind of kernel, for compute-sanitizer, or on the CPU the emulator, to watch.
 
-    compute-sanitizer --tool racecheck python benchmarks/sanitize.py
-    python benchmarks/sanitize.py --device cpu        (the emulator has the same checks)
+    compute-sanitizer --tool racecheck python -m benchmarks sanitize --device cuda
 
 Numbers are made and compared on the CPU, so that the only kernels on the device are the fuser's.
 """
@@ -10,15 +9,16 @@ Numbers are made and compared on the CPU, so that the only kernels on the device
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from cases import CASES, make_definition, make_inputs
-from harness import Sections, errors
 
+from benchmarks.sections import Sections
 from thunder_fuser import options
+from thunder_fuser.explain.bench.check import Reference
+from thunder_fuser.explain.bench.operation import make_definition, make_inputs
+from thunder_fuser.explain.bench.points import OPERATIONS
 from thunder_fuser.host.device import target_of_device
 from thunder_fuser.target import EMULATOR, Target
 
@@ -30,15 +30,14 @@ class Run:
     """One small problem. `offset` elements of the storage come before the first input."""
 
     op: str
-    rows: int
-    columns: int
+    shape: tuple[int, ...]
     dtype: torch.dtype
     offset: int = 0
     memory: str = "registers"
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.op} {self.rows}x{self.columns} {dtype} +{self.offset} {self.memory}"
+        return f"{self.op} {'x'.join(map(str, self.shape))} {dtype} +{self.offset} {self.memory}"
 
 
 def runs() -> Iterator[Run]:
@@ -46,14 +45,46 @@ def runs() -> Iterator[Run]:
     for dtype in LIMIT:
         for columns in (1003, 1024):
             for offset in (0, 1):
-                yield Run("bias_gelu", 7, columns, dtype, offset)
-        for rows, columns in ((7, 2056), (300, 33)):
-            yield Run("row_sum", rows, columns, dtype)
-            yield Run("column_sum", rows, columns, dtype)
+                yield Run("bias_gelu", (7, columns), dtype, offset)
+        for shape in ((7, 2056), (300, 33)):
+            yield Run("row_sum", shape, dtype)
+            yield Run("column_sum", shape, dtype)
+            yield Run("transpose", shape, dtype)
+        for shape in ((37, 264), (5, 1003)):
+            yield Run("layer_norm_bwd", shape, dtype)
+            yield Run("cross_entropy", shape, dtype)
         for memory in ("registers", "shared", "none"):
             for columns in (1000, 1003):
-                yield Run("softmax", 5, columns, dtype, memory=memory)
-                yield Run("layer_norm", 5, columns, dtype, memory=memory)
+                yield Run("softmax", (5, columns), dtype, memory=memory)
+                yield Run("layer_norm", (5, columns), dtype, memory=memory)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def run(given: argparse.Namespace, checks: Sections) -> None:
+    base = EMULATOR if given.device.type == "cpu" else target_of_device(0)
+    torch.manual_seed(0)
+    for one in runs():
+        with checks.section(str(one)):
+            checks.figures[str(one)] = found = error_of(one, given.device, base)
+            limit = LIMIT[one.dtype]
+            checks.check(str(one), found <= limit, f"error {found:.2g}, limit {limit:.2g}")
+            print(f"ran {one} ({found:.1e})", flush=True)
+
+
+def error_of(one: Run, device: torch.device, base: Target) -> float:
+    """The larger of the relative RMS and the relative largest error of its results."""
+    op = OPERATIONS[one.op]
+    inputs = make_inputs(op, one.shape, one.dtype, torch.device("cpu"))
+    moved = [on_device(tensor, device, one.offset) for tensor in inputs]
+    registers = {} if one.memory == "registers" else {"max_registers_bytes": 0}
+    with options(**registers):
+        fd = make_definition(op, one.shape, moved)
+        results = fd.execute(moved, target=target_with(base, one.memory))
+    error = Reference(op, inputs).error([result.cpu() for result in results])
+    return max(error.rms, error.largest)
 
 
 def target_with(base: Target, memory: str) -> Target:
@@ -65,35 +96,3 @@ def on_device(tensor: torch.Tensor, device: torch.device, offset: int) -> torch.
     """A copy that begins `offset` elements into its storage."""
     storage = torch.cat([tensor.new_zeros(offset), tensor.flatten()]).to(device)
     return storage[offset:].view(tensor.shape)
-
-
-def check(run: Run, device: torch.device, base: Target) -> str:
-    """The run's error; AssertionError if it is over the limit."""
-    case = CASES[run.op]
-    inputs = make_inputs(case, run.rows, run.columns, run.dtype, torch.device("cpu"))
-    moved = [on_device(tensor, device, run.offset) for tensor in inputs]
-    registers = {} if run.memory == "registers" else {"max_registers_bytes": 0}
-    with options(**registers):
-        fd = make_definition(case, moved)
-        (result,) = fd.execute(moved, target=target_with(base, run.memory))
-    exact = case.torch(*(tensor.double() for tensor in inputs))
-    rms, largest = errors(result.cpu(), exact)
-    assert max(rms, largest) <= LIMIT[run.dtype], f"{run}: errors {rms:.2g} and {largest:.2g}"
-    return f"ok {run} ({rms:.1e})"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
-    device = torch.device(parser.parse_args().device)
-    checks = Sections()
-    base = EMULATOR if device.type == "cpu" else target_of_device(0)
-    torch.manual_seed(0)
-    for run in runs():
-        with checks.section(str(run)):
-            print(check(run, device, base), flush=True)
-    return checks.exit_code()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,31 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of a warm call: Python's time for a small one-kernel region, beside torch.add's.
-
-    python benchmarks/warm_path.py [--device cpu|cuda] [--compile]
-"""
+"""The cost of a warm call: Python's time for a small one-kernel region, beside torch.add's."""
 
 from __future__ import annotations
 
 import argparse
-import sys
+import statistics
+import time
+from collections.abc import Callable
 
-import thunder
 import torch
-from cases import CASES, make_definition
-from harness import device_name, host_time
 
-from thunder_fuser import fuser
+from benchmarks.sections import Sections
+from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.bench.operation import make_definition
+from thunder_fuser.explain.bench.points import OPERATIONS
 
 SHAPE = (32, 32)
+CALLS, BATCHES = 500, 11
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--compile", action="store_true", help="torch.compile too")
+
+
+def run(given: argparse.Namespace, checks: Sections) -> None:
+    with checks.section("warm call"):
+        costs = checks.figures["us"] = host_costs(given.device, given.compile)
+        checks.lines += [
+            f"{name:14} {cost:8.2f} us a call {cost / costs['torch.add']:6.2f} x torch.add"
+            for name, cost in costs.items()
+        ]
 
 
 def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, float]:
     """Microseconds a call: torch.add, the region's own function, and functions around a region."""
     a, b = (torch.randn(SHAPE, device=device) for _ in range(2))
-    region = make_definition(CASES["add"], [a, b]).entry.callable()
     # A product is fused with the sum: Thunder leaves a region of one op to torch.
-    jitted = thunder.jit(lambda x, y: x * y + y, executors=[fuser], fuser_strict=True)
-    calls = {"torch.add": torch.add, "region": region, "thunder.jit": jitted}
+    calls = {
+        "torch.add": torch.add,
+        "region": make_definition(OPERATIONS["add"], SHAPE, [a, b]).entry.callable(),
+        "thunder.jit": jit(lambda x, y: x * y + y, strict=True),
+    }
     if with_compile:
         calls["torch.compile"] = torch.compile(lambda x, y: x * y + y, dynamic=False)
     for call in calls.values():
@@ -34,25 +49,19 @@ def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, fl
     return {name: host_time(lambda f=f: f(a, b), device) for name, f in calls.items()}
 
 
-def table(costs: dict[str, float]) -> str:
-    """One line a contender."""
-    base = costs["torch.add"]
-    return "\n".join(
-        f"{name:14} {cost:8.2f} us a call {cost / base:6.2f} x torch.add"
-        for name, cost in costs.items()
-    )
+def host_time(call: Callable[[], object], device: torch.device) -> float:
+    """Microseconds that Python spends in a call, not waiting for the device; median of batches."""
+    times = []
+    for _ in range(BATCHES):
+        _wait(device)
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - start) / CALLS * 1e6)
+    _wait(device)
+    return statistics.median(times)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--compile", action="store_true", help="torch.compile too")
-    given = parser.parse_args()
-    device = torch.device(given.device)
-    print(f"warm call, f32 {list(SHAPE)}, {device_name(device)}")
-    print(table(host_costs(device, given.compile)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

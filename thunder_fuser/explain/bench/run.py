@@ -139,11 +139,14 @@ def _text(report: Report) -> str:
 
 
 def _write(report: Report) -> None:
-    """Through another name, so that a reader never sees half a file."""
-    if report.given.json is None:
-        return
-    place = Path(report.given.json)
+    if report.given.json is not None:
+        write_json(report.given.json, report.content())
+
+
+def write_json(path: str, content: Any) -> None:
+    """Writes a file, through another name, so that a reader never sees half of it."""
+    place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_name(place.name + ".part")
-    draft.write_text(json.dumps(report.content(), indent=1) + "\n", encoding="utf-8")
+    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     draft.replace(place)
