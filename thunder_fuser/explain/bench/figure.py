@@ -44,9 +44,9 @@ class Figure:
     """One point. state: measured; wrong (ours failed its check); skipped or failed, with `note`.
 
     us, us_fresh: the times of each contender; on the CPU with memory kept from call to call, and
-    with results in memory that is new to the process. wrong: contenders whose results were not
-    within their limit, with why; they are not timed. bytes_all_passes: the traffic of an algorithm
-    that reads the input again.
+    with results in memory that is new to the process. wrong: contenders whose results are over
+    their limit, with why; broken: those that raised; neither is timed. bytes_all_passes: the
+    traffic of a kernel that has to read its input again.
     """
 
     op: str
@@ -64,6 +64,7 @@ class Figure:
     schedulers: list[str] = field(default_factory=list)
     errors: dict[str, Error] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
     us: dict[str, Spread] = field(default_factory=dict)
     us_fresh: dict[str, Spread] = field(default_factory=dict)
 

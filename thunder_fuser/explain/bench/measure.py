@@ -83,7 +83,7 @@ def _check(
             if name == OURS:
                 raise
             # A baseline that fails is a fact to report, not our failure.
-            figure.wrong[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            figure.broken[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             continue
         if _is_right(figure, point, name, reference, results):
             runs[name] = run

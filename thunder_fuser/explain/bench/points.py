@@ -19,7 +19,7 @@ OPERATIONS: Mapping[str, Operation] = {
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 SIZES = ("small", "gate", "full")
 _USUAL_DTYPES = {"small": ("bf16", "f32"), "gate": ("bf16", "f32"), "full": tuple(DTYPES)}
-_BYTES = {
+BYTES = {
     "small": {"cpu": 1 << 14, "cuda": 1 << 14},
     "gate": {"cpu": 16 << 20, "cuda": 512 << 20},
     "full": {"cpu": 64 << 20, "cuda": 1 << 30},
@@ -49,7 +49,7 @@ def points(pattern: str, dtypes: Iterable[str], sizes: str, device: torch.device
     """
     chosen = tuple(dtypes) or _USUAL_DTYPES[sizes]
     operations = _matching(pattern)
-    limit = _BYTES[sizes][device.type]
+    limit = BYTES[sizes][device.type]
     found = {
         Point(op, dtype, fill(op, shape, DTYPES[dtype], limit)): None
         for dtype in chosen  # the first one whole, should the time not be enough for all

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 import traceback
@@ -148,5 +149,19 @@ def write_json(path: str, content: Any) -> None:
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_name(place.name + ".part")
-    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(_plain(content), indent=1, allow_nan=False)
+    draft.write_text(text + "\n", encoding="utf-8")
     draft.replace(place)
+
+
+def _plain(value: Any) -> Any:
+    """The same for JSON, which has no NaN: an error that is none becomes null.
+
+    >>> _plain({"error": [math.nan, 1.0]})
+    {'error': [None, 1.0]}
+    """
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

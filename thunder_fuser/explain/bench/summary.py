@@ -33,7 +33,7 @@ Column = tuple[str, Callable[[Figure], str]]
 
 
 def _columns(figures: Sequence[Figure]) -> list[Column]:
-    timed = {name for figure in figures for name in (*figure.us, *figure.wrong)}
+    timed = {name for figure in figures for name in (*figure.us, *figure.wrong, *figure.broken)}
     fresh = any(figure.us_fresh for figure in figures)
     return [
         ("op", lambda f: f.op),
@@ -69,7 +69,9 @@ def _percent(figure: Figure, other: str) -> str:
 def _faster_than(other: str) -> Callable[[Figure], str]:
     def cell(figure: Figure) -> str:
         if other in figure.wrong:
-            return "WRONG" if other in figure.errors else "failed"
+            return "WRONG"
+        if other in figure.broken:
+            return "failed"
         share = figure.times_faster(other)
         return _NONE if share is None else f"{share:.2f}"
 
@@ -125,7 +127,8 @@ def gate_table(found: Sequence[Verdict]) -> str:
 def summary(figures: Sequence[Figure], device: str) -> str:
     """All of the above. The gates are about GPUs."""
     wrong = [
-        (figure.title, name, why) for figure in figures for name, why in figure.wrong.items()
+        (figure.title, name, why)
+        for figure in figures for name, why in (figure.wrong | figure.broken).items()
     ]
     parts = [figure_table(figures)]
     if any(figure.us for figure in figures):
