@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint gpu clean
+.PHONY: help setup demo bench test lint gpu clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -32,6 +32,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP) ## two transformer blocks through the fuser, forward and backward
 	@$(BIN)/python -m thunder_fuser demo
+
+bench: $(STAMP) ## kernels beside clone, eager torch and torch.compile
+	@$(BIN)/python -m thunder_fuser bench
 
 lint: $(STAMP) ## ruff, mypy and the import floors
 	@$(BIN)/ruff check .
