@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from thunder_fuser.cli import main
-from thunder_fuser.explain.bench.clock import LAUNCHES, cuda_times
+from thunder_fuser.explain.bench.clock import cuda_times
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -28,11 +28,10 @@ def test_kernels_are_timed_in_graphs(tmp_path: Path) -> None:
     assert len(found["gates"]) == 8
 
 
-def test_a_graph_and_single_launches_agree() -> None:
-    """On a kernel long enough that a launch beside it is nothing."""
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_time_is_that_of_the_work(graphs: bool) -> None:
+    """No device moves 512 MiB in 40 us; a replay of nothing would seem to."""
     x = torch.ones(64 << 20, device="cuda")
-    calls = {"clone": [x.clone]}
-    in_graph, method = cuda_times(calls, 0.1, graphs=True)
-    singly, _ = cuda_times(calls, 0.1, graphs=False)
-    assert method == "graph" and LAUNCHES >= 20
-    assert in_graph["clone"].us == pytest.approx(singly["clone"].us, rel=0.2)
+    found, method = cuda_times({"clone": [x.clone]}, 0.1, graphs=graphs)
+    assert found["clone"].us > 40
+    assert method.startswith("graph" if graphs else "events")

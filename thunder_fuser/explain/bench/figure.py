@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 OURS, CLONE, READ, EAGER, COMPILE, TUNED = "ours", "clone", "read", "eager", "compile", "tuned"
@@ -39,7 +39,7 @@ class Error:
     largest: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Figure:
     """One point. state: measured; wrong (ours failed its check); skipped or failed, with `note`.
 
@@ -61,12 +61,12 @@ class Figure:
     first_call_ms: float = 0.0
     reference: str = ""
     method: str = ""
-    schedulers: list[str] = field(default_factory=list)
-    errors: dict[str, Error] = field(default_factory=dict)
-    wrong: dict[str, str] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)
-    us: dict[str, Spread] = field(default_factory=dict)
-    us_fresh: dict[str, Spread] = field(default_factory=dict)
+    schedulers: tuple[str, ...] = ()
+    errors: Mapping[str, Error] = field(default_factory=dict)
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    us: Mapping[str, Spread] = field(default_factory=dict)
+    us_fresh: Mapping[str, Spread] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -23,7 +23,7 @@ from thunder_fuser.explain.bench.check import (
 )
 from thunder_fuser.explain.bench.clock import cpu_times, cuda_times, sets_for
 from thunder_fuser.explain.bench.contenders import CONTENDERS, Call, Run, yardsticks
-from thunder_fuser.explain.bench.figure import EAGER, OURS, Figure
+from thunder_fuser.explain.bench.figure import EAGER, OURS, Error, Figure
 from thunder_fuser.explain.bench.memory import can_keep, kept
 from thunder_fuser.explain.bench.operation import (
     as_list,
@@ -45,35 +45,36 @@ class Settings:
 
 def measure(point: Point, settings: Settings) -> Figure:
     """One line of the table. What the fuser does not do yet is `skipped`, with the reason."""
-    op = point.op
-    figure = Figure(op.name, op.group, point.dtype, point.shape)
-    inputs = make_inputs(op, point.shape, point.torch_dtype, settings.device)
+    figure = Figure(point.op.name, point.op.group, point.dtype, point.shape)
+    inputs = make_inputs(point.op, point.shape, point.torch_dtype, settings.device)
     try:
-        _describe(figure, point, inputs)
+        figure = _compiled(figure, point, inputs)
     except (DefinitionError, ScheduleError) as error:
-        figure.state, figure.note = "skipped", " ".join(str(error).split())
-        return figure
-    runs = _check(figure, point, inputs, settings)
-    if figure.state == "measured":
-        _time(figure, point, inputs, runs, settings)
-    return figure
+        return replace(figure, state="skipped", note=" ".join(str(error).split()))
+    figure, runs = _checked(figure, point, inputs, settings)
+    return _timed(figure, point, inputs, runs, settings) if figure.state == "measured" else figure
 
 
-def _describe(figure: Figure, point: Point, inputs: Sequence[torch.Tensor]) -> None:
+def _compiled(figure: Figure, point: Point, inputs: Sequence[torch.Tensor]) -> Figure:
     """Compiles ours: how long that took, and which schedulers it came to."""
     start = time.perf_counter()
     program = make_definition(point.op, point.shape, inputs).program(inputs)
-    figure.first_call_ms = (time.perf_counter() - start) * 1e3
-    figure.schedulers = [segment.scheduler.name for segment in program.segmented.segments]
+    return replace(
+        figure, first_call_ms=(time.perf_counter() - start) * 1e3,
+        schedulers=tuple(segment.scheduler.name for segment in program.segmented.segments),
+    )
 
 
-def _check(
+def _checked(
     figure: Figure, point: Point, inputs: Sequence[torch.Tensor], settings: Settings
-) -> dict[str, Run]:
-    """The contenders whose results are right; the figure's bytes."""
+) -> tuple[Figure, dict[str, Run]]:
+    """The errors and the bytes of the figure, and the contenders whose results are right."""
     reference = Reference(point.op, inputs)
-    figure.reference = reference.name
     runs: dict[str, Run] = {}
+    errors: dict[str, Error] = {}
+    wrong: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    written = 0
     for name in settings.contenders:
         try:
             run = CONTENDERS[name](point.op, point.shape, inputs)
@@ -83,59 +84,71 @@ def _check(
             if name == OURS:
                 raise
             # A baseline that fails is a fact to report, not our failure.
-            figure.broken[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            broken[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             continue
-        if _is_right(figure, point, name, reference, results):
-            runs[name] = run
         if name == OURS:
-            figure.bytes_written = bytes_of(results)
-    if OURS in figure.wrong:
-        figure.state, figure.note = "wrong", figure.wrong[OURS]
-    figure.bytes = bytes_of(inputs) + figure.bytes_written
-    figure.bytes_all_passes = figure.bytes + (point.op.passes - 1) * bytes_of(inputs[:1])
-    return runs
+            written = bytes_of(results)
+        errors[name], why = _judged(name, point, reference, results, _usual(errors, wrong))
+        if why:
+            wrong[name] = why
+        else:
+            runs[name] = run
+    moved = bytes_of(inputs) + written
+    return replace(
+        figure, state="wrong" if OURS in wrong else "measured", note=wrong.get(OURS, ""),
+        reference=reference.name, errors=errors, wrong=wrong, broken=broken, bytes=moved,
+        bytes_written=written,
+        bytes_all_passes=moved + (point.op.passes - 1) * bytes_of(inputs[:1]),
+    ), runs
 
 
-def _is_right(
-    figure: Figure, point: Point, name: str, reference: Reference, results: Sequence[Any]
-) -> bool:
-    """Records the contender's error, and what is wrong with it."""
+def _usual(errors: dict[str, Error], wrong: dict[str, str]) -> Error:
+    """Eager's error, or none if eager is no measure here."""
+    return EXACT if EAGER in wrong else errors.get(EAGER, EXACT)
+
+
+def _judged(
+    name: str, point: Point, reference: Reference, results: Sequence[torch.Tensor], usual: Error
+) -> tuple[Error, str]:
+    """A contender's error, and what is wrong with it, if anything."""
     op, dtype = point.op, point.torch_dtype
     try:
-        error = figure.errors[name] = reference.error(results)
+        error = reference.error(results)
     except AssertionError as unlike:
-        figure.wrong[name] = str(unlike)
-        return False
-    usual = EXACT if EAGER in figure.wrong else figure.errors.get(EAGER, EXACT)
+        return Error(math.nan, math.nan), str(unlike)
     limit = limit_of_eager(op, dtype) if name == EAGER else limit_for(op, dtype, usual)
-    found = fault(error, limit)
-    if found:
-        figure.wrong[name] = found
-    return not found
+    return error, fault(error, limit)
 
 
-def _time(
+def _timed(
     figure: Figure, point: Point, inputs: list[torch.Tensor], runs: dict[str, Run],
     settings: Settings,
-) -> None:
-    """Fills in the times of `runs` and of the yardsticks."""
-    device, op = settings.device, point.op
+) -> Figure:
+    """The times of `runs` and of the yardsticks."""
+    calls = _calls(figure, point, inputs, runs)
+    if settings.device.type == "cuda":
+        us, method = cuda_times(calls, settings.seconds, graphs=not point.op.is_random)
+        return replace(figure, us=us, method=method)
+    fresh = cpu_times(calls, settings.seconds / 2, keep=False)
+    if not can_keep():
+        return replace(figure, us=fresh, us_fresh=fresh, method="new memory")
+    with kept():
+        us = cpu_times(calls, settings.seconds / 2, keep=True)
+    return replace(figure, us=us, us_fresh=fresh, method="kept memory")
+
+
+def _calls(
+    figure: Figure, point: Point, inputs: list[torch.Tensor], runs: dict[str, Run]
+) -> dict[str, list[Call]]:
+    """For each contender and yardstick, a call for each set of buffers."""
+    device = inputs[0].device
     sets = [inputs]
     for _ in range(sets_for(figure.bytes, device) - 1):
-        sets.append(make_inputs(op, point.shape, point.torch_dtype, device))
+        sets.append(make_inputs(point.op, point.shape, point.torch_dtype, device))
     calls: dict[str, list[Call]] = {
         name: [partial(run, *one) for one in sets] for name, run in runs.items()
     }
     for _ in sets:
         for name, call in yardsticks(figure.bytes, figure.bytes_written, device).items():
             calls.setdefault(name, []).append(call)
-    if device.type == "cuda":
-        found = cuda_times(calls, settings.seconds, graphs=not op.is_random)
-        figure.us, figure.method = found
-        return
-    figure.us_fresh = cpu_times(calls, settings.seconds / 2, keep=False)
-    figure.us, figure.method = figure.us_fresh, "fresh memory only"
-    if can_keep():
-        with kept():
-            figure.us = cpu_times(calls, settings.seconds / 2, keep=True)
-        figure.method = "memory kept"
+    return calls

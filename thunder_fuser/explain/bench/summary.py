@@ -128,7 +128,7 @@ def summary(figures: Sequence[Figure], device: str) -> str:
     """All of the above. The gates are about GPUs."""
     wrong = [
         (figure.title, name, why)
-        for figure in figures for name, why in (figure.wrong | figure.broken).items()
+        for figure in figures for name, why in {**figure.wrong, **figure.broken}.items()
     ]
     parts = [figure_table(figures)]
     if any(figure.us for figure in figures):
