@@ -58,10 +58,10 @@ class Figure:
     bytes: int = 0
     bytes_written: int = 0
     bytes_all_passes: int = 0
-    first_call_ms: float = 0.0
     reference: str = ""
     method: str = ""
     schedulers: tuple[str, ...] = ()
+    first_call_ms: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, Error] = field(default_factory=dict)
     wrong: Mapping[str, str] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)

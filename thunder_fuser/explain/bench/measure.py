@@ -60,9 +60,22 @@ def _compiled(figure: Figure, point: Point, inputs: Sequence[torch.Tensor]) -> F
     start = time.perf_counter()
     program = make_definition(point.op, point.shape, inputs).program(inputs)
     return replace(
-        figure, first_call_ms=(time.perf_counter() - start) * 1e3,
+        figure,
+        first_call_ms={OURS: (time.perf_counter() - start) * 1e3},
         schedulers=tuple(segment.scheduler.name for segment in program.segmented.segments),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """What came of a contender's first call."""
+
+    run: Run | None = None
+    error: Error = EXACT
+    wrong: str = ""
+    broken: str = ""
+    first_call_ms: float = 0.0
+    written: int = 0
 
 
 def _checked(
@@ -70,41 +83,42 @@ def _checked(
 ) -> tuple[Figure, dict[str, Run]]:
     """The errors and the bytes of the figure, and the contenders whose results are right."""
     reference = Reference(point.op, inputs)
-    runs: dict[str, Run] = {}
-    errors: dict[str, Error] = {}
-    wrong: dict[str, str] = {}
-    broken: dict[str, str] = {}
-    written = 0
+    found: dict[str, _Check] = {}
     for name in settings.contenders:
-        try:
-            run = CONTENDERS[name](point.op, point.shape, inputs)
-            with poisoned() if name == OURS else nullcontext():
-                results = as_list(run(*inputs))
-        except Exception as error:
-            if name == OURS:
-                raise
-            # A baseline that fails is a fact to report, not our failure.
-            broken[name] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            continue
-        if name == OURS:
-            written = bytes_of(results)
-        errors[name], why = _judged(name, point, reference, results, _usual(errors, wrong))
-        if why:
-            wrong[name] = why
-        else:
-            runs[name] = run
-    moved = bytes_of(inputs) + written
+        found[name] = _check(name, point, inputs, reference, found.get(EAGER, _Check()))
+    ours = found[OURS]
+    moved = bytes_of(inputs) + ours.written
+    compile_ms = dict(figure.first_call_ms)
+    ran = {name: one for name, one in found.items() if not one.broken}
     return replace(
-        figure, state="wrong" if OURS in wrong else "measured", note=wrong.get(OURS, ""),
-        reference=reference.name, errors=errors, wrong=wrong, broken=broken, bytes=moved,
-        bytes_written=written,
+        figure, state="wrong" if ours.wrong else "measured", note=ours.wrong,
+        reference=reference.name, bytes=moved, bytes_written=ours.written,
         bytes_all_passes=moved + (point.op.passes - 1) * bytes_of(inputs[:1]),
-    ), runs
+        first_call_ms={n: one.first_call_ms for n, one in ran.items()} | compile_ms,
+        errors={name: one.error for name, one in ran.items()},
+        wrong={name: one.wrong for name, one in ran.items() if one.wrong},
+        broken={name: one.broken for name, one in found.items() if one.broken},
+    ), {name: one.run for name, one in ran.items() if one.run and not one.wrong}
 
 
-def _usual(errors: dict[str, Error], wrong: dict[str, str]) -> Error:
-    """Eager's error, or none if eager is no measure here."""
-    return EXACT if EAGER in wrong else errors.get(EAGER, EXACT)
+def _check(
+    name: str, point: Point, inputs: Sequence[torch.Tensor], reference: Reference, eager: _Check
+) -> _Check:
+    """Makes a contender, calls it once and compares. What ours raises is raised."""
+    start = time.perf_counter()
+    try:
+        run = CONTENDERS[name](point.op, point.shape, inputs)
+        with poisoned() if name == OURS else nullcontext():
+            results = as_list(run(*inputs))
+    except Exception as error:
+        if name == OURS:
+            raise
+        # A baseline that fails is a fact to report, not our failure.
+        return _Check(broken=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    seconds = time.perf_counter() - start
+    usual = EXACT if eager.wrong else eager.error
+    off, wrong = _judged(name, point, reference, results, usual)
+    return _Check(run, off, wrong, "", seconds * 1e3, bytes_of(results))
 
 
 def _judged(
