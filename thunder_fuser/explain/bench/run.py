@@ -23,7 +23,7 @@ from thunder_fuser.explain.bench.plot import need_matplotlib, plot
 from thunder_fuser.explain.bench.points import Point, points
 from thunder_fuser.explain.bench.summary import OTHERS, summary
 
-_POINT_SECONDS = {"small": 0.02, "gate": 1.0, "full": 1.0}
+_POINT_SECONDS = {"small": 0.02, "gate": 0.6, "full": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
