@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thunder_fuser.explain.bench.figure import CLONE, COMPILE, OURS, READ, Figure
+from thunder_fuser.explain.bench.figure import CLONE, COMPILE, READ, Figure
 
 LEAST_BYTES = 150 << 20  # three times the second-level cache of an H200
 
@@ -101,9 +101,3 @@ def worst(figures: Sequence[Figure], other: str, count: int = 5) -> list[tuple[s
     """The points where ours does worst against another contender."""
     found = [(f.title, share) for f in figures if (share := f.times_faster(other)) is not None]
     return sorted(found, key=lambda one: one[1])[:count]
-
-
-def best_other(figure: Figure) -> float | None:
-    """The fastest of eager and torch.compile over ours."""
-    others = [us.us for name, us in figure.us.items() if name not in (OURS, CLONE, READ)]
-    return min(others) / figure.us[OURS].us if others and OURS in figure.us else None
