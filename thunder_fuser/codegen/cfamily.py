@@ -31,6 +31,7 @@ from thunder_fuser.lower.kernel import (
     Math,
     Operand,
     Parameter,
+    Random,
     Set,
     SharedLoad,
     SharedStore,
@@ -173,6 +174,8 @@ class CPrinter:
             return f"{value.array}.{get}({self.index(value.position)})"
         if isinstance(value, IndexValue):
             return f"static_cast<{C_TYPES[value.dtype]}>({self.index(value.index)})"
+        if isinstance(value, Random):
+            return self.random(value)
         if isinstance(value, Choose):
             then = self.operand(value.then, value.dtype)
             other = self.operand(value.otherwise, value.dtype)
@@ -200,6 +203,13 @@ class CPrinter:
         if value.op != "cast" and first.bytes < 4 and value.dtype is first and not first.is_float:
             return f"static_cast<{C_TYPES[value.dtype]}>({text})"  # C computes in int
         return text
+
+    def random(self, value: Random) -> str:
+        operands = [self.operand(o, t) for o, t in zip(value.operands, value.types, strict=True)]
+        share = value.dtype.random_share
+        group, lane = (self.index(at) for at in (value.position // share, value.position % share))
+        to = C_TYPES[value.dtype]
+        return OPS[value.op].c.format(*operands, to=to, group=group, lane=lane)
 
     def target(self, target: str | Lane) -> str:
         if isinstance(target, str):

@@ -43,12 +43,12 @@ def define(definition: Definition, *, check: bool = True) -> Fusion:
     return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
 
 
-def infer_ranks(definition: Definition) -> dict[str, int]:
-    """The rank of each value of an unfinished definition, by its recorded name."""
+def infer_views(definition: Definition) -> dict[str, TensorView]:
+    """The type and axes of each value of an unfinished definition, by its recorded name."""
     definer = _Definer()
     for record in definition:
         definer.add(record)
-    return {old: len(definer.tensors[new].shape) for old, new in definer.renamed.items()}
+    return {old: definer.tensors[new] for old, new in definer.renamed.items()}
 
 
 class _Definer:
@@ -73,6 +73,7 @@ class _Definer:
         elif record.op == "define_tensor":
             self._emit(record, self._input_tensor(record))
         elif record.op == "define_scalar":
+            _check_drawn(record)
             self._emit(record, self._scalar(record.attr("dtype")))  # type: ignore[arg-type]
         elif record.op in OPS:
             self._op(record)
@@ -127,7 +128,8 @@ class _Definer:
         if not view.is_scalar or view.dtype is not DataType.Int:
             return
         if record.op == "define_scalar":
-            self.integers[name] = symbol(name, lo=0)
+            if record.attr("drawn") is None:
+                self.integers[name] = symbol(name, lo=0)
         elif record.op == "size":
             source = self.tensors[names_of(record)[0]]
             dim = shapes.normalise_axis(record.attr("dim"), len(source.shape), "size")
@@ -212,6 +214,8 @@ class _Definer:
             self._emit(_with_attr(record, "dtype", None), self._scalar(DataType.Int))
         elif kind is OpKind.FACTORY:
             self._factory(record)
+        elif kind is OpKind.RANDOM:
+            self._random(record)
         elif kind is OpKind.EXTERNAL:
             self._emit(record, self._external(record))
         else:
@@ -329,6 +333,53 @@ class _Definer:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
         self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
 
+    def _random(self, record: OpRecord) -> None:
+        """A stream that was left to the generator is written out:
+
+            T0 = uniform(lo=0.0, hi=1.0, shape=[8], dtype=DataType.Float)
+        ->  S0 = define_scalar(drawn="seed"); S1 = define_scalar(drawn="offset")
+            T2 = uniform(lo=0.0, hi=1.0, rng_seed=S0, rng_offset=S1, ...)
+        """
+        axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
+        dtype = _dtype_of(record)
+        if not dtype.is_float:
+            raise DtypeError(f"{record.op}: dtype", expected="a float", got=dtype.name)
+        self._check_random(record)
+        given = record.inputs
+        stream = given[2:] or (self._drawn("seed"), self._drawn("offset"))
+        compute = (dtype.compute, dtype.compute, DataType.Int, DataType.Int)
+        inputs = [
+            self._cast(o, self._as_view(o), to)
+            for o, to in zip((*given[:2], *stream), compute, strict=True)
+        ]
+        record = replace(record, inputs=tuple(inputs))
+        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
+
+    def _check_random(self, record: OpRecord) -> None:
+        row = record.row
+        if len(record.inputs) == 3:
+            raise DefinitionError(
+                f"ops.{row.name}", expected="rng_seed and rng_offset, or neither", got="one of them"
+            )
+        for word, operand in zip(row.keywords, record.inputs, strict=False):
+            view = self._as_view(operand)
+            if view.shape or (word.startswith("rng") and not view.dtype.is_int):
+                kind = "an integer" if word.startswith("rng") else "a number"
+                raise DefinitionError(
+                    f"ops.{row.name}: {word}",
+                    expected=f"{kind}, a scalar or a tensor of rank 0",
+                    got=str(view) if isinstance(operand, str) else repr(operand.value),
+                )
+
+    def _drawn(self, word: str) -> str:
+        """The one drawn seed of the fusion, or one more drawn offset."""
+        if word == "seed":
+            for record in self.records:
+                if record.attr("drawn") == "seed":
+                    return record.outputs[0]
+        attrs = (("dtype", DataType.Int), ("drawn", word))
+        return self._emit(OpRecord("define_scalar", (), (), attrs), self._scalar(DataType.Int))
+
     def _external(self, record: OpRecord) -> TensorView:
         views = [self._as_view(o) for o in record.inputs]
         if len({view.dtype for view in views}) != 1:
@@ -355,13 +406,21 @@ def _may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
 
 def _check_tensors(record: OpRecord) -> None:
     """Numbers stand only where an op computes with elements, or fills with them."""
-    if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY) or record.op == "set":
+    computing = (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM)
+    if record.row.kind in computing or record.op == "set":
         return
     if not record.inputs:
         raise DefinitionError(record.op, expected="at least one tensor", got="none")
     for operand in record.inputs:
         if isinstance(operand, Literal):
             raise DefinitionError(record.op, expected="a tensor", got=str(operand.value))
+
+
+def _check_drawn(record: OpRecord) -> None:
+    if record.attr("drawn") not in (None, "seed", "offset"):
+        raise DefinitionError(
+            "define_scalar: drawn", expected='"seed" or "offset"', got=repr(record.attr("drawn"))
+        )
 
 
 def _check_sizes(record: OpRecord, view: TensorView) -> None:

@@ -76,7 +76,15 @@ class Fusion:
     def inputs(self) -> tuple[str, ...]:
         """Names of the arguments, in order."""
         defines = ("define_tensor", "define_scalar")
-        return tuple(r.outputs[0] for r in self.definition if r.op in defines)
+        named = [r for r in self.definition if r.op in defines and r.attr("drawn") is None]
+        return tuple(r.outputs[0] for r in named)
+
+    @cached_property
+    def drawn(self) -> tuple[str, ...]:
+        """Integers drawn from torch's generator at each run: the seeds, then the offsets."""
+        drawn = [r for r in self.definition if r.attr("drawn") is not None]
+        drawn.sort(key=lambda r: r.attr("drawn") == "offset")
+        return tuple(r.outputs[0] for r in drawn)
 
     @cached_property
     def outputs(self) -> tuple[Output, ...]:

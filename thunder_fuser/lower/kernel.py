@@ -71,6 +71,17 @@ class IndexValue:
 
 
 @dataclass(frozen=True, slots=True)
+class Random:
+    """Element `position` of a stream, by a RANDOM row of the op table."""
+
+    op: str
+    position: Scalar
+    operands: tuple[Operand, ...]
+    types: tuple[DataType, ...]
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
 class Choose:
     """condition ? then : otherwise"""
 
@@ -87,7 +98,7 @@ class Coordinate:
     parallel: ParallelType
 
 
-Value = Math | Load | SharedLoad | IndexValue | Choose | Coordinate | Scalar | Operand
+Value = Math | Load | SharedLoad | IndexValue | Random | Choose | Coordinate | Scalar | Operand
 
 
 # ---- statements

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.demand import Point
-from thunder_fuser.analysis.index_map import accesses
+from thunder_fuser.analysis.index_map import accesses, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
@@ -24,6 +24,7 @@ from thunder_fuser.lower.kernel import (
     Load,
     Math,
     Operand,
+    Random,
     Set,
     SharedLoad,
     SharedStore,
@@ -194,6 +195,8 @@ class Values:
             return self._math(point, expr, scope)
         if kind is OpKind.FACTORY or kind is OpKind.SCALAR:
             return self._factory(point, expr, scope)
+        if kind is OpKind.RANDOM:
+            return self._random(point, expr, scope)
         return self._move(point, expr, scope)
 
     def _put(self, point: Point, value: Value, needs: frozenset[str], scope: Scope) -> Found:
@@ -264,6 +267,15 @@ class Values:
         home.put(Let(moved, DataType.Double, Math("add", (scaled, start), double, DataType.Double)))
         dtype = self.ctx.part.tensors[point.name].dtype
         return self._put(point, Math("cast", (moved,), (DataType.Double,), dtype), needs, scope)
+
+    def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+        view = self.ctx.part.tensors[point.name]
+        operands, needs = self._operands(point, expr, scope)
+        position = linear(point.index, view.shape)
+        compute = view.dtype.compute
+        types = (compute, compute, DataType.Int, DataType.Int)
+        value = Random(expr.op, position, operands, types, view.dtype)
+        return self._put(point, value, needs | position.symbols, scope)
 
     def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
         source = expr.inputs[0]
