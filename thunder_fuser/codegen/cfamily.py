@@ -39,6 +39,7 @@ from thunder_fuser.lower.kernel import (
     Store,
     Value,
     Variable,
+    Words,
 )
 
 C_TYPES = {
@@ -120,6 +121,8 @@ class CPrinter:
             return f"{C_TYPES[s.dtype]} {s.name} = {self.literal(s.init, s.dtype)};"
         if isinstance(s, Array):
             return self.array(s)
+        if isinstance(s, Words):
+            return self.words(s)
         if isinstance(s, Set):
             return f"{self.target(s.target)} = {self.value(s.value, s.dtype)};"
         if isinstance(s, Accumulate):
@@ -205,11 +208,24 @@ class CPrinter:
         return text
 
     def random(self, value: Random) -> str:
-        operands = [self.operand(o, t) for o, t in zip(value.operands, value.types, strict=True)]
-        share = value.dtype.random_share
-        group, lane = (self.index(at) for at in (value.position // share, value.position % share))
-        to = C_TYPES[value.dtype]
-        return OPS[value.op].c.format(*operands, to=to, group=group, lane=lane)
+        numbers = [self.operand(o, value.dtype.compute) for o in value.operands[:2]]
+        stream = ", ".join(self.operand(o, DataType.Int) for o in value.operands[2:])
+        share, to = value.dtype.random_share, C_TYPES[value.dtype]
+        lane = self.index(value.position % share)
+        words = f"philox({stream}, {self.index(value.position // share)})"
+        word = f"word<{to}>({words}, {lane})"
+        if value.words is not None:
+            word = self.target(value.words)
+        form = OPS[value.op].c
+        return form.format(*numbers, to=to, words=words, lane=lane, word=word)
+
+    def words(self, s: Words) -> str:
+        share, to = s.dtype.random_share, C_TYPES[s.dtype]
+        whole = s.first % share is const(0)
+        groups = -(-(s.count + (0 if whole else share - 1)) // share)
+        stream = ", ".join(self.operand(o, DataType.Int) for o in s.stream)
+        fill = f"philox_fill({s.name}, {stream}, {self.index(s.first // share)}, {groups})"
+        return f"Bits<{to}>::type {s.name}[{groups * share}]; {fill};"
 
     def target(self, target: str | Lane) -> str:
         if isinstance(target, str):

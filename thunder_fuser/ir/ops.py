@@ -137,7 +137,8 @@ def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
     return Op(name, OpKind.REDUCTION, signature, 1, rule, torch)
 
 
-def _random(name: str, first: str, second: str, cost: int) -> Op:
+def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
+    """`bits` is what the C function takes: {word}, or {words} and {lane}."""
     return Op(
         name,
         OpKind.RANDOM,
@@ -145,7 +146,7 @@ def _random(name: str, first: str, second: str, cost: int) -> Op:
         4,
         DtypeRule.ATTRIBUTE,
         f"{name}(a, b, c, d, shape, own).to(dtype)",
-        f"{name}_<{{to}}>(philox({{2}}, {{3}}, {{group}}), {{lane}}, {{0}}, {{1}})",
+        f"{name}_<{{to}}>({bits}, {{0}}, {{1}})",
         cost=cost,
         keywords=(first, second, "rng_seed", "rng_offset"),
     )
@@ -369,8 +370,8 @@ _ROWS = (
         keywords=("start", "step"),
     ),
     # ---- random numbers. A quarter of Philox costs less than four bytes written and read again.
-    _random("uniform", "lo", "hi", cost=2),
-    _random("normal", "mean", "std", cost=32),
+    _random("uniform", "lo", "hi", "{word}", cost=2),
+    _random("normal", "mean", "std", "{words}, {lane}", cost=32),
     # ---- sizes
     Op(
         "size",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.index_map import accesses, linear
@@ -30,11 +31,13 @@ from thunder_fuser.lower.kernel import (
     SharedStore,
     Statement,
     Value,
+    Words,
 )
 from thunder_fuser.lower.scope import ROOT, Scope
 
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
 NONE: frozenset[str] = frozenset()
+MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
 
 
 @dataclass
@@ -272,10 +275,36 @@ class Values:
         view = self.ctx.part.tensors[point.name]
         operands, needs = self._operands(point, expr, scope)
         position = linear(point.index, view.shape)
-        compute = view.dtype.compute
-        types = (compute, compute, DataType.Int, DataType.Int)
-        value = Random(expr.op, position, operands, types, view.dtype)
+        words = None
+        if self.ctx.is_cpu and expr.op == "uniform":
+            words = self._words(point, position, (operands[2], operands[3]), needs, scope)
+        value = Random(expr.op, position, operands, view.dtype, words)
         return self._put(point, value, needs | position.symbols, scope)
+
+    def _words(
+        self,
+        point: Point,
+        position: Scalar,
+        stream: tuple[Operand, Operand],
+        needs: frozenset[str],
+        scope: Scope,
+    ) -> Lane | None:
+        """This lane's place in an array made before the lanes, if they are side by side.
+
+        A simd loop would compute all four words of a group for each of its lanes; an unrolled loop
+        of CUDA's does not, as the calls of one group are equal.
+        """
+        view, lane = self.ctx.part.tensors[point.name], self.ctx.lane_symbol
+        guarded = [g for g in self.ctx.loops.guards if lane.symbols & g.value.symbols]
+        first = position.substitute({str(g.variable): g.value for g in guarded}) - lane
+        count = min(self.ctx.lanes, prod(view.sizes))
+        aside = lane.symbols and not lane.symbols & (first.symbols | needs)
+        # Under a condition, as in a pad, the position may lie outside the tensor.
+        if not aside or count > MOST_WORDS or not point.condition.is_const:
+            return None
+        name = self.name(f"{point.name}_w", point)
+        scope.home(needs | first.symbols).put(Words(name, stream, first, count, view.dtype))
+        return Lane(name, lane + first % view.dtype.random_share)
 
     def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
         source = expr.inputs[0]

@@ -1,5 +1,5 @@
 // provides: normal_
-// needs: device convert philox
+// needs: device convert uniform
 // Box-Muller: words (a, b) make elements 0 and 1 of a group, (c, d) elements 2 and 3.
 template <typename C> struct Normal {
   static DEVICE C make(Words x, int lane) {
@@ -13,9 +13,9 @@ template <typename C> struct Normal {
 };
 template <> struct Normal<double> {
   static DEVICE double make(Words x, int lane) {
-    const double open = (static_cast<double>(static_cast<i64>(long_word(x, 0) >> 11)) + 1.0) * 0x1p-53;
+    const double open = (static_cast<double>(static_cast<i64>(word<double>(x, 0) >> 11)) + 1.0) * 0x1p-53;
     const double angle =
-        static_cast<double>(static_cast<i64>(long_word(x, 1) >> 11)) * (0x1p-53 * 6.283185307179586);
+        static_cast<double>(static_cast<i64>(word<double>(x, 1) >> 11)) * (0x1p-53 * 6.283185307179586);
     const double radius = sqrt(-2.0 * log(open));
     return radius * (lane ? sin(angle) : cos(angle));
   }
