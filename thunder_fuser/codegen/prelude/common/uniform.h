@@ -26,8 +26,10 @@ template <> struct Unit<bf16> {
 template <> struct Unit<double> {
   static DEVICE double of(u64 bits) { return static_cast<double>(static_cast<i64>(bits >> 11)) * 0x1p-53; }
 };
-// lo + (hi - lo) * unit, and lo where that was rounded to hi.
+// lo + (hi - lo) * unit, and lo where that was rounded to hi; 0 and 1, mostly literals, need neither.
 template <typename T, typename C> DEVICE T uniform_(typename Bits<T>::type bits, C lo, C hi) {
-  const T value = convert<T>(mul_add(Unit<T>::of(bits), hi - lo, lo));
+  const C unit = Unit<T>::of(bits);
+  if (lo == C(0) && hi == C(1)) return convert<T>(unit);
+  const T value = convert<T>(mul_add(unit, hi - lo, lo));
   return widen(value) < hi ? value : convert<T>(lo);
 }
