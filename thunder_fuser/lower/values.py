@@ -303,7 +303,10 @@ class Values:
         if not aside or count > MOST_WORDS or not point.condition.is_const:
             return None
         name = self.name(f"{point.name}_w", point)
-        scope.home(needs | first.symbols).put(Words(name, stream, first, count, view.dtype))
+        if scope.find(name) is None:
+            home = scope.home(needs | first.symbols)
+            home.put(Words(name, stream, first, count, view.dtype))
+            home.values[name] = (name, needs | first.symbols)
         return Lane(name, lane + first % view.dtype.random_share)
 
     def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
