@@ -66,8 +66,8 @@ def numbers(
     *shape: int, dtype: torch.dtype = torch.float32, stream: tuple[int, int] = (3, 7)
 ) -> torch.Tensor:
     """What uniform(*shape) must be, from torch alone."""
-    given = [torch.tensor(x) for x in (0.0, 1.0, *stream)]
-    return random.uniform(*given, shape, dtype)
+    seed, offset = map(torch.tensor, stream)
+    return random.uniform(torch.tensor(0.0), torch.tensor(1.0), (seed, offset), shape, dtype)
 
 
 # ---- Philox
@@ -85,9 +85,8 @@ def test_philox_in_torch(counter: str, key: str, words: str) -> None:
 @pytest.mark.parametrize("dialect", ["cpu", "cuda"])
 @published
 def test_philox_in_kernels(dialect: Dialect, counter: str, key: str, words: str) -> None:
-    body = (
-        "const Words x = philox(seed, offset, group);\n"
-        + "".join(f"st(out, {at}, static_cast<i64>(x.{word}));\n" for at, word in enumerate("abcd"))
+    body = "const Words x = philox(seed, offset, group);\n" + "".join(
+        f"st(out, {at}, static_cast<i64>(x.{word}));\n" for at, word in enumerate("abcd")
     )
     scalars = [Param(name, "i64", "scalar") for name in ("seed", "offset", "group")]
     source = make_source(
@@ -258,7 +257,7 @@ def test_uniform_in_a_range(target: str, dtype: torch.dtype, bounds: tuple[float
     literal, scalar = fd.execute([float(low), float(high)], target=target)
     expected = random.uniform(
         *(torch.tensor(x, dtype=torch.float64) for x in bounds),
-        torch.tensor(3), torch.tensor(7), (4096,), dtype,
+        (torch.tensor(3), torch.tensor(7)), (4096,), dtype,
     )  # fmt: skip
     assert torch.equal(literal, expected)
     assert torch.equal(scalar, expected)
@@ -423,7 +422,7 @@ def test_text_of_hidden_seeds() -> None:
     fusion = hidden(2).fusion
     assert rebuild(str(fusion)) == fusion
     assert fusion.inputs == () and fusion.drawn == ("S0", "S1", "S3")
-    assert 'S1 = fd.define_scalar(dtype=DataType.Int, drawn=\'offset\')' in str(fusion)
+    assert "S1 = fd.define_scalar(dtype=DataType.Int, drawn='offset')" in str(fusion)
     text = str(hidden(2).program([]))
     assert "S0, S1 = draw(device, 2)" in text and "S3 = S1 + 1" in text
 
@@ -523,9 +522,10 @@ def test_a_drawn_scalar_is_no_size() -> None:
     with pytest.raises(DefinitionError, match="expected an integer"), FusionDefinition() as fd:
         seed = fd.define_scalar(drawn="seed")
         fd.add_output(fd.ops.full([seed], 0.0, DataType.Float))
-    with pytest.raises(DefinitionError, match='drawn: expected "seed" or "offset"'):
-        with FusionDefinition() as fd:
-            fd.add_output(fd.ops.cast(fd.define_scalar(drawn="dice"), DataType.Float))
+
+    with pytest.raises(DefinitionError) as caught, FusionDefinition() as fd:
+        fd.add_output(fd.ops.cast(fd.define_scalar(drawn="dice"), DataType.Float))
+    assert 'drawn: expected "seed" or "offset"' in str(caught.value)
 
 
 def test_what_is_recomputed_across_segments() -> None:

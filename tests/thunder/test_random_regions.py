@@ -212,13 +212,22 @@ def test_each_op_is_in_one_fusion(op: str) -> None:
     torch.manual_seed(4)
     result = jitted(leaf().detach())
     assert result.shape == SHAPE and result.isfinite().all()
-    assert names(jitted) <= {"draw_random", "python_return", "return", "unpack_trivial", "python_del"}
+    assert names(jitted) <= {
+        "draw_random",
+        "python_return",
+        "return",
+        "unpack_trivial",
+        "python_del",
+    }
     assert len(claims_of(jitted).regions) == 1
 
 
 def test_dropout_that_drops_nothing_or_all() -> None:
     x = leaf()
-    untouched = [jit(lambda x: F.dropout(x, 0.0, True) * 2), jit(lambda x: F.dropout(x, 0.7, False) * 2)]
+    untouched = [
+        jit(lambda x: F.dropout(x, 0.0, True) * 2),
+        jit(lambda x: F.dropout(x, 0.7, False) * 2),
+    ]
     state = torch.get_rng_state()
     for jitted in untouched:
         assert torch.equal(jitted(x), x * 2)

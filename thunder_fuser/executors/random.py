@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random primitives of a trace -> stateless ones, which the backward repeats instead of saving.
 
-    t1 = prims.uniform((64, 64), 0.0, 1.0)          s, o = draw_random(cpu, 1)
-    t2 = prims.lt(t1, 0.9)                          t1 = random_uniform((64, 64), 0.0, 1.0, s, o, 0)
-    t3 = mul(x, t2)                             ->  t2 = prims.lt(t1, 0.9)
-    g = get_grad(t3)                                t3 = mul(x, t2)
-    t4 = mul(g, t2)                                 g = get_grad(t3)
-                                                    t1r = random_uniform((64, 64), 0.0, 1.0, s, o, 0)
-                                                    t2r = prims.lt(t1r, 0.9)
-                                                    t4 = mul(g, t2r)
+    t1 = prims.uniform((8, 8), 0.0, 1.0)        s, o = draw_random(cpu, 1)
+    t2 = prims.lt(t1, 0.9)                      t1 = random_uniform((8, 8), 0.0, 1.0, (s, o, 0))
+    t3 = mul(x, t2)                         ->  t2 = prims.lt(t1, 0.9)
+    g = get_grad(t3)                            t3 = mul(x, t2)
+    t4 = mul(g, t2)                             g = get_grad(t3)
+                                                t1r = random_uniform((8, 8), 0.0, 1.0, (s, o, 0))
+                                                t2r = prims.lt(t1r, 0.9)
+                                                t4 = mul(g, t2r)
 
 What the backward needs of the forward is then two integers. Values made of random numbers and of
 nothing else (masks, and what is computed of them) are repeated before each op of the backward that
@@ -33,7 +33,9 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 from thunder.extend import OperatorExecutor
 
+from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime import random
+from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 STATELESS = OperatorExecutor("thunder_fuser_random")
 
@@ -52,23 +54,34 @@ def _drawn(device: torch.device, count: int) -> tuple[Any, Any]:
 
 
 def _element_type(
-    shape: Sequence[int], first: Any, second: Any, seed: Any, offset: Any, number: int,
-    *, device: torch.device, dtype: torch.dtype,
-) -> TensorProxy:  # fmt: skip
+    shape: Sequence[int],
+    first: Any,
+    second: Any,
+    stream: tuple[Any, Any, int],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> TensorProxy:
+    """stream: a seed, an offset and what to add to it."""
     return TensorProxy(shape=shape, device=to_device(device), dtype=to_dtype(dtype))
 
 
-def _in_torch(
-    values: Callable[..., torch.Tensor],
-) -> Callable[..., torch.Tensor]:
+def _in_torch(values: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The function of a primitive that no region has taken: the same numbers, op by op."""
 
     def call(
-        shape: Sequence[int], first: float, second: float, seed: int, offset: int, number: int,
-        *, device: torch.device, dtype: torch.dtype,
-    ) -> torch.Tensor:  # fmt: skip
-        given = [torch.tensor(v, device=device) for v in (first, second, seed, offset + number)]
-        return values(*given, shape, dtype).to(dtype)
+        shape: Sequence[int],
+        first: float,
+        second: float,
+        stream: tuple[int, int, int],
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        seed, offset, number = stream
+        integers = [torch.tensor(x, device=device) for x in (seed, offset + number)]
+        reals = [torch.tensor(x, device=device, dtype=torch.float64) for x in (first, second)]
+        return values(*reals, integers, shape, dtype).to(dtype)
 
     return call
 
@@ -82,6 +95,23 @@ random_uniform = STATELESS.register_operator(
 random_normal = STATELESS.register_operator(
     "random_normal", meta=_element_type, fn=_in_torch(random.normal)
 )
+
+
+def recorded(name: str) -> Callable[..., Any]:
+    """How a random primitive, with or without a stream, is written in the fuser's own language."""
+
+    def record(
+        fd: Recorder, shape: Any, first: Any = 0.0, second: Any = 1.0, stream: Any = None,
+        *, device: Any, dtype: Any, seed: Any = None, offset: Any = None,
+    ) -> Any:  # fmt: skip
+        if stream is not None:
+            seed, start, number = stream
+            offset = fd.ops.add(start, number) if number else start
+        given = () if seed is None else (seed, offset)
+        wanted = from_torch_dtype(to_torch_dtype(to_dtype(dtype)))
+        return getattr(fd.ops, name)(first, second, list(shape), wanted, *given)
+
+    return record
 
 
 # ------------------------------------------------------------------------------------ the passes
@@ -156,7 +186,7 @@ def _read(bsym: BoundSymbol, state: tuple[Proxy, Proxy], number: int) -> BoundSy
     first, second = given or (0.0, 1.0)
     symbol = random_uniform if bsym.sym.id is PrimIDs.UNIFORM else random_normal
     made = symbol.bind(
-        shape, first, second, *state, number,
+        shape, first, second, (*state, number),
         device=to_torch_device(bsym.output.device), dtype=to_torch_dtype(bsym.output.dtype),
         output=bsym.output,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, DtypeError
-from thunder_fuser.executors.random import STATELESS
+from thunder_fuser.executors.random import STATELESS, recorded
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -354,21 +354,6 @@ def _iota(fd: Recorder, length: int, *, start: Any, step: Any, device: Any, dtyp
     return fd.ops.cast(fd.ops.iota(length, start, step, wide), wanted)
 
 
-def _random(name: str) -> Callable[..., Any]:
-    def record(
-        fd: Recorder, shape: Any, first: Any = 0.0, second: Any = 1.0, *state: Any,
-        device: Any, dtype: Any, **stream: Any,
-    ) -> Any:  # fmt: skip
-        if state:
-            seed, offset, number = state
-            given = [seed, fd.ops.add(offset, number) if number else offset]
-        else:
-            given = [stream["seed"], stream["offset"]] if stream else []
-        return getattr(fd.ops, name)(first, second, list(shape), known_type(dtype), *given)
-
-    return record
-
-
 def _same(fd: Recorder, a: Any) -> Any:
     return a
 
@@ -408,11 +393,11 @@ _TABLE = (
     Row(_P.FULL, _full, check=_check_full),
     Row(_P.IOTA, _iota, check=_check_iota),
     # ---- random numbers; executors/random.py makes the last two of the first two
-    Row(_P.UNIFORM, _random("uniform"), check=_check_random),
-    Row(_P.RANDN, _random("normal"), check=_check_random),
-    Row(_P.UNIFORM_PHILOX, _random("uniform"), check=_check_random),
-    Row("random_uniform", _random("uniform"), check=_check_random),
-    Row("random_normal", _random("normal"), check=_check_random),
+    Row(_P.UNIFORM, recorded("uniform"), check=_check_random),
+    Row(_P.RANDN, recorded("normal"), check=_check_random),
+    Row(_P.UNIFORM_PHILOX, recorded("uniform"), check=_check_random),
+    Row("random_uniform", recorded("uniform"), check=_check_random),
+    Row("random_normal", recorded("normal"), check=_check_random),
     # ---- movement
     Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), check=_check_broadcast),
     Row(_P.RESHAPE, _op("reshape"), check=_check_shape),

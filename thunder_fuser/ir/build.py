@@ -193,7 +193,7 @@ class _Definer:
             )
         if target.name not in [r.outputs[0] for r in self.records if r.op == "define_tensor"]:
             raise AliasError(f"output {view.name}", expected="an input to alias", got=target.name)
-        if view.dtype is not target.dtype or not _may_be_equal(view.shape, target.shape):
+        if view.dtype is not target.dtype or not shapes.may_be_equal(view.shape, target.shape):
             raise AliasError(
                 f"output {view.name}",
                 expected=f"the dtype and sizes of {target}",
@@ -386,7 +386,7 @@ class _Definer:
             raise DtypeError(
                 record.op, expected="one dtype", got=", ".join(v.dtype.name for v in views)
             )
-        axes = _matmul_axes(record, [view.domain.no_reductions for view in views])
+        axes = shapes.matmul(record, [view.domain.no_reductions for view in views])
         return TensorView("", views[0].dtype, TensorDomain.of(tuple(map(self.fresh, axes))))
 
 
@@ -396,12 +396,6 @@ _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a // b,
 }
-
-
-def _may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
-    """False if the shapes differ for certain."""
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(x is y or not (x.is_const and y.is_const) for x, y in pairs)
 
 
 def _check_tensors(record: OpRecord) -> None:
@@ -476,39 +470,6 @@ def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataT
     if rule is DtypeRule.FLOAT and not common.is_float:
         common = DataType.Float
     return [common] * count, DataType.Bool if rule is DtypeRule.COMPARE else common
-
-
-def _matmul_axes(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
-    """The extents of torch.matmul's, or torch.nn.functional.linear's, result."""
-    a, b = [[axis.extent for axis in domain] for domain in domains[:2]]
-    _check_matmul(record, [[axis.extent for axis in domain] for domain in domains])
-    if record.op == "linear":
-        return [*a[:-1], *b[:-1]]
-    if len(b) == 1:
-        return a[:-1]
-    lead = [*([None] * (len(b) - len(a))), *a[:-2]] if len(a) > 1 else [None] * (len(b) - 2)
-    other = [*([None] * (len(a) - len(b))), *b[:-2]]
-    batch = [
-        x if x is not None and (y is None or x is not const(1)) else y
-        for x, y in zip(lead, other, strict=True)
-    ]
-    return [*(s for s in batch if s is not None), *(a[-2:-1] if len(a) > 1 else ()), b[-1]]
-
-
-def _check_matmul(record: OpRecord, shapes_of: list[list[Scalar]]) -> None:
-    a, b, *bias = shapes_of
-    linear = record.op == "linear"
-    if not a or not b or (linear and len(b) > 2):
-        ranks = "rank 1 or 2 for the weight" if linear else "rank 1 or more"
-        raise DefinitionError(record.op, expected=ranks, got=f"ranks {len(a)} and {len(b)}")
-    inner = b[-1] if linear or len(b) == 1 else b[-2]
-    if a[-1].is_const and inner.is_const and a[-1] is not inner:
-        raise DefinitionError(
-            f"{record.op}: summed axis", expected="equal sizes", got=f"{a[-1]}, {inner}"
-        )
-    for shape in bias:
-        if shape and not _may_be_equal(shape[-1:], b[:1]) and shape[-1] is not const(1):
-            raise DefinitionError("linear: bias", expected=f"size {b[0]}", got=f"size {shape[-1]}")
 
 
 def _check_outputs(definer: _Definer) -> None:

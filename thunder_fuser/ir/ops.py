@@ -145,7 +145,7 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
         f"{first}, {second}, shape, dtype, rng_seed=None, rng_offset=None",
         4,
         DtypeRule.ATTRIBUTE,
-        f"{name}(a, b, c, d, shape, own).to(dtype)",
+        f"{name}(a, b, (c, d), shape, own).to(dtype)",
         f"{name}_<{{to}}>({bits}, {{0}}, {{1}})",
         cost=cost,
         keywords=(first, second, "rng_seed", "rng_offset"),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Stream = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0
 
 _WORD = 0xFFFFFFFF
 
@@ -57,30 +58,28 @@ def _halves(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return value & _WORD, (value >> 32) & _WORD
 
 
-def _words(
-    seed: torch.Tensor, offset: torch.Tensor, shape: Sequence[int], share: int
-) -> tuple[torch.Tensor, Words]:
+def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tensor, Words]:
     """(place in its group, words of its group) of each element."""
+    seed, offset = stream
     position = torch.arange(math.prod(shape), device=seed.device).reshape(tuple(shape))
-    stream = tuple(half.expand(position.shape) for half in _halves(offset))
-    words = philox((*stream, *_halves(position // share)), _halves(seed))
+    low, high = (half.expand(position.shape) for half in _halves(offset))
+    words = philox((low, high, *_halves(position // share)), _halves(seed))
     return position % share, words
 
 
 def uniform(
     lo: torch.Tensor,
     hi: torch.Tensor,
-    seed: torch.Tensor,
-    offset: torch.Tensor,
+    stream: Stream,
     shape: Sequence[int],
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Numbers in [lo, hi), bit for bit what every kernel makes.
 
-    lo, hi: rank 0; seed, offset: int64 of rank 0.
+    lo, hi: rank 0.
     """
     compute = _compute_type(dtype)
-    lane, words = _words(seed, offset, shape, 2 if dtype is torch.float64 else 4)
+    lane, words = _words(stream, shape, 2 if dtype is torch.float64 else 4)
     low, high = lo.to(compute), hi.to(compute)
     scaled = _unit(lane, words, dtype).to(compute) * (high - low) + low
     result = scaled.to(dtype)
@@ -97,8 +96,9 @@ _BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 def _unit(lane: torch.Tensor, words: Words, dtype: torch.dtype) -> torch.Tensor:
     """Multiples of 2**-bits in [0, 1), as many bits as the significand holds; float64."""
     if dtype is torch.float64:
-        return _long_unit(torch.where(lane == 0, words[1], words[3]),
-                          torch.where(lane == 0, words[0], words[2]))
+        return _long_unit(
+            torch.where(lane == 0, words[1], words[3]), torch.where(lane == 0, words[0], words[2])
+        )
     chosen = torch.stack(words).gather(0, lane.unsqueeze(0)).squeeze(0)
     bits = _BITS[dtype]
     return (chosen >> (32 - bits)).double() * 2.0**-bits
@@ -111,14 +111,13 @@ def _long_unit(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
 def normal(
     mean: torch.Tensor,
     std: torch.Tensor,
-    seed: torch.Tensor,
-    offset: torch.Tensor,
+    stream: Stream,
     shape: Sequence[int],
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Normal numbers by Box-Muller, in float64; a kernel computes in the type of its result."""
     wide = dtype is torch.float64
-    lane, words = _words(seed, offset, shape, 2 if wide else 4)
+    lane, words = _words(stream, shape, 2 if wide else 4)
     if wide:
         first, second = _long_unit(words[1], words[0]), _long_unit(words[3], words[2])
     else:
