@@ -181,6 +181,16 @@ def test_values_move_and_are_summed(target: str, move: str) -> None:
 
 
 @targets
+@pytest.mark.parametrize(("shape", "dims"), [((1030, 70), [0]), ((3, 30001), [1])])
+def test_long_sums_in_two_steps(target: str, shape: tuple[int, int], dims: list[int]) -> None:
+    with FusionDefinition() as fd:
+        value = fd.ops.uniform(0.0, 1.0, list(shape), DataType.Float, 3, 7)
+        fd.add_output(_counted(dims)(fd, fd.ops.lt(value, 0.5)))
+    (result,) = fd.execute([], target=target)
+    assert torch.equal(result, (numbers(*shape) < 0.5).long().sum(dims))
+
+
+@targets
 def test_a_mask_beside_a_softmax(target: str) -> None:
     """Two nests and a persistent buffer; the mask is made again where it is needed."""
     x = rand(6, 300)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.traces import claims_of, final_traces
-from thunder_fuser.runtime.random import draw
+from thunder_fuser.runtime.random import draw, uniform
 
 SHAPE = (48, 64)
 
@@ -131,6 +131,39 @@ def test_masks_across_regions() -> None:
     (torch.sin(((a * noise.detach() * dropped.detach()) @ b) * noise.detach())).sum().backward()
     torch.testing.assert_close(x.grad, a.grad, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(weight.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_norm_behind_a_dropout() -> None:
+    """Sums over rows and over columns in the backward, all of them over recomputed masks."""
+
+    def model(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+        mask = F.dropout(torch.ones_like(x), 0.3)
+        return F.layer_norm(x * mask, (256,), w, b), mask
+
+    x, w, b = leaf(600, 256), leaf(256), leaf(256)
+    out, mask = jit(model)(x, w, b)
+    gradient = torch.randn(600, 256, generator=torch.Generator().manual_seed(3))
+    found = torch.autograd.grad(out, [x, w, b], gradient)
+    y = F.layer_norm(x.double() * mask.detach(), (256,), w.double(), b.double())
+    exact = torch.autograd.grad(y, [x, w, b], gradient.double())
+    for ours, theirs in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_explicit_philox() -> None:
+    """prims.uniform_philox, which Thunder's own dropout replay makes, reads our streams too."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        cpu = thunder.core.devices.cpu
+        shape, dtype = (5, 9), thunder.core.dtypes.float32
+        return thunder.core.prims.uniform_philox(
+            shape, 0.0, 1.0, device=cpu, dtype=dtype, seed=3, offset=7
+        ) + x * 0  # fmt: skip
+
+    result = jit(model)(torch.zeros(5, 9))
+    stream = (torch.tensor(3), torch.tensor(7))
+    expected = uniform(torch.tensor(0.0), torch.tensor(1.0), stream, (5, 9), torch.float32)
+    assert torch.equal(result, expected)
 
 
 def test_checkpoint_repeats_the_forward() -> None:
