@@ -400,7 +400,7 @@ def test_random_numbers_are_those_of_the_reference(
     expected = random.uniform(zero, one, (seed, torch.tensor(7)), shape, dtype)
     assert torch.equal(uniform.cpu(), expected)
     exact = random.normal(zero, one, (seed, torch.tensor(8)), shape, dtype)
-    assert (normal.cpu().double() - exact).abs().max() < max(TOLERANCE[dtype], 4e-6)
+    assert_near(normal.cpu(), exact)
 
 
 def test_seeds_come_from_the_generator_of_the_device() -> None:
