@@ -431,10 +431,24 @@ def test_a_seed_is_in_no_key() -> None:
 def test_text_of_hidden_seeds() -> None:
     fusion = hidden(2).fusion
     assert rebuild(str(fusion)) == fusion
-    assert fusion.inputs == () and fusion.drawn == ("S0", "S1", "S3")
+    assert fusion.inputs == () and fusion.drawn == (("S0", None), ("S1", 0), ("S3", 1))
     assert "S1 = fd.define_scalar(dtype=DataType.Int, drawn='offset')" in str(fusion)
     text = str(hidden(2).program([]))
-    assert "S0, S1 = draw(device, 2)" in text and "S3 = S1 + 1" in text
+    assert "    seed, offset = draw(device, 2)\n    S0 = seed\n" in text
+    assert "S3 = offset + 1" in text
+
+
+def test_a_seed_drawn_by_name() -> None:
+    """What random ops define for themselves can be said, and returned."""
+    with FusionDefinition() as fd:
+        seed, offset = (fd.define_scalar(drawn=word) for word in ("seed", "offset"))
+        fd.add_output(fd.ops.uniform(0.0, 1.0, [64], DataType.Float, seed, offset))
+        fd.add_output(fd.ops.cast(seed, DataType.Int))
+    torch.manual_seed(11)
+    made, drawn = fd.execute([])
+    assert torch.equal(made, numbers(64, stream=(int(drawn), 0)))
+    torch.manual_seed(11)
+    assert torch.equal(hidden().execute([])[0], made)
 
 
 def test_common_subexpressions() -> None:

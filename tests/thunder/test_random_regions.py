@@ -269,6 +269,15 @@ def test_dropout_that_drops_nothing_or_all() -> None:
     assert torch.equal(torch.get_rng_state(), state), "no random number is needed"
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (0, 4), (3, 1, 5)])
+def test_dropout_of_odd_shapes(shape: tuple[int, ...]) -> None:
+    x = torch.ones(shape, requires_grad=True)
+    out = jit(lambda x: F.dropout(x, 0.5) * 2)(x)
+    out.sum().backward()
+    assert out.shape == shape
+    assert torch.equal(x.grad, out.detach())
+
+
 def test_two_normals_are_two() -> None:
     jitted = jit(lambda x: torch.randn(64) - torch.randn(64) + x * 0)
     assert jitted(leaf(64).detach()).abs().min() > 0

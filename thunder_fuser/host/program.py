@@ -82,16 +82,17 @@ def _draws(fusion: Fusion) -> list[str]:
     """The lines that draw a seed, and an offset for each random op that was given none."""
     if not fusion.drawn:
         return []
-    seed, first, *others = fusion.drawn
-    count = len(fusion.drawn) - 1
-    more = [f"    {name} = {first} + {at}" for at, name in enumerate(others, 1)]
-    return [f"    {seed}, {first} = draw(device, {count})", *more]
+    count = sum(at is not None for _, at in fusion.drawn)
+    values = [(name, "seed" if at is None else f"offset + {at}") for name, at in fusion.drawn]
+    own = [f"    {name} = {value}" for name, value in values]
+    return [f"    seed, offset = draw(device, {count})", *own]
 
 
 def _last_read(segmented: SegmentedFusion, number: int) -> list[str]:
     """Intermediates that no segment after this one reads and the caller does not get."""
     fusion = segmented.fusion
-    kept = {*fusion.inputs, *fusion.drawn, *(o.name for o in fusion.outputs)}
+    given = {*fusion.inputs, *(name for name, _ in fusion.drawn)}
+    kept = {*given, *(o.name for o in fusion.outputs)}
     later = {name for s in segmented.segments[number + 1 :] for name in s.part.inputs}
     return [n for n in segmented.segments[number].part.inputs if n not in kept | later]
 

@@ -63,12 +63,14 @@ class _Evaluator:
 
     def _drawn(self) -> dict[str, torch.Tensor]:
         """What the fusion draws at each run, as its programs draw it (host/program.py)."""
-        names = self.fusion.drawn
-        if not names:
+        drawn = self.fusion.drawn
+        if not drawn:
             return {}
-        seed, offset = random.draw(self.device, len(names) - 1)
-        numbers = [seed, *range(offset, offset + len(names) - 1)]
-        return {n: torch.tensor(v, device=self.device) for n, v in zip(names, numbers, strict=True)}
+        seed, offset = random.draw(self.device, sum(at is not None for _, at in drawn))
+        return {
+            name: torch.tensor(seed if at is None else offset + at, device=self.device)
+            for name, at in drawn
+        }
 
     def run(self, record: OpRecord) -> None:
         """Evaluates one record."""

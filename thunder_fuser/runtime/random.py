@@ -7,6 +7,7 @@ See Note [Random numbers] in ir/ops.py for how an element follows from seed, off
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,7 @@ Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Stream = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0
 
 _WORD = 0xFFFFFFFF
+_DRAWING = threading.Lock()  # two threads must not draw the same offsets
 
 
 def draw(device: torch.device, count: int) -> tuple[int, int]:
@@ -28,8 +30,9 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_()), 0
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
-    offset = -(-generator.get_offset() // 4)
-    generator.set_offset(4 * (offset + count))
+    with _DRAWING:
+        offset = -(-generator.get_offset() // 4)
+        generator.set_offset(4 * (offset + count))
     return _signed(generator.initial_seed()), offset
 
 
