@@ -388,6 +388,7 @@ def _rows_of_a_size(fd: Recorder, x: Value) -> Value:
 
 
 _X = normal(4, 6)
+_REAL = [dtype for dtype in D if dtype.is_float]
 # (row, what is special, inputs, the call)
 MOVEMENT: list[tuple[str, str, tuple[Input, ...], Body]] = [
     ("set", "copy", (_X, _X.t()), lambda fd, a, b: [fd.ops.set(a), fd.ops.set(b)]),
@@ -437,6 +438,11 @@ MOVEMENT: list[tuple[str, str, tuple[Input, ...], Body]] = [
     ("iota", "dtypes", (),
      lambda fd: [fd.ops.iota(10, 3, 2, d) for d in D if d is not D.Bool]),
     ("iota", "fractions", (), lambda fd: fd.ops.iota(10, 0.5, 0.25, D.Float)),
+    ("uniform", "types", (),
+     lambda fd: [fd.ops.uniform(-1.0, 2.0, [5, 9], d, 3, 7) for d in _REAL]),
+    ("uniform", "a stream of the call", (3, 7, 0.25, 0.5),
+     lambda fd, seed, offset, lo, hi: fd.ops.uniform(lo, hi, [70], D.Float, seed, offset)),
+    ("normal", "types", (), lambda fd: [fd.ops.normal(0.5, 0.5, [5, 9], d, 3, 7) for d in _REAL]),
     ("size", "within an op", (_X,), lambda fd, a: fd.ops.mul(a, fd.ops.size(a, 1))),
     ("size", "of a shape", (_X,), _rows_of_a_size),
     ("where", "triu", (normal(5, 5),), lambda fd, a: fd.ops.triu(a, 1)),

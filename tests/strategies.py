@@ -349,7 +349,7 @@ class _Writer:
 
     def _other(self, source: _Known) -> Value | None:
         ops = self.fd.ops
-        kind = self.pick(["full", "iota", "size", "triu"])
+        kind = self.pick(["full", "iota", "size", "triu", "uniform"])
         dtype = self.pick(_FLOATS if self.tame else list(DataType))
         if kind == "iota" and dtype is not DataType.Bool:
             return ops.iota(self.pick([2, 3, 4]), 1, 2, dtype)
@@ -358,6 +358,8 @@ class _Writer:
         if kind == "triu" and source.rank == 2 and source.dtype is not DataType.Bool:
             return ops.triu(source.value, self.draw(st.integers(-1, 1)))
         shape = [self._size(source, axis) for axis in range(source.rank)]
+        if kind == "uniform" and dtype.is_float:
+            return ops.uniform(self.pick([0.0, -1]), self.pick([1.0, 3]), shape, dtype, 3, 7)
         return ops.full(shape, self.pick([0, 1, 2.5]), dtype)
 
     def _size(self, source: _Known, axis: int) -> object:

@@ -31,7 +31,9 @@ def compile_fusion(
 ) -> HostProgram:
     """A fusion, for arguments of these keys, on a device."""
     segmented = plan_segments(fusion, keys, target)
-    alignment = {name: key.alignment for name, key in zip(fusion.inputs, keys, strict=True)}
+    # By the specialised fusion's names: others are free where an op before an input went away.
+    inputs = segmented.fusion.inputs
+    alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
     scheduled = [schedule(one, target, alignment) for one in segmented.segments]
     sources = [emit(one, target) for one in scheduled]
     with ThreadPoolExecutor(max_workers=4) as pool:

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionDefinition, fuser, options
 from thunder_fuser.host.device import target_of_device
+from thunder_fuser.runtime import random
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.target import CPU, Target
 
@@ -379,3 +380,49 @@ def test_thunder_jit_with_gradients(dtype: torch.dtype) -> None:
         assert got.dtype is dtype and got.device.type == DEVICE
         off, base = ((one.double() - right).norm() / right.norm() for one in (got, usual))
         assert float(off) <= max(1.2 * float(base), 2 * torch.finfo(dtype).eps)
+
+
+# ---------------------------------------------------------------------------------- random numbers
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(64, 1024), (33, 77)])
+def test_random_numbers_are_those_of_the_reference(
+    dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
+    x = torch.zeros(shape, dtype=dtype, device=DEVICE)
+    with FusionDefinition() as fd:
+        a = fd.from_pytorch(x)
+        fd.add_output(fd.ops.rand_like(a, 3, 7))
+        fd.add_output(fd.ops.randn_like(a, 3, 8))
+    uniform, normal = fd.execute([x])
+    seed, zero, one = torch.tensor(3), torch.tensor(0.0), torch.tensor(1.0)
+    expected = random.uniform(zero, one, (seed, torch.tensor(7)), shape, dtype)
+    assert torch.equal(uniform.cpu(), expected)
+    exact = random.normal(zero, one, (seed, torch.tensor(8)), shape, dtype)
+    assert_near(normal.cpu(), exact)
+
+
+def test_seeds_come_from_the_generator_of_the_device() -> None:
+    jitted = thunder.jit(lambda x: F.dropout(x, 0.5), executors=[fuser], fuser_strict=True)
+    x = torch.ones(64, 1024, device=DEVICE, requires_grad=True)
+    torch.manual_seed(5)
+    first, second = jitted(x), jitted(x)
+    torch.manual_seed(5)
+    assert torch.equal(jitted(x), first) and not torch.equal(first, second)
+    first.sum().backward()
+    assert torch.equal(x.grad, first.detach())
+    assert abs((first == 0).float().mean() - 0.5) < 0.02
+
+
+@needs_cuda
+def test_a_draw_moves_the_offset_as_torch_does() -> None:
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    x = torch.ones(64, device=DEVICE)
+    with FusionDefinition() as fd:
+        a = fd.from_pytorch(x)
+        fd.add_output(fd.ops.sub(fd.ops.rand_like(a), fd.ops.rand_like(a)))
+    torch.rand(3, device=DEVICE)
+    before = generator.get_offset()
+    assert fd.execute([x])[0].any()
+    assert generator.get_offset() == -(-before // 4) * 4 + 8

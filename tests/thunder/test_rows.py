@@ -35,7 +35,8 @@ BINARY = """ADD SUB MUL DIV FMOD REMAINDER POW ATAN2 NEXTAFTER MAXIMUM MINIMUM E
 BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_LEFT_SHIFT BITWISE_RIGHT_SHIFT"""
 ARITY = {PrimIDs[name]: 2 for name in BINARY.split()} | {PrimIDs.LERP: 3}
 APART = (PrimIDs.WHERE, PrimIDs.FULL, PrimIDs.IOTA, PrimIDs.PAD, PrimIDs.CAT, PrimIDs.SQUEEZE,
-         PrimIDs.CONVERT_ELEMENT_TYPE)  # fmt: skip
+         PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.UNIFORM, PrimIDs.RANDN, PrimIDs.UNIFORM_PHILOX,
+         "random_uniform", "random_normal")  # fmt: skip
 CASES = [
     pytest.param(row, dtype, id=f"{row.id.name.lower()}-{dtype.short}")
     for row in ROWS.values() if row.id not in APART

@@ -31,6 +31,7 @@ from thunder_fuser.lower.kernel import (
     Math,
     Operand,
     Parameter,
+    Random,
     Set,
     SharedLoad,
     SharedStore,
@@ -38,6 +39,7 @@ from thunder_fuser.lower.kernel import (
     Store,
     Value,
     Variable,
+    Words,
 )
 
 C_TYPES = {
@@ -119,6 +121,8 @@ class CPrinter:
             return f"{C_TYPES[s.dtype]} {s.name} = {self.literal(s.init, s.dtype)};"
         if isinstance(s, Array):
             return self.array(s)
+        if isinstance(s, Words):
+            return self.words(s)
         if isinstance(s, Set):
             return f"{self.target(s.target)} = {self.value(s.value, s.dtype)};"
         if isinstance(s, Accumulate):
@@ -173,6 +177,8 @@ class CPrinter:
             return f"{value.array}.{get}({self.index(value.position)})"
         if isinstance(value, IndexValue):
             return f"static_cast<{C_TYPES[value.dtype]}>({self.index(value.index)})"
+        if isinstance(value, Random):
+            return self.random(value)
         if isinstance(value, Choose):
             then = self.operand(value.then, value.dtype)
             other = self.operand(value.otherwise, value.dtype)
@@ -200,6 +206,26 @@ class CPrinter:
         if value.op != "cast" and first.bytes < 4 and value.dtype is first and not first.is_float:
             return f"static_cast<{C_TYPES[value.dtype]}>({text})"  # C computes in int
         return text
+
+    def random(self, value: Random) -> str:
+        numbers = [self.operand(o, value.dtype.compute) for o in value.operands[:2]]
+        stream = ", ".join(self.operand(o, DataType.Int) for o in value.operands[2:])
+        share, to = value.dtype.random_share, C_TYPES[value.dtype]
+        lane = self.index(value.position % share)
+        words = f"philox({stream}, {self.index(value.position // share)})"
+        word = f"word<{to}>({words}, {lane})"
+        if value.words is not None:
+            word = self.target(value.words)
+        form = OPS[value.op].c
+        return form.format(*numbers, to=to, words=words, lane=lane, word=word)
+
+    def words(self, s: Words) -> str:
+        share, to = s.dtype.random_share, C_TYPES[s.dtype]
+        whole = s.first % share is const(0)
+        groups = -(-(s.count + (0 if whole else share - 1)) // share)
+        stream = ", ".join(self.operand(o, DataType.Int) for o in s.stream)
+        fill = f"philox_fill({s.name}, {stream}, {self.index(s.first // share)}, {groups})"
+        return f"Bits<{to}>::type {s.name}[{groups * share}]; {fill};"
 
     def target(self, target: str | Lane) -> str:
         if isinstance(target, str):

@@ -23,6 +23,7 @@ from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
+from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.regions import (
     Claims,
     Region,
@@ -92,6 +93,7 @@ class ThunderFuser(FusionExecutor):
         given = _given_options()
         limit = int(given.get("fuel", option("fuel")))
         prefix = self._prefix(given)
+        trace = without_state(trace, self.can_fuse, leaves_of)
         claims = claim(trace.bound_symbols, support)
         if not _inplace_check_disabled():
             check_in_place(claims.items, prefix)

@@ -49,6 +49,7 @@ _SILENT = frozenset(
     {
         PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN, PrimIDs.GET_GRAD,
         PrimIDs.PUT_GRAD, PrimIDs.DEL, PrimIDs.COMMENT, PrimIDs.UPDATE_ALIASES, "update_aliases",
+        "draw_random",
     }
 )
 _FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})

@@ -19,6 +19,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, DtypeError
+from thunder_fuser.executors.random import STATELESS, recorded
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -59,7 +60,7 @@ _NEVER = {
 class Row:
     """A primitive: what it is recorded as, the types it is taken in, what else must hold."""
 
-    id: PrimIDs
+    id: PrimIDs | str
     record: Callable[..., Any]
     dtypes: frozenset[DataType] = ANY
     check: Check | None = None
@@ -115,7 +116,7 @@ def _refuse_composite(bsym: BoundSymbol) -> Reject | None:
 
 def row_of(bsym: BoundSymbol) -> Row | None:
     """The row of a primitive that no other executor has claimed."""
-    return ROWS.get(bsym.sym.id) if bsym.sym.executor is None else None
+    return ROWS.get(bsym.sym.id) if bsym.sym.executor in (None, STATELESS) else None
 
 
 def accepts(row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> Reject | None:
@@ -205,7 +206,7 @@ def _refuse_dtypes(row: Row, tensors: Sequence[TensorProxy]) -> Reject | None:
     for tensor in tensors:
         if data_type(tensor.dtype) not in row.dtypes:
             name = str(tensor.dtype).removeprefix("thunder.dtypes.")
-            return Reject(f"{row.id.name.lower()} of {name}")
+            return Reject(f"{str(row.id).rpartition('.')[2].lower()} of {name}")
     return None
 
 
@@ -264,6 +265,12 @@ def _check_full(shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Reje
 
 def _check_iota(length: Any, *, start: Any, step: Any, device: Any, dtype: Any) -> Reject | None:
     return _check_dtype(dtype) or _check_sizes(length)
+
+
+def _check_random(shape: Any, *given: Any, device: Any, dtype: Any, **stream: Any) -> Reject | None:
+    if data_type(dtype) not in FLOATS:
+        return Reject(f"random numbers of dtype {dtype}")
+    return _check_sizes(shape)
 
 
 def _check_slice(a: TensorProxy, starts: Any, ends: Any, strides: Any = None) -> Reject | None:
@@ -385,6 +392,12 @@ _TABLE = (
     # ---- factories
     Row(_P.FULL, _full, check=_check_full),
     Row(_P.IOTA, _iota, check=_check_iota),
+    # ---- random numbers; executors/random.py makes the last two of the first two
+    Row(_P.UNIFORM, recorded("uniform"), check=_check_random),
+    Row(_P.RANDN, recorded("normal"), check=_check_random),
+    Row(_P.UNIFORM_PHILOX, recorded("uniform"), check=_check_random),
+    Row("random_uniform", recorded("uniform"), check=_check_random),
+    Row("random_normal", recorded("normal"), check=_check_random),
     # ---- movement
     Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), check=_check_broadcast),
     Row(_P.RESHAPE, _op("reshape"), check=_check_shape),
@@ -468,7 +481,7 @@ _TABLE = (
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
 )
 
-ROWS: dict[PrimIDs, Row] = {row.id: row for row in _TABLE}
+ROWS: dict[PrimIDs | str, Row] = {row.id: row for row in _TABLE}
 if len(ROWS) != len(_TABLE):
     ids = [row.id for row in _TABLE]
-    raise AssertionError(f"listed twice: {sorted({i.name for i in ids if ids.count(i) > 1})}")
+    raise AssertionError(f"listed twice: {sorted({str(i) for i in ids if ids.count(i) > 1})}")

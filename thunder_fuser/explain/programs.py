@@ -50,7 +50,8 @@ class Compiled:
     def schedules(self) -> list[ScheduledFusion | None]:
         """The schedule of each segment, made anew; None where torch runs it."""
         alignment = {
-            name: key.alignment for name, key in zip(self.fusion.inputs, self.keys, strict=True)
+            name: key.alignment
+            for name, key in zip(self.program.segmented.fusion.inputs, self.keys, strict=True)
         }
         return [schedule(one, self.target, alignment) for one in self.segments]
 

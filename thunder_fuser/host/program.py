@@ -22,6 +22,7 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import Launcher
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
+from thunder_fuser.runtime.random import draw
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.segment.segmenter import SegmentedFusion
 
@@ -54,9 +55,10 @@ def plan(
         "device": device,
         "push_range": _RANGES.push_range,
         "pop_range": _RANGES.pop_range,
+        "draw": draw,
         **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
     }
-    lines = [f"def run({', '.join(fusion.inputs)}):"]
+    lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         call, needed = launcher.line(number, segment.part)
         if launcher.allocates:
@@ -76,10 +78,21 @@ def plan(
     return HostProgram(text, _function(text, names), segmented, sources)
 
 
+def _draws(fusion: Fusion) -> list[str]:
+    """The lines that draw a seed, and an offset for each random op that was given none."""
+    if not fusion.drawn:
+        return []
+    count = sum(at is not None for _, at in fusion.drawn)
+    values = [(name, "seed" if at is None else f"offset + {at}") for name, at in fusion.drawn]
+    own = [f"    {name} = {value}" for name, value in values]
+    return [f"    seed, offset = draw(device, {count})", *own]
+
+
 def _last_read(segmented: SegmentedFusion, number: int) -> list[str]:
     """Intermediates that no segment after this one reads and the caller does not get."""
     fusion = segmented.fusion
-    kept = {*fusion.inputs, *(o.name for o in fusion.outputs)}
+    given = {*fusion.inputs, *(name for name, _ in fusion.drawn)}
+    kept = {*given, *(o.name for o in fusion.outputs)}
     later = {name for s in segmented.segments[number + 1 :] for name in s.part.inputs}
     return [n for n in segmented.segments[number].part.inputs if n not in kept | later]
 

@@ -43,12 +43,12 @@ def define(definition: Definition, *, check: bool = True) -> Fusion:
     return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
 
 
-def infer_ranks(definition: Definition) -> dict[str, int]:
-    """The rank of each value of an unfinished definition, by its recorded name."""
+def infer_views(definition: Definition) -> dict[str, TensorView]:
+    """The type and axes of each value of an unfinished definition, by its recorded name."""
     definer = _Definer()
     for record in definition:
         definer.add(record)
-    return {old: len(definer.tensors[new].shape) for old, new in definer.renamed.items()}
+    return {old: definer.tensors[new] for old, new in definer.renamed.items()}
 
 
 class _Definer:
@@ -73,6 +73,7 @@ class _Definer:
         elif record.op == "define_tensor":
             self._emit(record, self._input_tensor(record))
         elif record.op == "define_scalar":
+            _check_drawn(record)
             self._emit(record, self._scalar(record.attr("dtype")))  # type: ignore[arg-type]
         elif record.op in OPS:
             self._op(record)
@@ -127,7 +128,8 @@ class _Definer:
         if not view.is_scalar or view.dtype is not DataType.Int:
             return
         if record.op == "define_scalar":
-            self.integers[name] = symbol(name, lo=0)
+            if record.attr("drawn") is None:
+                self.integers[name] = symbol(name, lo=0)
         elif record.op == "size":
             source = self.tensors[names_of(record)[0]]
             dim = shapes.normalise_axis(record.attr("dim"), len(source.shape), "size")
@@ -191,7 +193,7 @@ class _Definer:
             )
         if target.name not in [r.outputs[0] for r in self.records if r.op == "define_tensor"]:
             raise AliasError(f"output {view.name}", expected="an input to alias", got=target.name)
-        if view.dtype is not target.dtype or not _may_be_equal(view.shape, target.shape):
+        if view.dtype is not target.dtype or not shapes.may_be_equal(view.shape, target.shape):
             raise AliasError(
                 f"output {view.name}",
                 expected=f"the dtype and sizes of {target}",
@@ -212,6 +214,8 @@ class _Definer:
             self._emit(_with_attr(record, "dtype", None), self._scalar(DataType.Int))
         elif kind is OpKind.FACTORY:
             self._factory(record)
+        elif kind is OpKind.RANDOM:
+            self._random(record)
         elif kind is OpKind.EXTERNAL:
             self._emit(record, self._external(record))
         else:
@@ -329,13 +333,60 @@ class _Definer:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
         self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
 
+    def _random(self, record: OpRecord) -> None:
+        """A stream that was left to the generator is written out:
+
+            T0 = uniform(lo=0.0, hi=1.0, shape=[8], dtype=DataType.Float)
+        ->  S0 = define_scalar(drawn="seed"); S1 = define_scalar(drawn="offset")
+            T2 = uniform(lo=0.0, hi=1.0, rng_seed=S0, rng_offset=S1, ...)
+        """
+        axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
+        dtype = _dtype_of(record)
+        if not dtype.is_float:
+            raise DtypeError(f"{record.op}: dtype", expected="a float", got=dtype.name)
+        self._check_random(record)
+        given = record.inputs
+        stream = given[2:] or (self._drawn("seed"), self._drawn("offset"))
+        compute = (dtype.compute, dtype.compute, DataType.Int, DataType.Int)
+        inputs = [
+            self._cast(o, self._as_view(o), to)
+            for o, to in zip((*given[:2], *stream), compute, strict=True)
+        ]
+        record = replace(record, inputs=tuple(inputs))
+        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
+
+    def _check_random(self, record: OpRecord) -> None:
+        row = record.row
+        if len(record.inputs) == 3:
+            raise DefinitionError(
+                f"ops.{row.name}", expected="rng_seed and rng_offset, or neither", got="one of them"
+            )
+        for word, operand in zip(row.keywords, record.inputs, strict=False):
+            view = self._as_view(operand)
+            if view.shape or (word.startswith("rng") and not view.dtype.is_int):
+                kind = "an integer" if word.startswith("rng") else "a number"
+                raise DefinitionError(
+                    f"ops.{row.name}: {word}",
+                    expected=f"{kind}, a scalar or a tensor of rank 0",
+                    got=str(view) if isinstance(operand, str) else repr(operand.value),
+                )
+
+    def _drawn(self, word: str) -> str:
+        """The one drawn seed of the fusion, or one more drawn offset."""
+        if word == "seed":
+            for record in self.records:
+                if record.attr("drawn") == "seed":
+                    return record.outputs[0]
+        attrs = (("dtype", DataType.Int), ("drawn", word))
+        return self._emit(OpRecord("define_scalar", (), (), attrs), self._scalar(DataType.Int))
+
     def _external(self, record: OpRecord) -> TensorView:
         views = [self._as_view(o) for o in record.inputs]
         if len({view.dtype for view in views}) != 1:
             raise DtypeError(
                 record.op, expected="one dtype", got=", ".join(v.dtype.name for v in views)
             )
-        axes = _matmul_axes(record, [view.domain.no_reductions for view in views])
+        axes = shapes.matmul(record, [view.domain.no_reductions for view in views])
         return TensorView("", views[0].dtype, TensorDomain.of(tuple(map(self.fresh, axes))))
 
 
@@ -347,21 +398,23 @@ _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
 }
 
 
-def _may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
-    """False if the shapes differ for certain."""
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(x is y or not (x.is_const and y.is_const) for x, y in pairs)
-
-
 def _check_tensors(record: OpRecord) -> None:
     """Numbers stand only where an op computes with elements, or fills with them."""
-    if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY) or record.op == "set":
+    computing = (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM)
+    if record.row.kind in computing or record.op == "set":
         return
     if not record.inputs:
         raise DefinitionError(record.op, expected="at least one tensor", got="none")
     for operand in record.inputs:
         if isinstance(operand, Literal):
             raise DefinitionError(record.op, expected="a tensor", got=str(operand.value))
+
+
+def _check_drawn(record: OpRecord) -> None:
+    if record.attr("drawn") not in (None, "seed", "offset"):
+        raise DefinitionError(
+            "define_scalar: drawn", expected='"seed" or "offset"', got=repr(record.attr("drawn"))
+        )
 
 
 def _check_sizes(record: OpRecord, view: TensorView) -> None:
@@ -417,39 +470,6 @@ def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataT
     if rule is DtypeRule.FLOAT and not common.is_float:
         common = DataType.Float
     return [common] * count, DataType.Bool if rule is DtypeRule.COMPARE else common
-
-
-def _matmul_axes(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
-    """The extents of torch.matmul's, or torch.nn.functional.linear's, result."""
-    a, b = [[axis.extent for axis in domain] for domain in domains[:2]]
-    _check_matmul(record, [[axis.extent for axis in domain] for domain in domains])
-    if record.op == "linear":
-        return [*a[:-1], *b[:-1]]
-    if len(b) == 1:
-        return a[:-1]
-    lead = [*([None] * (len(b) - len(a))), *a[:-2]] if len(a) > 1 else [None] * (len(b) - 2)
-    other = [*([None] * (len(a) - len(b))), *b[:-2]]
-    batch = [
-        x if x is not None and (y is None or x is not const(1)) else y
-        for x, y in zip(lead, other, strict=True)
-    ]
-    return [*(s for s in batch if s is not None), *(a[-2:-1] if len(a) > 1 else ()), b[-1]]
-
-
-def _check_matmul(record: OpRecord, shapes_of: list[list[Scalar]]) -> None:
-    a, b, *bias = shapes_of
-    linear = record.op == "linear"
-    if not a or not b or (linear and len(b) > 2):
-        ranks = "rank 1 or 2 for the weight" if linear else "rank 1 or more"
-        raise DefinitionError(record.op, expected=ranks, got=f"ranks {len(a)} and {len(b)}")
-    inner = b[-1] if linear or len(b) == 1 else b[-2]
-    if a[-1].is_const and inner.is_const and a[-1] is not inner:
-        raise DefinitionError(
-            f"{record.op}: summed axis", expected="equal sizes", got=f"{a[-1]}, {inner}"
-        )
-    for shape in bias:
-        if shape and not _may_be_equal(shape[-1:], b[:1]) and shape[-1] is not const(1):
-            raise DefinitionError("linear: bias", expected=f"size {b[0]}", got=f"size {shape[-1]}")
 
 
 def _check_outputs(definer: _Definer) -> None:

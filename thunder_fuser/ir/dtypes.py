@@ -60,6 +60,11 @@ class DataType(Enum):
         """The type a sum runs in: `Float` for 16-bit floats, `Int` for integers and bools."""
         return self.compute if self.is_float else DataType.Int
 
+    @property
+    def random_share(self) -> int:
+        """How many random numbers of this type the four words of one Philox call make."""
+        return 2 if self is DataType.Double else 4
+
     def __str__(self) -> str:
         return f"DataType.{self.name}"
 

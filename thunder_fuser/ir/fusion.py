@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.dtypes import DataType
@@ -76,7 +77,20 @@ class Fusion:
     def inputs(self) -> tuple[str, ...]:
         """Names of the arguments, in order."""
         defines = ("define_tensor", "define_scalar")
-        return tuple(r.outputs[0] for r in self.definition if r.op in defines)
+        named = [r for r in self.definition if r.op in defines and r.attr("drawn") is None]
+        return tuple(r.outputs[0] for r in named)
+
+    @cached_property
+    def drawn(self) -> tuple[tuple[str, int | None], ...]:
+        """Integers drawn from torch's generator at each run, in order.
+
+        Each with what is to be added to the first offset drawn; None for the seed itself.
+        """
+        found = [r for r in self.definition if r.attr("drawn") is not None]
+        offsets = count()
+        return tuple(
+            (r.outputs[0], next(offsets) if r.attr("drawn") == "offset" else None) for r in found
+        )
 
     @cached_property
     def outputs(self) -> tuple[Output, ...]:

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir import layout
-from thunder_fuser.ir.build import infer_ranks
+from thunder_fuser.ir.build import infer_views
 from thunder_fuser.ir.dtypes import DataType, of_number
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.ops import OPS, Op, OpKind
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
 
@@ -124,9 +125,21 @@ class Recorder:
         return self._define("define_tensor", Tensor, attrs)
 
     def define_scalar(
-        self, value: Number | DataType | None = None, dtype: DataType | None = None
+        self,
+        value: Number | DataType | None = None,
+        dtype: DataType | None = None,
+        *,
+        drawn: str | None = None,
     ) -> Scalar | Constant:
-        """A scalar argument of the given dtype, or a constant of the given value."""
+        """A scalar argument of the given dtype, or a constant of the given value.
+
+        drawn="seed" or "offset": no argument, but drawn from torch's generator at each run; random
+        ops without a seed of their own define theirs so.
+        """
+        if drawn is not None:
+            return self._define(
+                "define_scalar", Scalar, (("dtype", DataType.Int), ("drawn", drawn))
+            )
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
@@ -275,6 +288,23 @@ class Ops:
         variance, mean = self.var_mean(arg, dims, 0)
         return mean, self.mul(variance, count), count
 
+    def rand_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
+        """Uniform numbers in [0, 1), of the argument's shape and dtype."""
+        return self._random_like("uniform", arg, (rng_seed, rng_offset))
+
+    def randn_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
+        """Standard normal numbers, of the argument's shape and dtype."""
+        return self._random_like("normal", arg, (rng_seed, rng_offset))
+
+    def _random_like(self, op: str, arg: Tensor, state: tuple[Any, Any]) -> Value:
+        view = view_of(self._fd.records, arg.name)
+        sizes = [
+            extent.value if extent.is_const else self.size(arg, axis)
+            for axis, extent in enumerate(view.shape)
+        ]
+        result: Value = getattr(self, op)(0.0, 1.0, sizes, view.dtype, *state)
+        return result
+
     def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
         """x + value * a * b"""
         result: Value = self.add(x, self.mul(self.mul(value, a), b))
@@ -297,16 +327,16 @@ class Ops:
 
 def rank_of(definition: Definition, name: str) -> int:
     """The rank of a value in a definition so far; only composites over all axes ask."""
-    return infer_ranks(definition)[name]
+    return len(view_of(definition, name).shape)
+
+
+def view_of(definition: Definition, name: str) -> TensorView:
+    """The type and the axes of a value in a definition so far."""
+    return infer_views(definition)[name]
 
 
 def _operand_names(row: Op) -> list[str]:
-    names = list(row.parameters.parameters)
-    if row.name == "full":
-        return ["fill_value"]
-    if row.name == "iota":
-        return ["start", "step"]
-    return names[: abs(row.arity)]
+    return list(row.keywords) or list(row.parameters.parameters)[: abs(row.arity)]
 
 
 def _check_dtype(dtype: Any) -> None:

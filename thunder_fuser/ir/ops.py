@@ -4,7 +4,12 @@
 A row says how the op is called, what type and shape it gives, what it costs, how C spells it, and
 which torch expression is its meaning. In `c`, {0} {1} {2} are the operands and {f} is "f" for
 float and "" for double; `c_int` is the spelling for integers and bools where it differs. In
-`torch`, operands are a, b, c and attributes stand by name.
+`torch`, operands are a, b, c, d, attributes stand by name, and `own` is the type of the result.
+
+Note [Random numbers]: element i (row-major, of the logical shape) of a RANDOM op is word i % 4 of
+Philox 4x32-10 with key `seed` and counter (offset, i // 4); a Double takes two words. So it depends
+on no schedule, layout or target, and computing it twice gives the same bits. Ops that are given no
+seed share one that is drawn at each run, each with an offset of its own (ir/build.py).
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ class OpKind(Enum):
     MOVEMENT = "movement"  # elements unchanged, indices mapped (analysis/index_map.py has the map)
     REDUCTION = "reduction"  # many elements into one
     FACTORY = "factory"  # elements from nothing
+    RANDOM = "random"  # elements from (seed, offset) and their own position
     SCALAR = "scalar"  # a size, known on the host
     EXTERNAL = "external"  # one torch call (expr_eval)
 
@@ -58,6 +64,7 @@ class Op:
     c_int: str = ""
     cost: int = 1
     bools: bool = True  # False where torch does not compute with bools either
+    keywords: tuple[str, ...] = ()  # the operands, where they are not the first of the signature
 
     @cached_property
     def parameters(self) -> inspect.Signature:
@@ -128,6 +135,21 @@ def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
     """With `chunk`, partial results over runs of that many elements, along a new first axis."""
     signature = "arg, dims=None, keepdim=False, dtype=None, chunk=None"
     return Op(name, OpKind.REDUCTION, signature, 1, rule, torch)
+
+
+def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
+    """`bits` is what the C function takes: {word}, or {words} and {lane}."""
+    return Op(
+        name,
+        OpKind.RANDOM,
+        f"{first}, {second}, shape, dtype, rng_seed=None, rng_offset=None",
+        4,
+        DtypeRule.ATTRIBUTE,
+        f"{name}(a, b, (c, d), shape, own).to(dtype)",
+        f"{name}_<{{to}}>({bits}, {{0}}, {{1}})",
+        cost=cost,
+        keywords=(first, second, "rng_seed", "rng_offset"),
+    )
 
 
 def _movement(name: str, signature: str, torch: str, arity: int = 1) -> Op:
@@ -335,6 +357,7 @@ _ROWS = (
         DtypeRule.ATTRIBUTE,
         "a.to(dtype).expand(shape)",
         cost=0,
+        keywords=("fill_value",),
     ),
     Op(
         "iota",
@@ -344,7 +367,11 @@ _ROWS = (
         DtypeRule.ATTRIBUTE,
         "iota(length, a, b, dtype)",
         cost=1,
+        keywords=("start", "step"),
     ),
+    # ---- random numbers. A quarter of Philox costs less than four bytes written and read again.
+    _random("uniform", "lo", "hi", "{word}", cost=2),
+    _random("normal", "mean", "std", "{words}, {lane}", cost=32),
     # ---- sizes
     Op(
         "size",

@@ -107,8 +107,8 @@ def _arguments(record: OpRecord) -> list[str]:
     operands = [_operand_text(operand) for operand in record.inputs]
     if record.op == "cat":
         operands = [f"[{', '.join(operands)}]"]
-    if record.op in ("full", "iota"):
-        names = ["fill_value"] if record.op == "full" else ["start", "step"]
+    if record.op in OPS and record.row.keywords:  # the last ones may be left out
+        names = record.row.keywords[: len(operands)]
         operands = [f"{n}={o}" for n, o in zip(names, operands, strict=True)]
     attrs = [f"{_keyword(record, key)}={_attr_text(key, value)}" for key, value in record.attrs]
     return operands + attrs

@@ -304,6 +304,45 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
     )
 
 
+def matmul(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
+    """The extents of torch.matmul's, or torch.nn.functional.linear's, result."""
+    a, b = [[axis.extent for axis in domain] for domain in domains[:2]]
+    _check_matmul(record, [[axis.extent for axis in domain] for domain in domains])
+    if record.op == "linear":
+        return [*a[:-1], *b[:-1]]
+    if len(b) == 1:
+        return a[:-1]
+    lead = [*([None] * (len(b) - len(a))), *a[:-2]] if len(a) > 1 else [None] * (len(b) - 2)
+    other = [*([None] * (len(a) - len(b))), *b[:-2]]
+    batch = [
+        x if x is not None and (y is None or x is not const(1)) else y
+        for x, y in zip(lead, other, strict=True)
+    ]
+    return [*(s for s in batch if s is not None), *(a[-2:-1] if len(a) > 1 else ()), b[-1]]
+
+
+def _check_matmul(record: OpRecord, shapes_of: list[list[Scalar]]) -> None:
+    a, b, *bias = shapes_of
+    linear = record.op == "linear"
+    if not a or not b or (linear and len(b) > 2):
+        ranks = "rank 1 or 2 for the weight" if linear else "rank 1 or more"
+        raise DefinitionError(record.op, expected=ranks, got=f"ranks {len(a)} and {len(b)}")
+    inner = b[-1] if linear or len(b) == 1 else b[-2]
+    if a[-1].is_const and inner.is_const and a[-1] is not inner:
+        raise DefinitionError(
+            f"{record.op}: summed axis", expected="equal sizes", got=f"{a[-1]}, {inner}"
+        )
+    for shape in bias:
+        if shape and not may_be_equal(shape[-1:], b[:1]) and shape[-1] is not const(1):
+            raise DefinitionError("linear: bias", expected=f"size {b[0]}", got=f"size {shape[-1]}")
+
+
+def may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
+    """False if the shapes differ for certain."""
+    pairs = zip(a, b, strict=False)
+    return len(a) == len(b) and all(x is y or not (x.is_const and y.is_const) for x, y in pairs)
+
+
 def _axes(record: OpRecord, rank: int) -> tuple[int, ...]:
     """The `dims` of an op for which leaving them out has no meaning."""
     if record.attr("dims") is None:

@@ -71,6 +71,20 @@ class IndexValue:
 
 
 @dataclass(frozen=True, slots=True)
+class Random:
+    """Element `position` of a stream, by a RANDOM row of the op table.
+
+    operands: the op's two numbers, seed and offset. words: an array of Words, where there is one.
+    """
+
+    op: str
+    position: Scalar
+    operands: tuple[Operand, ...]
+    dtype: DataType
+    words: Lane | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Choose:
     """condition ? then : otherwise"""
 
@@ -87,7 +101,7 @@ class Coordinate:
     parallel: ParallelType
 
 
-Value = Math | Load | SharedLoad | IndexValue | Choose | Coordinate | Scalar | Operand
+Value = Math | Load | SharedLoad | IndexValue | Random | Choose | Coordinate | Scalar | Operand
 
 
 # ---- statements
@@ -113,6 +127,20 @@ class Array:
     count: int
     width: int = 1
     shared_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """An array of what Philox makes for `count` elements of a type, from element `first` on.
+
+    It begins with the whole group of four words that `first` is in.
+    """
+
+    name: str
+    stream: tuple[Operand, Operand]
+    first: Scalar
+    count: int
+    dtype: DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +240,9 @@ class If:
     body: tuple[Statement, ...]
 
 
-Statement = Let | Array | Variable | Set | Accumulate | Store | SharedStore | BlockReduce | For | If
+Statement = (
+    Let | Array | Words | Variable | Set | Accumulate | Store | SharedStore | BlockReduce | For | If
+)
 
 
 Kind = TypingLiteral["input", "output", "scalar"]

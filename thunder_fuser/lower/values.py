@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from thunder_fuser.analysis.demand import Point
-from thunder_fuser.analysis.index_map import accesses
+from thunder_fuser.analysis.index_map import accesses, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
@@ -24,16 +25,19 @@ from thunder_fuser.lower.kernel import (
     Load,
     Math,
     Operand,
+    Random,
     Set,
     SharedLoad,
     SharedStore,
     Statement,
     Value,
+    Words,
 )
 from thunder_fuser.lower.scope import ROOT, Scope
 
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
 NONE: frozenset[str] = frozenset()
+MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
 
 
 @dataclass
@@ -194,6 +198,8 @@ class Values:
             return self._math(point, expr, scope)
         if kind is OpKind.FACTORY or kind is OpKind.SCALAR:
             return self._factory(point, expr, scope)
+        if kind is OpKind.RANDOM:
+            return self._random(point, expr, scope)
         return self._move(point, expr, scope)
 
     def _put(self, point: Point, value: Value, needs: frozenset[str], scope: Scope) -> Found:
@@ -264,6 +270,44 @@ class Values:
         home.put(Let(moved, DataType.Double, Math("add", (scaled, start), double, DataType.Double)))
         dtype = self.ctx.part.tensors[point.name].dtype
         return self._put(point, Math("cast", (moved,), (DataType.Double,), dtype), needs, scope)
+
+    def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
+        view = self.ctx.part.tensors[point.name]
+        operands, needs = self._operands(point, expr, scope)
+        position = linear(point.index, view.shape)
+        words = None
+        if self.ctx.is_cpu and expr.op == "uniform":
+            words = self._words(point, position, (operands[2], operands[3]), needs, scope)
+        value = Random(expr.op, position, operands, view.dtype, words)
+        return self._put(point, value, needs | position.symbols, scope)
+
+    def _words(
+        self,
+        point: Point,
+        position: Scalar,
+        stream: tuple[Operand, Operand],
+        needs: frozenset[str],
+        scope: Scope,
+    ) -> Lane | None:
+        """This lane's place in an array made before the lanes, if they are side by side.
+
+        A simd loop would compute all four words of a group for each of its lanes; an unrolled loop
+        of CUDA's does not, as the calls of one group are equal.
+        """
+        view, lane = self.ctx.part.tensors[point.name], self.ctx.lane_symbol
+        guarded = [g for g in self.ctx.loops.guards if lane.symbols & g.value.symbols]
+        first = position.substitute({str(g.variable): g.value for g in guarded}) - lane
+        count = min(self.ctx.lanes, prod(view.sizes))
+        aside = lane.symbols and not lane.symbols & (first.symbols | needs)
+        # Under a condition, as in a pad, the position may lie outside the tensor.
+        if not aside or count > MOST_WORDS or not point.condition.is_const:
+            return None
+        name = self.name(f"{point.name}_w", point)
+        if scope.find(name) is None:
+            home = scope.home(needs | first.symbols)
+            home.put(Words(name, stream, first, count, view.dtype))
+            home.values[name] = (name, needs | first.symbols)
+        return Lane(name, lane + first % view.dtype.random_share)
 
     def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
         source = expr.inputs[0]

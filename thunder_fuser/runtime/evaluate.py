@@ -20,6 +20,7 @@ from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, Output
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, Number, Operand, OpRecord
+from thunder_fuser.runtime import random
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"
@@ -58,6 +59,18 @@ class _Evaluator:
         for name, value in zip(fusion.inputs, inputs, strict=True):
             dtype = self._dtype(fusion.tensors[name].dtype)
             self.values[name] = torch.as_tensor(value, dtype=dtype, device=self.device)
+        self.values.update(self._drawn())
+
+    def _drawn(self) -> dict[str, torch.Tensor]:
+        """What the fusion draws at each run, as its programs draw it (host/program.py)."""
+        drawn = self.fusion.drawn
+        if not drawn:
+            return {}
+        seed, offset = random.draw(self.device, sum(at is not None for _, at in drawn))
+        return {
+            name: torch.tensor(seed if at is None else offset + at, device=self.device)
+            for name, at in drawn
+        }
 
     def run(self, record: OpRecord) -> None:
         """Evaluates one record."""
@@ -90,8 +103,9 @@ class _Evaluator:
             return operands[0]  # torch takes an empty list of axes to mean all of them
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
-        letters = dict(zip("abc", [*operands, None, None, None], strict=False))
-        scope = {**names, **attrs, **letters, "operands": operands}
+        letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
+        own = to_torch_dtype(self.fusion.tensors[record.outputs[0]].dtype)
+        scope = {**names, **attrs, **letters, "operands": operands, "own": own}
         result: torch.Tensor = eval(_code(record.op), _SCOPE, scope)
         return result
 
@@ -144,7 +158,8 @@ def _literal_dtype(literal: Literal, record: OpRecord, fusion: Fusion) -> DataTy
     rule = record.row.rule
     if rule is DtypeRule.LOGICAL or (rule is DtypeRule.SELECT and literal is record.inputs[0]):
         return DataType.Bool
-    if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or record.op == "cast":
+    as_given = record.op == "cast" or record.row.kind is OpKind.RANDOM
+    if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or as_given:
         return of_number(literal.value)
     if record.op == "iota":
         return result.compute
@@ -218,7 +233,7 @@ def _prod(a: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
     return a
 
 
-_SCOPE: dict[str, object] = {"torch": torch}
+_SCOPE: dict[str, object] = {"torch": torch, "uniform": random.uniform, "normal": random.normal}
 _HELPERS: tuple[Callable[..., object], ...] = (
     _trunc_div, _logical_right_shift, _erfcinv, _broadcast, _broadcast_in_dim, _slices, _iota,
     _prod,

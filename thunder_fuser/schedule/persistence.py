@@ -101,7 +101,8 @@ def _walks(point: Point, reduced: tuple[str, ...]) -> bool:
 def _is_dear(scheduled: ScheduledFusion, point: Point) -> bool:
     """True if the point's own op is expensive."""
     expr = scheduled.part.producer.get(point.name)
-    return expr is not None and expr.row.kind is OpKind.POINTWISE and expr.row.cost >= EXPENSIVE
+    computes = expr is not None and expr.row.kind in (OpKind.POINTWISE, OpKind.RANDOM)
+    return expr is not None and computes and expr.row.cost >= EXPENSIVE
 
 
 def _row_bytes(scheduled: ScheduledFusion, point: Point) -> int:

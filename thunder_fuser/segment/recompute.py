@@ -47,7 +47,7 @@ def _with_copies(
 ) -> list[OpRecord]:
     """The group, grown by the cheap chains behind its inputs where that reads fewer bytes."""
     fusion = parts_of.fusion
-    for name in sorted(_read_from_outside(group) - set(fusion.inputs)):
+    for name in sorted(_read_from_outside(group) - {*fusion.inputs, *dict(fusion.drawn)}):
         chain, leaves = _cheap_chain(fusion, name)
         if not chain:
             continue

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers in torch: the state drawn from its generators, and what random ops mean.
+
+See Note [Random numbers] in ir/ops.py for how an element follows from seed, offset and position.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+
+import torch
+
+Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+Stream = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0
+
+_WORD = 0xFFFFFFFF
+_DRAWING = threading.Lock()  # two threads must not draw the same offsets
+
+
+def draw(device: torch.device, count: int) -> tuple[int, int]:
+    """(seed, first offset) for `count` random ops, from the device's default generator.
+
+    The generator moves on: torch.manual_seed gives the same numbers again, and the next draw gives
+    others. On CUDA the seed is the generator's own, and four of its offsets make one of ours, as
+    nvFuser counts them too.
+    """
+    if device.type != "cuda":
+        return int(torch.empty((), dtype=torch.int64, device="cpu").random_()), 0
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[index]
+    with _DRAWING:
+        offset = -(-generator.get_offset() // 4)
+        generator.set_offset(4 * (offset + count))
+    return _signed(generator.initial_seed()), offset
+
+
+def _signed(value: int) -> int:
+    """The 64 bits of a seed as the integer a kernel takes."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
+    """Philox 4x32-10. Each tensor holds 32-bit words as int64."""
+    a, b, c, d = counter
+    key_a, key_b = key
+    for _ in range(10):
+        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c  # wraps; the bits are those of 64 unsigned
+        a, b, c, d = (
+            (right >> 32) & _WORD ^ b ^ key_a,
+            right & _WORD,
+            (left >> 32) & _WORD ^ d ^ key_b,
+            left & _WORD,
+        )
+        key_a, key_b = (key_a + 0x9E3779B9) & _WORD, (key_b + 0xBB67AE85) & _WORD
+    return a, b, c, d
+
+
+def _halves(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return value & _WORD, (value >> 32) & _WORD
+
+
+def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tensor, Words]:
+    """(place in its group, words of its group) of each element."""
+    seed, offset = stream
+    position = torch.arange(math.prod(shape), device=seed.device).reshape(tuple(shape))
+    low, high = (half.expand(position.shape) for half in _halves(offset))
+    words = philox((low, high, *_halves(position // share)), _halves(seed))
+    return position % share, words
+
+
+def uniform(
+    lo: torch.Tensor,
+    hi: torch.Tensor,
+    stream: Stream,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Numbers in [lo, hi), bit for bit what every kernel makes.
+
+    lo, hi: rank 0.
+    """
+    compute = _compute_type(dtype)
+    lane, words = _words(stream, shape, 2 if dtype is torch.float64 else 4)
+    low, high = lo.to(compute), hi.to(compute)
+    scaled = _unit(lane, words, dtype).to(compute) * (high - low) + low
+    result = scaled.to(dtype)
+    return torch.where(result.to(compute) < high, result, low.to(dtype))
+
+
+def _compute_type(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+_BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+
+
+def _unit(lane: torch.Tensor, words: Words, dtype: torch.dtype) -> torch.Tensor:
+    """Multiples of 2**-bits in [0, 1), as many bits as the significand holds; float64."""
+    if dtype is torch.float64:
+        return _long_unit(
+            torch.where(lane == 0, words[1], words[3]), torch.where(lane == 0, words[0], words[2])
+        )
+    chosen = torch.stack(words).gather(0, lane.unsqueeze(0)).squeeze(0)
+    bits = _BITS[dtype]
+    return (chosen >> (32 - bits)).double() * 2.0**-bits
+
+
+def _long_unit(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    return ((high << 21) | (low >> 11)).double() * 2.0**-53
+
+
+def normal(
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    stream: Stream,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Normal numbers by Box-Muller, in float64; a kernel computes in the type of its result."""
+    wide = dtype is torch.float64
+    lane, words = _words(stream, shape, 2 if wide else 4)
+    if wide:
+        first, second = _long_unit(words[1], words[0]), _long_unit(words[3], words[2])
+    else:
+        first, second = (
+            (torch.where(lane < 2, words[at], words[at + 2]) >> 8).double() * 2.0**-24
+            for at in (0, 1)
+        )
+    step = 2.0**-53 if wide else 2.0**-24
+    radius, angle = torch.sqrt(-2.0 * torch.log(first + step)), 2.0 * math.pi * second
+    unit = radius * torch.where(lane % 2 == 0, torch.cos(angle), torch.sin(angle))
+    return mean.double() + std.double() * unit
