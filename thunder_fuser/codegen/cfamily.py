@@ -19,6 +19,7 @@ from thunder_fuser.lower.kernel import (
     Accumulate,
     Array,
     BlockReduce,
+    Call,
     Choose,
     Coordinate,
     For,
@@ -177,6 +178,9 @@ class CPrinter:
             then = self.operand(value.then, value.dtype)
             other = self.operand(value.otherwise, value.dtype)
             return f"({self.condition(value.condition)}) ? {then} : {other}"
+        if isinstance(value, Call):
+            operands = (self.operand(o, DataType.Float) for o in value.operands)
+            return f"{value.function}({', '.join(operands)})"
         if isinstance(value, Coordinate):
             return f"static_cast<{self.index_type}>({value.parallel.value})"
         assert dtype is not None

@@ -6,7 +6,15 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import BlockReduce, For, If, Kernel, Statement
+from thunder_fuser.lower.kernel import (
+    BlockReduce,
+    Coordinate,
+    For,
+    If,
+    Kernel,
+    Let,
+    Statement,
+)
 
 # Serial loops up to this length are unrolled whole. Longer ones, which walk memory, are not: ptxas
 # would keep what several nests load, and spill (softmax of f32 [2048, 131072]: 2064 bytes of stack
@@ -32,6 +40,13 @@ class CudaPrinter(CPrinter):
             f'extern "C" __global__ void __launch_bounds__({threads})',
             f"{self.kernel.name}(\n    {arguments}) {{",
         ]
+
+    def statement(self, statement: Statement, depth: int) -> list[str]:
+        lines = super().statement(statement, depth)
+        value = statement.value if isinstance(statement, Let) else None
+        if isinstance(statement, Let) and isinstance(value, Coordinate) and value.below:
+            lines.append(f"{'  ' * depth}__builtin_assume({statement.name} < {value.below});")
+        return lines
 
     def loop_head(self, loop: For) -> list[str]:
         whole = loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE)

@@ -80,6 +80,12 @@ class Context:
         return self.lane is not None and not self.lane.is_reduction and bool(self.part.reductions)
 
     @cached_property
+    def gives_halves(self) -> bool:
+        """True on a GPU if every result is a 16-bit float: a short exp is exact enough for them."""
+        tensors = (self.part.tensors[name] for name in self.part.outputs)
+        return not self.is_cpu and all(view.dtype.is_half for view in tensors)
+
+    @cached_property
     def steps(self) -> int:
         """Iterations of the loops around the lanes in a nest, all threads alike."""
         return prod(a.extent.value for a in self.nest_loops if a is not self.lane)

@@ -81,13 +81,22 @@ class Choose:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A device function of the prelude on Floats."""
+
+    function: str
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Coordinate:
-    """The number of this block or thread."""
+    """The number of this block or thread. `below`: a bound that the compiler is told of."""
 
     parallel: ParallelType
+    below: int | None = None
 
 
-Value = Math | Load | SharedLoad | IndexValue | Choose | Coordinate | Scalar | Operand
+Value = Math | Load | SharedLoad | IndexValue | Choose | Call | Coordinate | Scalar | Operand
 
 
 # ---- statements

@@ -112,7 +112,7 @@ class _Lowerer:
             self.root = outer.child(ROOT, *(str(self.loops.loops[a.name]) for a in blocks))
         for axis in blocks:
             if not self.is_cpu:
-                self._define(self.root, self.loops.loops[axis.name], Coordinate(axis.parallel))
+                self._define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
         inner = self._guard(self.root)
         if self.ctx.carried:
             self._walk_rows(inner)
@@ -125,6 +125,11 @@ class _Lowerer:
                 variable = str(self.loops.loops[block.name])
                 body = (For(variable, block.extent, block.parallel, body),)
         return [*outer.statements, *body]
+
+    def _coordinate(self, axis: IterDomain) -> Coordinate:
+        """With its bound where guards are: all but the last step of a loop then need no test."""
+        bounded = axis.parallel.is_thread and self.loops.guards
+        return Coordinate(axis.parallel, axis.extent.value if bounded else None)
 
     def _define(self, scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
         scope.put(Let(str(variable), None, value))

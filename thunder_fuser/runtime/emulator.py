@@ -29,7 +29,7 @@ Argument: TypeAlias = torch.Tensor | int | float
 MAX_THREADS = 1024
 MAX_SHARED_BYTES = 227 * 1024  # what sm_90 lets a block have
 # The scalars that the hardware has instructions for; the CPU dialect's bodies stand in.
-HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv")
+HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv", "float_minmax", "short_exp")
 # fmt: off
 RUNTIME_FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (

@@ -27,6 +27,15 @@ MAX_STEPS = 64  # loops up to this length are unrolled whole
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A buffer without a place yet, the nest that fills it, and the last one that reads it."""
+
+    buffer: PersistentBuffer
+    filled: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """What is kept, where (registers, shared or none), and the threads of a block for it."""
 
@@ -43,23 +52,27 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
         return nothing
     everything = _candidates(scheduled, with_dear=True)
     if target.is_cpu:
-        fits = sum(b.bytes for b in everything) <= CPU_ROW_BYTES
+        fits = _bytes(everything) <= CPU_ROW_BYTES
         return Placement(_in("registers", everything), "registers", threads) if fits else nothing
     inputs = _candidates(scheduled, with_dear=False)
-    for buffers in (everything, inputs):
-        found = _threads_for(scheduled, sum(b.bytes for b in buffers))
-        if found is not None and buffers:
-            return Placement(_in("registers", buffers), "registers", found)
-    if inputs and sum(b.bytes for b in inputs) <= target.smem_bytes_per_block - SCRATCH_BYTES:
+    for kept in filter(None, (everything, inputs)):
+        found = _threads_for(scheduled, _bytes_at_once(kept))
+        if found is not None:
+            return Placement(_in("registers", kept), "registers", found)
+    if inputs and _bytes(inputs) <= target.smem_bytes_per_block - SCRATCH_BYTES:
         return Placement(_in("shared", inputs), "shared", (LONG_ROW_THREADS, 1))
     return replace(nothing, threads=(LONG_ROW_THREADS, 1))
 
 
-def _in(memory: str, buffers: list[PersistentBuffer]) -> tuple[PersistentBuffer, ...]:
-    return tuple(replace(buffer, memory=memory) for buffer in buffers)
+def _bytes(kept: list[Candidate]) -> int:
+    return sum(candidate.buffer.bytes for candidate in kept)
 
 
-def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[PersistentBuffer]:
+def _in(memory: str, kept: list[Candidate]) -> tuple[PersistentBuffer, ...]:
+    return tuple(replace(candidate.buffer, memory=memory) for candidate in kept)
+
+
+def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[Candidate]:
     """The points that several nests need: inputs, and with them what is dear to recompute."""
     facts = scheduled.part.facts
     seen = _nests_of_points(scheduled)
@@ -68,18 +81,24 @@ def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[Persiste
     dear = [p for p in shared if with_dear and _is_dear(scheduled, p)]
     kept = [p for p in dict.fromkeys([*inputs, *dear]) if _row_bytes(scheduled, p)]
     needed = _read_again(scheduled, seen, frozenset(kept))
-    return [PersistentBuffer(p, _row_bytes(scheduled, p), "") for p in kept if p in needed]
+    return [
+        Candidate(PersistentBuffer(p, _row_bytes(scheduled, p), ""), min(seen[p]), needed[p])
+        for p in kept
+        if p in needed
+    ]
 
 
 def _read_again(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: frozenset[Point]
-) -> set[Point]:
-    """The kept points that a nest after their first one still asks for."""
+) -> dict[Point, int]:
+    """The kept points that a nest after their first one still asks for, and the last such nest."""
     facts = scheduled.part.facts
-    found: set[Point] = set()
+    found: dict[Point, int] = {}
     for root in facts.roots:
-        filled = frozenset(p for p in kept if min(seen[p]) < facts.level[root])
-        found |= filled & set(facts.reached([root], stop=filled))
+        nest = facts.level[root]
+        filled = frozenset(p for p in kept if min(seen[p]) < nest)
+        for point in filled & set(facts.reached([root], stop=filled)):
+            found[point] = max(found.get(point, 0), nest)
     return found
 
 
@@ -116,6 +135,16 @@ def _row_bytes(scheduled: ScheduledFusion, point: Point) -> int:
         full *= part.extents[name].value
     # A value that lacks a reduced axis is small and comes from cache: nothing to keep.
     return count * part.tensors[point.name].dtype.bytes if count == full else 0
+
+
+def _bytes_at_once(kept: list[Candidate]) -> int:
+    """Bytes of a row that live between two nests, at most.
+
+    softmax of bf16: x (2 an element) until nest 1, then exp(x - max) (4): 4, not 6
+    """
+    return max(
+        sum(c.buffer.bytes for c in kept if c.filled <= nest.filled < c.last) for nest in kept
+    )
 
 
 def _threads_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[int, int] | None:

@@ -11,6 +11,7 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
+#define __builtin_assume(condition)
 #define DEVICE inline __attribute__((always_inline))
 
 enum EmuErrorKind {
