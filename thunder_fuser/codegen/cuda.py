@@ -8,6 +8,7 @@ from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.lower.kernel import (
     BlockReduce,
+    ClusterReduce,
     Coordinate,
     For,
     If,
@@ -35,9 +36,11 @@ class CudaPrinter(CPrinter):
     def head(self) -> list[str]:
         threads = self.kernel.threads[0] * self.kernel.threads[1]
         arguments = ",\n    ".join(self.parameters())
+        cluster = self.kernel.cluster
+        dims = f" __cluster_dims__(1, {cluster}, 1)" if cluster > 1 else ""
         return [
             f"// {self.kernel.comment}",
-            f'extern "C" __global__ void __launch_bounds__({threads})',
+            f'extern "C" __global__ void{dims} __launch_bounds__({threads})',
             f"{self.kernel.name}(\n    {arguments}) {{",
         ]
 
@@ -61,6 +64,7 @@ class CudaPrinter(CPrinter):
 
 def _has_barrier(statements: tuple[Statement, ...]) -> bool:
     return any(
-        isinstance(s, BlockReduce) or (isinstance(s, (For, If)) and _has_barrier(s.body))
+        isinstance(s, (BlockReduce, ClusterReduce))
+        or (isinstance(s, (For, If)) and _has_barrier(s.body))
         for s in statements
     )

@@ -193,6 +193,40 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterReduce:
+    """target = op over threads x of all blocks of the cluster; all get the same bits.
+
+    scratch: two elements for each warp of the cluster; gate: the number of its pair of gates;
+    turn: how often the statement has run before.
+    """
+
+    target: str | Lane
+    op: str
+    threads: int
+    cluster: int
+    scratch: str
+    gates: str
+    gate: int
+    turn: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGates:
+    """Makes the gates of one ClusterReduce."""
+
+    threads: int
+    cluster: int
+    scratch: str
+    gates: str
+    gate: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatesReady:
+    """Waits until the gates of all blocks of the cluster are made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accumulator:
     """A variable that a loop reduces into: its op, its type and what the op starts from."""
 
@@ -221,7 +255,21 @@ class If:
     body: tuple[Statement, ...]
 
 
-Statement = Let | Array | Variable | Set | Accumulate | Store | SharedStore | BlockReduce | For | If
+Statement = (
+    Let
+    | Array
+    | Variable
+    | Set
+    | Accumulate
+    | Store
+    | SharedStore
+    | BlockReduce
+    | ClusterReduce
+    | OpenGates
+    | GatesReady
+    | For
+    | If
+)
 
 
 Kind = TypingLiteral["input", "output", "scalar"]
@@ -238,7 +286,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds."""
+    """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds.
+
+    grid: blocks, those of a cluster along y.
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -249,3 +300,4 @@ class Kernel:
     wide_index: bool
     work: int
     comment: str = ""
+    cluster: int = 1

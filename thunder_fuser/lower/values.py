@@ -417,6 +417,19 @@ class Values:
             self._scratch[name] = size
         return name
 
+    def cluster_scratch(self, name: str, dtype: DataType, root: Scope) -> str:
+        """The shared scratch of one reduction over a cluster: a word for each warp, twice."""
+        scratch = f"{name}_w"
+        count = 2 * (self.ctx.threads[0] // 32) * self.ctx.cluster
+        word = DataType.Int if dtype.bytes == 8 else DataType.Int32
+        root.statements.insert(0, self._shared_array(scratch, word, count))
+        return scratch
+
+    def gates(self, count: int, root: Scope) -> str:
+        """The shared array of `count` pairs of gates."""
+        root.statements.insert(0, self._shared_array("gates", DataType.Int, 2 * count))
+        return "gates"
+
 
 def _declares(statement: Statement, name: str) -> bool:
     return isinstance(statement, Array) and statement.name == name
