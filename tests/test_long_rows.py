@@ -83,9 +83,11 @@ CASES = [
 ]
 
 
-def define(op: str, x: torch.Tensor) -> FusionDefinition:
+def define(op: str, x: torch.Tensor, weight: torch.Tensor | None = None) -> FusionDefinition:
     with FusionDefinition() as fd:
         result = OPS[op][0](fd.ops, fd.from_pytorch(x))
+        if weight is not None:
+            result = fd.ops.mul(result, fd.from_pytorch(weight))
         fd.add_output(fd.ops.cast(result, from_torch_dtype(x.dtype)))
     return fd
 
@@ -101,12 +103,12 @@ def check(op: str, x: torch.Tensor, cluster: int) -> None:
     assert distance(result, exact) <= limit
 
 
-def execute(fd: FusionDefinition, x: torch.Tensor) -> list[torch.Tensor]:
+def execute(fd: FusionDefinition, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """The results, the same bits whichever way round the threads and blocks run."""
     with poisoned():
-        results = fd.execute([x], target=SMALL)
+        results = fd.execute(inputs, target=SMALL)
         with options(emulate_reversed=True):
-            again = fd.execute([x], target=SMALL)
+            again = fd.execute(inputs, target=SMALL)
     for one, other in zip(results, again, strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
     return results
@@ -124,11 +126,19 @@ def test_against_fp64(op: str, dtype: torch.dtype, columns: int, cluster: int) -
 @pytest.mark.parametrize(("rows", "walked"), [(9, 2), (17, 4), (33, 8)])
 @pytest.mark.parametrize("op", ["rms_norm", "softmax"])  # one reduction of a row, and two
 def test_a_cluster_walks_several_rows(op: str, rows: int, walked: int) -> None:
-    """The gates open in turns; the last cluster has fewer rows."""
-    x = rand(rows, 16400)
-    (source,) = define(op, x).sources([x], target=SMALL)
+    """Where weights are read again. The gates open in turns; the last cluster has fewer rows."""
+    x, weight = rand(rows, 16400, dtype=BF16), rand(16400, dtype=BF16, seed=1)
+    fd = define(op, x, weight)
+    (source,) = fd.sources([x, weight], target=SMALL)
     assert source.grid == (-(-rows // walked), 2, 1)
-    check(op, x, 2)
+    (result,) = execute(fd, x, weight)
+    assert distance(result, OPS[op][1](x.double()) * weight.double()) <= 2 * torch.finfo(BF16).eps
+
+
+def test_a_cluster_walks_one_row_without_weights() -> None:
+    x = rand(33, 16400, dtype=BF16)
+    (source,) = define("rms_norm", x).sources([x], target=SMALL)
+    assert source.grid == (33, 2, 1)
 
 
 def test_a_slice_that_starts_off_a_word() -> None:
