@@ -36,14 +36,16 @@ def make_source(
     grid: tuple[int, int, int] = (1, 1, 1),
     block: tuple[int, int, int] = (32, 1, 1),
     smem_bytes: int = 0,
+    cluster: int = 1,
 ) -> KernelSource:
     """A kernel from its body, with the prelude that it needs in front."""
     cuda = dialect == "cuda"
     head = 'extern "C" __global__ void' if cuda else 'extern "C" void'
+    head += f" __cluster_dims__(1, {cluster}, 1)" if cluster > 1 else ""
     declared = [_declare(param) for param in params] + ["int threads"] * (not cuda)
     text = f"{head} {name}({', '.join(declared)}) {{\n{body}\n}}\n"
     whole = select(text, dialect) + text
-    return KernelSource(name, dialect, whole, tuple(params), grid, block, smem_bytes)
+    return KernelSource(name, dialect, whole, tuple(params), grid, block, smem_bytes, cluster)
 
 
 def _declare(param: Param) -> str:

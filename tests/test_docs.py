@@ -133,6 +133,11 @@ def softmax_schedule() -> ScheduledFusion:
     return scheduled(graph, [torch.empty(4096, 8192, dtype=torch.bfloat16, device="meta")], H200)
 
 
+def long_schedule() -> ScheduledFusion:
+    graph, inputs = softmax(4096, 65536, dtype=D.BFloat16)
+    return scheduled(graph, inputs, H200)
+
+
 def softmax_axes() -> str:
     made = softmax_schedule()
     lines = [f"{axis}  (class of the axes {_members(made, axis.name)})" for axis in made.axes]
@@ -189,6 +194,8 @@ DUMPS: dict[str, Callable[[], str]] = {
     "softmax_axes": softmax_axes,
     "softmax_schedule": lambda: str(softmax_schedule()),
     "softmax_cuda": lambda: kernel_only(emitted(softmax_schedule(), H200)),
+    "cluster_schedule": lambda: str(long_schedule()),
+    "cluster_cuda": lambda: kernel_only(emitted(long_schedule(), H200)),
 }
 
 

@@ -21,6 +21,7 @@ from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.cuda import compile_cubin, compile_stats, nvrtc_version
 
 ARCHES = ("sm_80", "sm_90a")
+CLUSTER_ARCHES = ("sm_90a",)  # sm_80 has no clusters: such a text is refused there
 
 checked_texts: set[str] = set()
 checked_fusions: set[Fusion] = set()
@@ -59,15 +60,20 @@ def check_fusions(fusions: list[Fusion]) -> None:
 
 
 def check_sources(sources: list[KernelSource]) -> None:
-    """Nothing is included, and NVRTC takes the text for each architecture."""
+    """Nothing is included, and NVRTC takes the text for each architecture that can run it."""
     new = {source.text: source for source in sources if source.text not in checked_texts}
     for text in new:
         assert "#include" not in text
     if new and has_nvrtc():
-        jobs = [(text, source.name, arch) for text, source in new.items() for arch in ARCHES]
+        jobs = [(text, source.name, arch) for text, source in new.items() for arch in arches(text)]
         with ThreadPoolExecutor(max_workers=2) as pool:
             list(pool.map(lambda job: compile_cubin(*job), jobs))
     checked_texts.update(new)
+
+
+def arches(text: str) -> tuple[str, ...]:
+    """The architectures a text must compile for."""
+    return CLUSTER_ARCHES if "__cluster_dims__" in text else ARCHES
 
 
 @functools.cache

@@ -62,7 +62,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("fuel", int, -1, "how many regions may be fused; -1: all (to bisect)", least=-1),
         Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
         Option("dump", str, "", "a folder that gets the text of every verb of every fusion", True),
-        Option("max_registers_bytes", int, 128, "persistent bytes a thread may keep", True, 0),
+        Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True, 0),
     )
 }
 

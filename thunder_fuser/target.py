@@ -15,7 +15,10 @@ from thunder_fuser.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Frozen facts about a device. kind: cuda or cpu; an emulated one runs CUDA text on the CPU."""
+    """Frozen facts about a device. kind: cuda or cpu; an emulated one runs CUDA text on the CPU.
+
+    max_cluster: blocks that can reach each other's shared memory (sm_90: 8 anywhere, 16 on Hopper).
+    """
 
     kind: str
     name: str
@@ -24,6 +27,7 @@ class Target:
     max_threads_per_block: int = 1
     max_threads_per_sm: int = 1
     smem_bytes_per_block: int = 0
+    max_cluster: int = 1
     registers_per_thread: int = 255
     l2_bytes: int = 0
     bandwidth_bytes_per_s: float = 0.0
@@ -45,6 +49,7 @@ def _hopper(name: str, bandwidth: float, in_flight: int, emulated: bool = False)
         1024,
         2048,
         227 * 1024,
+        16,
         255,
         50 << 20,
         bandwidth,
@@ -56,7 +61,7 @@ def _hopper(name: str, bandwidth: float, in_flight: int, emulated: bool = False)
 H200 = _hopper("h200", 4.8e12, 48 * 1024)
 H100 = _hopper("h100", 3.35e12, 32 * 1024)
 A100 = Target(
-    "cuda", "a100", "sm_80", 108, 1024, 2048, 163 * 1024, 255, 40 << 20, 2.0e12, 16 * 1024
+    "cuda", "a100", "sm_80", 108, 1024, 2048, 163 * 1024, 1, 255, 40 << 20, 2.0e12, 16 * 1024
 )
 EMULATOR = _hopper("emulator", 4.8e12, 48 * 1024, emulated=True)
 CPU = Target(

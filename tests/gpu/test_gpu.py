@@ -262,8 +262,9 @@ def norm_inputs(rows: int, columns: int, dtype: torch.dtype) -> list[torch.Tenso
     return [x, randn(columns, dtype=dtype), randn(columns, dtype=dtype)]
 
 
-# Up to 1000 a few warps keep a row in registers, at 40000 a block does, or keeps it in shared
-# memory; of 70000 and 200000 some dtypes fit nowhere. 7 and 4095 have no wide loads.
+# Up to 1000 a few warps keep a row in registers, at 40000 a cluster does; without clusters a block
+# keeps it in shared memory, and of 70000 and 200000 some dtypes fit nowhere. 7 and 4095 have no
+# wide loads.
 COLUMNS = (7, 64, 1000, 4095, 4096, 40000, 70000, 200_000)
 
 
@@ -274,6 +275,17 @@ def test_rows_of_every_length(dtype: torch.dtype, columns: int) -> None:
     x, weight, bias = norm_inputs(rows, columns, dtype)
     check(softmax, lambda x: x.softmax(-1), [x], dtype)
     check(layer_norm, torch_layer_norm, [x, weight, bias], dtype)
+
+
+@pytest.mark.parametrize("columns", [20000, 50257, 65536, 131072, 262144])
+def test_rows_that_clusters_walk(columns: int) -> None:
+    """So many that a cluster has several; the last one has fewer. Twice, to the bit."""
+    rows = (1 << 27) // columns + 3
+    x, weight, bias = norm_inputs(rows, columns, torch.bfloat16)
+    check(softmax, lambda x: x.softmax(-1), [x], torch.bfloat16)
+    check(layer_norm, torch_layer_norm, [x, weight, bias], torch.bfloat16)
+    run = define(softmax, [x], torch.bfloat16).entry.callable()
+    assert torch.equal(run(x)[0], run(x)[0])
 
 
 @pytest.mark.parametrize("memory", ["registers", "shared", "none"])

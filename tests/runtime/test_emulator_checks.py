@@ -143,6 +143,99 @@ def test_a_broken_rule_is_named(case: str, reverse: bool) -> None:
     run(good, reverse=reverse)  # what came after an error is not disturbed by it
 
 
+# ---- clusters of two blocks
+
+
+def run_cluster(body: str, reverse: bool = False) -> None:
+    head = "Shared<i32> s(0, 64);\nShared<i64> g(256, 1);\n"
+    head += "const i32 i = threadIdx.x, other = 1 - i32(blockIdx.y) % 2;\n"
+    where = {"block": (64, 1, 1), "grid": (2, 4, 1), "smem_bytes": 264, "cluster": 2}
+    source = make_source("bad", head + body, PARAMS, **where)
+    compile_emulated(source).launch([torch.zeros(64), torch.zeros(64)], reverse)
+
+
+def put(peer: str = "other", at: str = "i") -> str:
+    return f"put_to_peer(s, {peer}, {at}, 1, g, 0);\n"
+
+
+def expect(bytes_: int = 256, first: str = "true") -> str:
+    return f"if (i == 0) open_gate(g, 0, {bytes_}, {first});\n"
+
+
+READY, WAIT, READ = "gates_ready();\n", "wait_gate(g, 0, 0);\n", "s.get(i);\n"
+MADE = expect() + READY
+CLUSTER_CASES = {
+    "a peer that may not run yet": (
+        expect() + put() + WAIT,
+        MADE + put() + WAIT,
+        r"block [01] of the cluster accessed before it is known that its gates are made",
+    ),
+    "no such peer": (
+        MADE + put("2"),
+        MADE + put(),
+        "block 2 of the cluster accessed, but it has blocks 0 to 1",
+    ),
+    "past the end of a peer's window": (
+        MADE + put(at="i + 1"),
+        MADE + put(),
+        "element 64 accessed, but the window has 0 to 63",
+    ),
+    "read before the gate": (
+        MADE + put() + "sync_threads();" + READ,
+        MADE + put() + WAIT + READ,
+        "race on element|no thread of the block wrote it",
+    ),
+    "written while its block reads it": (
+        "s.put(i, 0);" + MADE + "s.get(i ^ 1);" + put() + WAIT,
+        "s.put(i, 0);" + MADE + "s.get(i ^ 1);" + READY + put() + WAIT,
+        r"race on element \d+",
+    ),
+    "written by two blocks": (
+        MADE + put() + "s.put(i, 2);",
+        MADE + put() + WAIT + "s.put(i, 2);",
+        r"race on element \d+, which thread \(\d+, 0, 0\) of block \(\d, [0-3], 0\) accessed",
+    ),
+    "sent again before the last has been read": (
+        MADE + put() + WAIT + expect(first="false") + READ + put(),
+        MADE + put() + WAIT + expect(first="false") + READ + READY + put(),
+        r"race on element \d+",
+    ),
+    "a gate that never opens": (MADE + WAIT, MADE + put() + WAIT, "at a gate that never opens"),
+    "a gate that expects too much": (
+        expect(260) + READY + put() + WAIT,
+        MADE + put() + WAIT,
+        "at a gate that never opens",
+    ),
+    "a gate told twice": (
+        expect() + expect(first="false"),
+        expect(),
+        "gate 32 is told what to expect again",
+    ),
+    "a gate that is not made": (expect(first="false"), expect(), "gate 32 is told"),
+    "a barrier of one block": (
+        "if (blockIdx.y % 2) gates_ready();",
+        "if (blockIdx.y < 4) gates_ready();",
+        "the threads diverged",
+    ),
+}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("case", CLUSTER_CASES)
+def test_a_broken_rule_of_clusters(case: str, reverse: bool) -> None:
+    bad, good, message = CLUSTER_CASES[case]
+    run_cluster(good, reverse)
+    with pytest.raises(EmulatorError, match=message):
+        run_cluster(bad, reverse)
+    run_cluster(good, reverse)
+
+
+def test_a_grid_that_clusters_do_not_divide() -> None:
+    source = make_source("bad", "", PARAMS, grid=(1, 3, 1), cluster=2)
+    with pytest.raises(EmulatorError, match="does not divide into clusters of 2"):
+        compile_emulated(source)
+
+
 def test_barriers_without_end() -> None:
     bad, good, message = CASES["barriers without end"]
     run(good)

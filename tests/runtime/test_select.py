@@ -47,7 +47,10 @@ def test_the_files_are_consistent(dialect: str) -> None:
 
 def test_both_dialects_provide_the_same_scalars() -> None:
     of = {d: {n for p in _fragments(d).values() for n in p.provides} for d in ("cpu", "cuda")}
-    assert of["cuda"] - of["cpu"] == {"Shared", "shfl_xor", "sync_threads", "reduce_x", "reduce_y"}
+    blocks = {"Shared", "shfl_xor", "sync_threads", "reduce_x", "reduce_y"}
+    clusters = {"open_gate", "gates_ready", "wait_gate", "put_to_peer"}
+    clusters |= {"open_gates", "reduce_cluster"}
+    assert of["cuda"] - of["cpu"] == blocks | clusters
     assert of["cpu"] - of["cuda"] == {"float_of_bits", "philox_fill"}
 
 

@@ -15,7 +15,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.target import CPU, H200
+from thunder_fuser.target import CPU, H200, named
 
 D = DataType
 
@@ -29,14 +29,18 @@ GRAPHS: dict[str, Graph] = {
     "reduction_all": summed(64, 128, dims=[0, 1]),
     "transposed": transposed(96, 64),
     "softmax_registers": softmax(4096, 8192, dtype=D.BFloat16),
-    "softmax_shared": softmax(64, 40960),
-    "softmax_two_passes": softmax(16, 262144),
+    "softmax_long": softmax(64, 40000),
+    "softmax_longer": softmax(16, 262144),
     "layer_norm": layer_norm(4096, 1024, dtype=D.BFloat16),
 }
+# Where rows stay, and the blocks that share one: a target without clusters has other means.
 MEMORY = {
-    "softmax_registers": "registers",
-    "softmax_shared": "shared",
-    "softmax_two_passes": "none",
+    ("softmax_registers", "h200"): ("registers", 1),
+    ("softmax_registers", "a100"): ("registers", 1),
+    ("softmax_long", "h200"): ("registers", 4),
+    ("softmax_long", "a100"): ("shared", 1),
+    ("softmax_longer", "h200"): ("registers", 16),
+    ("softmax_longer", "a100"): ("none", 1),
 }
 TARGETS = {"h200": H200, "cpu": CPU}
 
@@ -63,14 +67,29 @@ def test_aligned_accesses_are_16_bytes() -> None:
     assert "ldv<8>" in source.text
 
 
-@pytest.mark.parametrize("name", MEMORY)
-def test_where_rows_stay(name: str) -> None:
-    made, _ = scheduled(GRAPHS[name], H200)
-    assert made.params.memory == MEMORY[name]
+@pytest.mark.parametrize(("name", "target"), MEMORY)
+def test_where_rows_stay(name: str, target: str, golden: Golden) -> None:
+    made, source = scheduled(GRAPHS[name], named(target))
+    assert (made.params.memory, made.params.cluster) == MEMORY[name, target]
+    assert source.cluster == made.params.cluster
+    if target == "a100":
+        golden(kernel_text(source), ext="cu")
+
+
+@pytest.mark.parametrize("columns", [16384, 16385, 50257, 131072])
+@pytest.mark.parametrize("dtype", [D.BFloat16, D.Float])
+def test_a_row_needs_at_most_half_the_registers(columns: int, dtype: DataType) -> None:
+    """What a thread keeps, as floats, leaves room for a second block on an SM."""
+    for graph in (softmax(512, columns, dtype=dtype), layer_norm(512, columns, dtype=dtype)):
+        params = scheduled(graph, H200)[0].params
+        threads = params.threads[0] * params.cluster
+        assert params.memory == "registers"
+        assert 2 * params.threads[0] * (-(-columns // threads) + 32) <= 65536
+        assert params.cluster == 1 or columns > 16384
 
 
 def test_every_text_compiles() -> None:
-    """Also for the architecture of an A100, whatever the schedule was made for."""
+    """Also for the architecture of an A100, if it has no clusters."""
     check_sources([scheduled(graph, H200)[1] for graph in GRAPHS.values()])
 
 

@@ -11,6 +11,7 @@ import struct
 
 from thunder_fuser.codegen import prelude
 from thunder_fuser.codegen.source import Dialect, KernelSource, Param
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.ops import OPS
 from thunder_fuser.ir.record import Literal
@@ -19,9 +20,12 @@ from thunder_fuser.lower.kernel import (
     Accumulate,
     Array,
     BlockReduce,
+    Call,
     Choose,
+    ClusterReduce,
     Coordinate,
     For,
+    GatesReady,
     If,
     IndexValue,
     Kernel,
@@ -29,6 +33,7 @@ from thunder_fuser.lower.kernel import (
     Let,
     Load,
     Math,
+    OpenGates,
     Operand,
     Parameter,
     Random,
@@ -82,6 +87,7 @@ class CPrinter:
             (*self.kernel.grid, 1),
             (x, y, 1),
             self.kernel.smem_bytes,
+            self.kernel.cluster,
         )
 
     def head(self) -> list[str]:
@@ -143,6 +149,14 @@ class CPrinter:
                 made = f"{REDUCERS[s.op]}, {x}, {y}, {max(s.count, 1)}"
                 return f"reduce_y<{made}>({values}, {s.scratch});"
             return f"{target} = reduce_x<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch});"
+        if isinstance(s, ClusterReduce):
+            target, sizes = self.target(s.target), f"{REDUCERS[s.op]}, {s.threads}, {s.cluster}"
+            arguments = f"{target}, {s.scratch}, {s.gates}, {s.gate}, {self.index(s.turn)}"
+            return f"{target} = reduce_cluster<{sizes}>({arguments});"
+        if isinstance(s, OpenGates):
+            return f"open_gates<{s.threads}, {s.cluster}>({s.scratch}, {s.gates}, {s.gate});"
+        if isinstance(s, GatesReady):
+            return "gates_ready();"
         raise TypeError(f"no statement: {s!r}")
 
     def array(self, s: Array) -> str:
@@ -183,8 +197,13 @@ class CPrinter:
             then = self.operand(value.then, value.dtype)
             other = self.operand(value.otherwise, value.dtype)
             return f"({self.condition(value.condition)}) ? {then} : {other}"
+        if isinstance(value, Call):
+            operands = (self.operand(o, DataType.Float) for o in value.operands)
+            return f"{value.function}({', '.join(operands)})"
         if isinstance(value, Coordinate):
-            return f"static_cast<{self.index_type}>({value.parallel.value})"
+            cluster = value.parallel is ParallelType.CLUSTER
+            place = "blockIdx.y" if cluster else value.parallel.value
+            return f"static_cast<{self.index_type}>({place})"
         assert dtype is not None
         return self.operand(value, dtype)
 

@@ -6,7 +6,16 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import BlockReduce, For, If, Kernel, Statement
+from thunder_fuser.lower.kernel import (
+    BlockReduce,
+    ClusterReduce,
+    Coordinate,
+    For,
+    If,
+    Kernel,
+    Let,
+    Statement,
+)
 
 # Serial loops up to this length are unrolled whole. Longer ones, which walk memory, are not: ptxas
 # would keep what several nests load, and spill (softmax of f32 [2048, 131072]: 2064 bytes of stack
@@ -27,11 +36,20 @@ class CudaPrinter(CPrinter):
     def head(self) -> list[str]:
         threads = self.kernel.threads[0] * self.kernel.threads[1]
         arguments = ",\n    ".join(self.parameters())
+        cluster = self.kernel.cluster
+        dims = f" __cluster_dims__(1, {cluster}, 1)" if cluster > 1 else ""
         return [
             f"// {self.kernel.comment}",
-            f'extern "C" __global__ void __launch_bounds__({threads})',
+            f'extern "C" __global__ void{dims} __launch_bounds__({threads})',
             f"{self.kernel.name}(\n    {arguments}) {{",
         ]
+
+    def statement(self, statement: Statement, depth: int) -> list[str]:
+        lines = super().statement(statement, depth)
+        value = statement.value if isinstance(statement, Let) else None
+        if isinstance(statement, Let) and isinstance(value, Coordinate) and value.below:
+            lines.append(f"{'  ' * depth}__builtin_assume({statement.name} < {value.below});")
+        return lines
 
     def loop_head(self, loop: For) -> list[str]:
         whole = loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE)
@@ -46,6 +64,7 @@ class CudaPrinter(CPrinter):
 
 def _has_barrier(statements: tuple[Statement, ...]) -> bool:
     return any(
-        isinstance(s, BlockReduce) or (isinstance(s, (For, If)) and _has_barrier(s.body))
+        isinstance(s, (BlockReduce, ClusterReduce))
+        or (isinstance(s, (For, If)) and _has_barrier(s.body))
         for s in statements
     )

@@ -44,7 +44,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """A self-contained kernel: prelude and function in `text`, parameters in call order."""
+    """A self-contained kernel: prelude and function in `text`, parameters in call order.
+
+    cluster: blocks of a cluster, along the grid's y; the text says so too.
+    """
 
     name: str
     dialect: Dialect
@@ -53,3 +56,4 @@ class KernelSource:
     grid: tuple[int, int, int] = (1, 1, 1)
     block: tuple[int, int, int] = (1, 1, 1)
     smem_bytes: int = 0
+    cluster: int = 1

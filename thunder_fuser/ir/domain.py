@@ -34,12 +34,13 @@ class ParallelType(Enum):
     VECTORIZE = "vectorize"
     BIDX = "blockIdx.x"
     BIDY = "blockIdx.y"
+    CLUSTER = "cluster"  # the blocks of one cluster, which see each other's shared memory
     TIDX = "threadIdx.x"
     TIDY = "threadIdx.y"
 
     @property
     def is_block(self) -> bool:
-        return self in (ParallelType.BIDX, ParallelType.BIDY)
+        return self in (ParallelType.BIDX, ParallelType.BIDY, ParallelType.CLUSTER)
 
     @property
     def is_thread(self) -> bool:

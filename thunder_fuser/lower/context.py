@@ -35,8 +35,8 @@ class Context:
 
     @cached_property
     def row_loops(self) -> list[IterDomain]:
-        """The loops over the rows of a block, around its nests; where sums are carried on."""
-        if not self.carried:
+        """The loops over the rows of a block or cluster, around its nests."""
+        if not self.walks_rows:
             return []
         loops = [a for a in self.scheduled.loop if a not in self.root_loops and not a.is_reduction]
         return [a for a in loops if not self.loops.loops[a.name].is_const]
@@ -44,7 +44,12 @@ class Context:
     @property
     def home(self) -> str:
         """The pseudo symbol of what a row computes once: it stays inside the loop over rows."""
-        return ROW if self.carried else ROOT
+        return ROW if self.walks_rows else ROOT
+
+    @cached_property
+    def walks_rows(self) -> bool:
+        """True if a block walks rows: where sums are carried on, and in a cluster."""
+        return bool(self.carried) or self.cluster > 1
 
     @cached_property
     def carried(self) -> tuple[str, ...]:
@@ -78,6 +83,12 @@ class Context:
     def lane_is_kept(self) -> bool:
         """True if the lanes walk kept axes: every lane then has its own accumulator."""
         return self.lane is not None and not self.lane.is_reduction and bool(self.part.reductions)
+
+    @cached_property
+    def gives_halves(self) -> bool:
+        """True on a GPU if every result is a 16-bit float: a short exp is exact enough for them."""
+        tensors = (self.part.tensors[name] for name in self.part.outputs)
+        return not self.is_cpu and all(view.dtype.is_half for view in tensors)
 
     @cached_property
     def steps(self) -> int:
@@ -114,6 +125,12 @@ class Context:
         """The threads of a block, as (x, y)."""
         extents = {a.parallel: a.extent.value for a in self.root_loops}
         return extents.get(ParallelType.TIDX, 1), extents.get(ParallelType.TIDY, 1)
+
+    @cached_property
+    def cluster(self) -> int:
+        """The blocks of a cluster."""
+        found = [a for a in self.root_loops if a.parallel is ParallelType.CLUSTER]
+        return found[0].extent.value if found else 1
 
     @cached_property
     def lanes(self) -> int:

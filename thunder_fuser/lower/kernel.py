@@ -95,13 +95,24 @@ class Choose:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A device function of the prelude on Floats."""
+
+    function: str
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Coordinate:
-    """The number of this block or thread."""
+    """The number of this block or thread. `below`: a bound that the compiler is told of."""
 
     parallel: ParallelType
+    below: int | None = None
 
 
-Value = Math | Load | SharedLoad | IndexValue | Random | Choose | Coordinate | Scalar | Operand
+Value = (
+    Math | Load | SharedLoad | IndexValue | Random | Choose | Call | Coordinate | Scalar | Operand
+)
 
 
 # ---- statements
@@ -212,6 +223,40 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterReduce:
+    """target = op over threads x of all blocks of the cluster; all get the same bits.
+
+    scratch: two elements for each warp of the cluster; gate: the number of its pair of gates;
+    turn: how often the statement has run before.
+    """
+
+    target: str | Lane
+    op: str
+    threads: int
+    cluster: int
+    scratch: str
+    gates: str
+    gate: int
+    turn: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGates:
+    """Makes the gates of one ClusterReduce."""
+
+    threads: int
+    cluster: int
+    scratch: str
+    gates: str
+    gate: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatesReady:
+    """Waits until the gates of all blocks of the cluster are made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accumulator:
     """A variable that a loop reduces into: its op, its type and what the op starts from."""
 
@@ -241,7 +286,20 @@ class If:
 
 
 Statement = (
-    Let | Array | Words | Variable | Set | Accumulate | Store | SharedStore | BlockReduce | For | If
+    Let
+    | Array
+    | Words
+    | Variable
+    | Set
+    | Accumulate
+    | Store
+    | SharedStore
+    | BlockReduce
+    | ClusterReduce
+    | OpenGates
+    | GatesReady
+    | For
+    | If
 )
 
 
@@ -259,7 +317,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds."""
+    """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds.
+
+    grid: blocks, those of a cluster along y.
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -270,3 +331,4 @@ class Kernel:
     wide_index: bool
     work: int
     comment: str = ""
+    cluster: int = 1

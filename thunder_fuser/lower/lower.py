@@ -23,6 +23,7 @@ from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum, symbol
+from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Accumulate,
@@ -67,6 +68,7 @@ class _Lowerer:
         self.root = Scope(frozenset([ROOT]))
         self.values = Values(ctx)
         self.stores = Stores(ctx, self.values)
+        self.cluster = Cluster(ctx, self.values)
 
     # ---- the kernel
 
@@ -87,11 +89,13 @@ class _Lowerer:
             max([*sizes, *reach, work, self.values.largest_index]) > INT32_MAX,
             work,
             str(self.ctx.scheduled.params),
+            self.ctx.cluster,
         )
 
     def _grid(self) -> tuple[int, int]:
         blocks = {a.parallel: a.extent.value for a in self.ctx.root_loops}
-        return blocks.get(ParallelType.BIDX, 1), blocks.get(ParallelType.BIDY, 1)
+        y = blocks.get(ParallelType.CLUSTER, blocks.get(ParallelType.BIDY, 1))
+        return blocks.get(ParallelType.BIDX, 1), y
 
     def _parameters(self) -> tuple[Parameter, ...]:
         inputs = [self.part.tensors[name] for name in self.part.inputs]
@@ -112,9 +116,11 @@ class _Lowerer:
             self.root = outer.child(ROOT, *(str(self.loops.loops[a.name]) for a in blocks))
         for axis in blocks:
             if not self.is_cpu:
-                self._define(self.root, self.loops.loops[axis.name], Coordinate(axis.parallel))
+                self._define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
         inner = self._guard(self.root)
-        if self.ctx.carried:
+        if self.ctx.cluster > 1:
+            self.cluster.open(inner)
+        if self.ctx.walks_rows:
             self._walk_rows(inner)
         else:
             self._nests(inner)
@@ -125,6 +131,11 @@ class _Lowerer:
                 variable = str(self.loops.loops[block.name])
                 body = (For(variable, block.extent, block.parallel, body),)
         return [*outer.statements, *body]
+
+    def _coordinate(self, axis: IterDomain) -> Coordinate:
+        """With its bound where guards are: all but the last step of a loop then need no test."""
+        bounded = axis.parallel is not ParallelType.BIDX and self.loops.guards
+        return Coordinate(axis.parallel, axis.extent.value if bounded else None)
 
     def _define(self, scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
         scope.put(Let(str(variable), None, value))
@@ -178,10 +189,10 @@ class _Lowerer:
             scope.parent.put(If(scope.condition, tuple(scope.statements)))
             scope = scope.parent
 
-    # ---- rows of one block, where sums over them are carried on
+    # ---- rows that one block or cluster walks
 
     def _walk_rows(self, scope: Scope) -> None:
-        """The nests for every row of the block's run, then the sums over them."""
+        """The nests for every row of the block's or cluster's run, then the sums over them."""
         for name in self.ctx.carried:
             self._declare_sums(scope, name)
         loops = {str(self.loops.loops[axis.name]): axis for axis in self.ctx.row_loops}
@@ -196,7 +207,8 @@ class _Lowerer:
             body = (For(variable, extents[variable], axis.parallel, body),)
         scope.statements += body
         self.row_condition = whole
-        self._store_sums(scope)
+        if self.ctx.carried:
+            self._store_sums(scope)
 
     def _rows_of_block(self, scope: Scope, axis: IterDomain) -> Scalar:
         """How many rows a block walks. The CPU stops at the last one; threads in step mask it."""
@@ -383,10 +395,13 @@ class _Lowerer:
         return after
 
     def _reduce_block(self, scope: Scope, name: str) -> None:
-        """Joins the threads' accumulators; afterwards every thread has the result."""
+        """Joins the accumulators of a block's or cluster's threads; all get the result."""
         axis = "x" if self.ctx.scheduled.params.inner else "y"
         threads = self.ctx.threads
         if self.is_cpu or (threads[0] if axis == "x" else threads[1]) == 1:
+            return
+        if self.ctx.cluster > 1:
+            scope.put(self.cluster.reduce(name))
             return
         count = self.ctx.lanes if self.ctx.lane_is_kept else 0
         scope.put(self._join_threads(name, axis, count))

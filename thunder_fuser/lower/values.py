@@ -18,6 +18,7 @@ from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Array,
+    Call,
     Choose,
     IndexValue,
     Lane,
@@ -222,8 +223,35 @@ class Values:
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.part.tensors[point.name].dtype
+        if self._divides_by_row(point, expr, dtype):
+            by = self._divisor(self.ctx.facts.reads[point][-1], operands[1], scope)
+            return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
+        if expr.op == "exp" and dtype is DataType.Float and self.ctx.gives_halves:
+            return self._put(point, Call("short_exp", operands), needs, scope)
         value = Math(expr.op, operands, self._types(expr, dtype), dtype)
         return self._put(point, value, needs, scope)
+
+    def _divides_by_row(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
+        """True for element / row value in Float, as in softmax, on a GPU.
+
+        There a division is some ten instructions, and has a branch.
+        """
+        ctx, divisor = self.ctx, expr.inputs[-1]
+        if ctx.is_cpu or expr.op != "truediv" or isinstance(divisor, Literal):
+            return False
+        floats = all(t is DataType.Float for t in (dtype, *self._types(expr, dtype)))
+        row_value = not ctx.is_full(ctx.facts.reads[point][-1])
+        return floats and row_value and ctx.is_full(point)
+
+    def _divisor(self, point: Point, operand: Operand, scope: Scope) -> str:
+        """The variable with what all quotients by a row value share, made once a row."""
+        name = self.name(f"{self.ctx.local(point.name)}_d", point)
+        if scope.find(("divisor", name)) is None:
+            needs = self._get(point, scope)[1]
+            home = scope.home(needs)
+            home.put(Let(name, DataType.Float, Call("divisor", (operand,)), 2))
+            home.values["divisor", name] = (name, needs)
+        return name
 
     def _types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
         """The type of each operand; literals take that of the named ones."""
@@ -432,6 +460,19 @@ class Values:
             root.statements.insert(0, self._shared_array(name, dtype, size))
             self._scratch[name] = size
         return name
+
+    def cluster_scratch(self, name: str, dtype: DataType, root: Scope) -> str:
+        """The shared scratch of one reduction over a cluster: a word for each warp, twice."""
+        scratch = f"{name}_w"
+        count = 2 * (self.ctx.threads[0] // 32) * self.ctx.cluster
+        word = DataType.Int if dtype.bytes == 8 else DataType.Int32
+        root.statements.insert(0, self._shared_array(scratch, word, count))
+        return scratch
+
+    def gates(self, count: int, root: Scope) -> str:
+        """The shared array of `count` pairs of gates."""
+        root.statements.insert(0, self._shared_array("gates", DataType.Int, 2 * count))
+        return "gates"
 
 
 def _declares(statement: Statement, name: str) -> bool:

@@ -25,6 +25,7 @@ from thunder_fuser.runtime.toolchain import BuildOnce, describe_failure
 
 # Above this a kernel must say that it wants more dynamic shared memory.
 DEFAULT_SMEM_BYTES = 48 * 1024
+PORTABLE_CLUSTER = 8  # above this a kernel must say that it wants more blocks in a cluster
 STATS_KEPT = 4096
 # Each argument has 8 bytes; the letter is its struct format, padded to that.
 PACK_FORMATS = {
@@ -214,6 +215,12 @@ def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKerne
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             wanted = f"{name}, {source.smem_bytes} bytes of shared memory"
             _driver(wanted, driver.cuFuncSetAttribute, function, attribute, source.smem_bytes)
+        if source.cluster > PORTABLE_CLUSTER:
+            attribute = (
+                driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            )
+            wanted = f"{name}, clusters of {source.cluster} blocks"
+            _driver(wanted, driver.cuFuncSetAttribute, function, attribute, 1)
     return CudaKernel(source, module, function, device_index)
 
 

@@ -27,9 +27,10 @@ from thunder_fuser.runtime.toolchain import build_shared_library, find_compiler
 Argument: TypeAlias = torch.Tensor | int | float
 
 MAX_THREADS = 1024
+MAX_CLUSTER = 16
 MAX_SHARED_BYTES = 227 * 1024  # what sm_90 lets a block have
 # The scalars that the hardware has instructions for; the CPU dialect's bodies stand in.
-HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv")
+HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv", "float_minmax", "short_exp")
 # fmt: off
 RUNTIME_FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-U_FORTIFY_SOURCE")
 KERNEL_FLAGS = (
@@ -62,7 +63,11 @@ PAGE_MASK = 0xFFF
     DIVISION,
     TOO_LONG,
     SHARED_WINDOW,
-) = range(13)
+    NO_PEER,
+    PEER_NOT_READY,
+    GATE,
+    STUCK,
+) = range(17)
 
 MESSAGES = {
     OUT_OF_BOUNDS: "{parameter}: element {index} accessed, but it has elements 0 to {last}",
@@ -78,6 +83,11 @@ MESSAGES = {
     DIVISION: "integer division by zero",
     TOO_LONG: "it runs too long: a loop without end",
     SHARED_WINDOW: "shared memory: a window ends at byte {index}, but the launch has {limit} bytes",
+    NO_PEER: "block {index} of the cluster accessed, but it has blocks 0 to {last}",
+    PEER_NOT_READY: "block {index} of the cluster accessed before it is known that its gates "
+    "are made",
+    GATE: "gate {index} is told what to expect again before it has opened, or before it is made",
+    STUCK: "it waits at a gate that never opens",
 }
 
 
@@ -104,6 +114,7 @@ class _Error(ctypes.Structure):
         ("other_line", ctypes.c_int),
         ("block", _Dim),
         ("thread", _Dim),
+        ("other_block", _Dim),
         ("other_thread", _Dim),
         ("index", ctypes.c_longlong),
         ("limit", ctypes.c_longlong),
@@ -118,6 +129,7 @@ class _Launch(ctypes.Structure):
         ("buffer_count", ctypes.c_int),
         ("shared_bytes", ctypes.c_int),
         ("reverse", ctypes.c_int),
+        ("cluster", ctypes.c_int),
         ("grid", _Dim),
         ("block", _Dim),
     ]
@@ -144,6 +156,7 @@ class EmulatedKernel:
             len(pointers),
             self.source.smem_bytes,
             int(reverse),
+            self.source.cluster,
             _Dim(*self.source.grid),
             _Dim(*self.source.block),
         )
@@ -174,6 +187,9 @@ def _check_source(source: KernelSource) -> None:
         f"it is of the {source.dialect} dialect, not of cuda": source.dialect != "cuda",
         f"block {block} is not of 1 to {MAX_THREADS} threads": not (
             1 <= block[0] * block[1] * block[2] <= MAX_THREADS and min(block) >= 1
+        ),
+        f"grid {source.grid} does not divide into clusters of {source.cluster} (1 to 16) along y": (
+            not 1 <= source.cluster <= MAX_CLUSTER or source.grid[1] % source.cluster != 0
         ),
         f"grid {source.grid} has a size below 1": min(source.grid) < 1,
         f"smem_bytes {source.smem_bytes} is not in 0 to {MAX_SHARED_BYTES}": not (
@@ -276,7 +292,7 @@ def _describe(source: KernelSource, error: _Error) -> str:
         index=error.index,
         limit=error.limit,
         last=error.limit - 1,
-        other=error.other_thread,
+        other=_other(error),
         here=_place(source, error.line),
         there=_place(source, error.other_line),
     )
@@ -285,6 +301,13 @@ def _describe(source: KernelSource, error: _Error) -> str:
     if 0 < error.line <= len(lines):
         where += f"\n  line {error.line}: {lines[error.line - 1].strip()}"
     return where
+
+
+def _other(error: _Error) -> str:
+    """The other thread, with its block where that is another one."""
+    if error.other_block.y == error.block.y:
+        return str(error.other_thread)
+    return f"{error.other_thread} of block {error.other_block}"
 
 
 def _place(source: KernelSource, line: int) -> str:

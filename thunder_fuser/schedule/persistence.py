@@ -2,8 +2,9 @@
 """Which values stay on chip between the nests of a normalization, and where.
 
 Inputs are kept in their own, narrow type and cast again; only what is dear to recompute (exp) is
-kept beside them. If all of it does not fit, the inputs alone; if they do not, nothing: each nest
-then reads memory again.
+kept beside them. A row too long for one block is shared by the blocks of a cluster, where there
+are clusters. If all of it does not fit, the inputs alone; if they do not, nothing: each nest then
+reads memory again.
 
     softmax of bf16: keep x (bf16, nests 0 to 1) and exp(x - max) (f32, nests 1 to 2)
     layer norm of bf16: keep x (bf16) for the mean, the variance and the result
@@ -23,16 +24,32 @@ EXPENSIVE = 8  # the cost of exp
 CPU_ROW_BYTES = 256 * 1024  # a row buffer that stays in the second-level cache
 SCRATCH_BYTES = 4096  # shared memory left to block reductions
 LONG_ROW_THREADS = 512  # for rows that registers do not hold
+CLUSTER_THREADS = 256  # at least, in each block of a cluster
 MAX_STEPS = 64  # loops up to this length are unrolled whole
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A buffer without a place yet, the nest that fills it, and the last one that reads it.
+
+    held: bytes of registers for a row. ptxas keeps a 16-bit value as the float made of it, so an
+    element takes 4 bytes at least.
+    """
+
+    buffer: PersistentBuffer
+    held: int
+    filled: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """What is kept, where (registers, shared or none), and the threads of a block for it."""
+    """What is kept, where (registers, shared or none), the block and the cluster for it."""
 
     buffers: tuple[PersistentBuffer, ...]
     memory: str
     threads: tuple[int, int]
+    cluster: int = 1
 
 
 def place_persistent(scheduled: ScheduledFusion) -> Placement:
@@ -43,23 +60,27 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
         return nothing
     everything = _candidates(scheduled, with_dear=True)
     if target.is_cpu:
-        fits = sum(b.bytes for b in everything) <= CPU_ROW_BYTES
+        fits = _bytes(everything) <= CPU_ROW_BYTES
         return Placement(_in("registers", everything), "registers", threads) if fits else nothing
     inputs = _candidates(scheduled, with_dear=False)
-    for buffers in (everything, inputs):
-        found = _threads_for(scheduled, sum(b.bytes for b in buffers))
-        if found is not None and buffers:
-            return Placement(_in("registers", buffers), "registers", found)
-    if inputs and sum(b.bytes for b in inputs) <= target.smem_bytes_per_block - SCRATCH_BYTES:
+    for kept in filter(None, (everything, inputs)):
+        found = _blocks_for(scheduled, _bytes_at_once(kept))
+        if found is not None:
+            return Placement(_in("registers", kept), "registers", *found)
+    if inputs and _bytes(inputs) <= target.smem_bytes_per_block - SCRATCH_BYTES:
         return Placement(_in("shared", inputs), "shared", (LONG_ROW_THREADS, 1))
     return replace(nothing, threads=(LONG_ROW_THREADS, 1))
 
 
-def _in(memory: str, buffers: list[PersistentBuffer]) -> tuple[PersistentBuffer, ...]:
-    return tuple(replace(buffer, memory=memory) for buffer in buffers)
+def _bytes(kept: list[Candidate]) -> int:
+    return sum(candidate.buffer.bytes for candidate in kept)
 
 
-def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[PersistentBuffer]:
+def _in(memory: str, kept: list[Candidate]) -> tuple[PersistentBuffer, ...]:
+    return tuple(replace(candidate.buffer, memory=memory) for candidate in kept)
+
+
+def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[Candidate]:
     """The points that several nests need: inputs, and with them what is dear to recompute."""
     facts = scheduled.part.facts
     seen = _nests_of_points(scheduled)
@@ -67,19 +88,26 @@ def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[Persiste
     inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in facts.reads]
     dear = [p for p in shared if with_dear and _is_dear(scheduled, p)]
     kept = [p for p in dict.fromkeys([*inputs, *dear]) if _row_bytes(scheduled, p)]
-    needed = _read_again(scheduled, seen, frozenset(kept))
-    return [PersistentBuffer(p, _row_bytes(scheduled, p), "") for p in kept if p in needed]
+    last = _read_again(scheduled, seen, frozenset(kept))
+    return [_candidate(scheduled, p, min(seen[p]), last[p]) for p in kept if p in last]
+
+
+def _candidate(scheduled: ScheduledFusion, point: Point, filled: int, last: int) -> Candidate:
+    size, itemsize = _row_bytes(scheduled, point), scheduled.part.tensors[point.name].dtype.bytes
+    return Candidate(PersistentBuffer(point, size, ""), size * max(4 // itemsize, 1), filled, last)
 
 
 def _read_again(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: frozenset[Point]
-) -> set[Point]:
-    """The kept points that a nest after their first one still asks for."""
+) -> dict[Point, int]:
+    """The kept points that a nest after their first one still asks for, and the last such nest."""
     facts = scheduled.part.facts
-    found: set[Point] = set()
+    found: dict[Point, int] = {}
     for root in facts.roots:
-        filled = frozenset(p for p in kept if min(seen[p]) < facts.level[root])
-        found |= filled & set(facts.reached([root], stop=filled))
+        nest = facts.level[root]
+        filled = frozenset(p for p in kept if min(seen[p]) < nest)
+        for point in filled & set(facts.reached([root], stop=filled)):
+            found[point] = max(found.get(point, 0), nest)
     return found
 
 
@@ -119,26 +147,49 @@ def _row_bytes(scheduled: ScheduledFusion, point: Point) -> int:
     return count * part.tensors[point.name].dtype.bytes if count == full else 0
 
 
-def _threads_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[int, int] | None:
-    """The smallest block, from the schedule's own on, whose registers hold a row, if one does.
+def _bytes_at_once(kept: list[Candidate]) -> int:
+    """Bytes of registers that hold what lives of a row between two nests, at most.
+
+    softmax of bf16: x (4 an element) until nest 1, then exp(x - max) (4): 4, not 8
+    """
+    return max(sum(c.held for c in kept if c.filled <= nest.filled < c.last) for nest in kept)
+
+
+def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[tuple[int, int], int] | None:
+    """The smallest cluster, of one block if possible, and block whose registers hold a row."""
+    cluster = 1
+    while cluster <= scheduled.target.max_cluster:
+        threads = _threads_for(scheduled, row_bytes, cluster)
+        if threads is not None:
+            return threads, cluster
+        cluster *= 2
+    return None
+
+
+def _threads_for(
+    scheduled: ScheduledFusion, row_bytes: int, cluster: int
+) -> tuple[int, int] | None:
+    """The smallest block, from the schedule's own on, that holds its share of a row, if one does.
 
     A thread's part must also be a loop short enough to unroll, or its array is no registers.
     """
-    x, y = scheduled.params.threads
+    start = scheduled.params.threads
+    x, y = start if cluster == 1 else (CLUSTER_THREADS, 1)
     columns = prod(scheduled.part.extents[name].value for name in scheduled.reduced)
-    while x <= max(LONG_ROW_THREADS, scheduled.params.threads[0]):
-        steps = -(-columns // (x * scheduled.params.vectorize))
-        if row_bytes <= x * _register_bytes(x * y) and steps <= MAX_STEPS:
+    while x <= max(LONG_ROW_THREADS, start[0] if cluster == 1 else 0):
+        steps = -(-columns // (x * cluster * scheduled.params.vectorize))
+        if row_bytes <= x * cluster * _register_bytes(x * y) and steps <= MAX_STEPS:
             return x, y
         x, y = x * 2, max(y // 2, 1)
     return None
 
 
 def _register_bytes(threads: int) -> int:
-    """Bytes a thread may keep: the register file less 32 registers a thread for the work itself.
+    """Bytes a thread may keep: half the register file, less 32 registers for the work itself.
 
-    The option's 128 is below where ptxas spills: with 256 bytes in each of 512 threads, layer norm
-    of bf16 [4096, 65536] had a stack of 696 bytes; now such rows go to shared memory, and rows of
-    16384 keep 128 bytes in each of 256 threads with none (NVRTC 13.0, sm_90a, 2026-11).
+    Two blocks of an SM then load and compute in turn: layer norm of bf16 with 16384 columns, 64 in
+    each of 256 threads, reached 97 % of clone; with 32768 in one block of 512 threads, 79 % (H200).
+    The option's 256 is what 127 registers hold with no spill (NVRTC 13.0, sm_90a, 2026-11).
     """
-    return min(int(option("max_registers_bytes")), (65536 // max(threads, 256) - 32) * 4)
+    registers = max(32768 // max(threads, 256), 64)
+    return min(int(option("max_registers_bytes")), (registers - 32) * 4)

@@ -40,7 +40,8 @@ class HeuristicParams:
     """What a scheduler decided. Frozen, so that it can be part of a key.
 
     vectorize: elements a thread loads at once; threads: the block as (x, y); unroll: vectors a
-    thread has under way; memory: where persistent buffers live (registers, shared or none).
+    thread has under way; memory: where persistent buffers live (registers, shared or none);
+    cluster: blocks that share a row.
     """
 
     scheduler: str
@@ -49,10 +50,13 @@ class HeuristicParams:
     unroll: int = 1
     inner: bool = True
     memory: str = "none"
+    cluster: int = 1
 
     def __str__(self) -> str:
         x, y = self.threads
         words = [f"vectorize={self.vectorize}", f"threads={x}x{y}", f"unroll={self.unroll}"]
+        if self.cluster > 1:
+            words.append(f"cluster={self.cluster}")
         if self.memory != "none":
             words.append(f"persistent in {self.memory}")
         return f"{self.scheduler}({', '.join(words)})"

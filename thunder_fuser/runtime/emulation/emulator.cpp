@@ -1,6 +1,6 @@
 // Runs a kernel's grid on one CPU thread: each thread of a block is a fiber with its own stack, which
-// gives up the processor at every barrier and shuffle. Blocks run one after another. The first broken
-// rule ends the launch: the fiber that broke it is left where it is, and nothing is thrown through it.
+// gives up the processor at every barrier and shuffle. The blocks of a cluster take turns, each up to a
+// barrier of the cluster or a gate; clusters run one after another. The first broken rule ends the launch: the fiber that broke it is left where it is, and nothing is thrown through it.
 #include <setjmp.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,14 +9,14 @@
 
 namespace {
 
-constexpr int MAX_THREADS = 1024, WARP = 32, SLOT_BYTES = 16;
+constexpr int MAX_THREADS = 1024, MAX_CLUSTER = 16, WARP = 32, SLOT_BYTES = 16;
 constexpr size_t STACK_BYTES = 256 * 1024;
 // Basic blocks that a thread may run between two barriers, and barriers in a block: far above what any
 // kernel needs on sizes one would emulate (about a second), so that a wrong loop ends.
 constexpr long long STEP_LIMIT = 300'000'000;
 constexpr int BARRIER_LIMIT = 10'000'000;
 
-enum Status { READY, AT_BARRIER, AT_SHUFFLE, DONE };
+enum Status { READY, AT_BARRIER, AT_SHUFFLE, AT_CLUSTER_BARRIER, AT_GATE, DONE };
 
 struct Fiber {
   ucontext_t start;
@@ -25,24 +25,47 @@ struct Fiber {
   bool entered;
   int line;
   int shuffles;
+  int gate, parity;  // what it waits for, at a gate
+};
+
+// It opens when it has been told what to expect and as many bytes have come. `news`: what those who
+// sent them knew, for the block that passes.
+struct Gate {
+  long long missing;
+  int openings;
+  bool made, told;
+  unsigned coming[MAX_CLUSTER], news[MAX_CLUSTER];
 };
 
 struct Machine {
-  Fiber fibers[MAX_THREADS];
-  alignas(16) unsigned char slots[2][MAX_THREADS][SLOT_BYTES];
+  Fiber fibers[MAX_THREADS * MAX_CLUSTER];  // of a cluster, block after block
+  alignas(16) unsigned char slots[2][MAX_THREADS * MAX_CLUSTER][SLOT_BYTES];
+  unsigned known[MAX_CLUSTER][MAX_CLUSTER], last_epoch;
+  Gate* gates;  // one for each 8 bytes of shared memory
   jmp_buf scheduler;
   char* stacks;
+  unsigned char* shared;
+  EmuByte* shadow;
+  EmuDim cluster_block;  // the first block of the cluster
   void (*entry)(void**);
   void** arguments;
   EmuError* error;
-  int threads;
+  int threads, cluster;
   bool reverse;
   long long steps;
 } machine;
 
+int self() { return emu.rank * machine.threads + emu.thread_id; }
+
 EmuDim thread_of(int id) {
-  const int x = (int)emu.block_dim.x, y = (int)emu.block_dim.y;
-  return {unsigned(id % x), unsigned(id / x % y), unsigned(id / (x * y))};
+  const int x = (int)emu.block_dim.x, y = (int)emu.block_dim.y, in_block = id % machine.threads;
+  return {unsigned(in_block % x), unsigned(in_block / x % y), unsigned(in_block / (x * y))};
+}
+
+EmuDim block_of(int id) {
+  EmuDim block = machine.cluster_block;
+  block.y += unsigned(id / machine.threads);
+  return block;
 }
 
 void report(int kind, int thread, int other, int line, int other_line) {
@@ -50,16 +73,17 @@ void report(int kind, int thread, int other, int line, int other_line) {
   error.kind = kind;
   error.line = line;
   error.other_line = other_line;
-  error.block = emu.block;
+  error.block = block_of(thread);
   error.thread = thread_of(thread);
   if (other >= 0) error.other_thread = thread_of(other);
+  if (other >= 0) error.other_block = block_of(other);
 }
 
 // A fiber lives as long as the launch and runs the kernel once for each block.
 void fiber_main() {
   for (;;) {
     machine.entry(machine.arguments);
-    Fiber& fiber = machine.fibers[emu.thread_id];
+    Fiber& fiber = machine.fibers[self()];
     fiber.status = DONE;
     if (_setjmp(fiber.resume) == 0) _longjmp(machine.scheduler, 1);
   }
@@ -77,7 +101,7 @@ void enter(Fiber& fiber, int id) {
 
 // Runs a thread until it waits, ends or breaks a rule.
 void run_thread(int id) {
-  emu.thread_id = id;
+  emu.thread_id = id % machine.threads;
   emu.thread = thread_of(id);
   machine.steps = 0;
   Fiber& fiber = machine.fibers[id];
@@ -132,37 +156,111 @@ void run_warp(int first, int count) {
   }
 }
 
-void run_warps() {
+void run_warps(int block_first) {
   const int warps = (machine.threads + WARP - 1) / WARP;
   for (int position = 0; position < warps && !failed(); ++position) {
     const int first = ordered(position, 0, warps) * WARP;
     const int rest = machine.threads - first;
-    run_warp(first, rest < WARP ? rest : WARP);
+    run_warp(block_first + first, rest < WARP ? rest : WARP);
   }
 }
 
-void run_block() {
-  emu.first_epoch = ++emu.epoch;
-  release(0, machine.threads);
+void enter_block(int rank) {
+  emu.rank = rank;
+  emu.block = block_of(rank * machine.threads);
+  emu.known = machine.known[rank];
+  emu.shared = machine.shared + (size_t)rank * emu.shared_bytes;
+  emu.shadow = machine.shadow + (size_t)rank * emu.shared_bytes;
+}
+
+// Runs a block until all its threads are at a barrier of the cluster, at a gate, or done.
+void run_block(int rank) {
+  enter_block(rank);
+  const int first = rank * machine.threads;
   for (int barriers = 0; !failed(); ++barriers) {
-    run_warps();
+    run_warps(first);
     if (failed()) return;
-    const int other = odd_one_out(0, machine.threads);
+    const int other = odd_one_out(first, machine.threads);
+    if (other >= 0) return diverged(first, other);
+    if (machine.fibers[first].status != AT_BARRIER) return;
+    if (barriers == BARRIER_LIMIT) return report(EMU_TOO_LONG, first, -1, machine.fibers[first].line, 0);
+    machine.known[rank][rank] = ++machine.last_epoch;
+    release(first, machine.threads);
+  }
+}
+
+Gate& gate_of(int rank, int byte_offset) {
+  return machine.gates[((size_t)rank * emu.shared_bytes + byte_offset) / 8];
+}
+
+// Lets a block that waits at a gate go on, if the gate has opened.
+bool pass_gate(int rank) {
+  const int first = rank * machine.threads;
+  const Gate& gate = gate_of(rank, machine.fibers[first].gate);
+  if (gate.openings % 2 == machine.fibers[first].parity) return false;
+  for (int from = 0; from < machine.cluster; ++from)
+    if (machine.known[rank][from] < gate.news[from]) machine.known[rank][from] = gate.news[from];
+  machine.known[rank][rank] = ++machine.last_epoch;
+  release(first, machine.threads);
+  return true;
+}
+
+bool pass_gates() {
+  bool any = false;
+  for (int rank = 0; rank < machine.cluster; ++rank)
+    if (machine.fibers[rank * machine.threads].status == AT_GATE) any |= pass_gate(rank);
+  return any;
+}
+
+void forget() {
+  const unsigned now = ++machine.last_epoch;
+  for (auto& row : machine.known)
+    for (unsigned& entry : row) entry = now;
+}
+
+void open_if_full(Gate& gate) {
+  if (!gate.told || gate.missing != 0) return;
+  gate.told = false;
+  ++gate.openings;
+  memcpy(gate.news, gate.coming, sizeof gate.news);
+}
+
+void run_blocks() {
+  for (int position = 0; position < machine.cluster && !failed(); ++position) {
+    const int rank = ordered(position, 0, machine.cluster);
+    if (machine.fibers[rank * machine.threads].status == READY) run_block(rank);
+  }
+}
+
+void run_cluster() {
+  const int all = machine.threads * machine.cluster;
+  const size_t shared = (size_t)emu.shared_bytes * machine.cluster;
+  if (machine.cluster > 1) memset((void*)machine.gates, 0, (shared / 8 + 1) * sizeof(Gate));
+  forget();
+  emu.first_epoch = machine.last_epoch;
+  release(0, all);
+  for (int barriers = 0; !failed(); ++barriers) {
+    run_blocks();
+    if (failed()) return;
+    if (pass_gates()) continue;
+    const int other = odd_one_out(0, all);
     if (other >= 0) return diverged(0, other);
     if (machine.fibers[0].status == DONE) return;
+    if (machine.fibers[0].status == AT_GATE)
+      return report(EMU_STUCK, 0, -1, machine.fibers[0].line, 0);
     if (barriers == BARRIER_LIMIT) return report(EMU_TOO_LONG, 0, -1, machine.fibers[0].line, 0);
-    ++emu.epoch;
-    release(0, machine.threads);
+    forget();
+    release(0, all);
   }
 }
 
 void run_grid() {
   const EmuDim grid = emu.grid_dim;
   for (unsigned z = 0; z < grid.z; ++z)
-    for (unsigned y = 0; y < grid.y; ++y)
+    for (unsigned y = 0; y < grid.y; y += (unsigned)machine.cluster)
       for (unsigned x = 0; x < grid.x && !failed(); ++x) {
-        emu.block = {x, y, z};
-        run_block();
+        machine.cluster_block = {x, y, z};
+        run_cluster();
       }
 }
 
@@ -179,7 +277,7 @@ extern "C" {
 EmuState emu;
 
 void emu_fail(int kind, int parameter, long long index, long long limit, int line, int other) {
-  report(kind, emu.thread_id, other, line, 0);
+  report(kind, self(), other, line, 0);
   machine.error->parameter = parameter;
   machine.error->index = index;
   machine.error->limit = limit;
@@ -187,22 +285,51 @@ void emu_fail(int kind, int parameter, long long index, long long limit, int lin
 }
 
 void emu_wait(EmuWait what, int line) {
-  Fiber& fiber = machine.fibers[emu.thread_id];
-  fiber.status = what == EMU_AT_BARRIER ? AT_BARRIER : AT_SHUFFLE;
+  Fiber& fiber = machine.fibers[self()];
+  constexpr Status STATUS[] = {AT_BARRIER, AT_SHUFFLE, AT_CLUSTER_BARRIER, AT_GATE};
+  fiber.status = STATUS[what];
   fiber.line = line;
   if (_setjmp(fiber.resume) == 0) _longjmp(machine.scheduler, 1);
+}
+
+void emu_gate_expect(int byte_offset, int bytes, bool first, int line) {
+  Gate& gate = gate_of(emu.rank, byte_offset);
+  if (gate.made == first || gate.told) emu_fail(EMU_GATE, -1, byte_offset / 8, 0, line, -1);
+  gate.made = gate.told = true;
+  gate.missing += bytes;
+  open_if_full(gate);
+}
+
+// A part that comes before the gate is told what to expect counts for its next opening.
+void emu_gate_put(int peer, int byte_offset, int bytes, int line) {
+  Gate& gate = gate_of(peer, byte_offset);
+  if (!gate.made || machine.known[emu.rank][peer] == emu.first_epoch)
+    emu_fail(EMU_PEER_NOT_READY, -1, peer, 0, line, -1);
+  gate.missing -= bytes;
+  for (int from = 0; from < machine.cluster; ++from)
+    if (gate.coming[from] < machine.known[emu.rank][from])
+      gate.coming[from] = machine.known[emu.rank][from];
+  if (gate.coming[emu.rank] == machine.known[emu.rank][emu.rank]) ++gate.coming[emu.rank];
+  open_if_full(gate);
+}
+
+void emu_gate_wait(int byte_offset, int parity, int line) {
+  Fiber& fiber = machine.fibers[self()];
+  fiber.gate = byte_offset;
+  fiber.parity = parity;
+  emu_wait(EMU_AT_GATE, line);
 }
 
 // Two sets of slots, used in turn: a thread that runs ahead to the next shuffle does not overwrite what
 // the rest of its warp has yet to read, and it cannot be two ahead.
 void* emu_shuffle_slot() {
-  const int turn = machine.fibers[emu.thread_id].shuffles++ & 1;
-  return machine.slots[turn][emu.thread_id];
+  const int turn = machine.fibers[self()].shuffles++ & 1;
+  return machine.slots[turn][self()];
 }
 
 const void* emu_shuffle_peer(int id) {
-  const int turn = (machine.fibers[emu.thread_id].shuffles - 1) & 1;
-  return machine.slots[turn][id < machine.threads ? id : emu.thread_id];
+  const int turn = (machine.fibers[self()].shuffles - 1) & 1;
+  return machine.slots[turn][self() - emu.thread_id + (id < machine.threads ? id : emu.thread_id)];
 }
 
 // Called by -fsanitize-coverage=trace-pc in every basic block of a kernel.
@@ -217,7 +344,7 @@ struct EmuLaunch {
   void (*entry)(void**);
   void** arguments;
   const EmuBuffer* buffers;
-  int buffer_count, shared_bytes, reverse;
+  int buffer_count, shared_bytes, reverse, cluster;
   EmuDim grid, block;
 };
 
@@ -225,33 +352,37 @@ struct EmuLaunch {
 // One launch at a time: the caller holds a lock.
 int emu_run(const EmuLaunch* launch, EmuError* error) {
   const int threads = int(launch->block.x * launch->block.y * launch->block.z);
+  const int all = threads * launch->cluster;
   memset(error, 0, sizeof *error);
   memset(&emu, 0, sizeof emu);
   machine.entry = launch->entry;
   machine.arguments = launch->arguments;
   machine.error = error;
-  machine.threads = threads;
+  machine.threads = emu.threads = threads;
+  machine.cluster = emu.cluster = launch->cluster;
+  machine.last_epoch = 0;
   machine.reverse = launch->reverse;
   emu.block_dim = launch->block;
   emu.grid_dim = launch->grid;
   emu.buffers = launch->buffers;
   emu.buffer_count = launch->buffer_count;
   emu.shared_bytes = launch->shared_bytes;
-  for (int id = 0; id < threads; ++id) {
+  for (int id = 0; id < all; ++id) {
     machine.fibers[id].entered = false;
     machine.fibers[id].shuffles = 0;  // a launch that failed leaves them apart
   }
-  const size_t stack_bytes = threads * STACK_BYTES;
-  const size_t shadow_bytes = (size_t)launch->shared_bytes * sizeof(EmuByte) + 1;
-  const size_t shared_bytes = (size_t)launch->shared_bytes + 16;
+  const size_t stack_bytes = all * STACK_BYTES;
+  const size_t shared = (size_t)launch->shared_bytes * launch->cluster;
   machine.stacks = map(stack_bytes);
-  emu.shadow = (EmuByte*)map(shadow_bytes);
-  emu.shared = (unsigned char*)map(shared_bytes);
-  const bool mapped = machine.stacks && emu.shadow && emu.shared;
+  machine.shadow = (EmuByte*)map(shared * sizeof(EmuByte) + 1);
+  machine.shared = (unsigned char*)map(shared + 16);
+  machine.gates = (Gate*)map((shared / 8 + 1) * sizeof(Gate));
+  const bool mapped = machine.stacks && machine.shadow && machine.shared && machine.gates;
   if (mapped) run_grid();
   if (machine.stacks) munmap(machine.stacks, stack_bytes);
-  if (emu.shadow) munmap(emu.shadow, shadow_bytes);
-  if (emu.shared) munmap(emu.shared, shared_bytes);
+  if (machine.shadow) munmap(machine.shadow, shared * sizeof(EmuByte) + 1);
+  if (machine.shared) munmap(machine.shared, shared + 16);
+  if (machine.gates) munmap((void*)machine.gates, (shared / 8 + 1) * sizeof(Gate));
   return mapped ? 0 : -1;
 }
 }

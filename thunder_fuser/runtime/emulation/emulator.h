@@ -10,38 +10,48 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) alignas(n)
+#define __builtin_assume(condition)
 #define DEVICE inline __attribute__((always_inline))
 
 enum EmuErrorKind {
   EMU_OK, EMU_OUT_OF_BOUNDS, EMU_MISALIGNED, EMU_NO_PARAMETER, EMU_SHARED_BOUNDS,
   EMU_SHARED_MISALIGNED, EMU_SHARED_UNWRITTEN, EMU_SHARED_RACE, EMU_DIVERGED, EMU_LOCAL_BOUNDS,
-  EMU_DIVISION, EMU_TOO_LONG, EMU_SHARED_WINDOW
+  EMU_DIVISION, EMU_TOO_LONG, EMU_SHARED_WINDOW, EMU_NO_PEER, EMU_PEER_NOT_READY, EMU_GATE,
+  EMU_STUCK
 };
 struct EmuDim { unsigned x, y, z; };
 // A parameter's memory: `bytes` bytes at `data`, which a kernel addresses from `tagged`.
 struct EmuBuffer { unsigned long long tagged; long long bytes; char* data; };
 struct EmuError {
   int kind, parameter, line, other_line;
-  EmuDim block, thread, other_thread;
+  EmuDim block, thread, other_block, other_thread;
   long long index, limit;
 };
+// Who touched a byte last, by number in the cluster, and in which interval between barriers.
 struct EmuByte { unsigned write_epoch, read_epoch; short writer, reader; };
 struct EmuState {
   EmuDim thread, block, block_dim, grid_dim;
-  int thread_id, buffer_count, shared_bytes;
-  unsigned epoch, first_epoch;  // of the current barrier interval, and of the block's first
+  int thread_id, buffer_count, shared_bytes, rank, cluster, threads;
+  unsigned first_epoch;  // of the cluster's first interval between barriers
+  // By block of the cluster: the interval from which on this block does not know what it does. Its
+  // own entry is the interval now. A barrier brings news of the block, a gate of those who opened it.
+  const unsigned* known;
   const EmuBuffer* buffers;
-  unsigned char* shared;
+  unsigned char* shared;  // the block's own; those of its cluster lie side by side
   EmuByte* shadow;
 };
-enum EmuWait { EMU_AT_BARRIER, EMU_AT_SHUFFLE };
+enum EmuWait { EMU_AT_BARRIER, EMU_AT_SHUFFLE, EMU_AT_CLUSTER_BARRIER, EMU_AT_GATE };
 
 extern "C" {
 extern EmuState emu;
 [[noreturn]] void emu_fail(int kind, int parameter, long long index, long long limit, int line,
                            int other_thread);
 void emu_wait(EmuWait what, int line);
+void emu_gate_expect(int byte_offset, int bytes, bool first, int line);
+void emu_gate_put(int peer, int byte_offset, int bytes, int line);
+void emu_gate_wait(int byte_offset, int parity, int line);
 void* emu_shuffle_slot();                   // where this thread puts its value
 const void* emu_shuffle_peer(int lane_id);  // where a thread of the warp has put its own
 // What -fsanitize=bounds-strict and integer-divide-by-zero call; defined here, so that their own
@@ -99,23 +109,42 @@ inline void stv(T* pointer, I i, Vec<T, N> values, int line = __builtin_LINE()) 
   __builtin_memcpy(emu_address(pointer, i, sizeof(T), N, line), &values, sizeof(T) * N);
 }
 
-constexpr short EMU_MANY = -1;  // more than one thread has read the byte in this interval
+// Instead of a reader's number: several threads of block `rank`, or of several blocks.
+constexpr short EMU_SEVERAL_BLOCKS = -1;
+inline short emu_several(int rank) { return (short)(-2 - rank); }
+inline int emu_block_of(short who) { return who < 0 ? -2 - who : who / emu.threads; }
+inline short emu_self() { return (short)(emu.rank * emu.threads + emu.thread_id); }
 
+// Whether a barrier or a gate lies between an access and now.
+inline bool emu_is_past(unsigned epoch, short who) {
+  if (who != EMU_SEVERAL_BLOCKS) return epoch < emu.known[emu_block_of(who)];
+  for (int rank = 0; rank < emu.cluster; ++rank)
+    if (epoch >= emu.known[rank]) return false;
+  return true;
+}
 inline void emu_note_read(EmuByte& byte, long long i, int line) {
+  const short self = emu_self();
+  const unsigned now = emu.known[emu.rank];
   if (byte.write_epoch < emu.first_epoch) emu_fail(EMU_SHARED_UNWRITTEN, -1, i, 0, line, -1);
-  if (byte.write_epoch == emu.epoch && byte.writer != emu.thread_id)
+  if (byte.writer != self && !emu_is_past(byte.write_epoch, byte.writer))
     emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.writer);
-  const bool alone = byte.read_epoch != emu.epoch || byte.reader == emu.thread_id;
-  byte.reader = alone ? (short)emu.thread_id : EMU_MANY;
-  byte.read_epoch = emu.epoch;
+  if (byte.reader == self || emu_is_past(byte.read_epoch, byte.reader)) {
+    byte.reader = self;
+    byte.read_epoch = now;
+    return;
+  }
+  const bool own = byte.reader != EMU_SEVERAL_BLOCKS && emu_block_of(byte.reader) == emu.rank;
+  byte.reader = own ? emu_several(emu.rank) : EMU_SEVERAL_BLOCKS;
+  byte.read_epoch = byte.read_epoch > now ? byte.read_epoch : now;
 }
 inline void emu_note_write(EmuByte& byte, long long i, int line) {
-  if (byte.write_epoch == emu.epoch && byte.writer != emu.thread_id)
+  const short self = emu_self();
+  if (byte.writer != self && !emu_is_past(byte.write_epoch, byte.writer))
     emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.writer);
-  if (byte.read_epoch == emu.epoch && byte.reader != emu.thread_id)
+  if (byte.reader != self && !emu_is_past(byte.read_epoch, byte.reader))
     emu_fail(EMU_SHARED_RACE, -1, i, 0, line, byte.reader);
-  byte.writer = (short)emu.thread_id;
-  byte.write_epoch = emu.epoch;
+  byte.writer = self;
+  byte.write_epoch = emu.known[emu.rank];
 }
 
 template <typename T> struct Shared {
@@ -162,6 +191,23 @@ template <typename T> struct Shared {
 };
 
 inline void sync_threads(int line = __builtin_LINE()) { emu_wait(EMU_AT_BARRIER, line); }
+inline void gates_ready(int line = __builtin_LINE()) { emu_wait(EMU_AT_CLUSTER_BARRIER, line); }
+inline void open_gate(Shared<long long> gates, int k, int bytes, bool first,
+                      int line = __builtin_LINE()) {
+  emu_gate_expect(gates.at(k, 1, line), bytes, first, line);
+}
+inline void wait_gate(Shared<long long> gates, int k, int parity, int line = __builtin_LINE()) {
+  emu_gate_wait(gates.at(k, 1, line), parity, line);
+}
+template <typename T>
+inline void put_to_peer(Shared<T> window, int peer, int i, T value, Shared<long long> gates, int k,
+                        int line = __builtin_LINE()) {
+  if (peer < 0 || peer >= emu.cluster) emu_fail(EMU_NO_PEER, -1, peer, emu.cluster, line, -1);
+  const int where = window.at(i, 1, line) + (peer - emu.rank) * emu.shared_bytes;
+  for (int b = 0; b < (int)sizeof(T); ++b) emu_note_write(emu.shadow[where + b], i, line);
+  __builtin_memcpy(emu.shared + where, &value, sizeof(T));
+  emu_gate_put(peer, gates.at(k, 1, line), sizeof(T), line);
+}
 
 template <typename T>
 inline T shfl_xor(T value, int mask, int width, int line = __builtin_LINE()) {

@@ -7,6 +7,7 @@ pointwise_kernel(
     float* __restrict__ T5) {
   const i32 i0_i1_o_o_o = static_cast<i32>(blockIdx.x);
   const i32 i0_i1_o_i = static_cast<i32>(threadIdx.x);
+  __builtin_assume(i0_i1_o_i < 128);
   if (i0_i1_o_i + i0_i1_o_o_o * 128 < 2541) {
     const i32 i0_i1_o = i0_i1_o_i + i0_i1_o_o_o * 128;
     const float T0_e = ld(T0, i0_i1_o);

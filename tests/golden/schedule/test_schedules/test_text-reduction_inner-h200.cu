@@ -15,7 +15,7 @@ reduction_kernel(
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T1 = convert<float>(T0_v.v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
-      const float T2 = expf(T1);  // T2 = fd.ops.exp(T1)
+      const float T2 = short_exp(T1);  // T2 = fd.ops.exp(T1)
       T3 = Sum::apply(T3, T2);
     }
   }

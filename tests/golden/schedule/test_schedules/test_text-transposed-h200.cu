@@ -9,7 +9,9 @@ reduction_kernel(
   const Shared<float> scratch_f32(0, 0);
   const i32 i1_o = static_cast<i32>(blockIdx.x);
   const i32 i1_i = static_cast<i32>(threadIdx.y);
+  __builtin_assume(i1_i < 8);
   const i32 i0_o_i = static_cast<i32>(threadIdx.x);
+  __builtin_assume(i0_o_i < 16);
   float T4_e = 0.0f;
   #pragma unroll
   for (i32 i0_o_o = 0; i0_o_o < 2; ++i0_o_o) {

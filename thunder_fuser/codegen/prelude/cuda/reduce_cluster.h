@@ -1,0 +1,49 @@
+// provides: reduce_cluster open_gates
+// needs: device cluster shared shuffle
+// Over threadIdx.x of all blocks of a cluster. Each warp gives its part to every block; when all have
+// come, each thread adds all parts in the same order. Parts and gates are doubled and used in
+// turns: a block that sends its next part has read the one before, but perhaps not the last.
+template <typename W, typename T> union AsWord {
+  W word;
+  T value;
+  DEVICE AsWord() {}
+};
+template <typename W, typename T> DEVICE W to_word(T value) {
+  AsWord<W, T> both;
+  both.word = 0;
+  both.value = value;
+  return both.word;
+}
+template <typename T, typename W> DEVICE T from_word(W word) {
+  AsWord<W, T> both;
+  both.word = word;
+  return both.value;
+}
+template <int BX, int CLUSTER, typename W>
+DEVICE void open_gates(Shared<W>, Shared<i64> gates, int gate) {
+  if (threadIdx.x == 0)
+    for (int slot = 0; slot < 2; ++slot)
+      open_gate(gates, 2 * gate + slot, BX / 32 * CLUSTER * static_cast<int>(sizeof(W)), true);
+}
+template <class Op, int BX, int CLUSTER, typename T, typename W>
+DEVICE T reduce_cluster(T value, Shared<W> parts, Shared<i64> gates, int gate, int turn) {
+  constexpr int WARPS = BX / 32, COUNT = WARPS * CLUSTER, WIDTH = COUNT < 32 ? COUNT : 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int slot = turn % 2, first = slot * COUNT, k = 2 * gate + slot;
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) value = Op::apply(value, shfl_xor<T>(value, mask, 32));
+  if (lane < CLUSTER) {
+    const int place = first + static_cast<int>(blockIdx.y) * WARPS + warp;
+    put_to_peer(parts, lane, place, to_word<W>(value), gates, k);
+  }
+  wait_gate(gates, k, turn / 2 % 2);
+  if (threadIdx.x == 0) open_gate(gates, k, COUNT * static_cast<int>(sizeof(W)), false);
+  value = from_word<T>(parts.get(first + lane % WIDTH));
+#pragma unroll
+  for (int i = WIDTH; i < COUNT; i += WIDTH)
+    value = Op::apply(value, from_word<T>(parts.get(first + i + lane)));
+#pragma unroll
+  for (int mask = WIDTH / 2; mask > 0; mask /= 2)
+    value = Op::apply(value, shfl_xor<T>(value, mask, WIDTH));
+  return value;
+}

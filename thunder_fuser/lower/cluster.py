@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions over the blocks of a cluster, which walk rows together.
+
+open_gates<256, 4>(T2_w, gates, 0);              gates in every block's shared memory, then
+gates_ready();                                   each knows that the others have theirs
+for (row of the cluster) {
+  ...
+  T2 = reduce_cluster<Sum, 256, 4>(T2, T2_w, gates, 0, row);
+"""
+
+from __future__ import annotations
+
+from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.kernel import ClusterReduce, GatesReady, OpenGates
+from thunder_fuser.lower.scope import Scope
+from thunder_fuser.lower.values import Values
+
+
+class Cluster:
+    """The scratch and gates of one kernel's reductions."""
+
+    def __init__(self, ctx: Context, values: Values) -> None:
+        self.ctx, self.values = ctx, values
+        self._opened: dict[str, OpenGates] = {}
+
+    def open(self, scope: Scope) -> None:
+        """Declares what the reductions need, before any row."""
+        tensors, names = self.ctx.part.tensors, list(self.ctx.facts.operands)
+        gates = self.values.gates(len(names), scope)
+        for number, name in enumerate(names):
+            scratch = self.values.cluster_scratch(name, tensors[name].dtype, scope)
+            opened = OpenGates(self.ctx.threads[0], self.ctx.cluster, scratch, gates, number)
+            self._opened[name] = opened
+            scope.put(opened)
+        scope.put(GatesReady())
+
+    def reduce(self, name: str) -> ClusterReduce:
+        """Joins the accumulators of all threads of the cluster; all get the result."""
+        opened = self._opened[name]
+        return ClusterReduce(
+            self.ctx.accumulator(name),
+            self.ctx.part.producer[name].op,
+            opened.threads,
+            opened.cluster,
+            opened.scratch,
+            opened.gates,
+            opened.gate,
+            self._turn(),
+        )
+
+    def _turn(self) -> Scalar:
+        """How many rows the cluster has walked before."""
+        turn = const(0)
+        for axis in self.ctx.row_loops:
+            turn = turn * axis.extent + self.ctx.loops.loops[axis.name]
+        return turn
