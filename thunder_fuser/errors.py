@@ -44,6 +44,10 @@ class InputError(FuserError, ValueError):
     """Arguments of a call that do not match the definition: number, rank, size, dtype, device."""
 
 
+class OutOfRangeError(FuserError, IndexError):
+    """A tensor of indices that holds a number which is no index of the axis it is read along."""
+
+
 class OptionError(FuserError, ValueError):
     """An option that does not exist, or a value of the wrong type."""
 

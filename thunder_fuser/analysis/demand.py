@@ -15,7 +15,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from thunder_fuser.analysis.domain_map import is_one
-from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, accesses, reduction_index
+from thunder_fuser.analysis.index_map import (
+    TRUE,
+    ZERO,
+    Index,
+    accesses,
+    index_accesses,
+    reduction_index,
+)
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 
@@ -112,6 +119,9 @@ def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point,
         )
         index = reduction_index(expr, point.index, reduced, len(source.shape))
         return (Point(source.name, index),)
+    if expr.row.kind is OpKind.INDEX:
+        found = index_accesses(expr, point.index, point.condition, part.tensors)
+        return tuple(Point(access.operand, access.index, access.condition) for access in found)
     return tuple(
         Point(access.operand, access.index, _both(point.condition, access.condition))
         for access in accesses(expr, point.index, part.tensors)

@@ -17,8 +17,13 @@ from collections.abc import Iterable, Mapping
 
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
+
+
+# Ops whose operands are walked together but for one axis, along which one of them is indexed.
+_ALONG = ("take_along_axis", "gather")
 
 
 class DomainMap:
@@ -31,7 +36,7 @@ class DomainMap:
         for name in dict.fromkeys(n for e in exprs for n in (*names_of(e), *e.outputs)):
             self._keep_apart(tensors[name])
         for expr in exprs:
-            if expr.row.kind is OpKind.POINTWISE or expr.op == "cat":
+            if expr.row.kind is OpKind.POINTWISE or expr.op in ("cat", *_ALONG):
                 self._join_columns(tensors, expr)
         self._join_runs([(e.attr("chunk"), tensors[e.outputs[0]]) for e in exprs])
 
@@ -54,9 +59,11 @@ class DomainMap:
 
     def _join_columns(self, tensors: Mapping[str, TensorView], expr: OpRecord) -> None:
         result = tensors[expr.outputs[0]].domain.no_reductions
+        along = indexed_axis(expr, len(result)) if expr.op in _ALONG else None
         for name in names_of(expr):
             axes = tensors[name].domain.no_reductions
-            for ours, theirs in zip(result, axes):  # noqa: B905  a scalar operand has no axes
+            pairs = zip(result, axes)  # noqa: B905  a scalar operand has no axes
+            for ours, theirs in (pair for at, pair in enumerate(pairs) if at != along):
                 if not (ours.is_broadcast or theirs.is_broadcast) and ours.extent is theirs.extent:
                     self._join(ours.name[1:], theirs.name[1:])
 

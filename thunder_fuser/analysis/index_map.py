@@ -5,6 +5,7 @@ T1 = permute(T0, [1, 0]);  T1[x, y]      reads T0[y, x]
 T1 = slice(T0, [2], [6]);  T1[x]         reads T0[x + 2]
 T1 = pad(T0, [1, 1]);      T1[x]         reads T0[x - 1] where 0 <= x - 1 < size
 T1 = reshape(T0, [6]);     T1[x]         reads T0[x // 3, x % 3]
+T2 = gather(T0, T1, 1);    T2[x, y]      reads T1[x, y] and T0[x, T1[x, y]]
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 
 from thunder_fuser.ir import shapes
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord
-from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, product
+from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, element, product
 
 Index = tuple[Scalar, ...]
 ZERO, TRUE = const(0), const(1)
@@ -36,6 +38,8 @@ def accesses(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) 
     rule = _RULES.get(record.op, _same_position)
     if record.row.kind is OpKind.REDUCTION:
         raise ValueError(f"{record.op}: a reduction reads many elements; use reduction_index")
+    if record.row.kind is OpKind.INDEX:
+        raise ValueError(f"{record.op}: where it reads depends on data; use index_accesses")
     return rule(record, index, tensors)
 
 
@@ -139,7 +143,16 @@ def unravel(position: Scalar, shape: tuple[Scalar, ...]) -> Index:
 def _slice(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
     view = _source(record, tensors)
     starts: tuple[int, ...] = record.attr("start_indices")  # type: ignore[assignment]
-    return _one(view, tuple(x + start for x, start in zip(index, starts, strict=True)))
+    steps = shapes.slice_strides(record, len(index))
+    moved = [x * step + start for x, step, start in zip(index, steps, starts, strict=True)]
+    return _one(view, tuple(moved))
+
+
+def _flip(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
+    view = _source(record, tensors)
+    dims = shapes.normalise_axes(record.attr("dims"), len(index), "flip")
+    pairs = enumerate(zip(index, view.shape, strict=True))
+    return _one(view, tuple(size - 1 - x if at in dims else x for at, (x, size) in pairs))
 
 
 def _pad(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
@@ -181,6 +194,48 @@ def _nothing(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) 
     return []
 
 
+def index_accesses(
+    record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
+) -> list[Access]:
+    """The reads of an op of kind INDEX for element `index`, wanted where the condition holds: of
+    the tensor of indices, if it is one, then of the source at the place that it holds."""
+    source = tensors[str(record.inputs[record.row.source])]
+    place, others = _places(record, index, tensors)
+    at = index_element(record, index, condition, tensors)
+    axis = indexed_axis(record, len(source.shape))
+    masked = _masked(source, others)
+    found = Access(source.name, (*masked[:axis], at, *masked[axis + 1 :]), condition)
+    number = record.inputs[1 - record.row.source]
+    return [found] if isinstance(number, Literal) else [Access(number, place, condition), found]
+
+
+def index_element(
+    record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
+) -> Scalar:
+    """The place on the indexed axis that element `index` of the result is read at."""
+    source = tensors[str(record.inputs[record.row.source])]
+    number = record.inputs[1 - record.row.source]
+    if isinstance(number, Literal):
+        return const(int(number.value))
+    size = source.sizes[indexed_axis(record, len(source.shape))]
+    return element(number, size, condition, _places(record, index, tensors)[0])
+
+
+def _places(
+    record: OpRecord, index: Index, tensors: Mapping[str, TensorView]
+) -> tuple[Index, Index]:
+    """Where the tensor of indices is read; and the source, but for its indexed axis."""
+    number = record.inputs[1 - record.row.source]
+    if record.op == "embedding_fwd":
+        place, others = index[:-1], (ZERO, index[-1])
+    elif record.op == "index_select":
+        axis = indexed_axis(record, len(index))
+        place, others = index[axis : axis + 1], index
+    else:
+        place, others = index, index
+    return (() if isinstance(number, Literal) else _masked(tensors[number], place)), others
+
+
 _Rule = Callable[[OpRecord, Index, Mapping[str, TensorView]], list[Access]]
 
 _RULES: dict[str, _Rule] = {
@@ -192,5 +247,6 @@ _RULES: dict[str, _Rule] = {
     "slice": _slice,
     "pad": _pad,
     "cat": _cat,
+    "flip": _flip,
     "size": _nothing,
 }

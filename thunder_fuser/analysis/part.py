@@ -147,13 +147,10 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     for record in fusion.definition:
         if record.op == "add_output":
             continue
-        view = fusion.tensors[record.outputs[0]]
-        given = record.attr("strides")
-        if isinstance(given, tuple):
-            found[view.name] = given  # type: ignore[assignment]
-        else:
+        given = record.attr("strides") if record.op == "define_tensor" else None
+        for view in (fusion.tensors[name] for name in record.outputs):
             order = layout.stride_order_of(view.domain.allocation)
-            found[view.name] = layout.contiguous_strides(view.sizes, order)
+            found[view.name] = given or layout.contiguous_strides(view.sizes, order)  # type: ignore[assignment]
     for output in fusion.outputs:
         if output.stride_order is not None and output.name not in fusion.inputs:
             sizes = fusion.tensors[output.name].sizes

@@ -21,6 +21,7 @@ from thunder_fuser.lower.kernel import (
     Array,
     BlockReduce,
     Call,
+    CheckedIndex,
     Choose,
     ClusterReduce,
     Coordinate,
@@ -88,6 +89,7 @@ class CPrinter:
             (x, y, 1),
             self.kernel.smem_bytes,
             self.kernel.cluster,
+            self.kernel.checks,
         )
 
     def head(self) -> list[str]:
@@ -193,6 +195,8 @@ class CPrinter:
             return f"static_cast<{C_TYPES[value.dtype]}>({self.index(value.index)})"
         if isinstance(value, Random):
             return self.random(value)
+        if isinstance(value, CheckedIndex):
+            return self.checked_index(value)
         if isinstance(value, Choose):
             then = self.operand(value.then, value.dtype)
             other = self.operand(value.otherwise, value.dtype)
@@ -206,6 +210,12 @@ class CPrinter:
             return f"static_cast<{self.index_type}>({place})"
         assert dtype is not None
         return self.operand(value, dtype)
+
+    def checked_index(self, value: CheckedIndex) -> str:
+        """CUDA stops the kernel; the CPU goes on at 0 and notes the failure for the host."""
+        operand = self.operand(value.operand, value.dtype)
+        note = f", {value.number}, failed" if self.dialect == "cpu" else ""
+        return f"checked_index<{self.index_type}>({operand}, {value.size}{note})"
 
     def load(self, load: Load) -> str:
         call = f"ldv<{load.width}>" if load.width > 1 else "ld"

@@ -13,7 +13,11 @@ PARALLEL_WORK = 32768
 
 
 def emit_cpu(kernel: Kernel) -> KernelSource:
-    """The C++ source of a kernel: `void NAME(..., int threads)`."""
+    """The C++ source of a kernel: `void NAME(..., int threads)`.
+
+    One with checks takes `i64* failed` before the threads: the number of a check that failed, and
+    the value that did.
+    """
     return CpuPrinter(kernel).source()
 
 
@@ -27,7 +31,8 @@ class CpuPrinter(CPrinter):
         self.index_type = "i64"
 
     def head(self) -> list[str]:
-        arguments = ",\n    ".join([*self.parameters(), "int threads"])
+        failed = ["i64* __restrict__ failed"] if self.kernel.checks else []
+        arguments = ",\n    ".join([*self.parameters(), *failed, "int threads"])
         declared = {self._declare_reduction(a) for a in _accumulators(self.kernel.body)}
         return [
             *sorted(declared),

@@ -47,6 +47,7 @@ class KernelSource:
     """A self-contained kernel: prelude and function in `text`, parameters in call order.
 
     cluster: blocks of a cluster, along the grid's y; the text says so too.
+    checks: the op and the size behind each check of an index; the first has the number 1.
     """
 
     name: str
@@ -57,3 +58,4 @@ class KernelSource:
     block: tuple[int, int, int] = (1, 1, 1)
     smem_bytes: int = 0
     cluster: int = 1
+    checks: tuple[tuple[str, int], ...] = ()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import layout, shapes
+from thunder_fuser.ir import calls, indexed, layout, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView
@@ -87,17 +87,18 @@ class _Definer:
                 f"{record.op}: {name}", expected=f"a defined value ({known})", got=name
             )
 
-    def _emit(self, record: OpRecord, view: TensorView) -> str:
-        """Appends a record under the next free name."""
-        _check_sizes(record, view)
+    def _emit(self, record: OpRecord, *views: TensorView) -> str:
+        """Appends a record, its results under the next free names; returns the first of them."""
         letter = "S" if record.op in ("define_scalar", "size") else "T"
-        name = f"{letter}{len(self.tensors)}"
+        names = tuple(f"{letter}{len(self.tensors) + at}" for at in range(len(views)))
         if record.outputs:
-            self.renamed[record.outputs[0]] = name
-        self.records.append(replace(record, outputs=(name,)))
-        self.tensors[name] = replace(view, name=name)
-        self._note_integer(name, self.records[-1])
-        return name
+            self.renamed.update(zip(record.outputs, names, strict=True))
+        self.records.append(replace(record, outputs=names))
+        for name, view in zip(names, views, strict=True):
+            _check_sizes(record, view)
+            self.tensors[name] = replace(view, name=name)
+        self._note_integer(names[0], self.records[-1])
+        return names[0]
 
     def fresh(self, extent: Scalar) -> IterDomain:
         """A new axis: a broadcast if its size is 1."""
@@ -217,7 +218,9 @@ class _Definer:
         elif kind is OpKind.RANDOM:
             self._random(record)
         elif kind is OpKind.EXTERNAL:
-            self._emit(record, self._external(record))
+            self._emit(record, *self._external(record))
+        elif kind is OpKind.INDEX:
+            self._emit(record, self._indexed(record))
         else:
             self._movement(record)
 
@@ -380,14 +383,17 @@ class _Definer:
         attrs = (("dtype", DataType.Int), ("drawn", word))
         return self._emit(OpRecord("define_scalar", (), (), attrs), self._scalar(DataType.Int))
 
-    def _external(self, record: OpRecord) -> TensorView:
+    def _external(self, record: OpRecord) -> list[TensorView]:
+        found = calls.results(record, [self._as_view(o) for o in record.inputs])
+        return [
+            TensorView("", dtype, TensorDomain.of(tuple(map(self.fresh, extents))))
+            for dtype, extents in found
+        ]
+
+    def _indexed(self, record: OpRecord) -> TensorView:
         views = [self._as_view(o) for o in record.inputs]
-        if len({view.dtype for view in views}) != 1:
-            raise DtypeError(
-                record.op, expected="one dtype", got=", ".join(v.dtype.name for v in views)
-            )
-        axes = shapes.matmul(record, [view.domain.no_reductions for view in views])
-        return TensorView("", views[0].dtype, TensorDomain.of(tuple(map(self.fresh, axes))))
+        axes = indexed.axes(record, views, self.fresh)
+        return TensorView("", views[record.row.source].dtype, TensorDomain.of(axes))
 
 
 _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
@@ -399,15 +405,18 @@ _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
 
 
 def _check_tensors(record: OpRecord) -> None:
-    """Numbers stand only where an op computes with elements, or fills with them."""
-    computing = (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM)
-    if record.row.kind in computing or record.op == "set":
+    """Numbers stand only where an op computes with elements, or fills with them; see _NUMBER_AT."""
+    if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM):
         return
     if not record.inputs:
         raise DefinitionError(record.op, expected="at least one tensor", got="none")
-    for operand in record.inputs:
-        if isinstance(operand, Literal):
+    for at, operand in enumerate(record.inputs):
+        if isinstance(operand, Literal) and _NUMBER_AT.get(record.op) != at:
             raise DefinitionError(record.op, expected="a tensor", got=str(operand.value))
+
+
+# The operand of other ops that may be a number: a copy of it, what is scattered, the one index.
+_NUMBER_AT = {"set": 0, "scatter": 2, "index_select": 1}
 
 
 def _check_drawn(record: OpRecord) -> None:

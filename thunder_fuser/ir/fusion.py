@@ -117,8 +117,9 @@ class Fusion:
         for record in self.definition:
             code = "    " + record_text(record)
             if record.outputs:
-                view = self.tensors[record.outputs[0]]
-                code = f"{code:<{_COMMENT_COLUMN}}  # {str(view).partition(': ')[2]}"
+                views = (self.tensors[name] for name in record.outputs)
+                types = ", ".join(str(view).partition(": ")[2] for view in views)
+                code = f"{code:<{_COMMENT_COLUMN}}  # {types}"
             lines.append(code)
         return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ fd.definition    # the tuple of OpRecords
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -173,9 +173,11 @@ class Recorder:
             attrs.append(("alias", str(self.operand(alias_input, "add_output"))))
         self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
 
-    def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Value:
-        """Appends one op and returns its result."""
+    def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
+        """Appends one op and returns its result, or a tuple of them if it has several."""
         items = tuple((key, _keyed(key, v)) for key, v in attrs.items() if v is not None)
+        if len(OPS[op].results) > 1:
+            return self._define_all(op, len(OPS[op].results), items, inputs)
         if OPS[op].kind is OpKind.SCALAR:
             return self._define(op, Scalar, items, inputs)
         return self._define(op, Tensor, items, inputs)
@@ -192,6 +194,18 @@ class Recorder:
         self._values.add(name)
         self.record(OpRecord(op, inputs, (name,), attrs))
         return kind(name, self)
+
+    def _define_all(
+        self,
+        op: str,
+        count: int,
+        attrs: tuple[tuple[str, AttrValue], ...],
+        inputs: tuple[Operand, ...],
+    ) -> tuple[Tensor, ...]:
+        names = tuple(f"T{len(self._values) + at}" for at in range(count))
+        self._values.update(names)
+        self.record(OpRecord(op, inputs, names, attrs))
+        return tuple(Tensor(name, self) for name in names)
 
     def operand(self, value: Any, op: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
@@ -229,7 +243,7 @@ class Ops:
     def __dir__(self) -> Iterable[str]:
         return sorted({*OPS, *super().__dir__()})
 
-    def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+    def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
         operands = _operand_names(row)
         values = [bound.pop(name) for name in operands if not row.is_absent(name, bound[name])]
@@ -312,10 +326,64 @@ class Ops:
 
     def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The upper triangle of the last two axes; zero elsewhere."""
+        row, column = self._row_and_column(arg)
+        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, 0)
+        return result
+
+    def tril(self, arg: Tensor, diagonal: Any = 0) -> Value:
+        """The lower triangle of the last two axes; zero elsewhere."""
+        row, column = self._row_and_column(arg)
+        result: Value = self.where(self.ge(self.add(row, diagonal), column), arg, 0)
+        return result
+
+    def _row_and_column(self, arg: Tensor) -> tuple[Value, Value]:
+        """The number of the row, and of the column, over the last two axes."""
         rows, columns = self.size(arg, -2), self.size(arg, -1)
         row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
-        column = self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
-        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, 0)
+        return row, self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
+
+    def select(self, arg: Tensor, index: Any, dim: int) -> Value:
+        """The slice at one index of an axis, which goes away; a negative one counts from its end.
+
+        index: a number, an integer scalar, or a tensor with one element.
+        """
+        value = index.value if isinstance(index, Constant) else index
+        if not isinstance(value, int) or value < 0:
+            wrapped = self.add(self.size(arg, dim), index)
+            is_number = isinstance(value, int)
+            index = wrapped if is_number else self.where(self.lt(index, 0), wrapped, index)
+        result: Value = self.squeeze(self.index_select(arg, index, dim), [dim])
+        return result
+
+    def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
+        """The first index of the largest element, NaN being the largest; Int.
+
+        Without dim, over all elements, in row-major order.
+        """
+        return self._place_of(arg, self.max, dim, keepdim)
+
+    def argmin(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
+        """The first index of the smallest element, NaN being the smallest; see argmax."""
+        return self._place_of(arg, self.min, dim, keepdim)
+
+    def _place_of(
+        self, arg: Tensor, extremum: Callable[..., Any], dim: int | None, keepdim: bool
+    ) -> Value:
+        """The smallest of the indices of the elements that equal the extremum, or are NaN."""
+        rank = rank_of(self._fd.records, arg.name)
+        sizes = [self.size(arg, at) for at in range(rank)]
+        dims = list(range(rank)) if dim is None else [dim]
+        count: Any = 1
+        for at in dims:
+            count = self.mul(count, sizes[at])
+        places = self.iota(count, 0, 1, DataType.Int)
+        if dim is None:
+            places = self.reshape(places, sizes)
+        else:
+            places = self.broadcast_in_dim(places, sizes, [dim % rank])
+        best = extremum(arg, dims, keepdim=True)
+        is_best = self.logical_or(self.eq(arg, best), self.ne(arg, arg))
+        result: Value = self.min(self.where(is_best, places, count), dims, keepdim)
         return result
 
     def _count(self, arg: Tensor, axes: list[int]) -> Value:

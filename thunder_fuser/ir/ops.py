@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError
+from thunder_fuser.ir.dtypes import DataType
 
 
 class OpKind(Enum):
@@ -28,6 +29,7 @@ class OpKind(Enum):
 
     POINTWISE = "pointwise"  # one result element from the same element of each operand
     MOVEMENT = "movement"  # elements unchanged, indices mapped (analysis/index_map.py has the map)
+    INDEX = "index"  # elements unchanged, read where a tensor of indices says
     REDUCTION = "reduction"  # many elements into one
     FACTORY = "factory"  # elements from nothing
     RANDOM = "random"  # elements from (seed, offset) and their own position
@@ -65,6 +67,8 @@ class Op:
     cost: int = 1
     bools: bool = True  # False where torch does not compute with bools either
     keywords: tuple[str, ...] = ()  # the operands, where they are not the first of the signature
+    source: int = 0  # KEEP: the operand whose type the result has; INDEX: the one that is read
+    results: tuple[DataType | None, ...] = (None,)  # EXTERNAL: their types, None by the rule
 
     @cached_property
     def parameters(self) -> inspect.Signature:
@@ -105,7 +109,9 @@ class Op:
         return self.kind is not OpKind.REDUCTION and self.cost <= 2
 
 
-_DEFAULTS = {"None": None, "False": False, "True": True, "0": 0, "1": 1}
+_DEFAULTS = {
+    "None": None, "False": False, "True": True, "-1": -1, "0": 0, "1": 1, "2.0": 2.0,
+}  # fmt: skip
 
 
 def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, **more: Any) -> Op:
@@ -154,6 +160,17 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
 
 def _movement(name: str, signature: str, torch: str, arity: int = 1) -> Op:
     return Op(name, OpKind.MOVEMENT, signature, arity, DtypeRule.KEEP, torch, cost=0)
+
+
+def _index(name: str, signature: str, torch: str, source: int = 0) -> Op:
+    return Op(name, OpKind.INDEX, signature, 2, DtypeRule.KEEP, torch, cost=4, source=source)
+
+
+def _external(
+    name: str, signature: str, arity: int, torch: str, *results: DataType | None
+) -> Op:
+    kinds = results or (None,)
+    return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds)
 
 
 _S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
@@ -348,6 +365,18 @@ _ROWS = (
         "pad", "arg, pad_widths, value=0", "torch.nn.functional.pad(a, pad_widths, value=value)"
     ),
     _movement("cat", "tensors, dim=0", "torch.cat(operands, dim)", arity=-1),
+    _movement("flip", "arg, dims", "torch.flip(a, dims)"),
+    # ---- reads at computed places
+    _index("index_select", "arg, index, dim", "torch.index_select(a, dim, b.long())"),
+    _index("take_along_axis", "arg, index, dim", "torch.take_along_dim(a, b.long(), dim)"),
+    _index("gather", "arg, index, dim", "torch.gather(a, dim, b.long())"),
+    _index(
+        "embedding_fwd",
+        "input, weight, padding_idx=None, max_norm=None, norm_type=2.0, "
+        "scale_grad_by_freq=False, sparse=False",
+        "torch.nn.functional.embedding(a, b)",
+        source=1,
+    ),
     # ---- factories
     Op(
         "full",
@@ -388,14 +417,45 @@ _ROWS = (
     _reduction("max", DtypeRule.SAME, "torch.amax(a, dims, keepdim)"),
     _reduction("min", DtypeRule.SAME, "torch.amin(a, dims, keepdim)"),
     # ---- one torch call
-    Op("matmul", OpKind.EXTERNAL, "a, b", 2, DtypeRule.KEEP, "torch.matmul(a, b)"),
-    Op(
-        "linear",
-        OpKind.EXTERNAL,
-        "arg, weight, bias=None",
-        3,
-        DtypeRule.KEEP,
-        "torch.nn.functional.linear(a, b, c)",
+    _external("matmul", "a, b", 2, "torch.matmul(a, b)"),
+    _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
+    _external("scatter", "arg, index, src, dim", 3, "torch.scatter(a, dim, b.long(), filled(c, b))"),
+    _external(
+        "scatter_add", "arg, index, src, dim", 3, "torch.scatter_add(a, dim, b.long(), c)"
+    ),
+    _external("index_add", "arg, index, src, dim", 3, "torch.index_add(a, dim, b, c)"),
+    _external("index_copy", "arg, index, src, dim", 3, "torch.index_copy(a, dim, b.long(), c)"),
+    _external("index_put", "arg, index, src", 3, "torch.index_put(a, (b,), c)"),
+    _external("index_put_accumulate", "arg, index, src", 3, "torch.index_put(a, (b,), c, True)"),
+    _external(
+        "embedding_backward",
+        "grad, indices, num_weights, padding_idx=-1, scale_grad_by_freq=False",
+        2,
+        "torch.ops.aten.embedding_dense_backward("
+        "a, b, num_weights, padding_idx, scale_grad_by_freq)",
+    ),
+    _external(
+        "argsort",
+        "arg, dim=-1, descending=False, stable=False",
+        1,
+        "torch.argsort(a, dim=dim, descending=descending, stable=stable)",
+        DataType.Int,
+    ),
+    _external(
+        "sort",
+        "arg, dim=-1, descending=False, stable=False",
+        1,
+        "torch.sort(a, dim=dim, descending=descending, stable=stable)",
+        None,
+        DataType.Int,
+    ),
+    _external(
+        "topk",
+        "arg, k, dim=-1, largest=True, sorted=False",
+        1,
+        "torch.topk(a, k, dim, largest, sorted)",
+        None,
+        DataType.Int,
     ),
 )
 

@@ -34,7 +34,8 @@ class Scalar:
     """One interned integer expression.
 
     op is one of: const (args: value), sym (args: name), sum (args: terms, constant),
-    mul, div, mod, min, max (args: two Scalars), and (args: predicates), lt (args: x, for x < 0).
+    mul, div, mod, min, max (args: two Scalars), and (args: predicates), lt (args: x, for x < 0),
+    element (args: a tensor's name, size, condition, index: see `element`).
     """
 
     __slots__ = ("__dict__", "__weakref__", "args", "hi", "lo", "op")
@@ -88,6 +89,13 @@ class Scalar:
             return frozenset([str(self.args[0])])
         return frozenset().union(*(part.symbols for part in self.parts))
 
+    @cached_property
+    def elements(self) -> frozenset[Scalar]:
+        """The outermost elements of tensors in the expression."""
+        if self.op == "element":
+            return frozenset([self])
+        return frozenset().union(*(part.elements for part in self.parts))
+
     @property
     def parts(self) -> tuple[Scalar, ...]:
         """The Scalars directly below this one."""
@@ -98,6 +106,10 @@ class Scalar:
     def substitute(self, values: Mapping[str, ScalarLike]) -> Scalar:
         """The same expression with symbols replaced, simplified again."""
         return _substitute(self, values, {})
+
+    def with_elements(self, names: Mapping[Scalar, Scalar]) -> Scalar:
+        """The same expression with elements replaced, simplified again."""
+        return _substitute(self, {}, dict(names)) if self.elements else self
 
     @cached_property
     def tree_size(self) -> int:
@@ -124,6 +136,8 @@ class Scalar:
             return f"{self.op}({self.parts[0]}, {self.parts[1]})"
         if self.op == "lt":
             return f"{self.parts[0]} < 0"
+        if self.op == "element":
+            return f"{self.args[0]}[{', '.join(part.text for part in self.parts[1:])}]"
         symbol_of = {"mul": " * ", "div": " // ", "mod": " % ", "and": " and "}
         return symbol_of[self.op].join(_wrapped(part) for part in self.parts)
 
@@ -139,13 +153,16 @@ def _substitute(x: Scalar, values: Mapping[str, ScalarLike], known: dict[Scalar,
     """`known` holds what was done already, so that shared parts are done once."""
     if x in known:
         return known[x]
-    if not x.symbols & values.keys():
+    if not (x.symbols & values.keys() or x.elements & known.keys()):
         new = x
     elif x.op == "sym":
         new = wrap(values[str(x.args[0])])
     elif x.op == "sum":
         terms, constant = x.terms
         new = _sum([(_substitute(atom, values, known), c) for atom, c in terms]) + constant
+    elif x.op == "element":
+        condition, *index = (_substitute(part, values, known) for part in x.parts)
+        new = element(str(x.args[0]), x.args[1], condition, index)  # type: ignore[arg-type]
     else:
         new = _BUILD[x.op](*(_substitute(part, values, known) for part in x.parts))
     known[x] = new
@@ -153,7 +170,7 @@ def _substitute(x: Scalar, values: Mapping[str, ScalarLike], known: dict[Scalar,
 
 
 def _wrapped(part: Scalar) -> str:
-    return part.text if part.op in ("const", "sym", "min", "max") else f"({part.text})"
+    return part.text if part.op in ("const", "sym", "min", "max", "element") else f"({part.text})"
 
 
 def _sum_text(terms: Terms, constant: int) -> str:
@@ -188,6 +205,18 @@ def const(value: int) -> Scalar:
 def symbol(name: str, lo: float = -math.inf, hi: float = math.inf) -> Scalar:
     """A named integer between lo and hi, both inclusive."""
     return _intern("sym", (name,), lo, hi)
+
+
+def element(name: str, size: int, condition: Scalar, index: Iterable[Scalar]) -> Scalar:
+    """What an integer tensor holds at an index, where the condition holds: from 0 to size - 1.
+
+    Its symbols are those of its index, so whatever asks what a position depends on sees through it.
+
+    >>> x = element("T1", 50, const(1), [symbol("i", 0, 7)])
+    >>> x * 64 + 3, (x * 64) // 64, sorted(x.symbols), x.lt(50)
+    (64*T1[i] + 3, T1[i], ['i'], 1)
+    """
+    return _intern("element", (name, size, condition, *index), 0, size - 1)
 
 
 def wrap(value: ScalarLike) -> Scalar:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType
 from thunder_fuser.ir.record import AttrValue, OpRecord
-from thunder_fuser.ir.scalar import Scalar, const, product
+from thunder_fuser.ir.scalar import Scalar, ceil_div, const, product
 
 Fresh = Callable[[Scalar], IterDomain]
 Sizes = Callable[[AttrValue], tuple[Scalar, ...]]
@@ -48,10 +48,10 @@ def pointwise(operands: Sequence[Domain], op: str, fresh: Fresh) -> Domain:
     [i0{4}, b1{1}], [b2{1}, i0{4}]  ->  [i0{4}, i4{4}]: no result has one axis twice
     """
     columns = enumerate(zip(*operands, strict=True))
-    return _distinct([_joined(column, at, op) for at, column in columns], fresh)
+    return distinct([joined(column, at, op) for at, column in columns], fresh)
 
 
-def _distinct(axes: Sequence[IterDomain], fresh: Fresh) -> Domain:
+def distinct(axes: Sequence[IterDomain], fresh: Fresh) -> Domain:
     """The axes, each that stands there a second time made anew."""
     seen: dict[str, IterDomain] = {}
     for axis in axes:
@@ -60,7 +60,8 @@ def _distinct(axes: Sequence[IterDomain], fresh: Fresh) -> Domain:
     return tuple(seen.values())
 
 
-def _joined(column: Sequence[IterDomain], at: int, op: str) -> IterDomain:
+def joined(column: Sequence[IterDomain], at: int, op: str) -> IterDomain:
+    """The axis of a result that several operands have at one place; broadcasts give way."""
     real = [axis for axis in column if not axis.is_broadcast]
     sizes = {axis.extent for axis in real if axis.extent.is_const}
     if len(sizes) > 1:
@@ -220,13 +221,15 @@ def _resolve_minus_one(shape: tuple[Scalar, ...], domain: Domain) -> tuple[Scala
 
 
 def _slice(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
-    """[i0{8}], start [2], end [6] -> [i1{4}]; an untouched axis keeps its name."""
+    """[i0{8}], start [2], end [6] -> [i1{4}], with strides [3] [i1{2}]; an untouched axis keeps
+    its name."""
     _check_slice(record, len(domain))
     starts, ends = sizes(record.attr("start_indices")), sizes(record.attr("end_indices"))
     out = []
-    for axis, start, end in zip(domain, starts, ends, strict=True):
+    steps = slice_strides(record, len(domain))
+    for axis, start, end, step in zip(domain, starts, ends, steps, strict=True):
         start, end = clip_slice(axis.extent, start, end)
-        length = end - start
+        length = ceil_div(end - start, step)
         out.append(axis if length is axis.extent and not axis.is_broadcast else fresh(length))
     return tuple(out)
 
@@ -239,18 +242,32 @@ def clip_slice(extent: Scalar, start: Scalar, end: Scalar) -> tuple[Scalar, Scal
     return const(first), const(max(first, last))
 
 
+def slice_strides(record: OpRecord, rank: int) -> tuple[int, ...]:
+    """The step along each axis."""
+    strides = record.attr("strides")
+    return (1,) * rank if strides is None else strides  # type: ignore[return-value]
+
+
 def _check_slice(record: OpRecord, rank: int) -> None:
     for key in ("start_indices", "end_indices"):
         _check_rank(record, key, rank)
     strides = record.attr("strides")
-    if strides is not None and any(s != 1 for s in strides):  # type: ignore[union-attr]
-        raise DefinitionError("slice: strides", expected="all 1", got=str(strides))
+    if strides is not None:
+        _check_rank(record, "strides", rank)
+        if any(not isinstance(s, int) or s < 1 for s in _values(record, "strides")):
+            raise DefinitionError("slice: strides", expected="numbers >= 1", got=str(strides))
     starts, ends = _values(record, "start_indices"), _values(record, "end_indices")
     for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if isinstance(start, int) and (start < 0 or (isinstance(end, int) and end < start)):
             raise DefinitionError(
                 f"slice: axis {at}", expected="0 <= start <= end", got=f"{start}:{end}"
             )
+
+
+def _flip(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
+    """[i0, i1] flipped over 1 -> [i0, i2]: an element moves along the axis."""
+    dims = _axes(record, len(domain))
+    return tuple(fresh(axis.extent) if at in dims else axis for at, axis in enumerate(domain))
 
 
 def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
@@ -295,9 +312,9 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
     total = columns[dim][0].extent
     for axis in columns[dim][1:]:
         total = total + axis.extent
-    return _distinct(
+    return distinct(
         [
-            fresh(total) if at == dim else _joined(column, at, "cat")
+            fresh(total) if at == dim else joined(column, at, "cat")
             for at, column in enumerate(columns)
         ],
         fresh,
@@ -376,4 +393,5 @@ _RULES: dict[str, Callable[[Domain, OpRecord, Sizes, Fresh], Domain]] = {
     "reshape": _reshape,
     "slice": _slice,
     "pad": _pad,
+    "flip": _flip,
 }

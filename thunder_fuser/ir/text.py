@@ -34,13 +34,23 @@ def read_definition(text: str) -> Definition:
     recorder = Recorder()
     names: dict[str, Any] = {}
     for statement in function.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            names[statement.targets[0].id] = _run(statement.value, recorder, names)
+        if isinstance(statement, ast.Assign):
+            result = _run(statement.value, recorder, names)
+            names.update(_assigned(statement.targets[0], result))
         elif isinstance(statement, ast.Expr):
             _run(statement.value, recorder, names)
         else:
             raise DefinitionError("text", expected="calls", got=ast.unparse(statement))
     return recorder.definition
+
+
+def _assigned(target: ast.expr, result: Any) -> dict[str, Any]:
+    """T1 = ...; or T1, T2 = ... for an op with several results."""
+    if isinstance(target, ast.Name):
+        return {target.id: result}
+    if isinstance(target, ast.Tuple) and isinstance(result, tuple):
+        return {ast.unparse(one): value for one, value in zip(target.elts, result, strict=True)}
+    raise DefinitionError("text", expected="names on the left", got=ast.unparse(target))
 
 
 def _run(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:

@@ -85,6 +85,19 @@ class Random:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedIndex:
+    """An element of a tensor of indices as an index; the kernel fails if it is not in [0, size).
+
+    number: which of the kernel's checks it is, from 1 on.
+    """
+
+    operand: Operand
+    dtype: DataType
+    size: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Choose:
     """condition ? then : otherwise"""
 
@@ -111,7 +124,17 @@ class Coordinate:
 
 
 Value = (
-    Math | Load | SharedLoad | IndexValue | Random | Choose | Call | Coordinate | Scalar | Operand
+    Math
+    | Load
+    | SharedLoad
+    | IndexValue
+    | CheckedIndex
+    | Random
+    | Choose
+    | Call
+    | Coordinate
+    | Scalar
+    | Operand
 )
 
 
@@ -320,6 +343,7 @@ class Kernel:
     """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds.
 
     grid: blocks, those of a cluster along y.
+    checks: the op and the size behind each CheckedIndex, for the message if it fails.
     """
 
     name: str
@@ -332,3 +356,4 @@ class Kernel:
     work: int
     comment: str = ""
     cluster: int = 1
+    checks: tuple[tuple[str, int], ...] = ()

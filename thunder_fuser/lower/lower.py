@@ -90,6 +90,7 @@ class _Lowerer:
             work,
             str(self.ctx.scheduled.params),
             self.ctx.cluster,
+            tuple(self.values.checks),
         )
 
     def _grid(self) -> tuple[int, int]:

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
-from thunder_fuser.analysis.index_map import accesses, linear
+from thunder_fuser.analysis.index_map import accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
+from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.ops import DtypeRule, OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text
-from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Array,
     Call,
+    CheckedIndex,
     Choose,
     IndexValue,
     Lane,
@@ -59,6 +61,7 @@ class Values:
         self.nest = 0
         self.smem_bytes = 0
         self.largest_index = 0  # of numbers made by index arithmetic
+        self.checks: dict[tuple[str, int], int] = {}  # (what an index is of, size) -> its number
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
@@ -138,10 +141,12 @@ class Values:
         if view.by_value:
             return self._by_value(point, scope)
         position = offset(point.index, self.ctx.part.strides[view.name])
-        needs = position.symbols | point.condition.symbols
         if self._is_vector(point, position):
             return self._load_vector(point, position, scope)
-        load = Load(view.name, position, view.dtype, 1, point.condition)
+        position, needs = self._place(position, scope)
+        condition, more = self._place(point.condition, scope)
+        needs |= more
+        load = Load(view.name, position, view.dtype, 1, condition)
         name = self.name(f"{view.name}_e", point)
         scope.home(needs).put(Let(name, view.dtype, load))
         return name, needs
@@ -170,9 +175,10 @@ class Values:
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        base = position - ctx.lane_symbol
-        load = Load(view.name, base, view.dtype, ctx.width, point.condition)
-        needs = base.symbols | point.condition.symbols
+        base, needs = self._place(position - ctx.lane_symbol, scope)
+        condition, more = self._place(point.condition, scope)
+        needs |= more
+        load = Load(view.name, base, view.dtype, ctx.width, condition)
         home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
         buffer = self._buffers.get(point)
         if buffer is not None and buffer.filled_in is None and not buffer.shared:
@@ -180,7 +186,7 @@ class Values:
             scope.home(needs).put(Set(Lane(buffer.array, ctx.step), load, view.dtype))
             buffer.filled_in = self.nest
             return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | needs
-        name = self.name(f"{view.name}_v", (base, point.condition))
+        name = self.name(f"{view.name}_v", (base, condition))
         if home.find(name) is None:
             home.put(Let(name, view.dtype, load, ctx.width))
             home.values[name] = (name, needs)
@@ -191,10 +197,56 @@ class Values:
             buffer.filled_in = self.nest
         return Lane(name, None, ctx.lane_symbol), lanes
 
+    # ---- places that tensors of indices hold
+
+    def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, frozenset[str]]:
+        """A position or condition with each element of a tensor in a variable, and what it needs.
+
+        64*T1[i] + j   ->   const i32 T1_x = checked_index(T1_e, 50);   64*T1_x + j
+        """
+        needs, names = at.symbols, dict[Scalar, Scalar]()
+        for one in sorted(at.elements, key=lambda element: element.sort_key):
+            name, more = self._index(one, scope)
+            names[one] = symbol(name, one.lo, one.hi)
+            needs |= more
+        return at.with_elements(names), needs
+
+    def _index(self, element: Scalar, scope: Scope) -> tuple[str, frozenset[str]]:
+        """The variable that holds an element of a tensor of indices, checked where it is made."""
+        found = scope.find(element)
+        if found is not None:
+            return str(found[0]), found[1]
+        condition, *index = element.parts
+        point = Point(str(element.args[0]), tuple(index), condition)
+        operand, needs = self._get(point, scope)
+        expr, size = self._reader(element), int(element.hi) + 1
+        number = self.checks.setdefault((record_text(expr), size), len(self.checks) + 1)
+        dtype = self.ctx.part.tensors[point.name].dtype
+        name, home = self.name(f"{point.name}_x", element), scope.home(needs)
+        value = CheckedIndex(operand, dtype, size, number)
+        home.put(Let(name, None, value, comment=record_text(expr)))
+        home.values[element] = (name, needs)
+        return name, needs
+
+    def _reader(self, element: Scalar) -> OpRecord:
+        """The op that reads through an element; of several alike, the first."""
+        tensors = self.ctx.part.tensors
+        for expr in self.ctx.part.exprs:
+            if expr.row.kind is OpKind.INDEX and element.args[0] in expr.inputs:
+                sizes = tensors[str(expr.inputs[expr.row.source])].sizes
+                if sizes[indexed_axis(expr, len(sizes))] == element.args[1]:
+                    return expr
+        raise ValueError(f"{element}: no op of the part reads through it")
+
     # ---- math
 
     def _compute(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         kind = expr.row.kind
+        if kind is OpKind.INDEX:
+            # Also where the place does not matter, as in an expanded source, the index is checked.
+            at = index_element(expr, point.index, point.condition, self.ctx.part.tensors)
+            self._place(at, scope)
+            return self._get(self.ctx.facts.reads[point][-1], scope)
         if kind is OpKind.POINTWISE:
             return self._math(point, expr, scope)
         if kind is OpKind.FACTORY or kind is OpKind.SCALAR:
@@ -272,28 +324,34 @@ class Values:
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
             return self._put(point, self._converted(operands[0], expr, dtype), needs, scope)
-        (index,) = point.index
-        needs |= index.symbols
+        index, more = self._place(point.index[0], scope)
+        needs |= more
         start, step = operands
         if not isinstance(start, Literal) or not isinstance(step, Literal):
-            return self._iota_of_values(point, start, step, needs, scope)
+            return self._iota_of_values(point, index, start, step, needs, scope)
         if dtype.is_int and isinstance(start.value, int) and isinstance(step.value, int):
             value: Value = IndexValue(index * step.value + start.value, dtype)
             self.largest_index = max(
                 self.largest_index, abs(start.value) + abs(step.value) * int(index.hi)
             )
             return self._put(point, value, needs, scope)
-        return self._iota_of_values(point, start, step, needs, scope)
+        return self._iota_of_values(point, index, start, step, needs, scope)
 
     def _iota_of_values(
-        self, point: Point, start: Operand, step: Operand, needs: frozenset[str], scope: Scope
+        self,
+        point: Point,
+        index: Scalar,
+        start: Operand,
+        step: Operand,
+        needs: frozenset[str],
+        scope: Scope,
     ) -> Found:
         """start + step * index, in double, as torch.arange does."""
         name = self.ctx.part.tensors[point.name].name
         double = (DataType.Double, DataType.Double)
         home = scope.home(needs)
         at, scaled, moved = (self.name(f"{name}_{word}", point) for word in ("at", "by", "to"))
-        home.put(Let(at, DataType.Double, IndexValue(point.index[0], DataType.Double)))
+        home.put(Let(at, DataType.Double, IndexValue(index, DataType.Double)))
         home.put(Let(scaled, DataType.Double, Math("mul", (at, step), double, DataType.Double)))
         home.put(Let(moved, DataType.Double, Math("add", (scaled, start), double, DataType.Double)))
         dtype = self.ctx.part.tensors[point.name].dtype
@@ -359,8 +417,9 @@ class Values:
             found.append((value, NONE))
             where.append(const(1))
         result, needs = found[-1]
-        for (operand, symbols), condition in zip(found[-2::-1], where[-2::-1], strict=True):
-            needs |= symbols | condition.symbols
+        for (operand, symbols), when in zip(found[-2::-1], where[-2::-1], strict=True):
+            condition, more = self._place(when, scope)
+            needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))
             choose = Choose(condition, operand, result, dtype)
             scope.home(needs).put(Let(name, dtype, choose, comment=record_text(expr)))

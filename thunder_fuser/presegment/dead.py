@@ -17,7 +17,7 @@ def remove_dead(fusion: Fusion) -> Fusion:
     needed: set[str] = set()
     kept: list[OpRecord] = []
     for record in reversed(fusion.definition):
-        if record.op in _ROOTS or record.outputs[0] in needed:
+        if record.op in _ROOTS or needed.intersection(record.outputs):
             kept.append(record)
             needed |= read_names(record)
     return fusion if len(kept) == len(fusion.definition) else define(tuple(reversed(kept)))

@@ -15,7 +15,7 @@ from nvtx import annotate
 
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.errors import ToolchainError
+from thunder_fuser.errors import OutOfRangeError, ToolchainError
 from thunder_fuser.runtime.toolchain import build_shared_library, find_compiler
 
 # Never -ffast-math: it breaks inf and NaN, and linking with it makes the whole process flush
@@ -49,9 +49,25 @@ def compile_cpu(source: KernelSource) -> CpuKernel:
     with annotate(f"thunder_fuser.compile {source.name}"):
         library = _load(build_shared_library(source.text, _flags()))
     function: Any = library[source.name]
-    function.argtypes = [param.argument_type for param in source.params] + [ctypes.c_int]
+    failed = [ctypes.c_void_p] if source.checks else []
+    function.argtypes = [*(param.argument_type for param in source.params), *failed, ctypes.c_int]
     function.restype = None
-    return CpuKernel(source, function)
+    return CpuKernel(source, _checked(source, function) if source.checks else function)
+
+
+def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..., None]:
+    """The function of a kernel that checks indices, raising OutOfRangeError where one failed."""
+
+    def call(*arguments: Any) -> None:
+        failed = (ctypes.c_int64 * 2)()
+        function(*arguments[:-1], ctypes.addressof(failed), arguments[-1])
+        if failed[0]:
+            op, size = source.checks[failed[0] - 1]
+            raise OutOfRangeError(
+                f"{op}: index", expected=f"numbers from 0 to {size - 1}", got=str(failed[1])
+            )
+
+    return call
 
 
 def _load(path: Path) -> ctypes.CDLL:

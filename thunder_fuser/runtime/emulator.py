@@ -67,7 +67,8 @@ PAGE_MASK = 0xFFF
     PEER_NOT_READY,
     GATE,
     STUCK,
-) = range(17)
+    BAD_INDEX,
+) = range(18)
 
 MESSAGES = {
     OUT_OF_BOUNDS: "{parameter}: element {index} accessed, but it has elements 0 to {last}",
@@ -82,6 +83,7 @@ MESSAGES = {
     LOCAL_BOUNDS: "local array: element {index} accessed, which it does not have",
     DIVISION: "integer division by zero",
     TOO_LONG: "it runs too long: a loop without end",
+    BAD_INDEX: "a tensor of indices holds {index}, where 0 to {last} were expected",
     SHARED_WINDOW: "shared memory: a window ends at byte {index}, but the launch has {limit} bytes",
     NO_PEER: "block {index} of the cluster accessed, but it has blocks 0 to {last}",
     PEER_NOT_READY: "block {index} of the cluster accessed before it is known that its gates "

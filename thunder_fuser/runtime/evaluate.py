@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import CodeType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -75,14 +75,16 @@ class _Evaluator:
     def run(self, record: OpRecord) -> None:
         """Evaluates one record."""
         operands = [self._operand(o, record) for o in record.inputs]
-        result = self._call(record, operands)
-        (name,) = record.outputs
-        expected = self._dtype(self.fusion.tensors[name].dtype)
-        if result.dtype is not expected:
-            raise VerifyError(
-                f"{name} = {record.op}", expected=f"{expected} from torch", got=str(result.dtype)
-            )
-        self.values[name] = result
+        made = self._call(record, operands)
+        results = (made,) if isinstance(made, torch.Tensor) else tuple(made)
+        for name, result in zip(record.outputs, results, strict=True):
+            expected = self._dtype(self.fusion.tensors[name].dtype)
+            if result.dtype is not expected:
+                raise VerifyError(
+                    f"{name} = {record.op}", expected=f"{expected} from torch",
+                    got=str(result.dtype),
+                )
+            self.values[name] = result
 
     def output(self, output: Output) -> torch.Tensor:
         """A value in memory of its own, in the order asked for, else in the value's own."""
@@ -96,7 +98,7 @@ class _Evaluator:
         )
         return memory.copy_(value)
 
-    def _call(self, record: OpRecord, operands: list[torch.Tensor]) -> torch.Tensor:
+    def _call(self, record: OpRecord, operands: list[torch.Tensor]) -> Any:
         names = dict.fromkeys(record.row.parameters.parameters)
         attrs = {key: self._attr(key, value) for key, value in record.attrs}
         if record.row.kind is OpKind.REDUCTION and attrs["dims"] == ():
@@ -106,8 +108,7 @@ class _Evaluator:
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
         own = to_torch_dtype(self.fusion.tensors[record.outputs[0]].dtype)
         scope = {**names, **attrs, **letters, "operands": operands, "own": own}
-        result: torch.Tensor = eval(_code(record.op), _SCOPE, scope)
-        return result
+        return eval(_code(record.op), _SCOPE, scope)
 
     def _chunked(
         self, record: OpRecord, operand: torch.Tensor, attrs: dict[str, object]
@@ -158,6 +159,8 @@ def _literal_dtype(literal: Literal, record: OpRecord, fusion: Fusion) -> DataTy
     rule = record.row.rule
     if rule is DtypeRule.LOGICAL or (rule is DtypeRule.SELECT and literal is record.inputs[0]):
         return DataType.Bool
+    if record.op == "scatter":
+        return result
     as_given = record.op == "cast" or record.row.kind is OpKind.RANDOM
     if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or as_given:
         return of_number(literal.value)
@@ -227,6 +230,11 @@ def _iota(
     return (start.to(wide) + step.to(wide) * counts).to(dtype)
 
 
+def _filled(a: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A number as a tensor of the sizes of `like`; a tensor as it is."""
+    return a.expand(like.shape) if a.ndim == 0 else a
+
+
 def _prod(a: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
     for axis in sorted(dims, reverse=True):
         a = torch.prod(a, axis, keepdim, dtype=a.dtype)
@@ -236,6 +244,6 @@ def _prod(a: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
 _SCOPE: dict[str, object] = {"torch": torch, "uniform": random.uniform, "normal": random.normal}
 _HELPERS: tuple[Callable[..., object], ...] = (
     _trunc_div, _logical_right_shift, _erfcinv, _broadcast, _broadcast_in_dim, _slices, _iota,
-    _prod,
+    _prod, _filled,
 )
 _SCOPE.update({helper.__name__.removeprefix("_"): helper for helper in _HELPERS})

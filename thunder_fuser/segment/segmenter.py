@@ -173,7 +173,8 @@ class _Segmenter:
         return {
             self.group_of[use]
             for expr in self.groups[group]
-            for use in self.fusion.uses[expr.outputs[0]]
+            for name in expr.outputs
+            for use in self.fusion.uses[name]
             if use in self.group_of
         } - {group}
 

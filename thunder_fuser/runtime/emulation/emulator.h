@@ -19,7 +19,7 @@ enum EmuErrorKind {
   EMU_OK, EMU_OUT_OF_BOUNDS, EMU_MISALIGNED, EMU_NO_PARAMETER, EMU_SHARED_BOUNDS,
   EMU_SHARED_MISALIGNED, EMU_SHARED_UNWRITTEN, EMU_SHARED_RACE, EMU_DIVERGED, EMU_LOCAL_BOUNDS,
   EMU_DIVISION, EMU_TOO_LONG, EMU_SHARED_WINDOW, EMU_NO_PEER, EMU_PEER_NOT_READY, EMU_GATE,
-  EMU_STUCK
+  EMU_STUCK, EMU_BAD_INDEX
 };
 struct EmuDim { unsigned x, y, z; };
 // A parameter's memory: `bytes` bytes at `data`, which a kernel addresses from `tagged`.
@@ -107,6 +107,12 @@ inline Vec<T, N> ldv(const T* pointer, I i, int line = __builtin_LINE()) {
 template <int N, typename T, typename I>
 inline void stv(T* pointer, I i, Vec<T, N> values, int line = __builtin_LINE()) {
   __builtin_memcpy(emu_address(pointer, i, sizeof(T), N, line), &values, sizeof(T) * N);
+}
+
+template <typename I, typename T>
+inline I checked_index(T value, I size, int line = __builtin_LINE()) {
+  if (value < 0 || value >= size) emu_fail(EMU_BAD_INDEX, -1, value, size, line, -1);
+  return static_cast<I>(value);
 }
 
 // Instead of a reader's number: several threads of block `rank`, or of several blocks.
