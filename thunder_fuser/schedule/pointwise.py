@@ -8,10 +8,13 @@ CPU   [i0, i1] -> [i0@blockIdx.x (threads), i1@vectorize (simd)]
 
 from __future__ import annotations
 
+from math import prod
+
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.analysis.vectorize import coefficient
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.schedule.axes import best_width, collapse, memory_order, positions, size_of
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
@@ -50,7 +53,33 @@ def too_many_places(part: Part, scheduler: str) -> Reject | None:
         count = part.facts.count(name)
         if count > MAX_PLACES:
             return Reject(scheduler, f"{name} would be computed at {count} places")
+    for expr in part.exprs:
+        if expr.row.kind is OpKind.INDEX and _repeats(part, expr):
+            source, result = expr.inputs[expr.row.source], expr.outputs[0]
+            return Reject(scheduler, f"{source} would be computed for each element of {result}")
     return None
+
+
+def _repeats(part: Part, lookup: OpRecord) -> bool:
+    """True if more elements are looked up than there are, and computing one is dear."""
+    source = str(lookup.inputs[lookup.row.source])
+    sizes, wanted = part.tensors[source].sizes, part.tensors[lookup.outputs[0]].sizes
+    return prod(wanted) > prod(sizes) and _is_dear(part, source)
+
+
+def _is_dear(part: Part, name: str) -> bool:
+    """True if an op of the part behind the value costs more than a round trip through memory."""
+    seen: set[str] = set()
+    stack = [name]
+    while stack:
+        expr = part.producer.get(stack.pop())
+        if expr is None or expr.outputs[0] in seen:
+            continue
+        if not expr.row.is_cheap:
+            return True
+        seen.add(expr.outputs[0])
+        stack.extend(names_of(expr))
+    return False
 
 
 def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
@@ -83,21 +112,23 @@ def _schedule_cuda(
 
     merged = "*".join(axis.name for axis in domain)
     width = best_width(part, domain, build, merged + ".i", alignment)
-    unroll = _unroll(part, target, total, width)
+    unroll = _unroll(part, target, order, width)
     params = HeuristicParams(NAME, width, (THREADS, 1), unroll)
     return params, build(width, unroll) or ()
 
 
-def _unroll(part: Part, target: Target, total: int, width: int) -> int:
+def _unroll(part: Part, target: Target, order: tuple[str, ...], width: int) -> int:
     """Vectors a thread must have under way to saturate memory, if enough blocks remain.
 
     An SM holding max_threads_per_sm threads needs bytes_in_flight_per_sm under way.
     """
-    read = sum(
-        part.tensors[n].dtype.bytes * width
-        for n in part.inputs
-        if not part.tensors[n].by_value and len(part.axes(n)) == len(part.extents)
-    )
+    streamed = {
+        name
+        for name, position, _ in positions(part, part.facts)
+        if name in part.inputs and position.symbols >= set(order)
+    }
+    total = size_of(part, order)
+    read = sum(part.tensors[name].dtype.bytes * width for name in streamed)
     wanted = -(-target.bytes_in_flight_per_sm // target.max_threads_per_sm)
     unroll = 1
     while unroll < 4 and read and unroll * read < wanted:
