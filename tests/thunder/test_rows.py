@@ -12,7 +12,9 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.executors.support import ARITHMETIC, ROWS, Row
+from thunder_fuser.executors.indexing import INDEXING
+from thunder_fuser.executors.rows import ARITHMETIC, Row
+from thunder_fuser.executors.support import ROWS
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
@@ -29,6 +31,9 @@ MORE: dict[PrimIDs, tuple[tuple[Any, ...], dict[str, Any]]] = {
     PrimIDs.SLICE: (((1, 0), (3, 2)), {}),
     PrimIDs.VAR: (((1,),), {"correction": 1}),
     PrimIDs.VAR_MEAN: (((0, 1),), {"correction": 0}),
+    PrimIDs.FLIP: (((1,),), {}),
+    PrimIDs.ARGMAX: ((1,), {}),
+    PrimIDs.ARGMIN: ((0,), {}),
     **{id: (((1,),), {}) for id in REDUCTIONS},
 }
 BINARY = """ADD SUB MUL DIV FMOD REMAINDER POW ATAN2 NEXTAFTER MAXIMUM MINIMUM EQ NE LT LE GT GE
@@ -37,9 +42,10 @@ ARITY = {PrimIDs[name]: 2 for name in BINARY.split()} | {PrimIDs.LERP: 3}
 APART = (PrimIDs.WHERE, PrimIDs.FULL, PrimIDs.IOTA, PrimIDs.PAD, PrimIDs.CAT, PrimIDs.SQUEEZE,
          PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.UNIFORM, PrimIDs.RANDN, PrimIDs.UNIFORM_PHILOX,
          "random_uniform", "random_normal")  # fmt: skip
+INDEXED = {row.id for row in INDEXING}  # in test_indexing.py
 CASES = [
-    pytest.param(row, dtype, id=f"{row.id.name.lower()}-{dtype.short}")
-    for row in ROWS.values() if row.id not in APART
+    pytest.param(row, dtype, id=f"{row.name}-{dtype.short}")
+    for row in ROWS.values() if row.id not in INDEXED.union(APART)
     for dtype in DataType if dtype in row.dtypes
 ]
 
@@ -136,4 +142,4 @@ def test_bitwise_not_of_bool(fuser: ThunderFuser) -> None:
 
 
 def test_every_row_is_tested() -> None:
-    assert set(ROWS) == {case.values[0].id for case in CASES} | set(APART)
+    assert set(ROWS) == {case.values[0].id for case in CASES} | set(APART) | INDEXED

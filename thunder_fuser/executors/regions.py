@@ -16,7 +16,8 @@ Note [Edges]: at the edges of a region, ops that torch answers with a view stay 
     statistics, not their copies along the row) and torch repeats the view, see `exits`;
   * shallow_copy and broadcast_in_dim outside whose results the region reads are repeated in it, so
     that it reads (and the backward saves) what they are made of.
-A run that is left with nothing but views is no region at all.
+So do ops that are one torch call anyway (scatter, sort, ...): they are taken only between others.
+A run that is left with nothing but views and such calls is no region at all.
 
 Note [Written later]: a view of a tensor that is written in place must be torch's view of that very
 tensor. Views that feed prims.copy_'s target or a fence are therefore never fused.
@@ -35,7 +36,9 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.errors import AliasError
-from thunder_fuser.executors.support import Reject, device_of, is_known_number, leaves_of
+from thunder_fuser.executors.indexing import CALLS
+from thunder_fuser.executors.rows import Reject, is_known_number
+from thunder_fuser.executors.support import device_of, leaves_of
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
@@ -56,6 +59,7 @@ _FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 _COPIES = frozenset({PrimIDs.COPY_, "copy_"})
 
 _VIEW = Reject("a view, which torch makes without a kernel")
+_CALL = Reject("a torch call with no fused op on one of its sides")
 
 Support = Callable[[BoundSymbol], "Reject | None"]
 Views = Mapping[str, BoundSymbol]
@@ -134,11 +138,15 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
         formed = _formed(bsyms, run.inside, users, items.views)
         items.extend([formed] if isinstance(formed, Region) else chosen)
         items.extend(bsyms[at] for at in run.after)
-        unfused += [Unfused(bsyms[at], _VIEW) for at in run.before]
+        unfused += [_at_an_edge(bsyms[at]) for at in run.before]
         if isinstance(formed, Reject):
             unfused += [Unfused(bsym, formed) for bsym in chosen]
-        unfused += [Unfused(bsyms[at], _VIEW) for at in run.after]
+        unfused += [_at_an_edge(bsyms[at]) for at in run.after]
     return Claims(tuple(items.all), tuple(unfused))
+
+
+def _at_an_edge(bsym: BoundSymbol) -> Unfused:
+    return Unfused(bsym, _VIEW if _only(bsym, _VIEWS) else _CALL)
 
 
 class _Items:
@@ -216,7 +224,7 @@ def _views_written_later(bsyms: Sequence[BoundSymbol]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _only(bsym: BoundSymbol, kinds: frozenset[PrimIDs]) -> bool:
+def _only(bsym: BoundSymbol, kinds: frozenset[PrimIDs | str]) -> bool:
     """True if the bound symbol is made of primitives of these kinds alone."""
     if not bsym.subsymbols:
         return bsym.sym.id in kinds
@@ -243,12 +251,12 @@ def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Mapping[str, list[int
     for at in run:
         bsym = bsyms[at]
         from_outside = not any(p.name in inside_names for p in bsym.flat_proxy_args)
-        if from_outside and (_only(bsym, _ENTRY) or at in idle):
+        if from_outside and (_only(bsym, _ENTRY | CALLS) or at in idle):
             before[at] = None
         else:
             inside_names.update(out.name for out in bsym.flat_proxy_outs)
     rest = [at for at in run if at not in before]
-    after = _idle(bsyms, rest, _EXIT, users)
+    after = _idle(bsyms, rest, _EXIT | CALLS, users)
     inside = tuple(at for at in rest if at not in after)
     return _Run(tuple(before), inside, tuple(at for at in rest if at in after))
 
@@ -278,6 +286,8 @@ def _formed(
     chosen = [bsyms[at] for at in inside]
     if all(_only(bsym, _VIEWS) for bsym in chosen):
         return _VIEW
+    if all(_only(bsym, _VIEWS | CALLS) for bsym in chosen):
+        return _CALL
     members = set(inside)
     escaping = [
         out.name

@@ -18,76 +18,32 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.errors import DefinitionError, DtypeError
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.random import STATELESS, recorded
+from thunder_fuser.executors.rows import (
+    ANY,
+    ARITHMETIC,
+    EXACT,
+    FLOATS,
+    INTS,
+    MATH,
+    NUMBERS,
+    Reject,
+    Row,
+    data_type,
+    is_known_number,
+    known_type,
+)
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 MAX_RANK = 8
-
-FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float)
-INTS = frozenset(dtype for dtype in DataType if dtype.is_int)
-EXACT = INTS | {DataType.Bool}
-NUMBERS = FLOATS | INTS
-# Thunder itself casts 16-bit floats up around arithmetic and mathematical functions.
-MATH = frozenset({DataType.Float, DataType.Double})
-ARITHMETIC = MATH | INTS
-ANY = NUMBERS | {DataType.Bool}
-
-_DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """Why a bound symbol stays with torch."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-Check = Callable[..., "Reject | None"]
 
 _NEVER = {
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("the fence of in-place copies"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A primitive: what it is recorded as, the types it is taken in, what else must hold."""
-
-    id: PrimIDs | str
-    record: Callable[..., Any]
-    dtypes: frozenset[DataType] = ANY
-    check: Check | None = None
-
-
-def data_type(dtype: Any) -> DataType | None:
-    """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type.
-
-    Weak int8 is what Thunder casts bool to before it adds a number, and torch int64.
-    """
-    if dtype == dtypes.int8_:
-        return DataType.Int
-    return _DTYPES.get(dtypes.to_strong_dtype(dtypes.to_dtype(dtype)))
-
-
-def known_type(dtype: Any) -> DataType:
-    """data_type of a dtype that the table has let through."""
-    found = data_type(dtype)
-    if found is None:
-        raise DtypeError("dtype of the trace", expected="one that support() takes", got=str(dtype))
-    return found
-
-
-def is_known_number(value: Any) -> bool:
-    """True for a number the trace was compiled for: a literal of the definition, not an input."""
-    static = isinstance(value, NumberProxy) and value.is_static_constrained()
-    return static and value.value is not None
 
 
 # ------------------------------------------------------------------------------- the questions
@@ -206,7 +162,7 @@ def _refuse_dtypes(row: Row, tensors: Sequence[TensorProxy]) -> Reject | None:
     for tensor in tensors:
         if data_type(tensor.dtype) not in row.dtypes:
             name = str(tensor.dtype).removeprefix("thunder.dtypes.")
-            return Reject(f"{str(row.id).rpartition('.')[2].lower()} of {name}")
+            return Reject(f"{row.name} of {name}")
     return None
 
 
@@ -274,9 +230,7 @@ def _check_random(shape: Any, *given: Any, device: Any, dtype: Any, **stream: An
 
 
 def _check_slice(a: TensorProxy, starts: Any, ends: Any, strides: Any = None) -> Reject | None:
-    if strides is not None and any(stride != 1 for stride in strides):
-        return Reject(f"slice with strides {list(strides)}")
-    return _check_sizes(starts, ends)
+    return _check_sizes(starts, ends, strides or ())
 
 
 def _check_pad(a: TensorProxy, padding_value: Any, config: Any) -> Reject | None:
@@ -313,6 +267,12 @@ def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
         return _check_reduction(a, dims)
     empty = any(a._shape[dim] == 0 for dim in dims)
     return Reject("extremum over an empty axis") if empty else None
+
+
+def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:
+    if not a.ndim:
+        return Reject("place of an extremum in a 0-dim tensor")
+    return Reject("extremum over an empty axis") if 0 in a._shape else None
 
 
 def _check_variance(a: TensorProxy, dims: Sequence[int], *, correction: Any) -> Reject | None:
@@ -363,7 +323,7 @@ def _set(fd: Recorder, a: Any, **kwargs: Any) -> Any:
 
 
 def _slice(fd: Recorder, a: Any, starts: Any, ends: Any, strides: Any = None) -> Any:
-    return fd.ops.slice(a, list(starts), list(ends))
+    return fd.ops.slice(a, list(starts), list(ends), None if strides is None else list(strides))
 
 
 def _pad(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
@@ -407,6 +367,7 @@ _TABLE = (
     Row(_P.SLICE, _slice, check=_check_slice),
     Row(_P.PAD, _pad, check=_check_pad),
     Row(_P.CAT, _op("cat")),
+    Row(_P.FLIP, _op("flip")),
     # ---- unary
     Row(_P.ABS, _op("abs"), NUMBERS),
     Row(_P.NEG, _op("neg"), NUMBERS),
@@ -479,9 +440,12 @@ _TABLE = (
     Row(_P.PROD, _reduce("prod"), NUMBERS, _check_reduction),
     Row(_P.VAR, _var, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
+    Row(_P.ARGMAX, _op("argmax"), NUMBERS, _check_place),
+    Row(_P.ARGMIN, _op("argmin"), NUMBERS, _check_place),
+    *INDEXING,
 )
 
 ROWS: dict[PrimIDs | str, Row] = {row.id: row for row in _TABLE}
 if len(ROWS) != len(_TABLE):
-    ids = [row.id for row in _TABLE]
-    raise AssertionError(f"listed twice: {sorted({str(i) for i in ids if ids.count(i) > 1})}")
+    names = [row.name for row in _TABLE]
+    raise AssertionError(f"listed twice: {sorted({n for n in names if names.count(n) > 1})}")

@@ -25,7 +25,8 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.executors.support import ROWS, is_known_number, known_type
+from thunder_fuser.executors.rows import is_known_number, known_type
+from thunder_fuser.executors.support import ROWS
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.ir.language import Recorder, Tensor, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
@@ -109,11 +110,9 @@ class TypedRecorder(Recorder):
     def record(self, record: OpRecord) -> None:
         """Appends one call, noting the type of its result."""
         super().record(record)
-        if record.outputs:
-            (name,) = record.outputs
-            self._types[name] = self._result_type(record)
-            if self._is_scalar_call(record):
-                self._scalars.add(name)
+        self._types.update(zip(record.outputs, self._result_types(record), strict=True))
+        if record.outputs and self._is_scalar_call(record):
+            self._scalars.add(record.outputs[0])
 
     def dtype_of(self, value: Any) -> DataType:
         """The type of a value, or of a number."""
@@ -138,6 +137,13 @@ class TypedRecorder(Recorder):
 
     def _operand_type(self, operand: Operand) -> DataType:
         return of_number(operand.value) if isinstance(operand, Literal) else self._types[operand]
+
+    def _result_types(self, record: OpRecord) -> list[DataType]:
+        kind = OPS[record.op].kind if record.op in OPS else None
+        if kind not in (OpKind.INDEX, OpKind.EXTERNAL):
+            return [self._result_type(record)] if record.outputs else []
+        own = self._operand_type(record.inputs[record.row.source])
+        return [own if dtype is None else dtype for dtype in record.row.results]
 
     def _result_type(self, record: OpRecord) -> DataType:
         """What ir/build.py will make the type of the result; see DtypeRule."""

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that read or write at computed places, and sorts: beside Thunder's own torch executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from thunder.core import dtypes, prims
+from thunder.core.prims import PrimIDs
+
+import thunder_fuser
+from thunder_fuser.errors import OutOfRangeError
+from thunder_fuser.executors.fuser import ThunderFuser
+from thunder_fuser.executors.indexing import INDEXING
+from thunder_fuser.executors.rows import Row
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+
+Call = Callable[..., Any]
+
+ROWS_OF = {row.name: row for row in INDEXING}
+WIDE = torch.tensor([[0, 2, 1, 1], [2, 2, 0, 1], [1, 0, 0, 2]])  # into an axis of size 3
+LINE = torch.tensor([2, 0, 1])
+
+
+def of(dtype: DataType, *shape: int, seed: int = 0) -> torch.Tensor:
+    torch.manual_seed(seed)
+    made = torch.randn(shape) if dtype.is_float else torch.randint(0, 5, shape)
+    return made.to(to_torch_dtype(dtype))
+
+
+def is_index(arg: torch.Tensor) -> bool:
+    return any(arg is index or arg._base is index for index in (WIDE, LINE))
+
+
+def _embedding_backward(grad: Any, index: Any) -> Any:
+    return prims.embedding_backward(grad, index, 3, 1, False, False)
+
+
+# What is called, and the arguments for a type.
+CALLS: dict[str, tuple[Call, Callable[[DataType], list[Any]]]] = {
+    "take": (lambda a, i: prims.take(a, i, 0), lambda d: [of(d, 3, 4), LINE]),
+    "take_along_axis": (lambda a, i: prims.take_along_axis(a, i, 0),
+                        lambda d: [of(d, 3, 4), WIDE[:2]]),
+    "gather": (lambda a, i: prims.gather(a, i, 0), lambda d: [of(d, 3, 4), WIDE[:, :2]]),
+    "embedding": (lambda i, w: prims.embedding(i, w, padding_idx=1),
+                  lambda d: [WIDE, of(d, 3, 5)]),
+    "scatter": (lambda a, i, s: prims.scatter(a, i, s, 1),
+                lambda d: [of(d, 3, 4), LINE[:, None], of(d, 3, 1, seed=1)]),
+    "scatter_add": (lambda a, i, s: prims.scatter_add(a, i, s, 0),
+                    lambda d: [of(d, 3, 4), WIDE, of(d, 3, 4, seed=1)]),
+    "index_add": (lambda a, i, s: prims.index_add(a, i, s, 0),
+                  lambda d: [of(d, 3, 4), LINE, of(d, 3, 4, seed=1)]),
+    "index_copy": (lambda a, i, s: prims.index_copy(a, i, s, 0),
+                   lambda d: [of(d, 3, 4), LINE, of(d, 3, 4, seed=1)]),
+    "index_put": (lambda a, i, s: prims.index_put(a, [i], s, True),
+                  lambda d: [of(d, 3, 4), LINE, of(d, 3, 4, seed=1)]),
+    "embedding_backward": (_embedding_backward, lambda d: [of(d, 3, 4, 5), WIDE]),
+    "sort": (lambda a: prims.sort(a, 1, True, True), lambda d: [of(d, 3, 4)]),
+    "torch.argsort": (lambda a: thunder.torch.argsort(a, dim=0, stable=True),
+                      lambda d: [of(d, 3, 4)]),
+    "topk": (lambda a: prims.topk(a, 2, 1, True, True), lambda d: [of(d, 3, 4)]),
+}  # fmt: skip
+
+# torch has no kernel for these.
+FLOATS_ONLY = ("embedding_backward",)
+CASES = [
+    pytest.param(ROWS_OF[name], dtype, id=f"{name}-{dtype.short}")
+    for name in CALLS
+    for dtype in DataType
+    if dtype in ROWS_OF[name].dtypes and (dtype.is_float or name not in FLOATS_ONLY)
+]
+
+
+def test_every_row_is_tested() -> None:
+    assert set(CALLS) == set(ROWS_OF)
+
+
+@pytest.mark.parametrize(("row", "dtype"), CASES)
+@pytest.mark.parametrize("index_dtype", [torch.int64, torch.int32], ids=str)
+def test_row_gives_what_torch_gives(
+    fuser: ThunderFuser, row: Row, dtype: DataType, index_dtype: torch.dtype
+) -> None:
+    """Between two copies, which are fused; torch's own call stands alone."""
+    call, make = CALLS[row.name]
+    args = make(dtype)
+    indices = [at for at, arg in enumerate(args) if is_index(arg)]
+    if index_dtype is torch.int32 and (not indices or row.name in ("embedding", "index_copy")):
+        pytest.skip("Thunder takes int64 alone here, or there is no index")
+    expected = thunder.jit(call, executors=[])(*args)
+    for at in indices:
+        args[at] = args[at].to(index_dtype)
+
+    def between(*args: Any) -> Any:
+        made = call(*[prims.clone(arg) for arg in args])
+        return tuple(map(prims.clone, made)) if isinstance(made, tuple) else prims.clone(made)
+
+    got = thunder.jit(between, executors=[fuser])(*args)
+    assert len(fuser.last_claims.regions) == 1
+    many = isinstance(expected, tuple)
+    for g, e in zip(got if many else [got], expected if many else [expected], strict=True):
+        torch.testing.assert_close(g, e, rtol=0, atol=0)
+
+
+def test_torch_calls_alone_stay_with_torch(fuser: ThunderFuser) -> None:
+    def calls(x: Any, index: Any) -> Any:
+        return thunder.torch.sort(x, 1)[0], thunder.torch.scatter_add(x, 0, index, x)
+
+    x = torch.randn(3, 4)
+    expected = x.sort(1)[0], x.scatter_add(0, WIDE, x)
+    torch.testing.assert_close(thunder.jit(calls, executors=[fuser])(x, WIDE), expected)
+    assert not fuser.last_claims.regions
+    reasons = {str(u.reason) for u in fuser.last_claims.unfused}
+    assert reasons == {"a torch call with no fused op on one of its sides"}
+
+
+def test_a_torch_call_at_the_edge_is_left_outside(fuser: ThunderFuser) -> None:
+    def call_first(x: Any) -> Any:
+        return thunder.torch.exp(thunder.torch.sort(x, 1)[0]) * 2
+
+    def call_last(x: Any) -> Any:
+        return thunder.torch.sort(thunder.torch.exp(x) * 2, 1)[0]
+
+    x = torch.randn(3, 4)
+    for function, expected in ((call_first, x.sort(1)[0].exp() * 2),
+                               (call_last, (x.exp() * 2).sort(1)[0])):  # fmt: skip
+        torch.testing.assert_close(thunder.jit(function, executors=[fuser])(x), expected)
+        (region,) = fuser.last_claims.regions
+        assert [leaf.sym.name for leaf in region.leaves] == ["exp", "mul"]
+
+
+REFUSED = [
+    (lambda a, i: prims.take(a, prims.convert_element_type(i, dtypes.int16), 0),
+     "an index of int16"),
+    (lambda a, i: prims.index_put(a, [i, i], prims.sum(a, (1,)), False),
+     "index_put by 2 tensors of indices"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "reason"), REFUSED)
+def test_what_is_refused(fuser: ThunderFuser, function: Call, reason: str) -> None:
+    trace_args = [torch.randn(3, 4), LINE]
+    try:
+        thunder.jit(function, executors=[fuser])(*trace_args)
+    except (RuntimeError, IndexError):
+        assert reason == "an index of int16"  # as eager torch raises
+    assert reason in {str(u.reason) for u in fuser.last_claims.unfused}
+
+
+# ---- whole functions, forward and backward, with kernels
+
+
+def compare_gradients(function: Call, *args: torch.Tensor) -> Any:
+    """Values and gradients of a function beside eager torch; the compiled function."""
+    def run(call: Call) -> list[torch.Tensor]:
+        fresh = [a.clone().requires_grad_(a.is_floating_point()) for a in args]
+        result = call(*fresh)
+        result.sum().backward()
+        return [result.detach(), *(a.grad for a in fresh if a.grad is not None)]
+
+    compiled = thunder.jit(function, executors=[thunder_fuser.fuser], fuser_strict=True)
+    for got, expected in zip(run(compiled), run(function), strict=True):
+        torch.testing.assert_close(got, expected)
+    return compiled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("padding_idx", [None, 2])
+def test_embedding_forward_and_backward(dtype: torch.dtype, padding_idx: int | None) -> None:
+    weight = torch.randn(11, 8, dtype=dtype)
+    ids = torch.tensor([[1, 2, 10], [0, 2, 5]])
+
+    def function(ids: Any, weight: Any) -> Any:
+        embedded = torch.nn.functional.embedding(ids, weight, padding_idx)
+        return torch.nn.functional.gelu(embedded * 2)
+
+    compare_gradients(function, ids, weight)
+
+
+def test_advanced_indexing_wraps_negative_indices() -> None:
+    x = torch.randn(5, 6)
+    index = torch.tensor([[-1, 0], [3, -5]])
+    compare_gradients(lambda x, i: torch.exp(x[i]) * 2, x, index)
+
+
+def test_flip_and_strided_slices() -> None:
+    x = torch.randn(6, 9)
+    compiled = thunder.jit(  # Thunder has no gradient for flip
+        lambda x: torch.exp(torch.flip(x * 2, (0, 1))) + x, executors=[thunder_fuser.fuser]
+    )
+    torch.testing.assert_close(compiled(x), (x * 2).flip(0, 1).exp() + x)
+    compare_gradients(lambda x: torch.exp((x * 2)[1::2, ::3]) * 3, x)
+
+
+def test_cross_entropy_is_one_kernel() -> None:
+    """The target's logit is picked in the kernel that makes the row's sum."""
+    logits, target = torch.randn(7, 40), torch.randint(0, 40, (7,))
+
+    def function(logits: Any, target: Any) -> Any:
+        return torch.nn.functional.cross_entropy(logits, target, reduction="none")
+
+    compare_gradients(function, logits, target)
+    compiled = thunder.jit(function, executors=[thunder_fuser.fuser], fuser_strict=True)
+    torch.testing.assert_close(compiled(logits, target), function(logits, target))
+    (call,) = [b for b in thunder.last_traces(compiled)[-1].bound_symbols if b.sym.is_fusion]
+    (definition,) = call._call_ctx[call.sym.name].owner.definitions
+    program = thunder_fuser.FusionCache.get().look_up(definition).program_for([logits, target])
+    assert [s.scheduler.name for s in program.segmented.segments] == ["persistent"]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])  # "sum" fails in Thunder's own backward
+@pytest.mark.parametrize("ignored", [-100, 3])
+def test_cross_entropy_with_ignored_targets(reduction: str, ignored: int) -> None:
+    logits = torch.randn(7, 40)
+    target = torch.randint(0, 40, (7,))
+    target[2] = ignored
+
+    def function(logits: Any, target: Any) -> Any:
+        return torch.nn.functional.cross_entropy(
+            logits, target, ignore_index=ignored, reduction=reduction
+        )
+
+    compare_gradients(function, logits, target)
+
+
+def test_an_index_out_of_range_raises() -> None:
+    compiled = thunder.jit(
+        lambda x, i: torch.exp(torch.index_select(x, 0, i)), executors=[thunder_fuser.fuser],
+        fuser_strict=True,
+    )  # fmt: skip
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(compiled(x, torch.tensor([3])), x[3:].exp())
+    with pytest.raises(OutOfRangeError, match="index: expected numbers from 0 to 3, got -1"):
+        compiled(x, torch.tensor([-1]))
+    with pytest.raises(IndexError):
+        compiled(x, torch.tensor([4]))
+
+
+def test_extrema_places_sorts_and_lookups_in_one_region() -> None:
+    def function(x: Any) -> Any:
+        order = torch.argsort(x * 2, dim=1, stable=True)
+        return torch.gather(torch.exp(x), 1, order) + torch.argmax(x, 1, keepdim=True)
+
+    x = torch.randn(5, 12)
+    compiled = thunder.jit(function, executors=[thunder_fuser.fuser], fuser_strict=True)
+    torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_the_table_names_prims_and_ltorch() -> None:
+    assert PrimIDs.TAKE in {row.id for row in INDEXING}
+    assert ROWS_OF["torch.argsort"].id == "torch.argsort"

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the support table that read or write where a tensor of indices says, and that sort.
+
+Reads are fused. Writes and sorts are one torch call each, taken between ops that are fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, TensorProxy
+
+from thunder_fuser.executors.rows import FLOATS, NUMBERS, Reject, Row, data_type
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.indexed import INDEX_TYPES
+from thunder_fuser.ir.language import Recorder
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+def _check_index(a: TensorProxy, index: TensorProxy, *rest: Any) -> Reject | None:
+    """torch takes other integers in some of these ops, and raises in the others."""
+    if data_type(index.dtype) not in INDEX_TYPES:
+        return Reject(f"an index of {str(index.dtype).removeprefix('thunder.dtypes.')}")
+    return None if a.ndim else Reject("an index into a 0-dim tensor")
+
+
+def _check_scatter(a: TensorProxy, index: TensorProxy, src: Any, dim: int) -> Reject | None:
+    if isinstance(src, NumberProxy):
+        return Reject("scatter of a computed number")
+    return _check_index(a, index)
+
+
+def _check_put(
+    a: TensorProxy, indices: Sequence[TensorProxy], values: TensorProxy, accumulate: Any
+) -> Reject | None:
+    if len(indices) != 1:
+        return Reject(f"index_put by {len(indices)} tensors of indices")
+    return _check_index(a, indices[0])
+
+
+def _check_embedding(a: TensorProxy, weight: TensorProxy, **rest: Any) -> Reject | None:
+    if rest.get("max_norm") is not None:
+        return Reject("embedding with max_norm")
+    return _check_index(weight, a)
+
+
+def _check_embedding_backward(
+    grad: TensorProxy, indices: TensorProxy, num_weights: Any, padding_idx: Any, by_freq: Any,
+    sparse: Any,
+) -> Reject | None:  # fmt: skip
+    if sparse:
+        return Reject("a sparse gradient")
+    known = type(num_weights) is int and type(padding_idx) is int
+    return _check_index(grad, indices) if known else Reject("symbolic size")
+
+
+def _check_sort(a: TensorProxy, *rest: Any, **more: Any) -> Reject | None:
+    if any(isinstance(value, NumberProxy) for value in (*rest, *more.values())):
+        return Reject("sort by a computed number")
+    return None if a.ndim else Reject("sort of a 0-dim tensor")
+
+
+# ------------------------------------------------------------------------------------------ records
+
+
+def _op(name: str) -> Callable[..., Any]:
+    return lambda fd, *args: getattr(fd.ops, name)(*args)
+
+
+def _scatter_add(fd: Any, a: Any, index: Any, src: Any, dim: int) -> Any:
+    """Thunder's torch executor adds bfloat16 in float32."""
+    if fd.dtype_of(a) is DataType.BFloat16:
+        a, src = (fd.ops.cast(value, DataType.Float) for value in (a, src))
+    return fd.ops.scatter_add(a, index, src, dim)
+
+
+def _index_put(fd: Recorder, a: Any, indices: Any, values: Any, accumulate: Any) -> Any:
+    put = fd.ops.index_put_accumulate if accumulate else fd.ops.index_put
+    return put(a, indices[0], values)
+
+
+def _embedding(fd: Recorder, a: Any, weight: Any, **rest: Any) -> Any:
+    """What else may be asked for matters to the gradient alone."""
+    return fd.ops.embedding_fwd(a, weight)
+
+
+def _embedding_backward(
+    fd: Recorder, grad: Any, indices: Any, num_weights: int, padding_idx: int, by_freq: Any,
+    sparse: Any,
+) -> Any:  # fmt: skip
+    return fd.ops.embedding_backward(grad, indices, num_weights, padding_idx, bool(by_freq))
+
+
+def _sort(fd: Recorder, a: Any, dim: int, descending: Any, stable: Any) -> Any:
+    return fd.ops.sort(a, dim, bool(descending), bool(stable))
+
+
+def _argsort(
+    fd: Recorder, a: Any, dim: int | None = -1, descending: bool = False, stable: bool = False
+) -> Any:
+    return fd.ops.argsort(a, -1 if dim is None else dim, descending, stable)
+
+
+def _topk(fd: Recorder, a: Any, k: int, dim: int, largest: Any, sorted: Any) -> Any:
+    return fd.ops.topk(a, k, dim, bool(largest), bool(sorted))
+
+
+_P = PrimIDs
+
+INDEXING = (
+    # ---- fused
+    Row(_P.TAKE, _op("index_select"), check=_check_index),
+    Row(_P.TAKE_ALONG_AXIS, _op("take_along_axis"), check=_check_index),
+    Row(_P.GATHER, _op("gather"), check=_check_index),
+    Row(_P.EMBEDDING, _embedding, check=_check_embedding),
+    # ---- torch calls
+    Row(_P.SCATTER, _op("scatter"), check=_check_scatter, is_call=True),
+    Row(_P.SCATTER_ADD, _scatter_add, check=_check_index, is_call=True),
+    Row(_P.INDEX_ADD, _op("index_add"), check=_check_index, is_call=True),
+    Row(_P.INDEX_COPY, _op("index_copy"), check=_check_index, is_call=True),
+    Row(_P.INDEX_PUT, _index_put, check=_check_put, is_call=True),
+    Row(_P.EMBEDDING_BACKWARD, _embedding_backward, check=_check_embedding_backward, is_call=True),
+    Row(_P.SORT, _sort, check=_check_sort, is_call=True),
+    Row("torch.argsort", _argsort, check=_check_sort, is_call=True),
+    Row(_P.TOPK, _topk, NUMBERS, check=_check_sort, is_call=True),
+)
+CALLS = frozenset(row.id for row in INDEXING if row.is_call)
