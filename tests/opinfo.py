@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from opinfo_index import index_samples
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder, Value
@@ -459,6 +460,8 @@ def samples() -> list[Sample]:
     return [
         *map(_pointwise, pointwise), *_casts(), *_layouts(),
         *itertools.chain.from_iterable(map(_reductions, reductions)), *_chains(), *_movement(),
+        # scatter_add adds into an element more than once
+        *(Sample(*one, ulps=8 * (one[0] == "scatter_add")) for one in index_samples()),
     ]
 
 

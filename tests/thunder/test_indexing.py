@@ -156,6 +156,7 @@ def test_what_is_refused(fuser: ThunderFuser, function: Call, reason: str) -> No
 
 def compare_gradients(function: Call, *args: torch.Tensor) -> Any:
     """Values and gradients of a function beside eager torch; the compiled function."""
+
     def run(call: Call) -> list[torch.Tensor]:
         fresh = [a.clone().requires_grad_(a.is_floating_point()) for a in args]
         result = call(*fresh)

@@ -18,6 +18,7 @@ from thunder_fuser.analysis.domain_map import is_one
 from thunder_fuser.analysis.index_map import (
     TRUE,
     ZERO,
+    Access,
     Index,
     accesses,
     index_accesses,
@@ -121,11 +122,17 @@ def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point,
         return (Point(source.name, index),)
     if expr.row.kind is OpKind.INDEX:
         found = index_accesses(expr, point.index, point.condition, part.tensors)
-        return tuple(Point(access.operand, access.index, access.condition) for access in found)
-    return tuple(
-        Point(access.operand, access.index, _both(point.condition, access.condition))
-        for access in accesses(expr, point.index, part.tensors)
-    )
+    else:
+        found = accesses(expr, point.index, part.tensors)
+    return tuple(_read(part, access, point.condition) for access in found)
+
+
+def _read(part: Part, access: Access, outer: Scalar) -> Point:
+    """The point of one read. A reduction's result is there whatever the condition of the read."""
+    producer = part.producer.get(access.operand)
+    if producer is not None and producer.row.kind is OpKind.REDUCTION:
+        return Point(access.operand, access.index)
+    return Point(access.operand, access.index, _both(outer, access.condition))
 
 
 def _both(outer: Scalar, own: Scalar) -> Scalar:

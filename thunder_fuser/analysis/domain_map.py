@@ -21,7 +21,6 @@ from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
 
-
 # Ops whose operands are walked together but for one axis, along which one of them is indexed.
 _ALONG = ("take_along_axis", "gather")
 

@@ -198,15 +198,17 @@ def index_accesses(
     record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
 ) -> list[Access]:
     """The reads of an op of kind INDEX for element `index`, wanted where the condition holds: of
-    the tensor of indices, if it is one, then of the source at the place that it holds."""
+    the tensor of indices, if it is one, then of the source at the place that it holds.
+
+    The condition becomes part of that place; both reads are subject to it, as those of any op."""
     source = tensors[str(record.inputs[record.row.source])]
     place, others = _places(record, index, tensors)
     at = index_element(record, index, condition, tensors)
     axis = indexed_axis(record, len(source.shape))
     masked = _masked(source, others)
-    found = Access(source.name, (*masked[:axis], at, *masked[axis + 1 :]), condition)
+    found = Access(source.name, (*masked[:axis], at, *masked[axis + 1 :]))
     number = record.inputs[1 - record.row.source]
-    return [found] if isinstance(number, Literal) else [Access(number, place, condition), found]
+    return [found] if isinstance(number, Literal) else [Access(number, place), found]
 
 
 def index_element(
@@ -226,13 +228,12 @@ def _places(
 ) -> tuple[Index, Index]:
     """Where the tensor of indices is read; and the source, but for its indexed axis."""
     number = record.inputs[1 - record.row.source]
+    place = others = index
     if record.op == "embedding_fwd":
-        place, others = index[:-1], (ZERO, index[-1])
+        place, others = index[:-1], (ZERO, *index[-1:])
     elif record.op == "index_select":
         axis = indexed_axis(record, len(index))
-        place, others = index[axis : axis + 1], index
-    else:
-        place, others = index, index
+        place = index[axis : axis + 1]
     return (() if isinstance(number, Literal) else _masked(tensors[number], place)), others
 
 

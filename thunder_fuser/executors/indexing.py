@@ -12,7 +12,7 @@ from typing import Any
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
 
-from thunder_fuser.executors.rows import FLOATS, NUMBERS, Reject, Row, data_type
+from thunder_fuser.executors.rows import NUMBERS, Reject, Row, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.indexed import INDEX_TYPES
 from thunder_fuser.ir.language import Recorder
@@ -48,9 +48,9 @@ def _check_embedding(a: TensorProxy, weight: TensorProxy, **rest: Any) -> Reject
 
 
 def _check_embedding_backward(
-    grad: TensorProxy, indices: TensorProxy, num_weights: Any, padding_idx: Any, by_freq: Any,
-    sparse: Any,
-) -> Reject | None:  # fmt: skip
+    grad: TensorProxy, indices: TensorProxy, num_weights: Any, padding_idx: Any, *flags: Any
+) -> Reject | None:
+    _, sparse = flags
     if sparse:
         return Reject("a sparse gradient")
     known = type(num_weights) is int and type(padding_idx) is int
@@ -87,11 +87,9 @@ def _embedding(fd: Recorder, a: Any, weight: Any, **rest: Any) -> Any:
     return fd.ops.embedding_fwd(a, weight)
 
 
-def _embedding_backward(
-    fd: Recorder, grad: Any, indices: Any, num_weights: int, padding_idx: int, by_freq: Any,
-    sparse: Any,
-) -> Any:  # fmt: skip
-    return fd.ops.embedding_backward(grad, indices, num_weights, padding_idx, bool(by_freq))
+def _embedding_backward(fd: Recorder, grad: Any, indices: Any, *sizes_and_flags: Any) -> Any:
+    num_weights, padding_idx, by_frequency, _ = sizes_and_flags
+    return fd.ops.embedding_backward(grad, indices, num_weights, padding_idx, bool(by_frequency))
 
 
 def _sort(fd: Recorder, a: Any, dim: int, descending: Any, stable: Any) -> Any:
@@ -104,8 +102,8 @@ def _argsort(
     return fd.ops.argsort(a, -1 if dim is None else dim, descending, stable)
 
 
-def _topk(fd: Recorder, a: Any, k: int, dim: int, largest: Any, sorted: Any) -> Any:
-    return fd.ops.topk(a, k, dim, bool(largest), bool(sorted))
+def _topk(fd: Recorder, a: Any, k: int, dim: int, *flags: Any) -> Any:
+    return fd.ops.topk(a, k, dim, *map(bool, flags))
 
 
 _P = PrimIDs

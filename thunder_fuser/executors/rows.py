@@ -39,6 +39,7 @@ class Reject:
 
 Check = Callable[..., "Reject | None"]
 
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A primitive: what it is recorded as, the types it is taken in, what else must hold.

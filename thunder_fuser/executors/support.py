@@ -9,10 +9,8 @@ translator casts its result to the type of the trace, so rows need not care for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from thunder.core import dtypes
 from thunder.core.devices import Device, DeviceType
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
@@ -22,7 +20,6 @@ from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.random import STATELESS, recorded
 from thunder_fuser.executors.rows import (
-    ANY,
     ARITHMETIC,
     EXACT,
     FLOATS,
@@ -32,7 +29,6 @@ from thunder_fuser.executors.rows import (
     Reject,
     Row,
     data_type,
-    is_known_number,
     known_type,
 )
 from thunder_fuser.ir.dtypes import DataType

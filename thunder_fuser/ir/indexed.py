@@ -24,7 +24,7 @@ INDEX_TYPES = (DataType.Int, DataType.Int32)
 
 
 def axes(record: OpRecord, operands: list[TensorView], fresh: Fresh) -> Domain:
-    """The axes of the result; DefinitionError or DtypeError naming the operand that does not fit."""
+    """The axes of the result; DefinitionError or DtypeError names the operand that does not fit."""
     source, index = operands[record.row.source], operands[1 - record.row.source]
     check_index(record, index)
     indexed_axis(record, len(source.shape))
@@ -105,9 +105,7 @@ def _embedding_fwd(record: OpRecord, source: Domain, index: Domain, fresh: Fresh
             do="let torch.nn.functional.embedding_renorm_ scale the weight first",
         )  # fmt: skip
     if len(source) != 2:
-        raise DefinitionError(
-            "embedding_fwd: weight", expected="rank 2", got=f"rank {len(source)}"
-        )
+        raise DefinitionError("embedding_fwd: weight", expected="rank 2", got=f"rank {len(source)}")
     return (*index, source[1])
 
 

@@ -166,9 +166,7 @@ def _index(name: str, signature: str, torch: str, source: int = 0) -> Op:
     return Op(name, OpKind.INDEX, signature, 2, DtypeRule.KEEP, torch, cost=4, source=source)
 
 
-def _external(
-    name: str, signature: str, arity: int, torch: str, *results: DataType | None
-) -> Op:
+def _external(name: str, signature: str, arity: int, torch: str, *results: DataType | None) -> Op:
     kinds = results or (None,)
     return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds)
 
@@ -419,10 +417,10 @@ _ROWS = (
     # ---- one torch call
     _external("matmul", "a, b", 2, "torch.matmul(a, b)"),
     _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
-    _external("scatter", "arg, index, src, dim", 3, "torch.scatter(a, dim, b.long(), filled(c, b))"),
     _external(
-        "scatter_add", "arg, index, src, dim", 3, "torch.scatter_add(a, dim, b.long(), c)"
+        "scatter", "arg, index, src, dim", 3, "torch.scatter(a, dim, b.long(), filled(c, b))"
     ),
+    _external("scatter_add", "arg, index, src, dim", 3, "torch.scatter_add(a, dim, b.long(), c)"),
     _external("index_add", "arg, index, src, dim", 3, "torch.index_add(a, dim, b, c)"),
     _external("index_copy", "arg, index, src, dim", 3, "torch.index_copy(a, dim, b.long(), c)"),
     _external("index_put", "arg, index, src", 3, "torch.index_put(a, (b,), c)"),

@@ -328,25 +328,25 @@ class Values:
         needs |= more
         start, step = operands
         if not isinstance(start, Literal) or not isinstance(step, Literal):
-            return self._iota_of_values(point, index, start, step, needs, scope)
+            return self._iota_of_values(point, index, operands, needs, scope)
         if dtype.is_int and isinstance(start.value, int) and isinstance(step.value, int):
             value: Value = IndexValue(index * step.value + start.value, dtype)
             self.largest_index = max(
                 self.largest_index, abs(start.value) + abs(step.value) * int(index.hi)
             )
             return self._put(point, value, needs, scope)
-        return self._iota_of_values(point, index, start, step, needs, scope)
+        return self._iota_of_values(point, index, operands, needs, scope)
 
     def _iota_of_values(
         self,
         point: Point,
         index: Scalar,
-        start: Operand,
-        step: Operand,
+        operands: tuple[Operand, ...],
         needs: frozenset[str],
         scope: Scope,
     ) -> Found:
         """start + step * index, in double, as torch.arange does."""
+        start, step = operands
         name = self.ctx.part.tensors[point.name].name
         double = (DataType.Double, DataType.Double)
         home = scope.home(needs)

@@ -20,7 +20,9 @@ def remove_common(fusion: Fusion) -> Fusion:
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         name = record.outputs[0]
-        if len(record.outputs) > 1 or record.op == "segment_set" or (record.op == "set" and name in results):
+        if record.op == "segment_set" or (record.op == "set" and name in results):
+            return record
+        if len(record.outputs) > 1:  # a pass replaces one result by one value
             return record
         key = (record.op, record.inputs, record.attrs)
         if key in first and first[key] in results and name in results:

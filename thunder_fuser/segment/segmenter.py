@@ -119,18 +119,24 @@ class _Segmenter:
         for at, expr in enumerate(self.fusion.exprs):
             self.groups[at] = [expr]
             self.group_of[expr] = at
-            for other in self._producers(expr):
-                if other in self.groups:
-                    self._join(other, self.group_of[expr])
+            self._join_producers(expr, [expr])
+            if expr.row.kind is OpKind.INDEX:
+                # What it reads may fit nowhere alone: a row made one longer, only to be indexed.
+                self._join_producers(expr, self.groups[self.group_of[expr]])
         for at in range(len(self.fusion.exprs)):
             for other in self._siblings(at):
                 if at in self.groups and other in self.groups:
                     self._join(at, other)
         return self._sorted()
 
-    def _producers(self, expr: OpRecord) -> list[int]:
+    def _join_producers(self, expr: OpRecord, readers: list[OpRecord]) -> None:
+        for other in self._producers(readers):
+            if other in self.groups:
+                self._join(other, self.group_of[expr])
+
+    def _producers(self, exprs: list[OpRecord]) -> list[int]:
         """The groups that make an operand, latest first."""
-        makers = [self.fusion.producer.get(name) for name in names_of(expr)]
+        makers = [self.fusion.producer.get(name) for expr in exprs for name in names_of(expr)]
         made = {self.group_of[p] for p in makers if p is not None and p.op != "segment_set"}
         return sorted(made, reverse=True)
 
