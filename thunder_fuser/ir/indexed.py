@@ -102,7 +102,7 @@ def _embedding_fwd(record: OpRecord, source: Domain, index: Domain, fresh: Fresh
     if record.attr("max_norm") is not None:
         raise DefinitionError(
             "embedding_fwd: max_norm", expected="None", got=str(record.attr("max_norm")),
-            do="let torch.nn.functional.embedding_renorm_ scale the weight first",
+            do="let torch.embedding_renorm_ scale the weight first",
         )  # fmt: skip
     if len(source) != 2:
         raise DefinitionError("embedding_fwd: weight", expected="rank 2", got=f"rank {len(source)}")
