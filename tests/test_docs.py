@@ -136,6 +136,14 @@ def softmax_schedule() -> ScheduledFusion:
 def long_schedule() -> ScheduledFusion:
     graph, inputs = softmax(4096, 65536, dtype=D.BFloat16)
     return scheduled(graph, inputs, H200)
+def lookup_schedule() -> ScheduledFusion:
+    """Words looked up in an embedding, times a number."""
+    words = torch.empty(4, 1024, dtype=torch.int64, device="meta")
+    weight = torch.empty(50304, 768, dtype=torch.bfloat16, device="meta")
+    fd = FusionDefinition()
+    found = fd.ops.embedding_fwd(fd.from_pytorch(words), fd.from_pytorch(weight))
+    fd.add_output(fd.ops.cast(fd.ops.mul(found, 27.7), D.BFloat16))
+    return scheduled(fd, [words, weight], H200)
 
 
 def softmax_axes() -> str:
@@ -196,6 +204,7 @@ DUMPS: dict[str, Callable[[], str]] = {
     "softmax_cuda": lambda: kernel_only(emitted(softmax_schedule(), H200)),
     "cluster_schedule": lambda: str(long_schedule()),
     "cluster_cuda": lambda: kernel_only(emitted(long_schedule(), H200)),
+    "lookup_cuda": lambda: kernel_only(emitted(lookup_schedule(), H200)),
 }
 
 
