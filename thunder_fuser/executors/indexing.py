@@ -57,6 +57,14 @@ def _check_embedding_backward(
     return _check_index(grad, indices) if known else Reject("symbolic size")
 
 
+def _check_nll_loss_backward(
+    g: TensorProxy, a: TensorProxy, target: TensorProxy, *rest: Any
+) -> Reject | None:
+    ignored = rest[2]
+    known = isinstance(ignored, int) and not isinstance(ignored, NumberProxy)
+    return None if known else Reject("a computed ignore_index")
+
+
 def _check_sort(a: TensorProxy, *rest: Any, **more: Any) -> Reject | None:
     if any(isinstance(value, NumberProxy) for value in (*rest, *more.values())):
         return Reject("sort by a computed number")
@@ -92,6 +100,28 @@ def _embedding_backward(fd: Recorder, grad: Any, indices: Any, *sizes_and_flags:
     return fd.ops.embedding_backward(grad, indices, num_weights, padding_idx, bool(by_frequency))
 
 
+def _nll_loss_backward(fd: Recorder, g: Any, a: Any, target: Any, *rest: Any) -> Any:
+    """-weight[c] * g where c is the row's target, which is not ignored; else 0.
+
+    A scatter of one element a row, written as a comparison: it fuses with what comes next.
+    """
+    weight, reduction, ignore_index, total_weight = rest
+    sizes = fd.ops.shape(a)
+    dim = 1 if len(sizes) > 1 else 0
+    is_new = [at == dim for at in range(len(sizes))]
+    classes = fd.ops.iota(sizes[dim], 0, 1, DataType.Int)
+    target = fd.ops.broadcast(target, is_new)
+    picked = fd.ops.eq(fd.ops.broadcast_in_dim(classes, sizes, [dim]), target)
+    picked = fd.ops.logical_and(picked, fd.ops.ne(target, ignore_index))
+    if reduction == "none":
+        g = fd.ops.broadcast(g, is_new)
+    elif reduction == "mean":
+        g = fd.ops.truediv(g, total_weight)
+    if weight is not None:
+        g = fd.ops.mul(g, fd.ops.broadcast_in_dim(weight, sizes, [dim]))
+    return fd.ops.where(picked, fd.ops.neg(g), 0.0)
+
+
 def _sort(fd: Recorder, a: Any, dim: int, descending: Any, stable: Any) -> Any:
     return fd.ops.sort(a, dim, bool(descending), bool(stable))
 
@@ -114,6 +144,7 @@ INDEXING = (
     Row(_P.TAKE_ALONG_AXIS, _op("take_along_axis"), check=_check_index),
     Row(_P.GATHER, _op("gather"), check=_check_index),
     Row(_P.EMBEDDING, _embedding, check=_check_embedding),
+    Row("nll_loss_backward", _nll_loss_backward, check=_check_nll_loss_backward),
     # ---- torch calls
     Row(_P.SCATTER, _op("scatter"), check=_check_scatter, is_call=True),
     Row(_P.SCATTER_ADD, _scatter_add, check=_check_index, is_call=True),
