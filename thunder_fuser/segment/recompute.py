@@ -17,13 +17,23 @@ from thunder_fuser.ir.record import OpRecord, names_of
 def recompute_cheap_edges(
     parts_of: Parts, groups: list[list[OpRecord]], accepts: Callable[[Part], bool]
 ) -> list[Part]:
-    """The parts of the groups, each with own copies of cheap producers where that saves bytes."""
-    fusion = parts_of.fusion
-    order = {expr: at for at, expr in enumerate(fusion.exprs)}
-    if len(groups) > 1:
-        for at, group in enumerate(groups):
-            groups[at] = _with_copies(parts_of, group, accepts, order)
-    results = {output.name for output in fusion.outputs}
+    """The parts of the groups, each with own copies of cheap producers where that saves bytes.
+
+    A copy may read what no group had to store before, so the part that makes it is asked again.
+    """
+    order = {expr: at for at, expr in enumerate(parts_of.fusion.exprs)}
+    parts = _parts(parts_of, groups)
+    for at in range(len(groups) if len(groups) > 1 else 0):
+        grown = [*groups[:at], _with_copies(parts_of, groups[at], accepts, order), *groups[at + 1 :]]
+        new = _parts(parts_of, grown)
+        if all(part in parts or accepts(part) for part in new):
+            groups, parts = grown, new
+    return parts
+
+
+def _parts(parts_of: Parts, groups: list[list[OpRecord]]) -> list[Part]:
+    """The parts of the groups that something outside of them needs."""
+    results = {output.name for output in parts_of.fusion.outputs}
     parts: list[Part] = []
     for at, group in enumerate(groups):
         others = {name for i, g in enumerate(groups) if i != at for name in _read_from_outside(g)}
