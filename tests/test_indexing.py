@@ -125,6 +125,28 @@ def test_a_sum_of_what_is_looked_up(run: Runner) -> None:
     check(run, body, [x, index], x.gather(1, index).sum(1), "reduction", tolerance=1e-5)
 
 
+@pytest.mark.parametrize("hidden", [64, 2048, 7])
+def test_a_bag_of_rows(run: Runner, hidden: int) -> None:
+    """The sum runs over the words of a bag; the lanes walk the row."""
+    weight, words = rand(11, hidden), indices(11, 2, 9)
+
+    def body(fd: Any, i: Any, w: Any) -> Any:
+        return fd.ops.sum(fd.ops.embedding_fwd(i, w), [1])
+
+    check(run, body, [words, weight], weight[words].sum(1), "reduction", tolerance=1e-5)
+
+
+def test_indices_that_the_lanes_walk(run: Runner) -> None:
+    """Each lane reads another row: no access may be wide, though the columns are neighbours."""
+    x, index = rand(8, 64), indices(8, 16, 64)
+
+    def body(fd: Any, a: Any, i: Any) -> Any:
+        return fd.ops.sum(fd.ops.gather(a, i, 0), [0])
+
+    check(run, body, [x, index], x.gather(0, index).sum(0), "reduction", tolerance=1e-5)
+    check(run, lambda fd, a, i: fd.ops.gather(a, i, 0), [x, index], x.gather(0, index), "pointwise")
+
+
 @pytest.mark.parametrize("hidden", [64, 7])
 def test_an_embedding_and_its_norm_are_one_kernel(run: Runner, hidden: int) -> None:
     weight, words = rand(50, hidden), indices(50, 3, 7)
@@ -269,7 +291,9 @@ def test_tril(run: Runner, diagonal: int) -> None:
 
 # ---- wrong indices
 
-READS: list[tuple[str, Body, list[int], int]] = [
+# (op, the call, the sizes of the index, the size of the axis)
+Read = tuple[str, Body, list[int], int]
+READS: list[Read] = [
     ("index_select", lambda fd, a, i: fd.ops.index_select(a, i, 0), [4], 6),
     ("take_along_axis", lambda fd, a, i: fd.ops.take_along_axis(a, i, 1), [6, 2], 10),
     ("gather", lambda fd, a, i: fd.ops.gather(a, i, 0), [2, 10], 6),
@@ -280,14 +304,13 @@ READS: list[tuple[str, Body, list[int], int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "body", "shape", "size"), READS)
+@pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize("past", [False, True])
-def test_an_index_out_of_range(
-    run: Runner, op: str, body: Body, shape: list[int], size: int, dtype: torch.dtype, past: bool
-) -> None:
+def test_an_index_out_of_range(run: Runner, read: Read, dtype: torch.dtype, past: bool) -> None:
     """The CPU raises an IndexError that names the op; the emulator names the line. The next call
     is as good as any."""
+    op, body, shape, size = read
     x, wrong = rand(6, 10), indices(size, *shape, dtype=dtype)
     fd = defined(body, [x, wrong])
     (before,) = fd.execute([x, wrong], target=run.target)

@@ -104,6 +104,10 @@ def test_the_recorder_knows_the_types_that_define_will_find() -> None:
         made += [fd.ops.sum(t, [0]), fd.ops.max(t, [1]), fd.ops.squeeze(fd.ops.slice(
             t, [0, 0], [1, 1]), [0, 1]), fd.ops.logical_not(t)]  # fmt: skip
         made += [*fd.ops.var_mean(t, [0]), fd.ops.cast(t, DataType.Half)]
+    places = fd.define_tensor(shape=[-1], dtype=DataType.Int32)
+    for t in made[: len(DataType)]:
+        made += [fd.ops.index_select(t, places, 0), fd.ops.embedding_fwd(places, t)]
+        made += [fd.ops.flip(t, [1]), fd.ops.argsort(t), *fd.ops.sort(t)]
     made += [fd.ops.add(a, b) for a in made[:10] for b in made[:10]]
     for value in made:
         fd.add_output(value)

@@ -24,7 +24,8 @@ def recompute_cheap_edges(
     order = {expr: at for at, expr in enumerate(parts_of.fusion.exprs)}
     parts = _parts(parts_of, groups)
     for at in range(len(groups) if len(groups) > 1 else 0):
-        grown = [*groups[:at], _with_copies(parts_of, groups[at], accepts, order), *groups[at + 1 :]]
+        group = _with_copies(parts_of, groups[at], accepts, order)
+        grown = [*groups[:at], group, *groups[at + 1 :]]
         new = _parts(parts_of, grown)
         if all(part in parts or accepts(part) for part in new):
             groups, parts = grown, new
