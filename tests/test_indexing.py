@@ -116,6 +116,19 @@ def test_an_index_into_a_factory(run: Runner) -> None:
     check(run, body, [index], index * 2 + 5, "pointwise")
 
 
+def test_random_numbers_that_are_looked_up(run: Runner) -> None:
+    """An element of a stream is the same wherever it is made: rows, and single elements."""
+    rows, places = indices(16, 5), indices(64, 16, 7)
+    fd = FusionDefinition()
+    drawn = fd.ops.uniform(0.0, 1.0, [16, 64], D.Float, 3, 8)
+    fd.add_output(drawn)
+    fd.add_output(fd.ops.index_select(drawn, fd.from_pytorch(rows), 0))
+    fd.add_output(fd.ops.gather(drawn, fd.from_pytorch(places), 1))
+    whole, by_row, by_place = run.execute(fd, [rows, places])
+    assert torch.equal(by_row, whole[rows])
+    assert torch.equal(by_place, whole.gather(1, places))
+
+
 def test_a_sum_of_what_is_looked_up(run: Runner) -> None:
     x, index = rand(6, 10), indices(10, 6, 30)
 

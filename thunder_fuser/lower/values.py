@@ -12,7 +12,6 @@ from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
-from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.ops import DtypeRule, OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text
 from thunder_fuser.ir.scalar import Scalar, const, symbol
@@ -219,7 +218,7 @@ class Values:
         condition, *index = element.parts
         point = Point(str(element.args[0]), tuple(index), condition)
         operand, needs = self._get(point, scope)
-        expr, size = self._reader(element), int(element.hi) + 1
+        expr, size = self.ctx.reader(element), int(element.hi) + 1
         number = self.checks.setdefault((record_text(expr), size), len(self.checks) + 1)
         dtype = self.ctx.part.tensors[point.name].dtype
         name, home = self.name(f"{point.name}_x", element), scope.home(needs)
@@ -227,16 +226,6 @@ class Values:
         home.put(Let(name, None, value, comment=record_text(expr)))
         home.values[element] = (name, needs)
         return name, needs
-
-    def _reader(self, element: Scalar) -> OpRecord:
-        """The op that reads through an element; of several alike, the first."""
-        tensors = self.ctx.part.tensors
-        for expr in self.ctx.part.exprs:
-            if expr.row.kind is OpKind.INDEX and element.args[0] in expr.inputs:
-                sizes = tensors[str(expr.inputs[expr.row.source])].sizes
-                if sizes[indexed_axis(expr, len(sizes))] == element.args[1]:
-                    return expr
-        raise ValueError(f"{element}: no op of the part reads through it")
 
     # ---- math
 
@@ -362,10 +351,11 @@ class Values:
         operands, needs = self._operands(point, expr, scope)
         position = linear(point.index, view.shape)
         words = None
-        if self.ctx.is_cpu and expr.op == "uniform":
+        if self.ctx.is_cpu and expr.op == "uniform" and not position.elements:
             words = self._words(point, position, (operands[2], operands[3]), needs, scope)
+        position, more = self._place(position, scope)
         value = Random(expr.op, position, operands, view.dtype, words)
-        return self._put(point, value, needs | position.symbols, scope)
+        return self._put(point, value, needs | more, scope)
 
     def _words(
         self,
