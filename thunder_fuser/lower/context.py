@@ -9,9 +9,6 @@ from math import prod
 from thunder_fuser.analysis.demand import Demand, Point, demand
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.indexed import indexed_axis
-from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
@@ -165,13 +162,3 @@ class Context:
         if name in self.carried:
             return Lane(local, self.step * self.lanes + self.lane_symbol)
         return Lane(local, self.lane_symbol) if self.lane_is_kept else local
-
-    def reader(self, element: Scalar) -> OpRecord:
-        """The op that reads through an element; of several alike, the first."""
-        tensors = self.part.tensors
-        for expr in self.part.exprs:
-            if expr.row.kind is OpKind.INDEX and element.args[0] in expr.inputs:
-                sizes = tensors[str(expr.inputs[expr.row.source])].sizes
-                if sizes[indexed_axis(expr, len(sizes))] == element.args[1]:
-                    return expr
-        raise ValueError(f"{element}: no op of the part reads through it")

@@ -90,7 +90,7 @@ class _Lowerer:
             work,
             str(self.ctx.scheduled.params),
             self.ctx.cluster,
-            tuple(self.values.checks),
+            tuple(self.values.places.checks),
         )
 
     def _grid(self) -> tuple[int, int]:

@@ -14,12 +14,11 @@ from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.ops import DtypeRule, OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text
-from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import (
     Array,
     Call,
-    CheckedIndex,
     Choose,
     IndexValue,
     Lane,
@@ -35,6 +34,7 @@ from thunder_fuser.lower.kernel import (
     Value,
     Words,
 )
+from thunder_fuser.lower.places import Places
 from thunder_fuser.lower.scope import ROOT, Scope
 
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
@@ -60,7 +60,7 @@ class Values:
         self.nest = 0
         self.smem_bytes = 0
         self.largest_index = 0  # of numbers made by index arithmetic
-        self.checks: dict[tuple[str, int], int] = {}  # (what an index is of, size) -> its number
+        self.places = Places(ctx, self._get, self.name)
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
@@ -142,9 +142,7 @@ class Values:
         position = offset(point.index, self.ctx.part.strides[view.name])
         if self._is_vector(point, position):
             return self._load_vector(point, position, scope)
-        position, needs = self._place(position, scope)
-        condition, more = self._place(point.condition, scope)
-        needs |= more
+        position, condition, needs = self.places.access(position, point.condition, scope)
         load = Load(view.name, position, view.dtype, 1, condition)
         name = self.name(f"{view.name}_e", point)
         scope.home(needs).put(Let(name, view.dtype, load))
@@ -174,9 +172,8 @@ class Values:
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        base, needs = self._place(position - ctx.lane_symbol, scope)
-        condition, more = self._place(point.condition, scope)
-        needs |= more
+        base = position - ctx.lane_symbol
+        base, condition, needs = self.places.access(base, point.condition, scope)
         load = Load(view.name, base, view.dtype, ctx.width, condition)
         home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
         buffer = self._buffers.get(point)
@@ -196,37 +193,6 @@ class Values:
             buffer.filled_in = self.nest
         return Lane(name, None, ctx.lane_symbol), lanes
 
-    # ---- places that tensors of indices hold
-
-    def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, frozenset[str]]:
-        """A position or condition with each element of a tensor in a variable, and what it needs.
-
-        64*T1[i] + j   ->   const i32 T1_x = checked_index(T1_e, 50);   64*T1_x + j
-        """
-        needs, names = at.symbols, dict[Scalar, Scalar]()
-        for one in sorted(at.elements, key=lambda element: element.sort_key):
-            name, more = self._index(one, scope)
-            names[one] = symbol(name, one.lo, one.hi)
-            needs |= more
-        return at.with_elements(names), needs
-
-    def _index(self, element: Scalar, scope: Scope) -> tuple[str, frozenset[str]]:
-        """The variable that holds an element of a tensor of indices, checked where it is made."""
-        found = scope.find(element)
-        if found is not None:
-            return str(found[0]), found[1]
-        condition, *index = element.parts
-        point = Point(str(element.args[0]), tuple(index), condition)
-        operand, needs = self._get(point, scope)
-        expr, size = self.ctx.reader(element), int(element.hi) + 1
-        number = self.checks.setdefault((record_text(expr), size), len(self.checks) + 1)
-        dtype = self.ctx.part.tensors[point.name].dtype
-        name, home = self.name(f"{point.name}_x", element), scope.home(needs)
-        value = CheckedIndex(operand, dtype, size, number)
-        home.put(Let(name, None, value, comment=record_text(expr)))
-        home.values[element] = (name, needs)
-        return name, needs
-
     # ---- math
 
     def _compute(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
@@ -234,7 +200,7 @@ class Values:
         if kind is OpKind.INDEX:
             # Also where the place does not matter, as in an expanded source, the index is checked.
             at = index_element(expr, point.index, point.condition, self.ctx.part.tensors)
-            self._place(at, scope)
+            self.places.place(at, scope)
             return self._get(self.ctx.facts.reads[point][-1], scope)
         if kind is OpKind.POINTWISE:
             return self._math(point, expr, scope)
@@ -313,7 +279,7 @@ class Values:
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
             return self._put(point, self._converted(operands[0], expr, dtype), needs, scope)
-        index, more = self._place(point.index[0], scope)
+        index, more = self.places.place(point.index[0], scope)
         needs |= more
         start, step = operands
         if not isinstance(start, Literal) or not isinstance(step, Literal):
@@ -353,7 +319,7 @@ class Values:
         words = None
         if self.ctx.is_cpu and expr.op == "uniform" and not position.elements:
             words = self._words(point, position, (operands[2], operands[3]), needs, scope)
-        position, more = self._place(position, scope)
+        position, more = self.places.place(position, scope)
         value = Random(expr.op, position, operands, view.dtype, words)
         return self._put(point, value, needs | more, scope)
 
@@ -408,7 +374,7 @@ class Values:
             where.append(const(1))
         result, needs = found[-1]
         for (operand, symbols), when in zip(found[-2::-1], where[-2::-1], strict=True):
-            condition, more = self._place(when, scope)
+            condition, more = self.places.place(when, scope)
             needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))
             choose = Choose(condition, operand, result, dtype)
