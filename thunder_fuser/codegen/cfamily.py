@@ -18,6 +18,8 @@ from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Array,
+    Barrier,
+    Block,
     BlockReduce,
     Choose,
     Coordinate,
@@ -109,6 +111,9 @@ class CPrinter:
         if isinstance(statement, If):
             head = [f"{pad}if ({self.condition(statement.condition)}) {{"]
             return [*head, *self.block(statement.body, depth + 1), pad + "}"]
+        if isinstance(statement, Block):
+            head = [f"{pad}{{  // {statement.comment}"]
+            return [*head, *self.block(statement.body, depth + 1), pad + "}"]
         return [pad + self.line(statement)]
 
     def line(self, s: Statement) -> str:
@@ -143,6 +148,8 @@ class CPrinter:
                 made = f"{REDUCERS[s.op]}, {x}, {y}, {max(s.count, 1)}"
                 return f"reduce_y<{made}>({values}, {s.scratch});"
             return f"{target} = reduce_x<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch});"
+        if isinstance(s, Barrier):
+            return "sync_threads();"
         raise TypeError(f"no statement: {s!r}")
 
     def array(self, s: Array) -> str:

@@ -240,8 +240,33 @@ class If:
     body: tuple[Statement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Every thread of the block waits for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements whose names are their own."""
+
+    comment: str
+    body: tuple[Statement, ...]
+
+
 Statement = (
-    Let | Array | Words | Variable | Set | Accumulate | Store | SharedStore | BlockReduce | For | If
+    Let
+    | Array
+    | Words
+    | Variable
+    | Set
+    | Accumulate
+    | Store
+    | SharedStore
+    | BlockReduce
+    | For
+    | If
+    | Barrier
+    | Block
 )
 
 
