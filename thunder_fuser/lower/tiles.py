@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The passes of a kernel whose tensors cross a tile in shared memory, each with loops of its own.
 
-    read:     for tile of T0, in T0's order:   T0_t[moved] = T0[...]          barrier
-    compute:  for tile, in the schedule's:     T1[...] = relu(T0_t[computed])
-    write:    for results in the other order, after a barrier:  T2[...] = T2_t[moved]
+read:     for tile of T0, in T0's order:   T0_t[moved] = T0[...]          barrier
+compute:  for tile, in the schedule's:     T1[...] = relu(T0_t[computed])
+write:    for results in the other order, after a barrier:  T2[...] = T2_t[moved]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One pass: what it does, its loops, the points it finds in tiles and the results it puts there."""
+    """One pass: what it does, its loops, the points it finds in tiles, the results it puts."""
 
     what: str
     ctx: Context

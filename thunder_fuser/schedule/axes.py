@@ -29,8 +29,7 @@ def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
 def positions(part: Part, facts: Demand) -> list[tuple[str, Scalar, Scalar]]:
     """(tensor, position in memory, condition) of every access to memory."""
     return [
-        (p.name, offset(p.index, part.strides[p.name]), p.condition)
-        for p in accesses(part, facts)
+        (p.name, offset(p.index, part.strides[p.name]), p.condition) for p in accesses(part, facts)
     ]
 
 

@@ -18,7 +18,7 @@ read in one run of 3 * N elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -26,7 +26,7 @@ from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import coefficient, is_linear
 from thunder_fuser.ir.domain import Domain, ParallelType, Transform
-from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule import pointwise
 from thunder_fuser.schedule.axes import accesses, best_width, collapse, size_of
 from thunder_fuser.schedule.loop_index import loop_index
@@ -65,14 +65,22 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a tile: the axes it lies along, and its elements."""
+
+    axes: tuple[str, ...]
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class Walk:
-    """Transforms that make a thread's loops, and its place in the tile: (outer, inner) index."""
+    """Transforms that make a thread's loops, and its place in the tile: (slow, fast) index."""
 
     transforms: tuple[Transform, ...]
     lane: str
     width: int
-    outer: Scalar
-    inner: Scalar
+    slow: Scalar
+    fast: Scalar
 
 
 def accepts(part: Part, target: Target) -> Reject | None:
@@ -87,38 +95,51 @@ def accepts(part: Part, target: Target) -> Reject | None:
     refused = pointwise.accepts(part, target)
     if refused is not None:
         return replace(refused, scheduler=NAME)
+    largest = max(part.bytes_of(name) for name in part.outputs)
+    if largest < SMALLEST_TILE * target.sm_count:
+        return Reject(NAME, f"{largest} bytes are too few for {target.sm_count} multiprocessors")
     found = _orders(part)
-    if isinstance(found, Reject):
-        return found
-    return _too_small(part, target, found)
+    return found if isinstance(found, Reject) else _tile_refused(part, target, found)
 
 
 def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
     """The schedule of an accepted part."""
     found = _orders(part)
     assert isinstance(found, Orders)
-    across, inner = _tile_shape(part, target, found)
+    across, inner = _tile_sides(part, target, found)
     order = (*found.rest, *found.across, *found.inner)
     domain = reference(part, order, ())
 
-    def walk(outer: tuple[str, ...], fast: tuple[str, ...], shape: tuple[int, int]) -> Walk:
-        def build(width: int) -> tuple[Transform, ...] | None:
-            made = _walk(domain, found, outer, fast, shape, width)
-            return made and made.transforms
+    def walk(slow: Side, fast: Side) -> Walk:
+        def make(width: int) -> Walk | None:
+            return _walk(domain, slow, fast, across, width)
 
-        lane = _walk(domain, found, outer, fast, shape, 1)
-        assert lane is not None
-        width = best_width(part, domain, build, lane.lane, alignment)
-        return _walk(domain, found, outer, fast, shape, width) or lane
+        def transforms_for(width: int) -> tuple[Transform, ...] | None:
+            made = make(width)
+            return None if made is None else made.transforms
 
-    computed = walk(found.across, found.inner, (across, inner))
-    moved = walk(found.inner, found.across, (inner, across))
-    elements, positions = _in_shared(part, found, (across, inner), computed, moved)
-    tile = Tile(found.loads, found.stores, moved.transforms, elements, *positions)
-    params = HeuristicParams(NAME, computed.width, (THREADS, 1))
-    aligned = tuple(sorted(alignment.items()))
+        narrow = make(1)
+        assert narrow is not None  # 1 divides everything
+        return make(best_width(part, domain, transforms_for, narrow.lane, alignment)) or narrow
+
+    computed, moved = walk(across, inner), walk(inner, across)
+    places = (computed.slow, computed.fast), (moved.fast, moved.slow)
+    itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
+    if across.length > inner.length:
+        places = (computed.fast, computed.slow), (moved.slow, moved.fast)
+        layout = Layout.of(inner.length, across.length, computed.width, moved.width, itemsize)
+    else:
+        layout = Layout.of(across.length, inner.length, moved.width, computed.width, itemsize)
+    here, there = (layout.position(row, column) for row, column in places)
     return ScheduledFusion(
-        part, target, params, order, (), computed.transforms, alignment=aligned, tile=tile
+        part,
+        target,
+        HeuristicParams(NAME, computed.width, (THREADS, 1)),
+        order,
+        (),
+        computed.transforms,
+        alignment=tuple(sorted(alignment.items())),
+        tile=Tile(found.loads, found.stores, moved.transforms, layout.elements, here, there),
     )
 
 
@@ -130,32 +151,19 @@ def _orders(part: Part) -> Orders | Reject:
 
     T0[i0, i1], T2[i1, i0]  ->  rest (), across (i1,), inner (i0,), loads (T0,)
     """
-    points = accesses(part, part.facts)
-    fast = {point: _fast_axis(part, point) for point in points}
-    weight: dict[str, int] = {}
-    for name in (*part.outputs, *part.inputs):
-        for point, axis in fast.items():
-            if axis and point.name == name:
-                weight[axis] = weight.get(axis, 0) + part.bytes_of(name)
-    if len(weight) < 2:
+    fast = {point: _fast_axis(part, point) for point in accesses(part, part.facts)}
+    weights = _weights(part, fast)
+    if len(weights) < 2:
         return Reject(NAME, "all tensors have the same fast axis")
-    along = max(weight, key=lambda axis: weight[axis])
-    staged = [p for p, axis in fast.items() if axis != along and along in _position(part, p).symbols]
-    others = {fast[point] for point in staged}
-    if len(others) != 1 or None in others:
-        count = len(others - {None})
-        return Reject(NAME, f"{count} fast axes lie across {along}, not one")
-    if len({point.name for point in staged}) < len(staged):
-        return Reject(NAME, "a tensor is read across at several places")
-    (other,) = others
-    assert other is not None
-    for point in staged:
-        position = _position(part, point)
-        if not (is_linear(position, along) and is_linear(position, other)):
-            return Reject(NAME, f"{point.name} is read through a reshape")
-    straight = max((p for p in points if fast[p] == along), key=lambda p: _rank(part, p))
+    along = max(weights, key=lambda axis: weights[axis])
+    staged = [p for p, a in fast.items() if a != along and along in _position(part, p).symbols]
+    others = {axis for point, axis in fast.items() if point in staged}
+    refused = _staging_refused(part, staged, along, others)
+    if refused is not None:
+        return refused
+    straight = max((p for p in fast if fast[p] == along), key=lambda p: _rank(part, p))
     across = max(staged, key=lambda p: _rank(part, p))
-    return _split_orders(part, straight, across, staged)
+    return _two_orders(part, straight, across, staged)
 
 
 def _position(part: Part, point: Point) -> Scalar:
@@ -169,40 +177,62 @@ def _fast_axis(part: Part, point: Point) -> str | None:
     return next(plain, None)
 
 
+def _weights(part: Part, fast: Mapping[Point, str | None]) -> dict[str, int]:
+    """The bytes that lie along each fast axis, those of results first."""
+    weights: dict[str, int] = {}
+    for name in (*part.outputs, *part.inputs):
+        for axis in (axis for point, axis in fast.items() if axis and point.name == name):
+            weights[axis] = weights.get(axis, 0) + part.bytes_of(name)
+    return weights
+
+
+def _staging_refused(
+    part: Part, staged: Sequence[Point], along: str, others: set[str | None]
+) -> Reject | None:
+    """Refuses what one tile cannot straighten."""
+    if not staged:
+        return Reject(NAME, f"no tensor lies across {along}")
+    if len(others) > 1 or None in others:
+        named = ", ".join(sorted(str(axis) for axis in others - {None})) or "no axis"
+        return Reject(NAME, f"what lies across {along} is fast along {named}, not along one axis")
+    if len({point.name for point in staged}) < len(staged):
+        return Reject(NAME, f"a tensor is read across {along} at several places")
+    for point in staged:
+        position = _position(part, point)
+        if not all(is_linear(position, str(axis)) for axis in (along, *others)):
+            return Reject(NAME, f"{point.name} is read across {along} through a reshape")
+    return None
+
+
 def _rank(part: Part, point: Point) -> tuple[int, int]:
+    """The largest of the tensors that have most axes stands for an order."""
     return len(_position(part, point).symbols), part.bytes_of(point.name)
 
 
-def _split_orders(
-    part: Part, straight: Point, across: Point, staged: Sequence[Point]
-) -> Orders:
+def _two_orders(part: Part, straight: Point, across: Point, staged: Sequence[Point]) -> Orders:
     """The axes in both orders, each inner end as long as a tile's side if neighbours allow it."""
-    names = part.axes(part.outputs[0])
-    groups = collapse(part, _sorted(_position(part, straight), [(n,) for n in names]))
-    inner_order = list(groups)
-    flat = _sorted(_position(part, across), inner_order)
-    across_order = [group for name in flat for group in groups if group[-1] == name]
-    inner, other = [inner_order[-1]], [across_order[-1]]
-    side = LINE_BYTES // _itemsize(part, staged)
-    _lengthen(part, other, across_order, inner, side)
-    _lengthen(part, inner, inner_order, other, 2 * side)
-    taken = {*inner, *other}
-    rest = [group for group in inner_order if group not in taken]
-    made = set(part.producer)
+    axes = [(name,) for name in part.axes(part.outputs[0])]
+    by_last = {g[-1]: g for g in collapse(part, _sorted(_position(part, straight), axes))}
+    ours = list(by_last.values())
+    theirs = [by_last[name] for name in _sorted(_position(part, across), ours)]
+    inner, other = [ours[-1]], [theirs[-1]]
+    side = LINE_BYTES // max(part.tensors[point.name].dtype.bytes for point in staged)
+    _lengthen(part, other, theirs, inner, side)
+    _lengthen(part, inner, ours, other, 2 * side)
+    rest = [group for group in ours if group not in (*inner, *other)]
     return Orders(
         _joined(rest),
         _joined(other),
         _joined(inner),
-        tuple(p for p in staged if p.name not in made),
-        tuple(p.name for p in staged if p.name in made),
+        tuple(p for p in staged if p.name not in part.producer),
+        tuple(p.name for p in staged if p.name in part.producer),
     )
 
 
 def _sorted(position: Scalar, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """The last axis of each group, slowest in memory first; those that it lacks before them."""
-    names = [group[-1] for group in groups]
-    factors = {name: coefficient(position, name) for name in names}
-    return tuple(sorted(names, key=lambda n: (factors[n] != 0, -factors[n])))
+    factors = {group[-1]: coefficient(position, group[-1]) for group in groups}
+    return tuple(sorted(factors, key=lambda n: (factors[n] != 0, -factors[n])))
 
 
 def _lengthen(
@@ -226,51 +256,53 @@ def _joined(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 # ---- the tile
 
 
-def _itemsize(part: Part, staged: Sequence[Point]) -> int:
-    return max(part.tensors[point.name].dtype.bytes for point in staged)
-
-
 def _staged(part: Part, found: Orders) -> tuple[Point, ...]:
     return (*found.loads, *(part.facts.results[name] for name in found.stores))
 
 
-def _too_small(part: Part, target: Target, found: Orders) -> Reject | None:
-    across, inner = _tile_shape(part, target, found)
-    size = across * inner * _itemsize(part, _staged(part, found))
-    if size < SMALLEST_TILE:
-        return Reject(NAME, f"a tile of {across} x {inner} elements is too small")
-    blocks = _blocks(part, found, (across, inner))
+def _tile_refused(part: Part, target: Target, found: Orders) -> Reject | None:
+    """Refuses tiles that are too small, too few or, of too many tensors, too large."""
+    across, inner = _tile_sides(part, target, found)
+    sizes = [part.tensors[p.name].dtype.bytes for p in _staged(part, found)]
+    elements = across.length * inner.length
+    if elements * max(sizes) < SMALLEST_TILE:
+        return Reject(NAME, f"a tile of {across.length} x {inner.length} elements is too small")
+    if elements * sum(sizes) > target.smem_bytes_per_block // 2:
+        return Reject(NAME, f"tiles of {len(sizes)} tensors do not fit into shared memory")
+    blocks = _blocks(part, found, across, inner)
     if blocks < target.sm_count:
         return Reject(NAME, f"{blocks} tiles for {target.sm_count} multiprocessors")
     return None
 
 
-def _blocks(part: Part, found: Orders, shape: tuple[int, int]) -> int:
-    across, inner = size_of(part, found.across), size_of(part, found.inner)
-    return size_of(part, found.rest) * -(-across // shape[0]) * -(-inner // shape[1])
+def _tile_sides(part: Part, target: Target, found: Orders) -> tuple[Side, Side]:
+    """The sides of a tile along `across` and along `inner`.
 
-
-def _tile_shape(part: Part, target: Target, found: Orders) -> tuple[int, int]:
-    """Elements of a tile along `across` and along `inner`.
-
-    bf16 [8192, 8192] -> (64, 128), 16 KiB; [1e8, 2] -> (2, 4096)
+    bf16 [8192, 8192] -> 64 x 128, 16 KiB; [1e8, 2] -> 2 x 4096
     """
-    staged = _staged(part, found)
-    itemsize = _itemsize(part, staged)
+    sizes = [part.tensors[p.name].dtype.bytes for p in _staged(part, found)]
     extents = size_of(part, found.across), size_of(part, found.inner)
-    shape = extents
+    across, inner = Side(found.across, 1), Side(found.inner, 1)
     for tile_bytes in TILE_BYTES:
-        elements = tile_bytes // itemsize
-        shape = _fit(*extents, elements, LINE_BYTES // itemsize)
-        in_all = prod(shape) * sum(part.tensors[p.name].dtype.bytes for p in staged)
-        enough = _blocks(part, found, shape) >= BLOCKS_PER_SM * target.sm_count
-        if enough and in_all <= 2 * TILE_BYTES[0]:
+        shape = _fit(*extents, tile_bytes // max(sizes), LINE_BYTES // max(sizes))
+        across, inner = replace(across, length=shape[0]), replace(inner, length=shape[1])
+        enough = _blocks(part, found, across, inner) >= BLOCKS_PER_SM * target.sm_count
+        if enough and prod(shape) * sum(sizes) <= 2 * TILE_BYTES[0]:
             break
-    return shape
+    return across, inner
+
+
+def _blocks(part: Part, found: Orders, *sides: Side) -> int:
+    tiles = [-(-size_of(part, side.axes) // side.length) for side in sides]
+    return size_of(part, found.rest) * prod(tiles)
 
 
 def _fit(across: int, inner: int, elements: int, side: int) -> tuple[int, int]:
-    """A side of a line's bytes by what is left; an axis shorter than its side is taken whole."""
+    """`side` by what is left; an axis shorter than its side is taken whole.
+
+    >>> _fit(8192, 8192, 8192, 64), _fit(2, 100000000, 8192, 64), _fit(3136, 3, 8192, 64)
+    ((64, 128), (2, 4096), (2048, 3))
+    """
     if inner < elements // side:
         return min(across, _power_of_two(elements // inner)), inner
     if across < side:
@@ -283,40 +315,31 @@ def _power_of_two(limit: int) -> int:
     return 1 << (limit.bit_length() - 1)
 
 
-def _walk(
-    domain: Domain,
-    found: Orders,
-    outer: tuple[str, ...],
-    inner: tuple[str, ...],
-    shape: tuple[int, int],
-    width: int,
-) -> Walk | None:
-    """A block's tile, walked with `inner` fastest; None if the width does not divide it.
+def _walk(domain: Domain, slow: Side, fast: Side, across: Side, width: int) -> Walk | None:
+    """A block's tile, walked along `fast`; None if the width does not divide it.
 
     [rest, a{8192}, b{8192}], 64 x 128 by 8, 256 threads:
         [rest*a.o*b.o.o@blockIdx.x, step{4}, thread{256}@threadIdx.x, b.i{8}@vectorize]
-    [rest, a{N}, b{3}], 2048 x 3 by 8: both are one axis
+    [rest, a{N}, b{3}], 2048 x 3 by 8: both are one axis, in one run of memory
         [rest*a*b.o.o@blockIdx.x, step{3}, thread{256}@threadIdx.x, a*b.i{8}@vectorize]
     """
     s = Transforms(domain)
-    s.reorder(*found.rest, *outer, *inner)
-    slow, fast = s.merge(outer), s.merge(inner)
-    rows, columns = shape
-    if s.extent(fast) == columns:
-        fast = s.merge((slow, fast))
-        rows, columns, whole = 1, rows * columns, columns
-    else:
-        whole = columns
-    if s.extent(fast) % width or columns % width:
+    rest = [axis.name for axis in domain if axis.name not in (*slow.axes, *fast.axes)]
+    s.reorder(*rest, *slow.axes, *fast.axes)
+    rows, columns = s.merge(slow.axes), s.merge(fast.axes)
+    one_run = s.extent(columns) == fast.length
+    length = fast.length * slow.length if one_run else fast.length
+    if one_run:
+        columns = s.merge((rows, columns))
+    if s.extent(columns) % width or length % width:
         return None
-    fast, lane = s.split(fast, width)
-    blocks, vector = s.split(fast, columns // width)
-    if rows == 1:
-        tile, numbers = vector, [*found.rest, blocks]
-    else:
-        slow_blocks, row = s.split(slow, rows)
-        pair = (slow_blocks, blocks) if inner == found.inner else (blocks, slow_blocks)
-        numbers = [*found.rest, *pair]
+    columns, lane = s.split(columns, width)
+    blocks, tile = s.split(columns, length // width)
+    numbers, row, vector = [*rest, blocks], "", tile
+    if not one_run:
+        row_blocks, row = s.split(rows, slow.length)
+        # Both walks number the tiles alike.
+        numbers = [*rest, *((blocks, row_blocks) if fast is across else (row_blocks, blocks))]
         s.reorder(*numbers, row, vector, lane)
         tile = s.merge((row, vector))
     _, thread = s.split(tile, THREADS)
@@ -325,44 +348,41 @@ def _walk(
     s.parallelize(lane, ParallelType.VECTORIZE)
     loops = loop_index(domain, tuple(s.made))
     at = loops.index[vector] * width + loops.loops[lane]
-    if rows == 1:
-        return Walk(tuple(s.made), lane, width, at // whole, at % whole)
-    return Walk(tuple(s.made), lane, width, loops.index[row], at)
+    place = (at // fast.length, at % fast.length) if one_run else (loops.index[row], at)
+    return Walk(tuple(s.made), lane, width, *place)
 
 
-# ---- shared memory
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A tile in shared memory: rows of `pitch` elements, `group` rows turned by `turn` chunks more.
 
+    Columns are the longer side. One walk has vectors along them, inside a chunk; the other has its
+    lanes on `group` rows, and without the turn a warp would meet rows 0, group, 2 * group ... in
+    one bank.
 
-def _in_shared(
-    part: Part, found: Orders, shape: tuple[int, int], computed: Walk, moved: Walk
-) -> tuple[int, tuple[Scalar, Scalar]]:
-    """How many elements a tile takes, and where both walks find theirs.
-
-    The longer side lies along memory, where one walk has vectors; the other has its lanes on
-    different rows, which `_skewed` keeps in different banks.
+        chunks of row 0:      0 1 2 3 4 5 6 7
+        chunks of row group:  7 0 1 2 3 4 5 6     (turn 1)
     """
-    across, inner = shape
-    itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
-    # (row, column) of the tile, for each walk
-    places = (computed.outer, computed.inner), (moved.inner, moved.outer)
-    rows, columns, along, up = across, inner, computed.width, moved.width
-    if across > inner:
-        places = (computed.inner, computed.outer), (moved.outer, moved.inner)
-        rows, columns, along, up = inner, across, moved.width, computed.width
-    chunk = max(along, BANK_BYTES // itemsize)
-    pitch = -(-columns // chunk) * chunk
-    turn = max(1, BANKS * up // (rows * chunk))
-    skewed = [_skewed(r, c, pitch, chunk, up, turn) for r, c in places]
-    return rows * pitch, (skewed[0], skewed[1])
 
+    rows: int
+    pitch: int
+    chunk: int
+    group: int
+    turn: int
 
-def _skewed(
-    row: Scalar, column: Scalar, pitch: int, chunk: int, group: int, turn: int
-) -> Scalar:
-    """The position of (row, column): rows of `pitch`, each `group` of them turned by more chunks.
+    @staticmethod
+    def of(rows: int, columns: int, group: int, width: int, itemsize: int) -> Layout:
+        chunk = max(width, BANK_BYTES // itemsize)
+        lanes = min(BANKS, BANKS * BANK_BYTES // itemsize)  # that the banks serve at once
+        pitch = -(-columns // chunk) * chunk
+        return Layout(rows, pitch, chunk, group, max(1, lanes * group // (rows * chunk)))
 
-    A warp's lanes at one column of rows 0, group, 2 * group, ... would all meet in one bank.
-    """
-    chunks = pitch // chunk
-    at = (column // chunk + row // group * turn) % const(chunks)
-    return row * pitch + at * chunk + column % chunk
+    @property
+    def elements(self) -> int:
+        return self.rows * self.pitch
+
+    def position(self, row: Scalar, column: Scalar) -> Scalar:
+        """Where the element at (row, column) is."""
+        chunk = column // self.chunk + row // self.group * self.turn
+        at = chunk % (self.pitch // self.chunk) * self.chunk
+        return row * self.pitch + at + column % self.chunk
