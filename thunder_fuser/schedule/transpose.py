@@ -92,9 +92,8 @@ def accepts(part: Part, target: Target) -> Reject | None:
     """
     if target.is_cpu:
         return Reject(NAME, "the CPU's caches need no tile in shared memory")
-    refused = pointwise.accepts(part, target)
-    if refused is not None:
-        return replace(refused, scheduler=NAME)
+    if pointwise.accepts(part, target) is not None:
+        return Reject(NAME, "pointwise does not take it either")
     largest = max(part.bytes_of(name) for name in part.outputs)
     if largest < SMALLEST_TILE * target.sm_count:
         return Reject(NAME, f"{largest} bytes are too few for {target.sm_count} multiprocessors")
