@@ -34,6 +34,7 @@ from thunder_fuser.lower.kernel import (
     Operand,
     Parameter,
     Random,
+    RingLoad,
     Set,
     SharedLoad,
     SharedStore,
@@ -177,7 +178,7 @@ class CPrinter:
             return self.index(value)
         if isinstance(value, Math):
             return self.math(value)
-        if isinstance(value, Load):
+        if isinstance(value, Load | RingLoad):
             return self.load(value)
         if isinstance(value, SharedLoad):
             get = f"template getv<{value.width}>" if value.width > 1 else "get"
@@ -195,9 +196,14 @@ class CPrinter:
         assert dtype is not None
         return self.operand(value, dtype)
 
-    def load(self, load: Load) -> str:
-        call = f"ldv<{load.width}>" if load.width > 1 else "ld"
-        text = f"{call}({load.buffer}, {self.index(load.position)})"
+    def load(self, load: Load | RingLoad) -> str:
+        if isinstance(load, RingLoad):
+            places = [self.index(load.first), self.index(load.at), str(load.size)]
+            typed = (f"static_cast<{self.index_type}>({place})" for place in places)
+            text = f"ldr<{load.width}>({load.buffer}, {', '.join(typed)})"
+        else:
+            call = f"ldv<{load.width}>" if load.width > 1 else "ld"
+            text = f"{call}({load.buffer}, {self.index(load.position)})"
         if load.condition is TRUE:
             return text
         zero = f"{self.type_of(load.dtype, load.width)}{{}}"

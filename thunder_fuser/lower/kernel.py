@@ -53,6 +53,22 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class RingLoad:
+    """A vector of buffer[first], ..., buffer[first + size - 1], buffer[first], ... from `at` on.
+
+    A row of `size` that a flat vector crosses, at any address: (8*i + v) % 4095, v in [0, 8).
+    """
+
+    buffer: str
+    first: Scalar
+    at: Scalar
+    size: int
+    dtype: DataType
+    width: int
+    condition: Scalar = field(default_factory=lambda: const(1))
+
+
+@dataclass(frozen=True, slots=True)
 class SharedLoad:
     """`width` elements of a shared array."""
 
@@ -101,7 +117,18 @@ class Coordinate:
     parallel: ParallelType
 
 
-Value = Math | Load | SharedLoad | IndexValue | Random | Choose | Coordinate | Scalar | Operand
+Value = (
+    Math
+    | Load
+    | RingLoad
+    | SharedLoad
+    | IndexValue
+    | Random
+    | Choose
+    | Coordinate
+    | Scalar
+    | Operand
+)
 
 
 # ---- statements

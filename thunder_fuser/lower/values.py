@@ -26,6 +26,7 @@ from thunder_fuser.lower.kernel import (
     Math,
     Operand,
     Random,
+    RingLoad,
     Set,
     SharedLoad,
     SharedStore,
@@ -146,6 +147,9 @@ class Values:
         needs = position.symbols | point.condition.symbols
         if self._is_vector(point, position):
             return self._load_vector(point, position, scope)
+        ring = self._ring(point, position)
+        if ring is not None:
+            return self._load_ring(point, ring, scope)
         load = Load(view.name, position, view.dtype, 1, point.condition)
         name = self.name(f"{view.name}_e", point)
         scope.home(needs).put(Let(name, view.dtype, load))
@@ -172,6 +176,36 @@ class Values:
             itemsize=view.dtype.bytes,
             alignment=alignment,
         )
+
+    def _ring(self, point: Point, position: Scalar) -> RingLoad | None:
+        """One load for all lanes, if they walk on in a row whose end they may pass.
+
+        T1[(8*i + v) % 4095]  ->  8 elements from (8*i) % 4095 on
+        """
+        lane, view = self.ctx.lane_symbol, self.ctx.part.tensors[point.name]
+        if self.ctx.width == 1 or lane.symbols & point.condition.symbols:
+            return None
+        moving = [(a, c) for a, c in position.terms[0] if a.symbols & lane.symbols]
+        if len(moving) != 1 or moving[0][0].op != "mod" or moving[0][1] != 1:
+            return None
+        row, size = moving[0][0].parts
+        start = row - lane
+        if start.symbols & lane.symbols or not size.is_const or size.value < self.ctx.width:
+            return None
+        first, at = position - moving[0][0], start % size
+        return RingLoad(
+            view.name, first, at, size.value, view.dtype, self.ctx.width, point.condition
+        )
+
+    def _load_ring(self, point: Point, load: RingLoad, scope: Scope) -> Found:
+        needs = load.first.symbols | load.at.symbols | load.condition.symbols
+        name = self.name(f"{point.name}_v", (load.first, load.at, load.condition))
+        home = scope.home(needs)
+        if home.find(name) is None:
+            home.put(Let(name, load.dtype, load, load.width))
+            home.values[name] = (name, needs)
+        lane = self.ctx.lane_symbol
+        return Lane(name, None, lane), needs | lane.symbols
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
