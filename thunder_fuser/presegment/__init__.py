@@ -10,6 +10,7 @@ from thunder_fuser.ir.verify import verify
 from thunder_fuser.presegment.common import remove_common
 from thunder_fuser.presegment.dead import remove_dead
 from thunder_fuser.presegment.fold import fold_scalars
+from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
 
@@ -18,6 +19,7 @@ PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
     remove_trivial_reductions,
     remove_round_trips,
     remove_common,
+    join_one_plus_tanh,
     remove_dead,
 )
 
