@@ -3,8 +3,8 @@
 
     T1 = tanh(T0); T2 = add(1.0, T1)    ->  T2 = one_plus_tanh(T0)
 
-It equals 2 / (1 + exp(-2 x)), which is cheaper than tanh, and closer: for x below 0 the sum cancels.
-A tanh that something else reads as well is made anyway, and stays.
+It equals 2 / (1 + exp(-2 x)): cheaper than tanh, and closer, as for x below 0 the sum cancels. A
+tanh that something else reads as well is made anyway, and stays.
 """
 
 from __future__ import annotations
