@@ -25,7 +25,9 @@ PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
 
 
 def run_passes(fusion: Fusion) -> Fusion:
-    """All passes in order; each result is verified, and the failing pass named."""
+    """All passes in order; what one changed is verified, and the failing pass named."""
+    fusion = verify(fusion, after="specialise")
     for one in PRESEGMENT:
-        fusion = verify(one(fusion), after=one.__name__)
+        made = one(fusion)
+        fusion = fusion if made is fusion else verify(made, after=one.__name__)
     return fusion

@@ -94,7 +94,7 @@ def accepts(part: Part, target: Target) -> Reject | None:
         return Reject(NAME, "the CPU's caches need no tile in shared memory")
     if pointwise.accepts(part, target) is not None:
         return Reject(NAME, "pointwise does not take it either")
-    largest = max(part.bytes_of(name) for name in part.outputs)
+    largest = max((part.bytes_of(name) for name in part.outputs), default=0)
     if largest < SMALLEST_TILE * target.sm_count:
         return Reject(NAME, f"{largest} bytes are too few for {target.sm_count} multiprocessors")
     found = _orders(part)
@@ -150,7 +150,7 @@ def _orders(part: Part) -> Orders | Reject:
 
     T0[i0, i1], T2[i1, i0]  ->  rest (), across (i1,), inner (i0,), loads (T0,)
     """
-    fast = {point: _fast_axis(part, point) for point in accesses(part, part.facts)}
+    fast = _fast_axes(part)
     weights = _weights(part, fast)
     if len(weights) < 2:
         return Reject(NAME, "all tensors have the same fast axis")
@@ -169,36 +169,40 @@ def _position(part: Part, point: Point) -> Scalar:
     return offset(point.index, part.strides[point.name])
 
 
-def _fast_axis(part: Part, point: Point) -> str | None:
-    """The axis along which the point walks memory element by element."""
-    position = _position(part, point)
-    plain = (n for n in part.extents if coefficient(position, n) == 1 and is_linear(position, n))
-    return next(plain, None)
+def _fast_axes(part: Part) -> dict[Point, str]:
+    """The axis along which each access walks memory element by element, if there is one."""
+    found: dict[Point, str] = {}
+    for point in accesses(part, part.facts):
+        position = _position(part, point)
+        for name in part.extents:
+            if coefficient(position, name) == 1 and is_linear(position, name):
+                found.setdefault(point, name)
+    return found
 
 
-def _weights(part: Part, fast: Mapping[Point, str | None]) -> dict[str, int]:
+def _weights(part: Part, fast: Mapping[Point, str]) -> dict[str, int]:
     """The bytes that lie along each fast axis, those of results first."""
     weights: dict[str, int] = {}
     for name in (*part.outputs, *part.inputs):
-        for axis in (axis for point, axis in fast.items() if axis and point.name == name):
+        for axis in (axis for point, axis in fast.items() if point.name == name):
             weights[axis] = weights.get(axis, 0) + part.bytes_of(name)
     return weights
 
 
 def _staging_refused(
-    part: Part, staged: Sequence[Point], along: str, others: set[str | None]
+    part: Part, staged: Sequence[Point], along: str, others: set[str]
 ) -> Reject | None:
     """Refuses what one tile cannot straighten."""
     if not staged:
         return Reject(NAME, f"no tensor lies across {along}")
-    if len(others) > 1 or None in others:
-        named = ", ".join(sorted(str(axis) for axis in others - {None})) or "no axis"
+    if len(others) > 1:
+        named = ", ".join(sorted(others))
         return Reject(NAME, f"what lies across {along} is fast along {named}, not along one axis")
     if len({point.name for point in staged}) < len(staged):
         return Reject(NAME, f"a tensor is read across {along} at several places")
     for point in staged:
         position = _position(part, point)
-        if not all(is_linear(position, str(axis)) for axis in (along, *others)):
+        if not all(is_linear(position, axis) for axis in (along, *others)):
             return Reject(NAME, f"{point.name} is read across {along} through a reshape")
     return None
 
