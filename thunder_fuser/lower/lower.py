@@ -333,16 +333,20 @@ class _Lowerer:
         variable = self.loops.loops[axis.name]
         inner = scope.child(str(variable))
         saved = list(self.open_guards)
-        guarded, extent = inner, axis.extent
+        guarded, extent, whole = inner, axis.extent, self.row_condition
         for guard in self._ready(inner):
-            if self.is_cpu and _clips(guard, variable):
+            if axis.parallel is ParallelType.UNROLL:
+                # Clamped, not skipped: without branches all steps' loads are under way at once.
+                self._define(inner, guard.variable, minimum(guard.value, guard.extent - 1))
+                self.row_condition = conjunction([self.row_condition, _valid(guard)])
+            elif self.is_cpu and _clips(guard, variable):
                 extent = minimum(axis.extent, guard.extent - (guard.value - variable))
                 self._define(inner, guard.variable, guard.value)
             else:
                 guarded = self._enter(guarded, guard)
         self._loops(guarded, loops[1:], reductions, results, accumulators)
         self._close(guarded, inner)
-        self.open_guards = saved
+        self.open_guards, self.row_condition = saved, whole
         # Arrays are registers only if every index into them is known when the loop is unrolled.
         arrays = self.ctx.scheduled.params.memory == "registers" and not self.is_cpu
         parallel = ParallelType.UNROLL if arrays else axis.parallel

@@ -12,7 +12,7 @@ from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.kernel import Array, Lane, Set, SharedStore, Statement, Store
+from thunder_fuser.lower.kernel import Array, If, Lane, Set, SharedStore, Statement, Store
 from thunder_fuser.lower.scope import Scope
 from thunder_fuser.lower.tiles import Window
 from thunder_fuser.lower.values import Values
@@ -44,10 +44,22 @@ class Stores:
             outer.put(Array(vector, view.dtype, 0, width))
             inner.put(Set(Lane(vector, None, lane), value, view.dtype))
             if tile:
-                return [SharedStore(tile.array, position - lane, vector, width, view.dtype)]
+                put = SharedStore(tile.array, position - lane, vector, width, view.dtype)
+                return [self._where(condition, put)]
             return [Store(name, position - lane, vector, view.dtype, width, condition)]
         if tile:
-            inner.put(SharedStore(tile.array, position, value, 1, view.dtype))
+            put = SharedStore(tile.array, position, value, 1, view.dtype)
+            inner.put(self._where(condition, put))
             return []
         inner.put(Store(name, position, value, view.dtype, 1, condition))
         return []
+
+    def _where(self, condition: Scalar, put: SharedStore) -> Statement:
+        """Skips where a thread would take another's place in the tile.
+
+        A place of its own may hold anything outside the tensors: nobody asks for it.
+        """
+        clamped = {str(guard.variable) for guard in self.ctx.loops.guards}
+        if condition.is_const or not clamped & put.position.symbols:
+            return put
+        return If(condition, (put,))

@@ -46,6 +46,7 @@ LINE_BYTES = 128  # a tile's shorter side: what a warp should read or write in o
 TILE_BYTES = (16384, 8192, 4096)  # of shared memory: the largest that leaves enough blocks
 SMALLEST_TILE = 2048
 BLOCKS_PER_SM = 4  # blocks wanted; one is the least
+MAX_UNROLL = 8  # steps whose loads are under way at once
 BANKS, BANK_BYTES = 32, 4
 
 
@@ -109,9 +110,9 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
     order = (*found.rest, *found.across, *found.inner)
     domain = reference(part, order, ())
 
-    def walk(slow: Side, fast: Side) -> Walk:
+    def walk(slow: Side, fast: Side, unrolled: bool) -> Walk:
         def make(width: int) -> Walk | None:
-            return _walk(domain, slow, fast, across, width)
+            return _walk(domain, (slow, fast), across, width, unrolled)
 
         def transforms_for(width: int) -> tuple[Transform, ...] | None:
             made = make(width)
@@ -121,7 +122,9 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
         assert narrow is not None  # 1 divides everything
         return make(best_width(part, domain, transforms_for, narrow.lane, alignment)) or narrow
 
-    computed, moved = walk(across, inner), walk(inner, across)
+    # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
+    computed = walk(across, inner, unrolled=not found.loads)
+    moved = walk(inner, across, unrolled=not found.stores)
     places = (computed.slow, computed.fast), (moved.fast, moved.slow)
     itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
     if across.length > inner.length:
@@ -318,15 +321,17 @@ def _power_of_two(limit: int) -> int:
     return 1 << (limit.bit_length() - 1)
 
 
-def _walk(domain: Domain, slow: Side, fast: Side, across: Side, width: int) -> Walk | None:
-    """A block's tile, walked along `fast`; None if the width does not divide it.
+def _walk(
+    domain: Domain, sides: tuple[Side, Side], across: Side, width: int, unrolled: bool
+) -> Walk | None:
+    """A block's tile, walked along the second side; None if the width does not divide it.
 
     [rest, a{8192}, b{8192}], 64 x 128 by 8, 256 threads:
         [rest*a.o*b.o.o@blockIdx.x, step{4}, thread{256}@threadIdx.x, b.i{8}@vectorize]
     [rest, a{N}, b{3}], 2048 x 3 by 8: both are one axis, in one run of memory
         [rest*a*b.o.o@blockIdx.x, step{3}, thread{256}@threadIdx.x, a*b.i{8}@vectorize]
     """
-    s = Transforms(domain)
+    s, (slow, fast) = Transforms(domain), sides
     rest = [axis.name for axis in domain if axis.name not in (*slow.axes, *fast.axes)]
     s.reorder(*rest, *slow.axes, *fast.axes)
     rows, columns = s.merge(slow.axes), s.merge(fast.axes)
@@ -345,8 +350,10 @@ def _walk(domain: Domain, slow: Side, fast: Side, across: Side, width: int) -> W
         numbers = [*rest, *((blocks, row_blocks) if fast is across else (row_blocks, blocks))]
         s.reorder(*numbers, row, vector, lane)
         tile = s.merge((row, vector))
-    _, thread = s.split(tile, THREADS)
+    step, thread = s.split(tile, THREADS)
     s.parallelize(s.merge(tuple(numbers)), ParallelType.BIDX)
+    if unrolled and s.extent(step) <= MAX_UNROLL:
+        s.parallelize(step, ParallelType.UNROLL)
     s.parallelize(thread, ParallelType.TIDX)
     s.parallelize(lane, ParallelType.VECTORIZE)
     loops = loop_index(domain, tuple(s.made))

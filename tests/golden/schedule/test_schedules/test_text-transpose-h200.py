@@ -26,6 +26,7 @@ def move(s):  # read T0 before; 8192 elements each in shared memory
     s.split("i0.i*i1.o.i", 256)
     s.merge("i1.o.o", "i0.o")
     s.parallelize("i1.o.o*i0.o", "blockIdx.x")
+    s.parallelize("i0.i*i1.o.i.o", "unroll")
     s.parallelize("i0.i*i1.o.i.i", "threadIdx.x")
     s.parallelize("i1.i", "vectorize")
     # element 8*(((i0_i_i1_o_i_i % 8) + (i0_i_i1_o_i_i // 64) + 4*i0_i_i1_o_i_o) % 16) + ((i0_i_i1_o_i_i // 8) % 8) + 1024*(i0_i_i1_o_i_i % 8) + 128*i1_i, computed at 8*(((i1_i_i0_o_i_i % 16) + (i1_i_i0_o_i_i // 128) + 2*i1_i_i0_o_i_o) % 16) + i0_i + 128*(i1_i_i0_o_i_i // 16) + 2048*i1_i_i0_o_i_o

@@ -11,13 +11,11 @@ transpose_kernel(
     const i32 i0_i_i1_o_i_i = static_cast<i32>(threadIdx.x);
     #pragma unroll
     for (i32 i0_i_i1_o_i_o = 0; i0_i_i1_o_i_o < 4; ++i0_i_i1_o_i_o) {
-      if ((i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + (i1_o_o_i0_o % 64) * 128 < 8191) {
-        const i32 i0 = (i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + (i1_o_o_i0_o % 64) * 128;
-        const Vec<bf16, 8> T0_v = ldv<8>(T0, i0 * 4096 + (i0_i_i1_o_i_i % 8) * 8 + (i1_o_o_i0_o / 64) * 64);
-        #pragma unroll
-        for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-          T0_t.put((((i0_i_i1_o_i_i % 8) * 2 + (i0_i_i1_o_i_i / 16) + i0_i_i1_o_i_o * 16) % 64) * 2 + ((i0_i_i1_o_i_i / 8) % 2) + (i0_i_i1_o_i_i % 8) * 1024 + i1_i * 128, T0_v.v[i1_i]);
-        }
+      const i32 i0 = (((i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + (i1_o_o_i0_o % 64) * 128) < 8190 ? ((i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + (i1_o_o_i0_o % 64) * 128) : 8190);
+      const Vec<bf16, 8> T0_v = ldv<8>(T0, i0 * 4096 + (i0_i_i1_o_i_i % 8) * 8 + (i1_o_o_i0_o / 64) * 64);
+      #pragma unroll
+      for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
+        T0_t.put((((i0_i_i1_o_i_i % 8) * 2 + (i0_i_i1_o_i_i / 16) + i0_i_i1_o_i_o * 16) % 64) * 2 + ((i0_i_i1_o_i_i / 8) % 2) + (i0_i_i1_o_i_i % 8) * 1024 + i1_i * 128, T0_v.v[i1_i]);
       }
     }
   }

@@ -11,13 +11,11 @@ transpose_kernel(
     const i32 i0_i1_o_i_i = static_cast<i32>(threadIdx.x);
     #pragma unroll
     for (i32 i0_i1_o_i_o = 0; i0_i1_o_i_o < 2; ++i0_i1_o_i_o) {
-      if (i0_i1_o_i_i + i0_i1_o_i_o * 256 + i0_i1_o_o * 512 < 500000) {
-        const i32 i0_i1_o = i0_i1_o_i_i + i0_i1_o_i_o * 256 + i0_i1_o_o * 512;
-        const Vec<float, 4> T0_v = ldv<4>(T0, i0_i1_o * 4);
-        #pragma unroll
-        for (i32 i0_i1_i = 0; i0_i1_i < 4; ++i0_i1_i) {
-          T0_t.put((i0_i1_i % 2) * 1024 + (i0_i1_i / 2) + i0_i1_o_i_i * 2 + i0_i1_o_i_o * 512, T0_v.v[i0_i1_i]);
-        }
+      const i32 i0_i1_o = ((i0_i1_o_i_i + i0_i1_o_i_o * 256 + i0_i1_o_o * 512) < 499999 ? (i0_i1_o_i_i + i0_i1_o_i_o * 256 + i0_i1_o_o * 512) : 499999);
+      const Vec<float, 4> T0_v = ldv<4>(T0, i0_i1_o * 4);
+      #pragma unroll
+      for (i32 i0_i1_i = 0; i0_i1_i < 4; ++i0_i1_i) {
+        T0_t.put((i0_i1_i % 2) * 1024 + (i0_i1_i / 2) + i0_i1_o_i_i * 2 + i0_i1_o_i_o * 512, T0_v.v[i0_i1_i]);
       }
     }
   }

@@ -21,6 +21,7 @@ def move(s):  # read T0 before; 2048 elements each in shared memory
     s.split("i0*i1.o", 512)
     s.split("i0*i1.o.i", 256)
     s.parallelize("i0*i1.o.o", "blockIdx.x")
+    s.parallelize("i0*i1.o.i.o", "unroll")
     s.parallelize("i0*i1.o.i.i", "threadIdx.x")
     s.parallelize("i0*i1.i", "vectorize")
     # element 1024*(i0_i1_i % 2) + (i0_i1_i // 2) + 2*i0_i1_o_i_i + 512*i0_i1_o_i_o, computed at i0_i + 4*i1_i_i0_o_i_i + 1024*i1_i_i0_o_i_o
