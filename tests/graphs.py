@@ -67,3 +67,12 @@ def transposed(rows_: int, columns: int) -> Graph:
     fd.add_output(total)
     fd.add_output(fd.ops.sum(total, [1]))
     return fd, [meta(rows_, columns), meta(columns, rows_)]
+
+
+def turned(rows_: int, columns: int, dtype: DataType = DataType.Float) -> Graph:
+    """relu(x.T + y): x lies across y and the result."""
+    fd, x = rows(rows_, columns, dtype=dtype)
+    y = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=dtype)
+    total = fd.ops.relu(fd.ops.add(fd.ops.permute(x, [1, 0]), y))
+    fd.add_output(fd.ops.cast(total, dtype))
+    return fd, [meta(rows_, columns, dtype=dtype), meta(columns, rows_, dtype=dtype)]

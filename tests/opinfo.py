@@ -88,6 +88,8 @@ DOMAINS = {
     "lgamma": Domain(low=0.1, high=9.0, odd=(0.5, 1.0, 2.0, 1e-40, math.inf, math.nan), ulps=16,
                      floor=1e-6),
     "lerp": Domain(odd=(0.0, 1.0, 0.5), ulps=4, floor=1e-6),
+    # Near 0 for x < 0, where torch's 1 + tanh(x) has the rounding of numbers near 1.
+    "one_plus_tanh": Domain(ulps=4, floor=2.4e-7),
     "pow": Domain(ulps=16),
     "tan": Domain(ulps=8),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from graphs import softmax
+from graphs import softmax, turned
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
@@ -205,6 +205,10 @@ DUMPS: dict[str, Callable[[], str]] = {
     "cluster_schedule": lambda: str(long_schedule()),
     "cluster_cuda": lambda: kernel_only(emitted(long_schedule(), H200)),
     "lookup_cuda": lambda: kernel_only(emitted(lookup_schedule(), H200)),
+    "transpose_schedule": lambda: str(scheduled(*turned(8192, 4096, dtype=D.BFloat16), H200)),
+    "transpose_cuda": lambda: kernel_only(
+        emitted(scheduled(*turned(8192, 4096, dtype=D.BFloat16), H200), H200)
+    ),
 }
 
 

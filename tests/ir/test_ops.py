@@ -41,6 +41,7 @@ def _unsigned_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 # What eager torch calls a row, where that is not torch.<name>.
 EAGER: dict[str, Callable[..., torch.Tensor]] = {
+    "one_plus_tanh": lambda a: 1 + torch.tanh(a),
     "div": lambda a, b: torch.div(a, b, rounding_mode=None if a.is_floating_point() else "trunc"),
     "truediv": torch.true_divide,
     "mod": torch.fmod,

@@ -16,6 +16,7 @@ from thunder_fuser.presegment import PRESEGMENT, run_passes
 from thunder_fuser.presegment.common import remove_common
 from thunder_fuser.presegment.dead import remove_dead
 from thunder_fuser.presegment.fold import fold_scalars
+from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
@@ -89,6 +90,14 @@ def _dead(fd: Recorder) -> Value:
     return fd.ops.neg(t)
 
 
+def _one_plus_tanh(fd: Recorder) -> Value:
+    return fd.ops.add(1.0, fd.ops.tanh(x(fd)))
+
+
+def _tanh_plus_one(fd: Recorder) -> Value:
+    return fd.ops.add(fd.ops.tanh(x(fd, dtype=D.BFloat16)), 1)
+
+
 FIRES: tuple[tuple[Pass, Build], ...] = (
     (fold_scalars, _folded_size),
     (fold_scalars, _folded_shape),
@@ -101,6 +110,8 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _set),
     (remove_common, _common),
     (remove_common, _common_results),
+    (join_one_plus_tanh, _one_plus_tanh),
+    (join_one_plus_tanh, _tanh_plus_one),
     (remove_dead, _dead),
 )
 
@@ -211,6 +222,25 @@ def _size_of_dead(fd: Recorder) -> Value:
     return fd.ops.full([fd.ops.size(t, 0)], 1.0, D.Float)
 
 
+def _two_plus_tanh(fd: Recorder) -> Value:
+    return fd.ops.add(2.0, fd.ops.tanh(x(fd)))
+
+
+def _tanh_used_twice(fd: Recorder) -> Value:
+    t = fd.ops.tanh(x(fd))
+    return fd.ops.mul(t, fd.ops.add(t, 1.0))
+
+
+def _tanh_as_result(fd: Recorder) -> Value:
+    t = fd.ops.tanh(x(fd))
+    fd.add_output(t)
+    return fd.ops.add(t, 1.0)
+
+
+def _one_plus_exp(fd: Recorder) -> Value:
+    return fd.ops.add(1.0, fd.ops.exp(x(fd)))
+
+
 STAYS: tuple[tuple[Pass, Build], ...] = (
     (fold_scalars, _symbolic_size),
     (fold_scalars, _size_as_result),
@@ -228,6 +258,10 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (remove_common, _other_literals),
     (remove_common, _two_segment_sets),
     (remove_common, _other_order),
+    (join_one_plus_tanh, _two_plus_tanh),
+    (join_one_plus_tanh, _tanh_used_twice),
+    (join_one_plus_tanh, _tanh_as_result),
+    (join_one_plus_tanh, _one_plus_exp),
     (remove_dead, _unused_input),
     (remove_dead, _size_of_dead),
 )

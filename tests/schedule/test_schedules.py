@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 from conftest import Golden
-from graphs import Graph, biased, layer_norm, softmax, summed, transposed
+from graphs import Graph, biased, layer_norm, softmax, summed, transposed, turned
 from kernels import kernel_text, scheduled
 from watch import check_sources
 
@@ -28,6 +28,9 @@ GRAPHS: dict[str, Graph] = {
     "reduction_partial_inner": summed(8, 65536, dims=[1]),
     "reduction_all": summed(64, 128, dims=[0, 1]),
     "transposed": transposed(96, 64),
+    "transpose": turned(8192, 4096, dtype=D.BFloat16),
+    "transpose_odd": turned(8191, 4096, dtype=D.BFloat16),
+    "transpose_two_columns": turned(1000000, 2),
     "softmax_registers": softmax(4096, 8192, dtype=D.BFloat16),
     "softmax_long": softmax(64, 40000),
     "softmax_longer": softmax(16, 262144),

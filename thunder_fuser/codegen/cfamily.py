@@ -19,6 +19,8 @@ from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Array,
+    Barrier,
+    Block,
     BlockReduce,
     Call,
     CheckedIndex,
@@ -38,6 +40,7 @@ from thunder_fuser.lower.kernel import (
     Operand,
     Parameter,
     Random,
+    RingLoad,
     Set,
     SharedLoad,
     SharedStore,
@@ -117,6 +120,9 @@ class CPrinter:
         if isinstance(statement, If):
             head = [f"{pad}if ({self.condition(statement.condition)}) {{"]
             return [*head, *self.block(statement.body, depth + 1), pad + "}"]
+        if isinstance(statement, Block):
+            head = [f"{pad}{{  // {statement.comment}"]
+            return [*head, *self.block(statement.body, depth + 1), pad + "}"]
         return [pad + self.line(statement)]
 
     def line(self, s: Statement) -> str:
@@ -159,6 +165,8 @@ class CPrinter:
             return f"open_gates<{s.threads}, {s.cluster}>({s.scratch}, {s.gates}, {s.gate});"
         if isinstance(s, GatesReady):
             return "gates_ready();"
+        if isinstance(s, Barrier):
+            return "sync_threads();"
         raise TypeError(f"no statement: {s!r}")
 
     def array(self, s: Array) -> str:
@@ -186,7 +194,7 @@ class CPrinter:
             return self.index(value)
         if isinstance(value, Math):
             return self.math(value)
-        if isinstance(value, Load):
+        if isinstance(value, Load | RingLoad):
             return self.load(value)
         if isinstance(value, SharedLoad):
             get = f"template getv<{value.width}>" if value.width > 1 else "get"
@@ -217,9 +225,14 @@ class CPrinter:
         note = f", {value.number}, failed" if self.dialect == "cpu" else ""
         return f"checked_index<{self.index_type}>({operand}, {value.size}{note})"
 
-    def load(self, load: Load) -> str:
-        call = f"ldv<{load.width}>" if load.width > 1 else "ld"
-        text = f"{call}({load.buffer}, {self.index(load.position)})"
+    def load(self, load: Load | RingLoad) -> str:
+        if isinstance(load, RingLoad):
+            places = [self.index(load.first), self.index(load.at), str(load.size)]
+            typed = (f"static_cast<{self.index_type}>({place})" for place in places)
+            text = f"ldr<{load.width}>({load.buffer}, {', '.join(typed)})"
+        else:
+            call = f"ldv<{load.width}>" if load.width > 1 else "ld"
+            text = f"{call}({load.buffer}, {self.index(load.position)})"
         if load.condition is TRUE:
             return text
         zero = f"{self.type_of(load.dtype, load.width)}{{}}"

@@ -201,6 +201,7 @@ _ROWS = (
     _math("sinh", 16),
     _math("cosh", 16),
     _math("tanh"),
+    _math("one_plus_tanh", c="one_plus_tanh({0})", torch="1 + torch.tanh(a)"),
     _math("asinh", 16),
     _math("acosh", 16),
     _math("atanh", 16),

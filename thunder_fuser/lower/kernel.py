@@ -53,6 +53,22 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class RingLoad:
+    """A vector of buffer[first], ..., buffer[first + size - 1], buffer[first], ... from `at` on.
+
+    A row of `size` that a flat vector crosses, at any address: (8*i + v) % 4095, v in [0, 8).
+    """
+
+    buffer: str
+    first: Scalar
+    at: Scalar
+    size: int
+    dtype: DataType
+    width: int
+    condition: Scalar = field(default_factory=lambda: const(1))
+
+
+@dataclass(frozen=True, slots=True)
 class SharedLoad:
     """`width` elements of a shared array."""
 
@@ -126,6 +142,7 @@ class Coordinate:
 Value = (
     Math
     | Load
+    | RingLoad
     | SharedLoad
     | IndexValue
     | CheckedIndex
@@ -308,6 +325,19 @@ class If:
     body: tuple[Statement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Every thread of the block waits for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Statements whose names are their own."""
+
+    comment: str
+    body: tuple[Statement, ...]
+
+
 Statement = (
     Let
     | Array
@@ -323,6 +353,8 @@ Statement = (
     | GatesReady
     | For
     | If
+    | Barrier
+    | Block
 )
 
 

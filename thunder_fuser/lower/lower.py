@@ -16,6 +16,7 @@ loads. Each is put into the outermost scope that has the loop variables of its i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
@@ -29,6 +30,8 @@ from thunder_fuser.lower.kernel import (
     Accumulate,
     Accumulator,
     Array,
+    Barrier,
+    Block,
     BlockReduce,
     Choose,
     Coordinate,
@@ -44,9 +47,10 @@ from thunder_fuser.lower.kernel import (
 )
 from thunder_fuser.lower.scope import ROOT, ROW, Scope
 from thunder_fuser.lower.stores import Stores
+from thunder_fuser.lower.tiles import Window, passes
 from thunder_fuser.lower.values import Values
 from thunder_fuser.schedule.loop_index import Guard
-from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
 SLOT = symbol("slot", 0, INT32_MAX)  # a place in an array of sums
@@ -54,26 +58,30 @@ SLOT = symbol("slot", 0, INT32_MAX)  # a place in an array of sums
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
     """The kernel of a schedule."""
-    return _Lowerer(scheduled).kernel(name)
+    return _Lowerer(Context(scheduled)).kernel(name)
 
 
 class _Lowerer:
-    """Builds one kernel; `values` makes and finds values, `stores` writes results."""
+    """Builds one kernel; `values` makes and finds values, `stores` writes results.
 
-    def __init__(self, scheduled: ScheduledFusion) -> None:
-        self.ctx = ctx = Context(scheduled)
+    tiles: the results that go to shared memory, where another pass finds them.
+    """
+
+    def __init__(self, ctx: Context, tiles: Mapping[str, Window] | None = None) -> None:
+        self.ctx = ctx
         self.part, self.facts, self.loops, self.is_cpu = ctx.part, ctx.facts, ctx.loops, ctx.is_cpu
         self.open_guards = list(self.loops.guards)
         self.row_condition = const(1)
         self.root = Scope(frozenset([ROOT]))
         self.values = Values(ctx)
-        self.stores = Stores(ctx, self.values)
+        self.stores = Stores(ctx, self.values, tiles or {})
         self.cluster = Cluster(ctx, self.values)
 
     # ---- the kernel
 
     def kernel(self, name: str) -> Kernel:
-        body = self._root_body()
+        tile = self.ctx.scheduled.tile
+        body = self._root_body() if tile is None else self._passes(tile)
         # Also of tensors that never reach memory: a reshape takes positions in them apart.
         names = (*self.part.inputs, *self.part.producer)
         sizes = [prod(self.part.tensors[n].sizes) for n in names]
@@ -108,6 +116,23 @@ class _Lowerer:
         ]
         outputs = [Parameter(n, self.part.tensors[n].dtype, "output") for n in self.part.outputs]
         return (*made, *outputs)
+
+    def _passes(self, tile: Tile) -> list[Statement]:
+        """Reads tiles, computes, writes tiles: each a body of its own, with barriers between."""
+        names = [*(p.name for p in tile.loads), *tile.stores]
+        body: list[Statement] = [
+            self.values.shared_array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
+            for n in names
+        ]
+        for number, one in enumerate(passes(self.ctx.scheduled, tile)):
+            lowerer = _Lowerer(one.ctx, one.put)
+            for point, window in one.kept.items():
+                lowerer.values.keep(point, window)
+            body += [Barrier()] * (number > 0)
+            body.append(Block(one.what, tuple(lowerer._root_body())))
+            largest = lowerer.values.largest_index
+            self.values.largest_index = max(self.values.largest_index, largest)
+        return body
 
     def _root_body(self) -> list[Statement]:
         """Coordinates, guards, and the nests inside them. The CPU walks blocks in a loop."""
@@ -321,16 +346,20 @@ class _Lowerer:
         variable = self.loops.loops[axis.name]
         inner = scope.child(str(variable))
         saved = list(self.open_guards)
-        guarded, extent = inner, axis.extent
+        guarded, extent, whole = inner, axis.extent, self.row_condition
         for guard in self._ready(inner):
-            if self.is_cpu and _clips(guard, variable):
+            if axis.parallel is ParallelType.UNROLL:
+                # Clamped, not skipped: without branches all steps' loads are under way at once.
+                self._define(inner, guard.variable, minimum(guard.value, guard.extent - 1))
+                self.row_condition = conjunction([self.row_condition, _valid(guard)])
+            elif self.is_cpu and _clips(guard, variable):
                 extent = minimum(axis.extent, guard.extent - (guard.value - variable))
                 self._define(inner, guard.variable, guard.value)
             else:
                 guarded = self._enter(guarded, guard)
         self._loops(guarded, loops[1:], reductions, results, accumulators)
         self._close(guarded, inner)
-        self.open_guards = saved
+        self.open_guards, self.row_condition = saved, whole
         # Arrays are registers only if every index into them is known when the loop is unrolled.
         arrays = self.ctx.scheduled.params.memory == "registers" and not self.is_cpu
         parallel = ParallelType.UNROLL if arrays else axis.parallel

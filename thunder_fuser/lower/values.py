@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
@@ -27,6 +27,7 @@ from thunder_fuser.lower.kernel import (
     Math,
     Operand,
     Random,
+    RingLoad,
     Set,
     SharedLoad,
     SharedStore,
@@ -36,19 +37,25 @@ from thunder_fuser.lower.kernel import (
 )
 from thunder_fuser.lower.places import Places
 from thunder_fuser.lower.scope import ROOT, Scope
+from thunder_fuser.lower.tiles import Window
 
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
 NONE: frozenset[str] = frozenset()
 MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
+BEFORE = -1  # the number of no nest: what was filled there is there for all
 
 
 @dataclass
 class Buffer:
-    """A persistent buffer: its array, whether its elements are Vecs, the nest that fills it."""
+    """A persistent buffer: its array, whether its elements are Vecs, the nest that fills it.
+
+    position: where this lane's element is, if the array is shared.
+    """
 
     array: str
     shared: bool
     vector: bool
+    position: Scalar = field(default_factory=lambda: const(0))
     filled_in: int | None = None
 
 
@@ -142,6 +149,9 @@ class Values:
         position = offset(point.index, self.ctx.part.strides[view.name])
         if self._is_vector(point, position):
             return self._load_vector(point, position, scope)
+        ring = self._ring(point, position)
+        if ring is not None:
+            return self._load_ring(point, ring, scope)
         position, condition, needs = self.places.access(position, point.condition, scope)
         load = Load(view.name, position, view.dtype, 1, condition)
         name = self.name(f"{view.name}_e", point)
@@ -170,6 +180,38 @@ class Values:
             alignment=alignment,
         )
 
+    def _ring(self, point: Point, position: Scalar) -> RingLoad | None:
+        """One load for all lanes, if they walk on in a row whose end they may pass.
+
+        T1[(8*i + v) % 4095]  ->  8 elements from (8*i) % 4095 on
+        """
+        lane, view = self.ctx.lane_symbol, self.ctx.part.tensors[point.name]
+        if self.ctx.width == 1 or lane.symbols & point.condition.symbols:
+            return None
+        if position.elements or point.condition.elements:
+            return None
+        moving = [(a, c) for a, c in position.terms[0] if a.symbols & lane.symbols]
+        if len(moving) != 1 or moving[0][0].op != "mod" or moving[0][1] != 1:
+            return None
+        row, size = moving[0][0].parts
+        start = row - lane
+        if start.symbols & lane.symbols or not size.is_const or size.value < self.ctx.width:
+            return None
+        first, at = position - moving[0][0], start % size
+        return RingLoad(
+            view.name, first, at, size.value, view.dtype, self.ctx.width, point.condition
+        )
+
+    def _load_ring(self, point: Point, load: RingLoad, scope: Scope) -> Found:
+        needs = load.first.symbols | load.at.symbols | load.condition.symbols
+        name = self.name(f"{point.name}_v", (load.first, load.at, load.condition))
+        home = scope.home(needs)
+        if home.find(name) is None:
+            home.put(Let(name, load.dtype, load, load.width))
+            home.values[name] = (name, needs)
+        lane = self.ctx.lane_symbol
+        return Lane(name, None, lane), needs | lane.symbols
+
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         base = position - ctx.lane_symbol
@@ -187,8 +229,9 @@ class Values:
             home.put(Let(name, view.dtype, load, ctx.width))
             home.values[name] = (name, needs)
         if buffer is not None and buffer.filled_in is None:
-            scope.home(needs | self._shared_position().symbols).put(
-                SharedStore(buffer.array, self._shared_position(), name, ctx.width, view.dtype)
+            position = buffer.position - ctx.lane_symbol
+            scope.home(needs | position.symbols).put(
+                SharedStore(buffer.array, position, name, ctx.width, view.dtype)
             )
             buffer.filled_in = self.nest
         return Lane(name, None, ctx.lane_symbol), lanes
@@ -402,26 +445,40 @@ class Values:
         is_input = point.name not in ctx.part.producer
         position = offset(point.index, ctx.part.strides[view.name]) if is_input else const(0)
         vector = is_input and self._is_vector(point, position)
-        self._buffers[point] = Buffer(name, shared, vector)
+        self._buffers[point] = Buffer(name, shared, vector, self._own_position())
         if shared:
             x, y = ctx.threads
-            scope.put(self._shared_array(name, view.dtype, x * y * ctx.steps * ctx.lanes))
+            scope.put(self.shared_array(name, view.dtype, x * y * ctx.steps * ctx.lanes))
         elif vector:
             scope.put(Array(name, view.dtype, ctx.steps, ctx.width))
         else:
             scope.put(Array(name, view.dtype, ctx.steps * self.ctx.lanes))
 
-    def _shared_array(self, name: str, dtype: DataType, count: int) -> Array:
+    def keep(self, point: Point, window: Window) -> None:
+        """A value that an earlier pass has put into a shared array."""
+        dtype, lane = self.ctx.part.tensors[point.name].dtype, self.ctx.lane_symbol
+        vector = self.ctx.width > 1 and is_vector(
+            window.position,
+            const(1),
+            lane,
+            self.ctx.width,
+            itemsize=dtype.bytes,
+            alignment=MAX_BYTES,
+        )
+        self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
+
+    def shared_array(self, name: str, dtype: DataType, count: int) -> Array:
+        """An array in the block's shared memory, behind those there are."""
         offset_bytes = -(-self.smem_bytes // 16) * 16
         self.smem_bytes = offset_bytes + count * dtype.bytes
         return Array(name, dtype, count, shared_offset=offset_bytes)
 
-    def _shared_position(self) -> Scalar:
-        """Each thread keeps its own elements: ((y * steps + step) * threads.x + x) * lanes."""
+    def _own_position(self) -> Scalar:
+        """Each thread keeps its own: ((y * steps + step) * threads.x + x) * lanes + lane."""
         ctx = self.ctx
         by = {a.parallel: ctx.loops.loops[a.name] for a in ctx.root_loops}
         x, y = by.get(ParallelType.TIDX, const(0)), by.get(ParallelType.TIDY, const(0))
-        return ((y * ctx.steps + ctx.step) * ctx.threads[0] + x) * self.ctx.lanes
+        return ((y * ctx.steps + ctx.step) * ctx.threads[0] + x) * ctx.lanes + ctx.lane_symbol
 
     def _fill_buffer(self, point: Point, buffer: Buffer, found: Found, scope: Scope) -> Found:
         """Puts a value made element by element into its buffer."""
@@ -429,9 +486,8 @@ class Values:
         view = ctx.part.tensors[point.name]
         buffer.filled_in = self.nest
         if buffer.shared:
-            position = self._shared_position() + ctx.lane_symbol
-            home = scope.home(needs | position.symbols | {ctx.home})
-            home.put(SharedStore(buffer.array, position, operand, 1, view.dtype))
+            home = scope.home(needs | buffer.position.symbols | {ctx.home})
+            home.put(SharedStore(buffer.array, buffer.position, operand, 1, view.dtype))
             return found
         flat = ctx.step * self.ctx.lanes + ctx.lane_symbol
         home = scope.home(needs | flat.symbols | {ctx.home})
@@ -446,9 +502,9 @@ class Values:
             if buffer.vector:
                 return Lane(buffer.array, ctx.step, lane), needs
             return Lane(buffer.array, ctx.step * self.ctx.lanes + lane), needs
-        position, width = self._shared_position(), ctx.width if buffer.vector else 1
-        if not buffer.vector:
-            position = position + lane
+        position, width = buffer.position, 1
+        if buffer.vector:
+            position, width = position - lane, ctx.width
         own = _of(point) - lane.symbols if buffer.vector else _of(point)
         needs = position.symbols | {ctx.home} | own
         name = self.name(f"{view.name}_s", point)
@@ -472,7 +528,7 @@ class Values:
         name = self.name(f"scratch_{dtype.short}", axis)
         if size > self._scratch.get(name, -1):
             root.statements[:] = [s for s in root.statements if not _declares(s, name)]
-            root.statements.insert(0, self._shared_array(name, dtype, size))
+            root.statements.insert(0, self.shared_array(name, dtype, size))
             self._scratch[name] = size
         return name
 
@@ -481,12 +537,12 @@ class Values:
         scratch = f"{name}_w"
         count = 2 * (self.ctx.threads[0] // 32) * self.ctx.cluster
         word = DataType.Int if dtype.bytes == 8 else DataType.Int32
-        root.statements.insert(0, self._shared_array(scratch, word, count))
+        root.statements.insert(0, self.shared_array(scratch, word, count))
         return scratch
 
     def gates(self, count: int, root: Scope) -> str:
         """The shared array of `count` pairs of gates."""
-        root.statements.insert(0, self._shared_array("gates", DataType.Int, 2 * count))
+        root.statements.insert(0, self.shared_array("gates", DataType.Int, 2 * count))
         return "gates"
 
 

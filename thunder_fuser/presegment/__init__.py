@@ -10,6 +10,7 @@ from thunder_fuser.ir.verify import verify
 from thunder_fuser.presegment.common import remove_common
 from thunder_fuser.presegment.dead import remove_dead
 from thunder_fuser.presegment.fold import fold_scalars
+from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
 
@@ -18,12 +19,15 @@ PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
     remove_trivial_reductions,
     remove_round_trips,
     remove_common,
+    join_one_plus_tanh,
     remove_dead,
 )
 
 
 def run_passes(fusion: Fusion) -> Fusion:
-    """All passes in order; each result is verified, and the failing pass named."""
+    """All passes in order; what one changed is verified, and the failing pass named."""
+    fusion = verify(fusion, after="specialise")
     for one in PRESEGMENT:
-        fusion = verify(one(fusion), after=one.__name__)
+        made = one(fusion)
+        fusion = fusion if made is fusion else verify(made, after=one.__name__)
     return fusion

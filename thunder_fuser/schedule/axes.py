@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, demand
+from thunder_fuser.analysis.demand import Demand, Point, demand
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
 from thunder_fuser.ir.domain import Domain, Transform
@@ -28,10 +28,17 @@ def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
 
 def positions(part: Part, facts: Demand) -> list[tuple[str, Scalar, Scalar]]:
     """(tensor, position in memory, condition) of every access to memory."""
+    return [
+        (p.name, offset(p.index, part.strides[p.name]), p.condition) for p in accesses(part, facts)
+    ]
+
+
+def accesses(part: Part, facts: Demand) -> list[Point]:
+    """The points that are read from memory or written to it."""
     tensors = set(part.global_tensors)
     stored = set(part.outputs)
     return [
-        (p.name, offset(p.index, part.strides[p.name]), p.condition)
+        p
         for p in facts.level
         if p.name in tensors and (p.name not in stored or p == facts.results[p.name])
     ]

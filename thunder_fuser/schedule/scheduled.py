@@ -31,7 +31,7 @@ from thunder_fuser.ir.domain import (
     merged_name,
     replay,
 )
-from thunder_fuser.ir.scalar import const
+from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.target import Target
 
 
@@ -72,8 +72,25 @@ class PersistentBuffer:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """What crosses from one order of memory to another through shared memory, a tile a block.
+
+    loads: inputs, by their points, that are read before the rest; stores: results that are written
+    after it; both in the order of the loops that `transforms` make. `elements` of each wait in
+    shared memory: at `computed` for the loops of the schedule, at `moved` for these loops.
+    """
+
+    loads: tuple[Point, ...]
+    stores: tuple[str, ...]
+    transforms: tuple[Transform, ...]
+    elements: int
+    computed: Scalar
+    moved: Scalar
+
+
+@dataclass(frozen=True)
 class ScheduledFusion:
-    """A part, the transforms of its axes, and its persistent buffers."""
+    """A part, the transforms of its axes, its persistent buffers, and its tile."""
 
     part: Part
     target: Target
@@ -83,6 +100,7 @@ class ScheduledFusion:
     transforms: tuple[Transform, ...]
     persistent: tuple[PersistentBuffer, ...] = ()
     alignment: tuple[tuple[str, int], ...] = field(default=())
+    tile: Tile | None = None
 
     @cached_property
     def axes(self) -> Domain:
@@ -123,7 +141,18 @@ class ScheduledFusion:
                 f"    # {buffer.point.name:<4} persistent in {buffer.memory}, {dtype}, "
                 f"{buffer.bytes} bytes a row"
             )
+        if self.tile is not None:
+            lines += _tile_text(self.tile)
         return "\n".join(lines) + "\n"
+
+
+def _tile_text(tile: Tile) -> list[str]:
+    names = [point.name for point in tile.loads]
+    moves = [f"read {', '.join(names)} before"] * bool(names)
+    moves += [f"write {', '.join(tile.stores)} after"] * bool(tile.stores)
+    lines = [f"def move(s):  # {', '.join(moves)}; {tile.elements} elements each in shared memory"]
+    lines += [f"    s.{_transform_text(t)}" for t in tile.transforms]
+    return [*lines, f"    # element {tile.moved}, computed at {tile.computed}"]
 
 
 def _transform_text(transform: Transform) -> str:

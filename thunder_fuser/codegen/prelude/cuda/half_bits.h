@@ -12,7 +12,9 @@ DEVICE unsigned short float_to_f16(float value) {
   return bits;
 }
 DEVICE float bf16_to_float(unsigned short bits) {
-  return __uint_as_float(static_cast<unsigned>(bits) << 16);
+  float value;
+  asm("mov.b32 %0, {%1, %2};" : "=f"(value) : "h"(static_cast<unsigned short>(0)), "h"(bits));
+  return value;
 }
 DEVICE unsigned short float_to_bf16(float value) {
   unsigned short bits;

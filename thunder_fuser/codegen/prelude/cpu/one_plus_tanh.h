@@ -1,0 +1,4 @@
+// provides: one_plus_tanh
+// needs: device
+DEVICE float one_plus_tanh(float x) { return 2.0f / (1.0f + expf(-2.0f * x)); }
+DEVICE double one_plus_tanh(double x) { return 2.0 / (1.0 + exp(-2.0 * x)); }

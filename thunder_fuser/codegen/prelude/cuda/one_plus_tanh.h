@@ -1,0 +1,16 @@
+// provides: one_plus_tanh
+// needs: device
+#ifdef THUNDER_FUSER_EMULATOR
+DEVICE float one_plus_tanh(float x) { return 2.0f / (1.0f + expf(-2.0f * x)); }
+#else
+// 2 / (1 + 2**(-2 * log2(e) * x)) in 5 instructions, where 1 + tanhf(x) takes 16. For x < 0 the
+// rounding of the product shows: 2|x| units in the last place of a number near 0, where 1 + tanhf(x)
+// has the rounding of numbers near 1.
+DEVICE float one_plus_tanh(float x) {
+  float power, half;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -2.885390081777927f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(half) : "f"(1.0f + power));
+  return half + half;
+}
+#endif
+DEVICE double one_plus_tanh(double x) { return 2.0 / (1.0 + exp(-2.0 * x)); }
