@@ -359,6 +359,17 @@ def _coarse(x: Scalar, modulus: int) -> tuple[int, Scalar, Scalar] | None:
     return None
 
 
+def _without_negatives(quotient: Scalar, rest: Scalar, d: int) -> tuple[Scalar, Scalar]:
+    """(q, r) -> (q + k, r - k*d) with r >= 0: C rounds a negative quotient up, not down.
+
+    11 - 3*i - j by 4:  (2, 3 - 3*i - j)  ->  (0, 11 - 3*i - j)
+    """
+    if rest.lo >= 0 or math.isinf(rest.lo):
+        return quotient, rest
+    k = int(rest.lo // d)
+    return quotient + k, rest - k * d
+
+
 def _div(x: Scalar, y: Scalar) -> Scalar:
     if not y.is_const:
         return const(0) if 0 <= x.lo and x.hi < y.lo else _raw_div(x, y)
@@ -367,7 +378,7 @@ def _div(x: Scalar, y: Scalar) -> Scalar:
         raise ZeroDivisionError(f"{x} // {d}")
     if d == 1:
         return x
-    quotient, rest = _split_multiples(x, d)
+    quotient, rest = _without_negatives(*_split_multiples(x, d), d)
     if 0 <= rest.lo and rest.hi < d:
         return quotient
     coarse = _coarse(rest, d)
@@ -395,7 +406,7 @@ def _mod(x: Scalar, y: Scalar) -> Scalar:
     d = y.value
     if d <= 0:
         raise ZeroDivisionError(f"{x} % {d}")
-    _, rest = _split_multiples(x, d)
+    _, rest = _without_negatives(*_split_multiples(x, d), d)
     if 0 <= rest.lo and rest.hi < d:
         return rest
     coarse = _coarse(rest, d)
