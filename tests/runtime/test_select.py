@@ -47,8 +47,10 @@ def test_the_files_are_consistent(dialect: str) -> None:
 
 def test_both_dialects_provide_the_same_scalars() -> None:
     of = {d: {n for p in _fragments(d).values() for n in p.provides} for d in ("cpu", "cuda")}
-    assert of["cuda"] - of["cpu"] == {"Shared", "shfl_xor", "sync_threads", "reduce_x", "reduce_y"}
-    assert of["cpu"] - of["cuda"] == {"float_of_bits", "philox_fill"}
+    assert of["cuda"] - of["cpu"] == {
+        "Shared", "shfl_xor", "shfl_idx", "sync_threads", "reduce_x", "reduce_y", "scan_x",
+    }
+    assert of["cpu"] - of["cuda"] == {"float_of_bits", "philox_fill", "scan_row"}
 
 
 def test_math_is_declared_for_the_cpu_only() -> None:

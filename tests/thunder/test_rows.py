@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import thunder
+import thunder.torch as ltorch
 import torch
 from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
@@ -17,11 +18,12 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 SYMBOLS = {s.id: s for s in vars(prims).values() if isinstance(s, prims.Symbol)}
+SYMBOLS["torch.cumsum"] = ltorch.cumsum
 CPU = devices.cpu
 REDUCTIONS = (PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN)
 
 # Further arguments of the rows that take more than tensors; the others take `arity` tensors.
-MORE: dict[PrimIDs, tuple[tuple[Any, ...], dict[str, Any]]] = {
+MORE: dict[PrimIDs | str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     PrimIDs.BROADCAST_IN_DIM: (((2, 3, 4), (1, 2)), {}),
     PrimIDs.RESHAPE: (((4, 3),), {}),
     PrimIDs.TRANSPOSE: (((1, 0),), {}),
@@ -30,6 +32,7 @@ MORE: dict[PrimIDs, tuple[tuple[Any, ...], dict[str, Any]]] = {
     PrimIDs.VAR: (((1,),), {"correction": 1}),
     PrimIDs.VAR_MEAN: (((0, 1),), {"correction": 0}),
     **{id: (((1,),), {}) for id in REDUCTIONS},
+    "torch.cumsum": ((1,), {}),
 }
 BINARY = """ADD SUB MUL DIV FMOD REMAINDER POW ATAN2 NEXTAFTER MAXIMUM MINIMUM EQ NE LT LE GT GE
 BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_LEFT_SHIFT BITWISE_RIGHT_SHIFT"""
@@ -38,7 +41,7 @@ APART = (PrimIDs.WHERE, PrimIDs.FULL, PrimIDs.IOTA, PrimIDs.PAD, PrimIDs.CAT, Pr
          PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.UNIFORM, PrimIDs.RANDN, PrimIDs.UNIFORM_PHILOX,
          "random_uniform", "random_normal")  # fmt: skip
 CASES = [
-    pytest.param(row, dtype, id=f"{row.id.name.lower()}-{dtype.short}")
+    pytest.param(row, dtype, id=f"{row.name}-{dtype.short}")
     for row in ROWS.values() if row.id not in APART
     for dtype in DataType if dtype in row.dtypes
 ]
@@ -125,6 +128,17 @@ def test_numbers_stand_on_either_side(fuser: ThunderFuser, dtype: DataType) -> N
         reference = thunder.jit(symbol, executors=[])
         same(fuser, lambda x, s=symbol: s(x, two), [a], reference(a, filled))
         same(fuser, lambda x, s=symbol: s(two, x), [a], reference(filled, a))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.float64])
+def test_cumsum_in_another_type(fuser: ThunderFuser, dtype: torch.dtype) -> None:
+    """Cast first, as torch does, and fused with what stands around it."""
+    x = torch.linspace(-2, 9, 60).reshape(3, 20)
+
+    def scaled(a: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(a * 2, -1, dtype=dtype) * 3
+
+    same(fuser, scaled, [x], scaled(x))
 
 
 def test_integer_division_truncates(fuser: ThunderFuser) -> None:

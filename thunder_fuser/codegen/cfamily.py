@@ -19,6 +19,7 @@ from thunder_fuser.lower.kernel import (
     Accumulate,
     Array,
     BlockReduce,
+    BlockScan,
     Choose,
     Coordinate,
     For,
@@ -143,7 +144,14 @@ class CPrinter:
                 made = f"{REDUCERS[s.op]}, {x}, {y}, {max(s.count, 1)}"
                 return f"reduce_y<{made}>({values}, {s.scratch});"
             return f"{target} = reduce_x<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch});"
+        if isinstance(s, BlockScan):
+            return self.scan(s)
         raise TypeError(f"no statement: {s!r}")
+
+    def scan(self, s: BlockScan) -> str:
+        """The call that scans over the threads of a row."""
+        x, y = s.threads
+        return f"scan_x<{REDUCERS[s.op]}, {x}, {y}>({s.values}, {s.carry}, {s.scratch});"
 
     def array(self, s: Array) -> str:
         kind = C_TYPES[s.dtype]

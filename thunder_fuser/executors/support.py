@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thunder bound symbol -> None, or the Reject that says why it is not fused.
 
-One row for each Thunder primitive. Composites (softmax, layer_norm, ...) have no row: one is taken
-if each of its primitives is. A row's `record` writes the primitive in the fuser's own language; the
-translator casts its result to the type of the trace, so rows need not care for promotion.
+One row for each Thunder primitive, and for cumsum, which is one to Thunder's torch executor.
+Composites (softmax, layer_norm, ...) have no row: one is taken if each of its primitives is.
+A row's `record` writes the primitive in the fuser's own language; the translator casts its result
+to the type of the trace, so rows need not care for promotion.
 """
 
 from __future__ import annotations
@@ -64,6 +65,16 @@ class Row:
     record: Callable[..., Any]
     dtypes: frozenset[DataType] = ANY
     check: Check | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it.
+
+        >>> Row(PrimIDs.ADD, _op("add")).name, Row("torch.cumsum", _cumsum).name
+        ('add', 'cumsum')
+        """
+        own = self.id if isinstance(self.id, str) else self.id.name.lower()
+        return own.removeprefix("torch.")
 
 
 def data_type(dtype: Any) -> DataType | None:
@@ -206,7 +217,7 @@ def _refuse_dtypes(row: Row, tensors: Sequence[TensorProxy]) -> Reject | None:
     for tensor in tensors:
         if data_type(tensor.dtype) not in row.dtypes:
             name = str(tensor.dtype).removeprefix("thunder.dtypes.")
-            return Reject(f"{str(row.id).rpartition('.')[2].lower()} of {name}")
+            return Reject(f"{row.name} of {name}")
     return None
 
 
@@ -321,6 +332,16 @@ def _check_variance(a: TensorProxy, dims: Sequence[int], *, correction: Any) -> 
     return None if a.ndim else Reject("variance of a 0-dim tensor")
 
 
+def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:
+    """torch sums a 0-dim tensor along its axis 0; it has none."""
+    if not a.ndim:
+        return Reject("cumsum of a 0-dim tensor")
+    if dtype is None:
+        return None
+    # torch raises, and so it should.
+    return Reject("cumsum in bool") if data_type(dtype) is DataType.Bool else _check_dtype(dtype)
+
+
 # ---------------------------------------------------------------------------- how rows record
 
 
@@ -378,6 +399,10 @@ def _var(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
 
 def _var_mean(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
     return fd.ops.var_mean(a, list(dims), correction)
+
+
+def _cumsum(fd: Recorder, a: Any, dim: int, *, dtype: Any = None) -> Any:
+    return fd.ops.cumsum(a if dtype is None else _cast(fd, a, dtype), dim)
 
 
 # ---------------------------------------------------------------------------------- the table
@@ -479,9 +504,11 @@ _TABLE = (
     Row(_P.PROD, _reduce("prod"), NUMBERS, _check_reduction),
     Row(_P.VAR, _var, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
+    # ---- scans
+    Row("torch.cumsum", _cumsum, check=_check_cumsum),
 )
 
 ROWS: dict[PrimIDs | str, Row] = {row.id: row for row in _TABLE}
 if len(ROWS) != len(_TABLE):
-    ids = [row.id for row in _TABLE]
-    raise AssertionError(f"listed twice: {sorted({str(i) for i in ids if ids.count(i) > 1})}")
+    names = [row.name for row in _TABLE]
+    raise AssertionError(f"listed twice: {sorted({n for n in names if names.count(n) > 1})}")

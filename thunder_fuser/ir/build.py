@@ -210,6 +210,8 @@ class _Definer:
             self._pointwise(record)
         elif kind is OpKind.REDUCTION:
             self._reduction(record)
+        elif kind is OpKind.SCAN:
+            self._scan(record)
         elif kind is OpKind.SCALAR:
             self._emit(_with_attr(record, "dtype", None), self._scalar(DataType.Int))
         elif kind is OpKind.FACTORY:
@@ -299,6 +301,18 @@ class _Definer:
         out = self._emit(record, TensorView("", compute, TensorDomain.of(axes)))
         if compute is not dtype:
             self.renamed[last[0]] = str(self._cast(out, self.tensors[out], dtype))
+
+    def _scan(self, record: OpRecord) -> None:
+        """[i0, i1] -> [i0, i1]: every element stays in its place."""
+        (name,) = names_of(record)
+        view = self.tensors[name]
+        dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
+        adds = record.row.rule is DtypeRule.ACCUMULATE
+        dtype = view.dtype.accumulate if adds else view.dtype.compute
+        source = str(self._cast(name, view, dtype))
+        record = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
+        axes = self.tensors[source].domain.no_reductions
+        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
 
     def _movement(self, record: OpRecord) -> None:
         views = [self._as_view(o) for o in record.inputs]

@@ -305,6 +305,23 @@ class Ops:
         result: Value = getattr(self, op)(0.0, 1.0, sizes, view.dtype, *state)
         return result
 
+    def cummax_indices(self, arg: Tensor, dim: int) -> Value:
+        """Where cummax has its values from: of equal ones the last, and once a NaN came, a NaN."""
+        return self._last_equal(arg, self.cummax(arg, dim), dim)
+
+    def cummin_indices(self, arg: Tensor, dim: int) -> Value:
+        """Where cummin has its values from; see cummax_indices."""
+        return self._last_equal(arg, self.cummin(arg, dim), dim)
+
+    def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
+        """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last place they met."""
+        rank = rank_of(self._fd.records, arg.name)
+        places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
+        places = self.broadcast(places, [at != dim % rank for at in range(rank)])
+        met = self.logical_or(self.eq(arg, extreme), self.ne(arg, arg))
+        result: Value = self.cummax(self.where(met, places, 0), dim)
+        return result
+
     def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
         """x + value * a * b"""
         result: Value = self.add(x, self.mul(self.mul(value, a), b))

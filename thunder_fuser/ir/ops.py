@@ -29,6 +29,7 @@ class OpKind(Enum):
     POINTWISE = "pointwise"  # one result element from the same element of each operand
     MOVEMENT = "movement"  # elements unchanged, indices mapped (analysis/index_map.py has the map)
     REDUCTION = "reduction"  # many elements into one
+    SCAN = "scan"  # each element joined with all before it along one axis
     FACTORY = "factory"  # elements from nothing
     RANDOM = "random"  # elements from (seed, offset) and their own position
     SCALAR = "scalar"  # a size, known on the host
@@ -102,7 +103,8 @@ class Op:
     @property
     def is_cheap(self) -> bool:
         """True if recomputing it costs less than moving its result through memory."""
-        return self.kind is not OpKind.REDUCTION and self.cost <= 2
+        dear = (OpKind.REDUCTION, OpKind.SCAN)
+        return self.kind not in dear and self.cost <= 2
 
 
 _DEFAULTS = {"None": None, "False": False, "True": True, "0": 0, "1": 1}
@@ -150,6 +152,10 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
         cost=cost,
         keywords=(first, second, "rng_seed", "rng_offset"),
     )
+
+
+def _scan(name: str, rule: DtypeRule, torch: str) -> Op:
+    return Op(name, OpKind.SCAN, "arg, dim", 1, rule, torch)
 
 
 def _movement(name: str, signature: str, torch: str, arity: int = 1) -> Op:
@@ -387,6 +393,11 @@ _ROWS = (
     _reduction("prod", DtypeRule.ACCUMULATE, "prod(a, dims, keepdim)"),
     _reduction("max", DtypeRule.SAME, "torch.amax(a, dims, keepdim)"),
     _reduction("min", DtypeRule.SAME, "torch.amin(a, dims, keepdim)"),
+    # ---- scans
+    _scan("cumsum", DtypeRule.ACCUMULATE, "torch.cumsum(a, dim, dtype=a.dtype)"),
+    _scan("cumprod", DtypeRule.ACCUMULATE, "torch.cumprod(a, dim, dtype=a.dtype)"),
+    _scan("cummax", DtypeRule.SAME, "torch.cummax(a, dim).values"),
+    _scan("cummin", DtypeRule.SAME, "torch.cummin(a, dim).values"),
     # ---- one torch call
     Op("matmul", OpKind.EXTERNAL, "a, b", 2, DtypeRule.KEEP, "torch.matmul(a, b)"),
     Op(
@@ -398,6 +409,9 @@ _ROWS = (
         "torch.nn.functional.linear(a, b, c)",
     ),
 )
+
+# The reduction whose operator a scan joins elements with.
+SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
 if len(OPS) != len(_ROWS):

@@ -212,6 +212,22 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockScan:
+    """values = all elements up to each joined by op, from `carry` on, which ends as the last.
+
+    On CUDA the threads of a row, along x, have the whole array each; on the CPU `count` elements.
+    """
+
+    values: str
+    count: Scalar
+    carry: str
+    op: str
+    threads: tuple[int, int]
+    scratch: str
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
 class Accumulator:
     """A variable that a loop reduces into: its op, its type and what the op starts from."""
 
@@ -240,9 +256,8 @@ class If:
     body: tuple[Statement, ...]
 
 
-Statement = (
-    Let | Array | Words | Variable | Set | Accumulate | Store | SharedStore | BlockReduce | For | If
-)
+Change = Set | Accumulate | Store | SharedStore | BlockReduce | BlockScan
+Statement = Let | Array | Words | Variable | Change | For | If
 
 
 Kind = TypingLiteral["input", "output", "scalar"]

@@ -10,6 +10,11 @@ reduced axes, then what is left for each kept position:
     nest 2:  for s: store exp(x - max) / sum
     rows:    store what has only kept axes
 
+A scan is a loop of its own over the lanes of a step, before what reads it:
+
+    for s:  for v: a[v] = exp(x)      scan a over the block, from the carry on
+            for v: store a[v]
+
 Values are pulled: a store asks for its operand at an index, that one for its own operands, back to
 loads. Each is put into the outermost scope that has the loop variables of its index.
 """
@@ -29,6 +34,7 @@ from thunder_fuser.lower.kernel import (
     Accumulator,
     Array,
     BlockReduce,
+    BlockScan,
     Choose,
     Coordinate,
     For,
@@ -36,6 +42,7 @@ from thunder_fuser.lower.kernel import (
     Kernel,
     Lane,
     Let,
+    Math,
     Parameter,
     Set,
     Statement,
@@ -136,18 +143,22 @@ class _Lowerer:
         Kept axes are clamped where barriers follow, and reduced ones are left to the nests: no
         thread may skip a barrier. A pointwise kernel has none and skips all at once.
         """
-        if not self.part.reductions:
+        if not self.part.reductions and not self.part.scans:
             for guard in self._ready(scope):
                 scope = self._enter(scope, guard)
             return scope
         reduced = {"*".join(self.ctx.scheduled.reduced), *self.ctx.scheduled.reduced}
         for guard in self._ready(scope):
-            if guard.axis.partition(".")[0] in reduced:
+            if guard.axis.partition(".")[0] in reduced and not self.part.scans:
                 self.open_guards.append(guard)
                 continue
-            self._define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
-            self.row_condition = conjunction([self.row_condition, _valid(guard)])
+            self._clamp(scope, guard)
         return scope
+
+    def _clamp(self, scope: Scope, guard: Guard) -> None:
+        """Past the end the last element is read again, and what it makes is not stored."""
+        self._define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
+        self.row_condition = conjunction([self.row_condition, _valid(guard)])
 
     def _ready(self, scope: Scope) -> list[Guard]:
         """The guards, innermost axes last, whose values can be known in the scope."""
@@ -244,7 +255,12 @@ class _Lowerer:
 
     def _nest(self, scope: Scope, number: int) -> None:
         """One pass: accumulates the reductions and stores the full results of this level."""
-        reductions = [n for n, p in self.facts.operands.items() if self.facts.level[p] == number]
+        scans = [expr.outputs[0] for expr in self.part.scans]
+        reductions = [
+            n
+            for n, p in self.facts.operands.items()
+            if n not in scans and self.facts.level[p] == number
+        ]
         results = [
             n
             for n, p in self.facts.results.items()
@@ -254,6 +270,8 @@ class _Lowerer:
         own = [name for name in reductions if name not in self.ctx.carried]
         for name in own:
             self._declare_accumulator(scope, name)
+        for name in scans:
+            self._declare_scan(scope, name)
         accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, own))
         self._nest_loops(scope, reductions, results, accumulators)
         for name in own:
@@ -276,17 +294,26 @@ class _Lowerer:
         self.open_guards = saved
 
     def _accumulator(self, name: str) -> Accumulator:
-        dtype, op = self.ctx.accumulator_type(name), self.part.producer[name].op
+        dtype, op = self.ctx.accumulator_type(name), self.ctx.combines(name)
         return Accumulator(str(self.ctx.accumulator(name)), op, dtype, _identity(op, dtype))
 
     def _declare_accumulator(self, scope: Scope, name: str) -> None:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
-        init = _identity(self.part.producer[name].op, dtype)
+        init = _identity(self.ctx.combines(name), dtype)
         if isinstance(target, str):
             scope.put(Variable(target, dtype, init))
             return
         scope.put(Array(target.array, dtype, self.ctx.lanes))
         scope.put(self._each_lane(Set(target, init, dtype)))
+
+    def _declare_scan(self, scope: Scope, name: str) -> None:
+        if not self.ctx.scheduled.params.inner:
+            self._declare_accumulator(scope, name)
+            return
+        dtype, target = self.ctx.accumulator_type(name), self.ctx.scanned(name)
+        assert isinstance(target, Lane)
+        scope.put(Array(target.array, dtype, self.ctx.lanes))
+        scope.put(Variable(f"{name}_c", dtype, _identity(self.ctx.combines(name), dtype)))
 
     def _each_lane(self, statement: Statement) -> For:
         extent = const(self.ctx.lanes)
@@ -307,17 +334,19 @@ class _Lowerer:
         axis = loops[0]
         variable = self.loops.loops[axis.name]
         inner = scope.child(str(variable))
-        saved = list(self.open_guards)
+        saved, condition = list(self.open_guards), self.row_condition
         guarded, extent = inner, axis.extent
         for guard in self._ready(inner):
             if self.is_cpu and _clips(guard, variable):
                 extent = minimum(axis.extent, guard.extent - (guard.value - variable))
                 self._define(inner, guard.variable, guard.value)
+            elif self.part.scans:
+                self._clamp(inner, guard)
             else:
                 guarded = self._enter(guarded, guard)
         self._loops(guarded, loops[1:], reductions, results, accumulators)
         self._close(guarded, inner)
-        self.open_guards = saved
+        self.open_guards, self.row_condition = saved, condition
         # Arrays are registers only if every index into them is known when the loop is unrolled.
         arrays = self.ctx.scheduled.params.memory == "registers" and not self.is_cpu
         parallel = ParallelType.UNROLL if arrays else axis.parallel
@@ -331,6 +360,8 @@ class _Lowerer:
         accumulators: tuple[Accumulator, ...],
     ) -> None:
         """Work at one step: vector loads before, and vector stores after, a loop over the lanes."""
+        for expr in self.part.scans:
+            self._scan(scope, expr.outputs[0])
         if self.ctx.lane is None:
             self._work(scope, scope, reductions, results)
             return
@@ -347,6 +378,27 @@ class _Lowerer:
         )
         for statement in after:
             scope.put(statement)
+
+    def _scan(self, scope: Scope, name: str) -> None:
+        """One scan's elements of one step; afterwards each lane can read its own."""
+        ctx = self.ctx
+        inner, extent = (scope, const(1)) if ctx.lane is None else self._lane_scope(scope)
+        value = self.values.get(self.facts.operands[name], inner)
+        dtype, wide = ctx.part.tensors[name].dtype, ctx.accumulator_type(name)
+        op, target = ctx.combines(name), ctx.scanned(name)
+        if ctx.scheduled.params.inner:
+            cast = value if wide is dtype else Math("cast", (value,), (dtype,), wide)
+            inner.put(Set(target, cast, wide))
+        else:
+            inner.put(Accumulate(target, op, value, dtype, wide))
+        if inner is not scope:
+            statements = tuple(inner.statements)
+            scope.put(For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, statements))
+        if ctx.scheduled.params.inner:
+            assert isinstance(target, Lane)
+            scratch = "" if self.is_cpu else self.values.scratch(wide, "x", self.root)
+            carry = f"{name}_c"
+            scope.put(BlockScan(target.array, extent, carry, op, ctx.threads, scratch, wide))
 
     def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
         """The block of the lane loop and its extent, clipped where the last one is partial."""
