@@ -17,7 +17,7 @@ import torch
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder, Value
-from thunder_fuser.ir.ops import OPS, SCANS, DtypeRule, Op, OpKind
+from thunder_fuser.ir.ops import OPS, DtypeRule, Op, OpKind
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 D = DataType
@@ -86,6 +86,13 @@ DOMAINS = {
     # lgamma crosses zero at 1 and 2.
     "lgamma": Domain(low=0.1, high=9.0, odd=(0.5, 1.0, 2.0, 1e-40, math.inf, math.nan), ulps=16,
                      floor=1e-6),
+    # Crosses zero near 1.46.
+    "digamma": Domain(low=0.1, high=9.0, odd=(0.0, -0.0, 1.0, -1.0, 0.5, -0.5, -2.5, 1e-40, 3e38,
+                      math.inf, -math.inf, math.nan), ulps=16, floor=1e-6),
+    "ndtri": Domain(low=0.01, high=0.99, odd=(0.0, -0.0, 1.0, 2.0, -1.0, 0.25, math.nan), ulps=64,
+                    floor=1e-6),
+    "zeta": Domain(low=1.2, high=9.0, odd=(1.0, 2.0, 0.5, 3.0, -1.0, -2.5, 0.0, 30.0, math.nan),
+                   ulps=64),
     "lerp": Domain(odd=(0.0, 1.0, 0.5), ulps=4, floor=1e-6),
     "pow": Domain(ulps=16),
     "tan": Domain(ulps=8),
@@ -288,7 +295,7 @@ def _near_one(shape: Sequence[int], dtype: DataType) -> torch.Tensor:
     return ((1 + 0.01 * normal(*shape)) * signs).to(to_torch_dtype(dtype))
 
 
-def _values(row: str, shape: Sequence[int], dtype: DataType) -> torch.Tensor:
+def values_for(row: str, shape: Sequence[int], dtype: DataType) -> torch.Tensor:
     if row == "prod":
         return _near_one(shape, dtype)
     x = normal(*shape) * 3
@@ -298,7 +305,7 @@ def _values(row: str, shape: Sequence[int], dtype: DataType) -> torch.Tensor:
 def _reductions(row: str) -> list[Sample]:
     def of(name: str, shape: Sequence[int], dims: list[int] | None, keepdim: bool = False,
            dtypes: Sequence[DataType] = (D.Float,)) -> Sample:
-        inputs = tuple(_values(row, shape, dtype) for dtype in dtypes)
+        inputs = tuple(values_for(row, shape, dtype) for dtype in dtypes)
         # A sum of n numbers of size 3 may cancel; its error goes with n, not with the result.
         floor = {"sum": 1e-6 * max(math.prod(shape), 1) ** 0.5, "prod": 1e-5}.get(row, 0.0)
         # Float sums are compared in the result's ulps, doubles in theirs.
@@ -319,7 +326,7 @@ def _reductions(row: str) -> list[Sample]:
         of("rank 1", (129,), [0]),
     ]
     permuted = Sample(
-        row, "permuted", tuple(_values(row, (6, 40), D.Float).t() for _ in range(1)),
+        row, "permuted", tuple(values_for(row, (6, 40), D.Float).t() for _ in range(1)),
         _reduced(row, [0]), samples[0].ulps, samples[0].floor,
     )
     odd = torch.tensor([[math.nan, 1, 2], [math.inf, 1, 2], [-math.inf, math.inf, 0], [3, 4, 5]])
@@ -327,42 +334,6 @@ def _reductions(row: str) -> list[Sample]:
     if row in ("sum", "prod"):
         samples.append(Sample(row, "of nothing", (normal(3, 0),), _reduced(row, [1]), 0))
     return samples
-
-
-def _scans(row: str) -> list[Sample]:
-    """Short rows, rows of many steps, columns; every type; NaN and infinities."""
-
-    def body(dim: int) -> Body:
-        return lambda fd, *xs: [getattr(fd.ops, row)(x, dim) for x in xs]
-
-    def of(name: str, shape: Sequence[int], dim: int, dtypes: Sequence[DataType] = (D.Float,),
-           form: Callable[[torch.Tensor], torch.Tensor] = lambda x: x) -> Sample:
-        reduction = SCANS[row]
-        inputs = tuple(form(_values(reduction, shape, dtype)) for dtype in dtypes)
-        floor = {"sum": 2e-6 * max(*shape, 1) ** 0.5, "prod": 1e-5}.get(reduction, 0.0)
-        return Sample(row, name, inputs, body(dim), {"sum": 16.0, "prod": 64.0}.get(reduction, 0.0),
-                      floor)
-
-    odd = torch.tensor([[math.nan, 1, 2, 2], [math.inf, 1, 2, -0.0], [-math.inf, 1, math.inf, 0],
-                        [3, math.nan, 5, 5], [-0.0, 0.0, -0.0, 1]])
-    everything = list(DataType)
-    return [
-        of("inner dtypes", (5, 37), 1, everything),
-        of("outer dtypes", (37, 5), 0, everything),
-        of("steps", (3, 2500), -1, (D.Float, D.BFloat16)),
-        of("an odd length", (2, 1031), 1),
-        of("many columns", (40, 600), 0),
-        of("few long columns", (900, 3), 0),
-        of("middle", (3, 17, 5), 1),
-        of("rank 1", (129,), 0),
-        of("permuted", (6, 40), 0, (D.Float,), lambda x: x.t()),
-        of("expanded", (1, 40), 0, (D.Float,), lambda x: x.expand(6, 40)),
-        of("sliced", (6, 43), 1, (D.Float,), lambda x: x[:, 2:42]),
-        of("misaligned", (5, 64), 1, (D.Float,), misaligned),
-        of("axis of size 1", (6, 1), 1),
-        of("of nothing", (3, 0), 1),
-        Sample(row, "odd values", (odd,), lambda fd, x: [*body(1)(fd, x), *body(0)(fd, x)], 4),
-    ]
 
 
 def _softmax(fd: Recorder, x: Value) -> Value:
@@ -495,7 +466,6 @@ def samples() -> list[Sample]:
     return [
         *map(_pointwise, pointwise), *_casts(), *_layouts(),
         *itertools.chain.from_iterable(map(_reductions, reductions)), *_chains(), *_movement(),
-        *itertools.chain.from_iterable(map(_scans, SCANS)),
     ]
 
 

@@ -54,6 +54,7 @@ EAGER: dict[str, Callable[..., torch.Tensor]] = {
     "nextafter": lambda a, b: torch.nextafter(_floats(a), _floats(b)),
     "lerp": lambda a, b, c: torch.lerp(*map(_floats, (a, b, c))),
 }
+EAGER |= {name: getattr(torch.special, name) for name in ("ndtri", "zeta")}
 KEEPS_HALF = {"where"}
 INTEGERS_ONLY = {r.name for r in POINTWISE if r.rule is DtypeRule.INTEGER}
 

@@ -18,7 +18,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 SYMBOLS = {s.id: s for s in vars(prims).values() if isinstance(s, prims.Symbol)}
-SYMBOLS["torch.cumsum"] = ltorch.cumsum
+SYMBOLS |= {"torch.cumsum": ltorch.cumsum, "torch.relu": ltorch.relu}
 CPU = devices.cpu
 REDUCTIONS = (PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN)
 
@@ -33,9 +33,10 @@ MORE: dict[PrimIDs | str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     PrimIDs.VAR_MEAN: (((0, 1),), {"correction": 0}),
     **{id: (((1,),), {}) for id in REDUCTIONS},
     "torch.cumsum": ((1,), {}),
+    PrimIDs.STD: (((1,),), {"correction": 1}),
 }
-BINARY = """ADD SUB MUL DIV FMOD REMAINDER POW ATAN2 NEXTAFTER MAXIMUM MINIMUM EQ NE LT LE GT GE
-BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_LEFT_SHIFT BITWISE_RIGHT_SHIFT"""
+BINARY = """ADD SUB MUL DIV FMOD REMAINDER POW ATAN2 ZETA NEXTAFTER MAXIMUM MINIMUM EQ NE LT LE GT
+GE BITWISE_AND BITWISE_OR BITWISE_XOR BITWISE_LEFT_SHIFT BITWISE_RIGHT_SHIFT"""
 ARITY = {PrimIDs[name]: 2 for name in BINARY.split()} | {PrimIDs.LERP: 3}
 APART = (PrimIDs.WHERE, PrimIDs.FULL, PrimIDs.IOTA, PrimIDs.PAD, PrimIDs.CAT, PrimIDs.SQUEEZE,
          PrimIDs.CONVERT_ELEMENT_TYPE, PrimIDs.UNIFORM, PrimIDs.RANDN, PrimIDs.UNIFORM_PHILOX,
@@ -78,7 +79,7 @@ def test_row_gives_what_torch_gives(fuser: ThunderFuser, row: Row, dtype: DataTy
     symbol = SYMBOLS[row.id]
     more, kwargs = MORE.get(row.id, ((), {}))
     args = operands(dtype, ARITY.get(row.id, 1))
-    if row.id is PrimIDs.ACOSH:
+    if row.id in (PrimIDs.ACOSH, PrimIDs.ZETA):
         args = [a + 1 for a in args]
     if row.id is PrimIDs.LERP:  # Thunder's torch executor has none
         same(fuser, symbol, args, torch.lerp(*args))
@@ -143,6 +144,11 @@ def test_cumsum_in_another_type(fuser: ThunderFuser, dtype: torch.dtype) -> None
 
 def test_integer_division_truncates(fuser: ThunderFuser) -> None:
     compare(fuser, prims.div, [torch.tensor([-7, 7, -7, 7]), torch.tensor([2, -2, -2, 2])])
+
+
+def test_relu_keeps_nan(fuser: ThunderFuser) -> None:
+    x = torch.tensor([torch.nan, -1.0, 2.0, -torch.inf])
+    same(fuser, lambda a: torch.nn.functional.relu(a) * 2, [x], torch.relu(x) * 2)
 
 
 def test_bitwise_not_of_bool(fuser: ThunderFuser) -> None:

@@ -305,6 +305,10 @@ def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
     return Reject(f"clone with {', '.join(asked)}") if asked else None
 
 
+def _check_relu(a: Any, inplace: bool = False) -> Reject | None:
+    return Reject("relu in place") if inplace else None
+
+
 def _check_pow(a: Any, b: Any) -> Reject | None:
     tensors = [x for x in (a, b) if isinstance(x, TensorProxy)]
     exact = bool(tensors) and all(data_type(t.dtype) in EXACT for t in tensors)
@@ -375,6 +379,10 @@ def _iota(fd: Recorder, length: int, *, start: Any, step: Any, device: Any, dtyp
     return fd.ops.cast(fd.ops.iota(length, start, step, wide), wanted)
 
 
+def _relu(fd: Recorder, a: Any, inplace: bool = False) -> Any:
+    return fd.ops.relu(a)
+
+
 def _same(fd: Recorder, a: Any) -> Any:
     return a
 
@@ -395,6 +403,10 @@ def _pad(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
 
 def _var(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
     return fd.ops.var(a, list(dims), correction)
+
+
+def _std(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
+    return fd.ops.sqrt(fd.ops.var(a, list(dims), correction))
 
 
 def _var_mean(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
@@ -435,7 +447,7 @@ _TABLE = (
     # ---- unary
     Row(_P.ABS, _op("abs"), NUMBERS),
     Row(_P.NEG, _op("neg"), NUMBERS),
-    Row(_P.SIGN, _op("sign"), NUMBERS),
+    Row(_P.SIGN, _op("sign")),
     Row(_P.CEIL, _op("ceil"), FLOATS),
     Row(_P.FLOOR, _op("floor"), FLOATS),
     Row(_P.TRUNC, _op("trunc"), MATH),
@@ -464,21 +476,26 @@ _TABLE = (
     Row(_P.ERFINV, _op("erfinv"), MATH),
     Row(_P.ERFCINV, _op("erfcinv"), MATH),
     Row(_P.LGAMMA, _op("lgamma"), MATH),
+    Row(_P.DIGAMMA, _op("digamma"), MATH),
+    Row(_P.NDTRI, _op("ndtri"), MATH),
+    # As where(a > 0, a, 0), which Thunder makes of it, it would lose NaN.
+    Row("torch.relu", _relu, NUMBERS, _check_relu),
     Row(_P.SQRT, _op("sqrt"), MATH),
     Row(_P.RSQRT, _op("rsqrt"), MATH),
     Row(_P.RECIPROCAL, _op("reciprocal"), MATH),
     Row(_P.ISFINITE, _op("isfinite"), FLOATS),
-    Row(_P.SIGNBIT, _op("signbit"), NUMBERS),
+    Row(_P.SIGNBIT, _op("signbit")),
     Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
     # ---- binary
-    Row(_P.ADD, _op("add"), ARITHMETIC),
+    Row(_P.ADD, _op("add"), ARITHMETIC | {DataType.Bool}),
     Row(_P.SUB, _op("sub"), ARITHMETIC),
-    Row(_P.MUL, _op("mul"), ARITHMETIC),
+    Row(_P.MUL, _op("mul"), ARITHMETIC | {DataType.Bool}),
     Row(_P.DIV, _op("div"), ARITHMETIC),
     Row(_P.FMOD, _op("fmod"), ARITHMETIC),
     Row(_P.REMAINDER, _op("remainder"), ARITHMETIC),
     Row(_P.POW, _op("pow"), ARITHMETIC, _check_pow),
     Row(_P.ATAN2, _op("atan2"), MATH),
+    Row(_P.ZETA, _op("zeta"), MATH),
     # The next 16-bit float is not the rounded next 32-bit one.
     Row(_P.NEXTAFTER, _op("nextafter"), MATH),
     Row(_P.MAXIMUM, _op("maximum")),
@@ -503,6 +520,7 @@ _TABLE = (
     Row(_P.SUM, _reduce("sum"), NUMBERS, _check_reduction),
     Row(_P.PROD, _reduce("prod"), NUMBERS, _check_reduction),
     Row(_P.VAR, _var, FLOATS, _check_variance),
+    Row(_P.STD, _std, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
     # ---- scans
     Row("torch.cumsum", _cumsum, check=_check_cumsum),

@@ -327,6 +327,16 @@ class Ops:
         result: Value = self.add(x, self.mul(self.mul(value, a), b))
         return result
 
+    def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+        """lhs + alpha * rhs"""
+        result: Value = self.add(lhs, self.mul(rhs, alpha))
+        return result
+
+    def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+        """lhs - alpha * rhs"""
+        result: Value = self.sub(lhs, self.mul(rhs, alpha))
+        return result
+
     def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The upper triangle of the last two axes; zero elsewhere."""
         rows, columns = self.size(arg, -2), self.size(arg, -1)

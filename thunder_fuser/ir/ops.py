@@ -200,6 +200,14 @@ _ROWS = (
     _math("erfinv", 32, c="erfinv_({0})"),
     _math("erfcinv", 32, c="erfcinv_({0})", torch="erfcinv(a)"),
     _math("lgamma", 32),
+    _math("digamma", 64, c="digamma_({0})"),
+    # The normal quantile, by the complement of erf whose tail keeps its digits.
+    _math(
+        "ndtri",
+        32,
+        c="(-1.4142135623730951{f} * erfcinv_(2.0{f} * {0}))",
+        torch="torch.special.ndtri(a)",
+    ),
     _math("sqrt", 2),
     _math("rsqrt", 2, c="rsqrt_({0})"),
     _math("reciprocal", 2, c="reciprocal({0})"),
@@ -257,6 +265,9 @@ _ROWS = (
     _pointwise("atan2", "lhs, rhs", _F, "torch.atan2(a, b)", "atan2{f}({0}, {1})", cost=16),
     _pointwise(
         "nextafter", "lhs, rhs", _F, "torch.nextafter(a, b)", "nextafter_({0}, {1})", cost=4
+    ),
+    _pointwise(
+        "zeta", "lhs, rhs", _F, "torch.special.zeta(a, b)", "zeta_({0}, {1})", cost=128
     ),
     _pointwise("minimum", "lhs, rhs", _S, "torch.minimum(a, b)", "minimum({0}, {1})"),
     _pointwise("maximum", "lhs, rhs", _S, "torch.maximum(a, b)", "maximum({0}, {1})"),
