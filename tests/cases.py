@@ -78,6 +78,9 @@ def assert_near(
     result: torch.Tensor, expected: torch.Tensor, tolerance: float | None = None
 ) -> None:
     """Equal in dtype, shape and values; NaN equals NaN."""
+    assert result.dtype is expected.dtype
+    if result.dtype.is_floating_point and result.dtype.itemsize == 1:
+        result, expected = result.float(), expected.float()  # torch compares no 8-bit floats
     torch.testing.assert_close(
         result, expected, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from opinfo import Body, Sample, misaligned, values_for
 
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.ops import SCANS
 
 D = DataType
@@ -32,7 +32,7 @@ def _samples_of(row: str) -> list[Sample]:
 
     odd = torch.tensor([[math.nan, 1, 2, 2], [math.inf, 1, 2, -0.0], [-math.inf, 1, math.inf, 0],
                         [3, math.nan, 5, 5], [-0.0, 0.0, -0.0, 1]])
-    everything = list(DataType)
+    everything = list(COMPUTED)
     return [
         of("inner dtypes", (5, 37), 1, everything),
         of("outer dtypes", (37, 5), 0, everything),

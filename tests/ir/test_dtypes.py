@@ -11,7 +11,7 @@ import torch
 
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir import dtypes
-from thunder_fuser.ir.dtypes import SHORT_NAMES, DataType, category, of_number, promote
+from thunder_fuser.ir.dtypes import COMPUTED, SHORT_NAMES, DataType, category, of_number, promote
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 
@@ -26,15 +26,15 @@ def test_facts_agree_with_torch(dtype: DataType) -> None:
     assert eval(str(dtype), {"DataType": DataType}) is dtype
 
 
-@pytest.mark.parametrize("a", DataType, ids=lambda d: d.short)
+@pytest.mark.parametrize("a", COMPUTED, ids=lambda d: d.short)
 def test_promotion_agrees_with_torch(a: DataType) -> None:
-    for b in DataType:
+    for b in COMPUTED:
         expected = torch.promote_types(to_torch_dtype(a), to_torch_dtype(b))
         assert promote(a, b) is from_torch_dtype(expected), (a, b)
 
 
 def test_promotion_of_three_agrees_with_torch() -> None:
-    for a, b, c in itertools.product(DataType, repeat=3):
+    for a, b, c in itertools.product(COMPUTED, repeat=3):
         expected = torch.promote_types(to_torch_dtype(a), to_torch_dtype(b))
         expected = torch.promote_types(expected, to_torch_dtype(c))
         assert promote(a, b, c) is from_torch_dtype(expected), (a, b, c)
@@ -43,11 +43,23 @@ def test_promotion_of_three_agrees_with_torch() -> None:
 @pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
 def test_sums_accumulate_in_a_wider_type(dtype: DataType) -> None:
     if dtype.is_float:
-        assert dtype.accumulate is (DataType.Float if dtype.is_half else dtype)
+        assert dtype.accumulate is (DataType.Float if dtype.is_narrow else dtype)
     else:
         # torch sums bools and integers into int64
         result = torch.ones(2, dtype=to_torch_dtype(dtype)).sum().dtype
         assert dtype.accumulate is from_torch_dtype(result)
+
+
+@pytest.mark.parametrize("a", set(DataType) - set(COMPUTED), ids=lambda d: d.short)
+def test_8_bit_floats_do_not_promote(a: DataType) -> None:
+    """Neither do torch's."""
+    for b in DataType:
+        if a is b:
+            assert promote(a, b) is a
+            continue
+        for pair in ((a, b), (b, a)):
+            with pytest.raises(DtypeError, match="one dtype where one is an 8-bit float"):
+                promote(*pair)
 
 
 def test_numbers() -> None:
@@ -65,8 +77,8 @@ def test_a_torch_dtype_the_fuser_does_not_have() -> None:
     with pytest.raises(DtypeError) as error:
         from_torch_dtype(torch.complex64)
     assert str(error.value) == (
-        "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float16, bfloat16, "
-        "float32, float64, got torch.complex64"
+        "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float8_e4m3fn, "
+        "float8_e5m2, float16, bfloat16, float32, float64, got torch.complex64"
     )
 
 

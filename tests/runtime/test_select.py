@@ -50,7 +50,7 @@ def test_both_dialects_provide_the_same_scalars() -> None:
     assert of["cuda"] - of["cpu"] == {
         "Shared", "shfl_xor", "shfl_idx", "sync_threads", "reduce_x", "reduce_y", "scan_x",
     }
-    assert of["cpu"] - of["cuda"] == {"float_of_bits", "philox_fill", "scan_row"}
+    assert of["cpu"] - of["cuda"] == {"philox_fill", "scan_row"}
 
 
 def test_math_is_declared_for_the_cpu_only() -> None:

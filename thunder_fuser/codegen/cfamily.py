@@ -50,6 +50,8 @@ C_TYPES = {
     DataType.Int16: "i16",
     DataType.Int32: "i32",
     DataType.Int: "i64",
+    DataType.Float8_e4m3fn: "e4m3",
+    DataType.Float8_e5m2: "e5m2",
     DataType.Half: "f16",
     DataType.BFloat16: "bf16",
     DataType.Float: "float",
@@ -255,7 +257,7 @@ class CPrinter:
         if not dtype.is_float:
             return _integer_text(int(value), dtype)
         text = _float_text(float(value), dtype.compute)
-        return f"convert<{C_TYPES[dtype]}>({text})" if dtype.is_half else text
+        return f"convert<{C_TYPES[dtype]}>({text})" if dtype.is_narrow else text
 
     # ---- indices
 

@@ -27,7 +27,8 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 MAX_RANK = 8
 
-FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float)
+FLOAT8 = frozenset(dtype for dtype in DataType if dtype.is_float8)
+FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float) - FLOAT8
 INTS = frozenset(dtype for dtype in DataType if dtype.is_int)
 EXACT = INTS | {DataType.Bool}
 NUMBERS = FLOATS | INTS
@@ -35,6 +36,7 @@ NUMBERS = FLOATS | INTS
 MATH = frozenset({DataType.Float, DataType.Double})
 ARITHMETIC = MATH | INTS
 ANY = NUMBERS | {DataType.Bool}
+STORED = ANY | FLOAT8
 
 _DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
 
@@ -423,9 +425,9 @@ _P = PrimIDs
 
 _TABLE = (
     # ---- casts, copies
-    Row(_P.CONVERT_ELEMENT_TYPE, _cast, check=_check_cast),
-    Row(_P.SHALLOW_COPY, _same),
-    Row(_P.CLONE, _set, check=_check_clone),
+    Row(_P.CONVERT_ELEMENT_TYPE, _cast, STORED, _check_cast),
+    Row(_P.SHALLOW_COPY, _same, STORED),
+    Row(_P.CLONE, _set, STORED, _check_clone),
     # ---- factories
     Row(_P.FULL, _full, check=_check_full),
     Row(_P.IOTA, _iota, check=_check_iota),
@@ -436,14 +438,14 @@ _TABLE = (
     Row("random_uniform", recorded("uniform"), check=_check_random),
     Row("random_normal", recorded("normal"), check=_check_random),
     # ---- movement
-    Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), check=_check_broadcast),
-    Row(_P.RESHAPE, _op("reshape"), check=_check_shape),
-    Row(_P.SQUEEZE, _op("squeeze")),
-    Row(_P.TRANSPOSE, _op("permute")),
-    Row(_P.STRIDE_ORDER, _op("stride_order")),
-    Row(_P.SLICE, _slice, check=_check_slice),
-    Row(_P.PAD, _pad, check=_check_pad),
-    Row(_P.CAT, _op("cat")),
+    Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), STORED, _check_broadcast),
+    Row(_P.RESHAPE, _op("reshape"), STORED, _check_shape),
+    Row(_P.SQUEEZE, _op("squeeze"), STORED),
+    Row(_P.TRANSPOSE, _op("permute"), STORED),
+    Row(_P.STRIDE_ORDER, _op("stride_order"), STORED),
+    Row(_P.SLICE, _slice, STORED, _check_slice),
+    Row(_P.PAD, _pad, STORED, _check_pad),
+    Row(_P.CAT, _op("cat"), STORED),
     # ---- unary
     Row(_P.ABS, _op("abs"), NUMBERS),
     Row(_P.NEG, _op("neg"), NUMBERS),

@@ -225,6 +225,7 @@ class _Definer:
 
     def _pointwise(self, record: OpRecord) -> None:
         operands = [self._as_view(o) for o in record.inputs]
+        self._check_computes(record, operands)
         compute, result = _types(record, operands)
         self._check_row(record, compute)
         inputs = [
@@ -242,6 +243,19 @@ class _Definer:
         if isinstance(operand, Literal):
             return self._scalar(of_number(operand.value))
         return self.tensors[operand]
+
+    def _check_computes(self, record: OpRecord, views: Sequence[TensorView]) -> None:
+        """8-bit floats are cast and chosen between; torch has no arithmetic for them either."""
+        if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+            return
+        for view in views:
+            if view.dtype.is_float8:
+                raise DtypeError(
+                    f"ops.{record.op}",
+                    expected="a type to compute in",
+                    got=view.dtype.name,
+                    do="cast to DataType.Float first",
+                )
 
     def _check_row(self, record: OpRecord, compute: Sequence[DataType]) -> None:
         row = record.row
@@ -284,6 +298,7 @@ class _Definer:
         (name,) = names_of(record)
         view = self.tensors[name]
         rank = len(view.shape)
+        self._check_computes(record, [view])
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
         natural = view.dtype.accumulate if record.row.rule is DtypeRule.ACCUMULATE else view.dtype
         dtype = natural if record.attr("dtype") is None else _dtype_of(record)
@@ -306,6 +321,7 @@ class _Definer:
         """[i0, i1] -> [i0, i1]: every element stays in its place."""
         (name,) = names_of(record)
         view = self.tensors[name]
+        self._check_computes(record, [view])
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
         adds = record.row.rule is DtypeRule.ACCUMULATE
         dtype = view.dtype.accumulate if adds else view.dtype.compute

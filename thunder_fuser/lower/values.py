@@ -156,9 +156,9 @@ class Values:
         return name, needs
 
     def _by_value(self, point: Point, scope: Scope) -> Found:
-        """A number passed to the kernel; 16-bit floats come as float, which C can pass."""
+        """A number passed to the kernel; narrow floats come as float, which C can pass."""
         view = self.ctx.part.tensors[point.name]
-        if not view.dtype.is_half:
+        if not view.dtype.is_narrow:
             return view.name, NONE
         name = self.name(f"{view.name}_e", point)
         value = Math("cast", (view.name,), (DataType.Float,), view.dtype)
