@@ -13,7 +13,8 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 
 from thunder_fuser.executors.fuser import ThunderFuser
-from thunder_fuser.executors.support import ARITHMETIC, ROWS, Row
+from thunder_fuser.executors.support import ROWS, Row
+from thunder_fuser.executors.types import ARITHMETIC
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 

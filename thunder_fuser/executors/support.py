@@ -13,33 +13,29 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thunder.core import dtypes
 from thunder.core.devices import Device, DeviceType
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.errors import DefinitionError, DtypeError
+from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.random import STATELESS, recorded
+from thunder_fuser.executors.types import (
+    ANY,
+    ARITHMETIC,
+    EXACT,
+    FLOATS,
+    INTS,
+    MATH,
+    NUMBERS,
+    STORED,
+    data_type,
+    known_type,
+)
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 MAX_RANK = 8
-
-FLOAT8 = frozenset(dtype for dtype in DataType if dtype.is_float8)
-FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float) - FLOAT8
-INTS = frozenset(dtype for dtype in DataType if dtype.is_int)
-EXACT = INTS | {DataType.Bool}
-NUMBERS = FLOATS | INTS
-# Thunder itself casts 16-bit floats up around arithmetic and mathematical functions.
-MATH = frozenset({DataType.Float, DataType.Double})
-ARITHMETIC = MATH | INTS
-ANY = NUMBERS | {DataType.Bool}
-STORED = ANY | FLOAT8
-
-_DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
-
 
 @dataclass(frozen=True, slots=True)
 class Reject:
@@ -77,24 +73,6 @@ class Row:
         """
         own = self.id if isinstance(self.id, str) else self.id.name.lower()
         return own.removeprefix("torch.")
-
-
-def data_type(dtype: Any) -> DataType | None:
-    """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type.
-
-    Weak int8 is what Thunder casts bool to before it adds a number, and torch int64.
-    """
-    if dtype == dtypes.int8_:
-        return DataType.Int
-    return _DTYPES.get(dtypes.to_strong_dtype(dtypes.to_dtype(dtype)))
-
-
-def known_type(dtype: Any) -> DataType:
-    """data_type of a dtype that the table has let through."""
-    found = data_type(dtype)
-    if found is None:
-        raise DtypeError("dtype of the trace", expected="one that support() takes", got=str(dtype))
-    return found
 
 
 def is_known_number(value: Any) -> bool:
