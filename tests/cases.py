@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 
 Build = Callable[[FusionDefinition], None]
 
+REAL = tuple(dtype for dtype in DataType if not dtype.is_complex)
 TARGETS = ("cpu", "emulator")
 
 

@@ -180,6 +180,7 @@ class _Known:
         return len(self.shape)
 
 
+_COMPLEX = ("imag", "complex")
 _FLOATS = [d for d in COMPUTED if d.is_float]
 _MOST_ELEMENTS = 3000
 _TAME_UNARY = ["neg", "abs", "relu", "tanh", "sigmoid", "sin", "cos", "erf", "atan", "silu"]
@@ -194,7 +195,8 @@ _SHIFTS = {"bitwise_left_shift", "bitwise_right_shift", "logical_right_shift"}
 
 
 def _rows(arity: int) -> list[str]:
-    return [r.name for r in OPS.values() if r.kind is OpKind.POINTWISE and r.arity == arity]
+    pointwise = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.arity == arity]
+    return [r.name for r in pointwise if r.name not in _COMPLEX]
 
 
 class _Writer:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from opinfo import Sample, assert_near, samples
+from opinfo_complex import complex_samples
 from opinfo_scans import scan_samples
 
 from thunder_fuser.definition import FusionDefinition
@@ -16,7 +17,7 @@ from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.evaluate import evaluate
 
 TARGETS = ("cpu", "emulator")
-SAMPLES = [*samples(), *scan_samples()]
+SAMPLES = [*samples(), *scan_samples(), *complex_samples()]
 
 
 def fusion_of(sample: Sample) -> Fusion:

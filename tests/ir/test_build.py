@@ -169,7 +169,7 @@ def test_a_record_of_no_op() -> None:
 
 KNOWN = (
     "Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2, Half, BFloat16, Float, "
-    "Double"
+    "Double, ComplexFloat, ComplexDouble"
 )
 
 DTYPES: list[tuple[Build, str]] = [

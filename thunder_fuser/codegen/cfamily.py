@@ -56,6 +56,8 @@ C_TYPES = {
     DataType.BFloat16: "bf16",
     DataType.Float: "float",
     DataType.Double: "double",
+    DataType.ComplexFloat: "c64",
+    DataType.ComplexDouble: "c128",
 }
 REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 TRUE = const(1)
@@ -211,6 +213,8 @@ class CPrinter:
         operands = [self.operand(o, t) for o, t in zip(value.operands, value.types, strict=True)]
         decided_by = value.types[-1]
         form = row.c if decided_by.is_float or not row.c_int else row.c_int
+        if decided_by.is_complex:
+            form = row.c_complex or row.c
         suffix = "" if decided_by is DataType.Double else "f"
         text = form.format(*operands, f=suffix, to=C_TYPES[value.dtype])
         if value.op != "cast" and first.bytes < 4 and value.dtype is first and not first.is_float:
@@ -254,6 +258,8 @@ class CPrinter:
         value = literal.value
         if dtype is DataType.Bool:
             return "true" if value else "false"
+        if dtype.is_complex:
+            return f"{C_TYPES[dtype]}{{{self.literal(literal, dtype.real)}, 0}}"
         if not dtype.is_float:
             return _integer_text(int(value), dtype)
         text = _float_text(float(value), dtype.compute)

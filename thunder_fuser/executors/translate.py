@@ -154,8 +154,10 @@ class TypedRecorder(Recorder):
         common = self._common_type(operands)
         if row.rule is DtypeRule.ACCUMULATE:
             return common.accumulate
-        if row.rule is DtypeRule.FLOAT and not common.is_float:
+        if row.rule is DtypeRule.FLOAT and category(common) < 2:
             return DataType.Float
+        if row.rule is DtypeRule.REAL:
+            return common.compute.real
         keeps = row.rule in (DtypeRule.KEEP, DtypeRule.SELECT) or row.kind is OpKind.REDUCTION
         return common if keeps else common.compute
 

@@ -244,6 +244,11 @@ class _Definer:
             return self._scalar(of_number(operand.value))
         return self.tensors[operand]
 
+    def _check_ordered(self, record: OpRecord, view: TensorView) -> None:
+        """Complex numbers have sums and products, but no largest."""
+        if view.dtype.is_complex and record.row.rule is not DtypeRule.ACCUMULATE:
+            raise DtypeError(f"ops.{record.op}", expected="a real type", got=view.dtype.name)
+
     def _check_computes(self, record: OpRecord, views: Sequence[TensorView]) -> None:
         """8-bit floats are cast and chosen between; torch has no arithmetic for them either."""
         if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
@@ -257,8 +262,18 @@ class _Definer:
                     do="cast to DataType.Float first",
                 )
 
+    def _check_complex(self, record: OpRecord, compute: Sequence[DataType]) -> None:
+        row, is_complex = record.row, any(dtype.is_complex for dtype in compute)
+        if row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+            return
+        if is_complex and not row.c_complex:
+            raise DtypeError(f"ops.{row.name}", expected="a real type", got=compute[0].name)
+        if not is_complex and not row.c:
+            raise DtypeError(f"ops.{row.name}", expected="a complex type", got=compute[0].name)
+
     def _check_row(self, record: OpRecord, compute: Sequence[DataType]) -> None:
         row = record.row
+        self._check_complex(record, compute)
         if row.rule is DtypeRule.INTEGER and any(d.is_float for d in compute):
             raise DtypeError(
                 f"ops.{row.name}",
@@ -299,6 +314,7 @@ class _Definer:
         view = self.tensors[name]
         rank = len(view.shape)
         self._check_computes(record, [view])
+        self._check_ordered(record, view)
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
         natural = view.dtype.accumulate if record.row.rule is DtypeRule.ACCUMULATE else view.dtype
         dtype = natural if record.attr("dtype") is None else _dtype_of(record)
@@ -322,6 +338,7 @@ class _Definer:
         (name,) = names_of(record)
         view = self.tensors[name]
         self._check_computes(record, [view])
+        self._check_ordered(record, view)
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
         adds = record.row.rule is DtypeRule.ACCUMULATE
         dtype = view.dtype.accumulate if adds else view.dtype.compute
@@ -497,9 +514,17 @@ def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataT
         common = _common_type(operands[1:])
         return [DataType.Bool, common, common], common
     common = _common_type(operands).compute
-    if rule is DtypeRule.FLOAT and not common.is_float:
+    if rule in (DtypeRule.FLOAT, DtypeRule.COMPLEX) and category(common) < 2:
         common = DataType.Float
-    return [common] * count, DataType.Bool if rule is DtypeRule.COMPARE else common
+    return [common] * count, _result_type(rule, common)
+
+
+def _result_type(rule: DtypeRule, common: DataType) -> DataType:
+    if rule is DtypeRule.COMPARE:
+        return DataType.Bool
+    if rule is DtypeRule.REAL:
+        return common.real
+    return common.complex if rule is DtypeRule.COMPLEX else common
 
 
 def _check_outputs(definer: _Definer) -> None:

@@ -26,6 +26,8 @@ class DataType(Enum):
     BFloat16 = ("bf16", 2, "float", 9)
     Float = ("f32", 4, "float", 10)
     Double = ("f64", 8, "float", 11)
+    ComplexFloat = ("c64", 8, "complex", 12)
+    ComplexDouble = ("c128", 16, "complex", 13)
 
     @property
     def short(self) -> str:
@@ -46,6 +48,22 @@ class DataType(Enum):
     @property
     def is_int(self) -> bool:
         return self._kind == "int"
+
+    @property
+    def is_complex(self) -> bool:
+        return self._kind == "complex"
+
+    @property
+    def real(self) -> DataType:
+        """The type of a complex type's parts; any other type is its own."""
+        parts = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataType.Double}
+        return parts.get(self, self)
+
+    @property
+    def complex(self) -> DataType:
+        """The complex type whose parts hold this type."""
+        wide = self in (DataType.Double, DataType.ComplexDouble)
+        return DataType.ComplexDouble if wide else DataType.ComplexFloat
 
     @property
     def is_half(self) -> bool:
@@ -70,7 +88,7 @@ class DataType(Enum):
     @property
     def accumulate(self) -> DataType:
         """The type a sum runs in: `Float` for 16-bit floats, `Int` for integers and bools."""
-        return self.compute if self.is_float else DataType.Int
+        return self.compute if self.is_float or self.is_complex else DataType.Int
 
     @property
     def random_share(self) -> int:
@@ -83,16 +101,16 @@ class DataType(Enum):
     __repr__ = __str__
 
 
-# The types that ops compute with; 8-bit floats are only moved and cast.
-COMPUTED = tuple(dtype for dtype in DataType if not dtype.is_float8)
+# The real types that ops compute with; 8-bit floats are only moved and cast.
+COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)
 
 SHORT_NAMES = {dtype.short: dtype for dtype in DataType}
 
-_CATEGORY = {"bool": 0, "int": 1, "float": 2}
+_CATEGORY = {"bool": 0, "int": 1, "float": 2, "complex": 3}
 
 
 def category(dtype: DataType) -> int:
-    """0 for bool, 1 for integers, 2 for floats: the order in which torch lets types win."""
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex types: torch lets the last win."""
     return _CATEGORY[dtype.value[2]]
 
 
@@ -119,6 +137,9 @@ def _promote_two(a: DataType, b: DataType) -> DataType:
             got=f"{a.name}, {b.name}",
             do="cast to DataType.Float first",
         )
+    if a.is_complex or b.is_complex:
+        wide = not pair.isdisjoint({DataType.Double, DataType.ComplexDouble})
+        return DataType.ComplexDouble if wide else DataType.ComplexFloat
     if pair == {DataType.Half, DataType.BFloat16}:
         return DataType.Float
     if pair == {DataType.Int8, DataType.UInt8}:

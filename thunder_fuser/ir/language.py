@@ -105,6 +105,8 @@ class Recorder:
                 "define_tensor", expected="shape, or sizes and strides", got="none"
             )
         rank = len(shape)
+        if is_cpu:
+            _check_real("define_tensor: a CPU scalar", dtype)
         if is_cpu and rank:
             raise DefinitionError(
                 "define_tensor", expected="a CPU tensor of rank 0", got=f"rank {rank}"
@@ -144,6 +146,7 @@ class Recorder:
             value, dtype = None, value
         if value is None:
             _check_dtype(dtype or DataType.Double)
+            _check_real("define_scalar", dtype)
             return self._define("define_scalar", Scalar, (("dtype", dtype or DataType.Double),))
         return Constant(_as_kind(value, dtype or of_number(value)))
 
@@ -370,6 +373,12 @@ def _check_dtype(dtype: Any) -> None:
     if not isinstance(dtype, DataType):
         known = ", ".join(d.name for d in DataType)
         raise DtypeError("dtype", expected=f"a DataType ({known})", got=repr(dtype))
+
+
+def _check_real(what: str, dtype: DataType | None) -> None:
+    """Numbers are passed to kernels by value, which complex ones are not."""
+    if dtype is not None and dtype.is_complex:
+        raise DtypeError(what, expected="a real type", got=dtype.name)
 
 
 def _check_sizes(shape: Sequence[int]) -> None:

@@ -143,7 +143,10 @@ class Context:
         """
         dtype = self.part.tensors[name].dtype
         adds = self.combines(name) in ("sum", "prod")
-        return DataType.Double if self.is_cpu and adds and dtype is DataType.Float else dtype
+        if not self.is_cpu or not adds:
+            return dtype
+        wide = {DataType.Float: DataType.Double, DataType.ComplexFloat: DataType.ComplexDouble}
+        return wide.get(dtype, dtype)
 
     def accumulator(self, name: str) -> str | Lane:
         """What a reduction adds into: a variable, or this lane's element of an array."""

@@ -21,6 +21,8 @@ _TORCH = {
     DataType.BFloat16: torch.bfloat16,
     DataType.Float: torch.float32,
     DataType.Double: torch.float64,
+    DataType.ComplexFloat: torch.complex64,
+    DataType.ComplexDouble: torch.complex128,
 }
 _FUSER = {theirs: ours for ours, theirs in _TORCH.items()}
 
