@@ -23,6 +23,7 @@ from thunder_fuser.executors.random import STATELESS, recorded
 from thunder_fuser.executors.types import (
     ANY,
     ARITHMETIC,
+    COMPLEX,
     EXACT,
     FLOATS,
     INTS,
@@ -66,11 +67,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What messages call it.
-
-        >>> Row(PrimIDs.ADD, _op("add")).name, Row("torch.cumsum", _cumsum).name
-        ('add', 'cumsum')
-        """
+        """What messages call it: `add` for PrimIDs.ADD, `cumsum` for "torch.cumsum"."""
         own = self.id if isinstance(self.id, str) else self.id.name.lower()
         return own.removeprefix("torch.")
 
@@ -425,29 +422,29 @@ _TABLE = (
     Row(_P.PAD, _pad, STORED, _check_pad),
     Row(_P.CAT, _op("cat"), STORED),
     # ---- unary
-    Row(_P.ABS, _op("abs"), NUMBERS),
-    Row(_P.NEG, _op("neg"), NUMBERS),
+    Row(_P.ABS, _op("abs"), NUMBERS | COMPLEX),
+    Row(_P.NEG, _op("neg"), NUMBERS | COMPLEX),
     Row(_P.SIGN, _op("sign")),
     Row(_P.CEIL, _op("ceil"), FLOATS),
     Row(_P.FLOOR, _op("floor"), FLOATS),
     Row(_P.TRUNC, _op("trunc"), MATH),
     Row(_P.ROUND, _op("round"), MATH),
-    Row(_P.EXP, _op("exp"), MATH),
+    Row(_P.EXP, _op("exp"), MATH | COMPLEX),
     Row(_P.EXP2, _op("exp2"), MATH),
     Row(_P.EXPM1, _op("expm1"), MATH),
-    Row(_P.LOG, _op("log"), MATH),
+    Row(_P.LOG, _op("log"), MATH | COMPLEX),
     Row(_P.LOG2, _op("log2"), MATH),
     Row(_P.LOG10, _op("log10"), MATH),
     Row(_P.LOG1P, _op("log1p"), MATH),
-    Row(_P.SIN, _op("sin"), MATH),
-    Row(_P.COS, _op("cos"), MATH),
-    Row(_P.TAN, _op("tan"), MATH),
+    Row(_P.SIN, _op("sin"), MATH | COMPLEX),
+    Row(_P.COS, _op("cos"), MATH | COMPLEX),
+    Row(_P.TAN, _op("tan"), MATH | COMPLEX),
     Row(_P.ASIN, _op("asin"), MATH),
     Row(_P.ACOS, _op("acos"), MATH),
     Row(_P.ATAN, _op("atan"), MATH),
     Row(_P.SINH, _op("sinh"), MATH),
     Row(_P.COSH, _op("cosh"), MATH),
-    Row(_P.TANH, _op("tanh"), MATH),
+    Row(_P.TANH, _op("tanh"), MATH | COMPLEX),
     Row(_P.ASINH, _op("asinh"), MATH),
     Row(_P.ACOSH, _op("acosh"), MATH),
     Row(_P.ATANH, _op("atanh"), MATH),
@@ -460,17 +457,19 @@ _TABLE = (
     Row(_P.NDTRI, _op("ndtri"), MATH),
     # As where(a > 0, a, 0), which Thunder makes of it, it would lose NaN.
     Row("torch.relu", _relu, NUMBERS, _check_relu),
-    Row(_P.SQRT, _op("sqrt"), MATH),
-    Row(_P.RSQRT, _op("rsqrt"), MATH),
-    Row(_P.RECIPROCAL, _op("reciprocal"), MATH),
+    Row(_P.REAL, _op("real"), COMPLEX),
+    Row(_P.IMAG, _op("imag"), COMPLEX),
+    Row(_P.SQRT, _op("sqrt"), MATH | COMPLEX),
+    Row(_P.RSQRT, _op("rsqrt"), MATH | COMPLEX),
+    Row(_P.RECIPROCAL, _op("reciprocal"), MATH | COMPLEX),
     Row(_P.ISFINITE, _op("isfinite"), FLOATS),
     Row(_P.SIGNBIT, _op("signbit")),
     Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
     # ---- binary
-    Row(_P.ADD, _op("add"), ARITHMETIC | {DataType.Bool}),
-    Row(_P.SUB, _op("sub"), ARITHMETIC),
-    Row(_P.MUL, _op("mul"), ARITHMETIC | {DataType.Bool}),
-    Row(_P.DIV, _op("div"), ARITHMETIC),
+    Row(_P.ADD, _op("add"), ARITHMETIC | COMPLEX | {DataType.Bool}),
+    Row(_P.SUB, _op("sub"), ARITHMETIC | COMPLEX),
+    Row(_P.MUL, _op("mul"), ARITHMETIC | COMPLEX | {DataType.Bool}),
+    Row(_P.DIV, _op("div"), ARITHMETIC | COMPLEX),
     Row(_P.FMOD, _op("fmod"), ARITHMETIC),
     Row(_P.REMAINDER, _op("remainder"), ARITHMETIC),
     Row(_P.POW, _op("pow"), ARITHMETIC, _check_pow),
@@ -480,8 +479,8 @@ _TABLE = (
     Row(_P.NEXTAFTER, _op("nextafter"), MATH),
     Row(_P.MAXIMUM, _op("maximum")),
     Row(_P.MINIMUM, _op("minimum")),
-    Row(_P.EQ, _op("eq")),
-    Row(_P.NE, _op("ne")),
+    Row(_P.EQ, _op("eq"), ANY | COMPLEX),
+    Row(_P.NE, _op("ne"), ANY | COMPLEX),
     Row(_P.LT, _op("lt")),
     Row(_P.LE, _op("le")),
     Row(_P.GT, _op("gt")),
@@ -492,13 +491,13 @@ _TABLE = (
     Row(_P.BITWISE_LEFT_SHIFT, _op("bitwise_left_shift"), INTS),
     Row(_P.BITWISE_RIGHT_SHIFT, _op("bitwise_right_shift"), INTS),
     # ---- ternary
-    Row(_P.WHERE, _op("where")),
+    Row(_P.WHERE, _op("where"), ANY | COMPLEX),
     Row(_P.LERP, _op("lerp"), MATH),
     # ---- reductions
     Row(_P.AMAX, _reduce("max"), check=_check_extremum),
     Row(_P.AMIN, _reduce("min"), check=_check_extremum),
-    Row(_P.SUM, _reduce("sum"), NUMBERS, _check_reduction),
-    Row(_P.PROD, _reduce("prod"), NUMBERS, _check_reduction),
+    Row(_P.SUM, _reduce("sum"), NUMBERS | COMPLEX, _check_reduction),
+    Row(_P.PROD, _reduce("prod"), NUMBERS | COMPLEX, _check_reduction),
     Row(_P.VAR, _var, FLOATS, _check_variance),
     Row(_P.STD, _std, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),

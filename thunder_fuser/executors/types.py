@@ -19,8 +19,9 @@ NUMBERS = FLOATS | INTS
 # Thunder itself casts 16-bit floats up around arithmetic and mathematical functions.
 MATH = frozenset({DataType.Float, DataType.Double})
 ARITHMETIC = MATH | INTS
+COMPLEX = frozenset(dtype for dtype in DataType if dtype.is_complex)
 ANY = NUMBERS | {DataType.Bool}
-STORED = ANY | FLOAT8
+STORED = ANY | FLOAT8 | COMPLEX
 
 _DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
 
