@@ -56,6 +56,19 @@ def test_large_and_small_parts(run: Runner) -> None:
     assert one[5].isnan()
 
 
+def test_a_complex_scalar_decides_by_category(run: Runner) -> None:
+    """Made of numbers of the call; beside a double it is of doubles."""
+    x = rand(4, 6)
+
+    def build(fd: FusionDefinition) -> None:
+        t, a = fd.from_pytorch(x), fd.define_scalar(dtype=DataType.Double)
+        turn = fd.ops.cast(a, DataType.ComplexFloat)
+        fd.add_output(fd.ops.mul(t, turn))
+        fd.add_output(fd.ops.mul(fd.ops.cast(t, DataType.Double), turn))
+
+    run(build, [x, 2.5], [(x * 2.5).cfloat(), (x.double() * 2.5).cdouble()])
+
+
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "order": (lambda o, t: o.lt(t, t), "ops.lt: expected a real type, got ComplexFloat"),
     "no formula": (lambda o, t: o.erf(t), "ops.erf: expected a real type, got ComplexFloat"),

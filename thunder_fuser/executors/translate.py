@@ -171,7 +171,7 @@ class TypedRecorder(Recorder):
         strongest = max(map(category, scalars), default=0)
         if strongest <= category(common):
             return common
-        return DataType.Float if strongest == 2 else DataType.Int
+        return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
 
 
 def _is_on_gpu(proxy: Proxy) -> bool:

@@ -9,13 +9,13 @@ Defining what was already defined changes nothing, so a Fusion's own records def
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import layout, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
-from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
+from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import (
@@ -28,6 +28,7 @@ from thunder_fuser.ir.record import (
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
+from thunder_fuser.ir.type_rules import check_collected, dtype_of, pointwise_types
 
 
 def define(definition: Definition, *, check: bool = True) -> Fusion:
@@ -225,9 +226,7 @@ class _Definer:
 
     def _pointwise(self, record: OpRecord) -> None:
         operands = [self._as_view(o) for o in record.inputs]
-        self._check_computes(record, operands)
-        compute, result = _types(record, operands)
-        self._check_row(record, compute)
+        compute, result = pointwise_types(record, operands)
         inputs = [
             self._cast(o, view, dtype)
             for o, view, dtype in zip(record.inputs, operands, compute, strict=True)
@@ -243,47 +242,6 @@ class _Definer:
         if isinstance(operand, Literal):
             return self._scalar(of_number(operand.value))
         return self.tensors[operand]
-
-    def _check_ordered(self, record: OpRecord, view: TensorView) -> None:
-        """Complex numbers have sums and products, but no largest."""
-        if view.dtype.is_complex and record.row.rule is not DtypeRule.ACCUMULATE:
-            raise DtypeError(f"ops.{record.op}", expected="a real type", got=view.dtype.name)
-
-    def _check_computes(self, record: OpRecord, views: Sequence[TensorView]) -> None:
-        """8-bit floats are cast and chosen between; torch has no arithmetic for them either."""
-        if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
-            return
-        for view in views:
-            if view.dtype.is_float8:
-                raise DtypeError(
-                    f"ops.{record.op}",
-                    expected="a type to compute in",
-                    got=view.dtype.name,
-                    do="cast to DataType.Float first",
-                )
-
-    def _check_complex(self, record: OpRecord, compute: Sequence[DataType]) -> None:
-        row, is_complex = record.row, any(dtype.is_complex for dtype in compute)
-        if row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
-            return
-        if is_complex and not row.c_complex:
-            raise DtypeError(f"ops.{row.name}", expected="a real type", got=compute[0].name)
-        if not is_complex and not row.c:
-            raise DtypeError(f"ops.{row.name}", expected="a complex type", got=compute[0].name)
-
-    def _check_row(self, record: OpRecord, compute: Sequence[DataType]) -> None:
-        row = record.row
-        self._check_complex(record, compute)
-        if row.rule is DtypeRule.INTEGER and any(d.is_float for d in compute):
-            raise DtypeError(
-                f"ops.{row.name}",
-                expected="integers or bools" if row.bools else "integers",
-                got=compute[0].name,
-            )
-        if not row.bools and DataType.Bool in compute:
-            raise DtypeError(
-                f"ops.{row.name}", expected="numbers", got="Bool", do="cast to DataType.Int first"
-            )
 
     def _cast(self, operand: Operand, view: TensorView, dtype: DataType) -> Operand:
         """The operand in the type the op computes in; a literal is converted by the printer."""
@@ -313,11 +271,10 @@ class _Definer:
         (name,) = names_of(record)
         view = self.tensors[name]
         rank = len(view.shape)
-        self._check_computes(record, [view])
-        self._check_ordered(record, view)
+        check_collected(record, view)
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
         natural = view.dtype.accumulate if record.row.rule is DtypeRule.ACCUMULATE else view.dtype
-        dtype = natural if record.attr("dtype") is None else _dtype_of(record)
+        dtype = natural if record.attr("dtype") is None else dtype_of(record)
         compute = dtype.compute
         source = str(self._cast(name, view, compute))
         attrs: tuple[tuple[str, AttrValue], ...] = (
@@ -337,8 +294,7 @@ class _Definer:
         """[i0, i1] -> [i0, i1]: every element stays in its place."""
         (name,) = names_of(record)
         view = self.tensors[name]
-        self._check_computes(record, [view])
-        self._check_ordered(record, view)
+        check_collected(record, view)
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
         adds = record.row.rule is DtypeRule.ACCUMULATE
         dtype = view.dtype.accumulate if adds else view.dtype.compute
@@ -375,7 +331,7 @@ class _Definer:
             axes: Domain = (self.fresh(extent),)
         else:
             axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = _dtype_of(record)
+        dtype = dtype_of(record)
         if record.op == "iota" and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
         self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
@@ -388,7 +344,7 @@ class _Definer:
             T2 = uniform(lo=0.0, hi=1.0, rng_seed=S0, rng_offset=S1, ...)
         """
         axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = _dtype_of(record)
+        dtype = dtype_of(record)
         if not dtype.is_float:
             raise DtypeError(f"{record.op}: dtype", expected="a float", got=dtype.name)
         self._check_random(record)
@@ -472,13 +428,6 @@ def _check_sizes(record: OpRecord, view: TensorView) -> None:
             )
 
 
-def _dtype_of(record: OpRecord) -> DataType:
-    dtype = record.attr("dtype")
-    if not isinstance(dtype, DataType):
-        raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
-    return dtype
-
-
 def _with_attr(record: OpRecord, key: str, value: AttrValue) -> OpRecord:
     rest = tuple(item for item in record.attrs if item[0] != key)
     return replace(record, attrs=rest if value is None else (*rest, (key, value)))
@@ -486,45 +435,6 @@ def _with_attr(record: OpRecord, key: str, value: AttrValue) -> OpRecord:
 
 def _fresh_domain(view: TensorView) -> TensorDomain:
     return TensorDomain.of(view.domain.no_reductions)
-
-
-def _common_type(operands: Sequence[TensorView]) -> DataType:
-    """torch's promotion: tensors decide, a scalar only if its category is higher."""
-    tensors = [v.dtype for v in operands if not v.is_scalar]
-    scalars = [v.dtype for v in operands if v.is_scalar]
-    if not tensors:
-        return promote(*scalars)
-    common = promote(*tensors)
-    strongest = max(map(category, scalars), default=0)
-    if strongest <= category(common):
-        return common
-    return DataType.Float if strongest == 2 else DataType.Int
-
-
-def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataType], DataType]:
-    """(the type of each operand, the type of the result) by the row's rule."""
-    rule, count = record.row.rule, len(operands)
-    if rule is DtypeRule.ATTRIBUTE:
-        return [operands[0].dtype], _dtype_of(record)
-    if rule is DtypeRule.PREDICATE:
-        return [operands[0].dtype.compute], DataType.Bool
-    if rule is DtypeRule.LOGICAL:
-        return [DataType.Bool] * count, DataType.Bool
-    if rule is DtypeRule.SELECT:
-        common = _common_type(operands[1:])
-        return [DataType.Bool, common, common], common
-    common = _common_type(operands).compute
-    if rule in (DtypeRule.FLOAT, DtypeRule.COMPLEX) and category(common) < 2:
-        common = DataType.Float
-    return [common] * count, _result_type(rule, common)
-
-
-def _result_type(rule: DtypeRule, common: DataType) -> DataType:
-    if rule is DtypeRule.COMPARE:
-        return DataType.Bool
-    if rule is DtypeRule.REAL:
-        return common.real
-    return common.complex if rule is DtypeRule.COMPLEX else common
 
 
 def _check_outputs(definer: _Definer) -> None:

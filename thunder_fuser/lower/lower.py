@@ -25,10 +25,9 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum, symbol
 from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Accumulator,
@@ -222,7 +221,7 @@ class _Lowerer:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
         assert isinstance(target, Lane)
         count = self.ctx.steps * self.ctx.lanes
-        init = Set(Lane(target.array, SLOT), _identity(self.part.producer[name].op, dtype), dtype)
+        init = Set(Lane(target.array, SLOT), identity(self.part.producer[name].op, dtype), dtype)
         scope.put(Array(target.array, dtype, count))
         scope.put(For(str(SLOT), const(count), ParallelType.VECTORIZE, (init,)))
 
@@ -295,11 +294,11 @@ class _Lowerer:
 
     def _accumulator(self, name: str) -> Accumulator:
         dtype, op = self.ctx.accumulator_type(name), self.ctx.combines(name)
-        return Accumulator(str(self.ctx.accumulator(name)), op, dtype, _identity(op, dtype))
+        return Accumulator(str(self.ctx.accumulator(name)), op, dtype, identity(op, dtype))
 
     def _declare_accumulator(self, scope: Scope, name: str) -> None:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
-        init = _identity(self.ctx.combines(name), dtype)
+        init = identity(self.ctx.combines(name), dtype)
         if isinstance(target, str):
             scope.put(Variable(target, dtype, init))
             return
@@ -313,7 +312,7 @@ class _Lowerer:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.scanned(name)
         assert isinstance(target, Lane)
         scope.put(Array(target.array, dtype, self.ctx.lanes))
-        scope.put(Variable(f"{name}_c", dtype, _identity(self.ctx.combines(name), dtype)))
+        scope.put(Variable(f"{name}_c", dtype, identity(self.ctx.combines(name), dtype)))
 
     def _each_lane(self, statement: Statement) -> For:
         extent = const(self.ctx.lanes)
@@ -396,7 +395,7 @@ class _Lowerer:
             scope.put(For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, statements))
         if ctx.scheduled.params.inner:
             assert isinstance(target, Lane)
-            scratch = "" if self.is_cpu else self.values.scratch(wide, "x", self.root)
+            scratch = "" if self.is_cpu else self.values.scratch(wide, "x", self.root, 1)
             carry = f"{name}_c"
             scope.put(BlockScan(target.array, extent, carry, op, ctx.threads, scratch, wide))
 
@@ -425,7 +424,7 @@ class _Lowerer:
             wide = self.ctx.accumulator_type(name)
             if name in self.ctx.carried and not self.row_condition.is_const:
                 masked = f"{name}_m"  # a row beyond the last adds nothing
-                choose = Choose(self.row_condition, value, _identity(op, dtype), dtype)
+                choose = Choose(self.row_condition, value, identity(op, dtype), dtype)
                 inner.put(Let(masked, dtype, choose))
                 value = masked
             inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
@@ -494,24 +493,3 @@ def _clips(guard: Guard, variable: Scalar) -> bool:
     """True if the guard only shortens the loop: value == base + variable."""
     base = guard.value - variable
     return not base.symbols & variable.symbols
-
-
-def _identity(op: str, dtype: DataType) -> Literal:
-    """What a reduction starts from."""
-    if op in ("sum", "prod"):
-        value = 0 if op == "sum" else 1
-        return Literal.of(float(value) if dtype.is_float else value)
-    if dtype is DataType.Bool:
-        return Literal.of(op == "min")
-    if dtype.is_float:
-        return Literal.of(float("-inf") if op == "max" else float("inf"))
-    low, high = integer_range(dtype)
-    return Literal.of(low if op == "max" else high)
-
-
-def integer_range(dtype: DataType) -> tuple[int, int]:
-    """The smallest and largest value of an integer type."""
-    bits = 8 * dtype.bytes
-    if dtype is DataType.UInt8:
-        return 0, 255
-    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
