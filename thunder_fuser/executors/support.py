@@ -30,6 +30,7 @@ from thunder_fuser.executors.types import (
     MATH,
     NUMBERS,
     STORED,
+    Reject,
     data_type,
     known_type,
 )
@@ -37,16 +38,6 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 
 MAX_RANK = 8
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """Why a bound symbol stays with torch."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
-
 
 Check = Callable[..., "Reject | None"]
 
@@ -70,12 +61,6 @@ class Row:
         """What messages call it: `add` for PrimIDs.ADD, `cumsum` for "torch.cumsum"."""
         own = self.id if isinstance(self.id, str) else self.id.name.lower()
         return own.removeprefix("torch.")
-
-
-def is_known_number(value: Any) -> bool:
-    """True for a number the trace was compiled for: a literal of the definition, not an input."""
-    static = isinstance(value, NumberProxy) and value.is_static_constrained()
-    return static and value.value is not None
 
 
 # ------------------------------------------------------------------------------- the questions

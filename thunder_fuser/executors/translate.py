@@ -25,8 +25,8 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.executors.support import ROWS, is_known_number
-from thunder_fuser.executors.types import known_type
+from thunder_fuser.executors.support import ROWS
+from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.ir.language import Recorder, Tensor, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor

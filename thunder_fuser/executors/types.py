@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thunder's dtypes <-> the fuser's, and the sets of them that rows of the support table take."""
+"""Thunder's dtypes <-> the fuser's, the sets of them that rows of the support table take."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from thunder.core import dtypes
+from thunder.core.proxies import NumberProxy
 
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.dtypes import DataType
@@ -26,6 +28,16 @@ STORED = ANY | FLOAT8 | COMPLEX
 _DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
 
 
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Why a bound symbol stays with torch."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 def data_type(dtype: Any) -> DataType | None:
     """The fuser's name of a Thunder dtype, weak or strong, or of a Python number type.
 
@@ -42,3 +54,9 @@ def known_type(dtype: Any) -> DataType:
     if found is None:
         raise DtypeError("dtype of the trace", expected="one that support() takes", got=str(dtype))
     return found
+
+
+def is_known_number(value: Any) -> bool:
+    """True for a number the trace was compiled for: a literal of the definition, not an input."""
+    static = isinstance(value, NumberProxy) and value.is_static_constrained()
+    return static and value.value is not None
