@@ -177,7 +177,7 @@ REASONS = [
     (lambda: prims.slice_prim(proxy(8), (0,), (8,), (2,)), "slice with strides [2]"),
     (lambda: prims.pad(proxy(8), 0.0, ((0, 0, 1),)), "pad with dilation"),
     (lambda: prims.pad(proxy(8), 0.0, ((-1, 0, 0),)), "pad by a negative width"),
-    (lambda: prims.add(proxy(3, dtype=dtypes.bool8), True), "add of bool8"),
+    (lambda: prims.sum(proxy(3, dtype=dtypes.bool8), (0,)), "sum of bool8"),
     (lambda: prims.argmax(proxy(8), 0), "no rule for argmax"),
     (lambda: prims.pow(proxy(3, dtype=dtypes.int64), -1), "integer to a negative power"),
     (lambda: prims.amax(proxy(0, 3), (0,)), "extremum over an empty axis"),

@@ -35,7 +35,8 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.errors import AliasError
-from thunder_fuser.executors.support import Reject, device_of, is_known_number, leaves_of
+from thunder_fuser.executors.support import device_of, leaves_of
+from thunder_fuser.executors.types import Reject, is_known_number
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
