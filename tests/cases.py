@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
 
 Build = Callable[[FusionDefinition], None]
 
+REAL = tuple(dtype for dtype in DataType if not dtype.is_complex)
 TARGETS = ("cpu", "emulator")
 
 
@@ -78,6 +80,9 @@ def assert_near(
     result: torch.Tensor, expected: torch.Tensor, tolerance: float | None = None
 ) -> None:
     """Equal in dtype, shape and values; NaN equals NaN."""
+    assert result.dtype is expected.dtype
+    if result.dtype.is_floating_point and result.dtype.itemsize == 1:
+        result, expected = result.float(), expected.float()  # torch compares no 8-bit floats
     torch.testing.assert_close(
         result, expected, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False
     )

@@ -59,6 +59,13 @@ def layer_norm(*shape: int, dtype: DataType = DataType.Float) -> Graph:
     return fd, [meta(*shape, dtype=dtype), row, row]
 
 
+def scanned(*shape: int, dim: int, op: str = "cumsum") -> Graph:
+    """relu of a scan of exp(x)."""
+    fd, x = rows(*shape)
+    fd.add_output(fd.ops.relu(getattr(fd.ops, op)(fd.ops.exp(x), dim)))
+    return fd, [meta(*shape)]
+
+
 def transposed(rows_: int, columns: int) -> Graph:
     """x.T + y, and its row sums: each tensor has the axes in an order of its own."""
     fd, x = rows(rows_, columns)

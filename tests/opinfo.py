@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from cases import REAL
 from opinfo_index import index_samples
 
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.ops import OPS, DtypeRule, Op, OpKind
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
@@ -87,6 +88,13 @@ DOMAINS = {
     # lgamma crosses zero at 1 and 2.
     "lgamma": Domain(low=0.1, high=9.0, odd=(0.5, 1.0, 2.0, 1e-40, math.inf, math.nan), ulps=16,
                      floor=1e-6),
+    # Crosses zero near 1.46.
+    "digamma": Domain(low=0.1, high=9.0, odd=(0.0, -0.0, 1.0, -1.0, 0.5, -0.5, -2.5, 1e-40, 3e38,
+                      math.inf, -math.inf, math.nan), ulps=16, floor=1e-6),
+    "ndtri": Domain(low=0.01, high=0.99, odd=(0.0, -0.0, 1.0, 2.0, -1.0, 0.25, math.nan), ulps=64,
+                    floor=1e-6),
+    "zeta": Domain(low=1.2, high=9.0, odd=(1.0, 2.0, 0.5, 3.0, -1.0, -2.5, 0.0, 30.0, math.nan),
+                   ulps=64),
     "lerp": Domain(odd=(0.0, 1.0, 0.5), ulps=4, floor=1e-6),
     # Near 0 for x < 0, where torch's 1 + tanh(x) has the rounding of numbers near 1.
     "one_plus_tanh": Domain(ulps=4, floor=2.4e-7),
@@ -136,7 +144,7 @@ def _operand(row: Op, at: int, dtype: DataType) -> torch.Tensor:
 
 def dtypes_of(row: Op) -> list[DataType]:
     """The types a pointwise row takes."""
-    fits = [d for d in DataType if row.bools or d is not D.Bool]
+    fits = [d for d in COMPUTED if row.bools or d is not D.Bool]
     return [d for d in fits if d.is_int or not d.is_float or row.rule is not DtypeRule.INTEGER]
 
 
@@ -169,11 +177,11 @@ def _pointwise(row: Op) -> Sample:
 def _casts() -> list[Sample]:
     """From each type to each type; floats stay in the range of all integers."""
     samples = []
-    for dtype in DataType:
+    for dtype in REAL:
         x = _fractions(dtype) if dtype.is_float else _integers(OPS["cast"], 0, dtype)
 
         def body(fd: Recorder, value: Value) -> list[Value]:
-            return [fd.ops.cast(value, to) for to in DataType]
+            return [fd.ops.cast(value, to) for to in REAL]
 
         samples.append(Sample("cast", f"from {dtype.short}", (x,), body, ulps=0))
     odd = torch.tensor(
@@ -275,7 +283,7 @@ def _orders(fd: Recorder, x: Value, y: Value) -> list[Value]:
 
 # ---- reductions
 
-_ALL = [d for d in DataType if d is not D.Bool]
+_ALL = [d for d in COMPUTED if d is not D.Bool]
 
 
 def _reduced(row: str, dims: list[int] | None, keepdim: bool = False) -> Body:
@@ -291,7 +299,7 @@ def _near_one(shape: Sequence[int], dtype: DataType) -> torch.Tensor:
     return ((1 + 0.01 * normal(*shape)) * signs).to(to_torch_dtype(dtype))
 
 
-def _values(row: str, shape: Sequence[int], dtype: DataType) -> torch.Tensor:
+def values_for(row: str, shape: Sequence[int], dtype: DataType) -> torch.Tensor:
     if row == "prod":
         return _near_one(shape, dtype)
     x = normal(*shape) * 3
@@ -301,7 +309,7 @@ def _values(row: str, shape: Sequence[int], dtype: DataType) -> torch.Tensor:
 def _reductions(row: str) -> list[Sample]:
     def of(name: str, shape: Sequence[int], dims: list[int] | None, keepdim: bool = False,
            dtypes: Sequence[DataType] = (D.Float,)) -> Sample:
-        inputs = tuple(_values(row, shape, dtype) for dtype in dtypes)
+        inputs = tuple(values_for(row, shape, dtype) for dtype in dtypes)
         # A sum of n numbers of size 3 may cancel; its error goes with n, not with the result.
         floor = {"sum": 1e-6 * max(math.prod(shape), 1) ** 0.5, "prod": 1e-5}.get(row, 0.0)
         # Float sums are compared in the result's ulps, doubles in theirs.
@@ -322,7 +330,7 @@ def _reductions(row: str) -> list[Sample]:
         of("rank 1", (129,), [0]),
     ]
     permuted = Sample(
-        row, "permuted", tuple(_values(row, (6, 40), D.Float).t() for _ in range(1)),
+        row, "permuted", tuple(values_for(row, (6, 40), D.Float).t() for _ in range(1)),
         _reduced(row, [0]), samples[0].ulps, samples[0].floor,
     )
     odd = torch.tensor([[math.nan, 1, 2], [math.inf, 1, 2], [-math.inf, math.inf, 0], [3, 4, 5]])
@@ -436,10 +444,10 @@ MOVEMENT: list[tuple[str, str, tuple[Input, ...], Body]] = [
     ("cat", "columns of results", (_X, normal(4, 3)),
      lambda fd, a, b: fd.ops.cat([fd.ops.neg(a), b, fd.ops.exp(a)], -1)),
     ("cat", "halves turned round", (_X,), _halves_turned_round),
-    ("full", "each dtype", (), lambda fd: [fd.ops.full([3, 4], 1, dtype) for dtype in D]),
+    ("full", "each dtype", (), lambda fd: [fd.ops.full([3, 4], 1, dtype) for dtype in REAL]),
     ("full", "a number of the call", (2.5,), lambda fd, a: fd.ops.full([3], a, D.Float)),
     ("iota", "dtypes", (),
-     lambda fd: [fd.ops.iota(10, 3, 2, d) for d in D if d is not D.Bool]),
+     lambda fd: [fd.ops.iota(10, 3, 2, d) for d in REAL if d is not D.Bool]),
     ("iota", "fractions", (), lambda fd: fd.ops.iota(10, 0.5, 0.25, D.Float)),
     ("uniform", "types", (),
      lambda fd: [fd.ops.uniform(-1.0, 2.0, [5, 9], d, 3, 7) for d in _REAL]),
@@ -455,9 +463,12 @@ MOVEMENT: list[tuple[str, str, tuple[Input, ...], Body]] = [
 ]
 
 
+APART = ("cast", "imag", "complex")  # the last two in opinfo_complex.py
+
+
 def samples() -> list[Sample]:
     """All of them, rows in the table's order within each group."""
-    pointwise = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.name != "cast"]
+    pointwise = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.name not in APART]
     reductions = [r.name for r in OPS.values() if r.kind is OpKind.REDUCTION]
     return [
         *map(_pointwise, pointwise), *_casts(), *_layouts(),
@@ -471,9 +482,13 @@ def assert_near(result: torch.Tensor, expected: torch.Tensor, ulps: float, floor
     """Equal types and shapes; values within `ulps` units of the last place, or within `floor`."""
     assert result.shape == expected.shape
     assert result.dtype is expected.dtype
+    if result.is_complex():
+        result, expected = torch.view_as_real(result), torch.view_as_real(expected)
     if not result.dtype.is_floating_point:
         assert torch.equal(result, expected)
         return
+    if result.dtype.itemsize == 1:  # torch compares no 8-bit floats
+        result, expected = result.float(), expected.float()
     facts = torch.finfo(result.dtype)
     # Below the smallest normal number, ulps do not shrink; a math function may stop there.
     least = 0.0 if ulps == 0 else facts.smallest_normal

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 D = DataType
@@ -68,7 +68,7 @@ def _each(call: Callable[..., Any], count: int) -> Callable[..., list[Any]]:
 
 def _of_types(
     row: str, make: Callable[[DataType, torch.dtype], Sequence[torch.Tensor]],
-    call: Callable[..., Any], types: Sequence[DataType] = tuple(D),
+    call: Callable[..., Any], types: Sequence[DataType] = tuple(COMPUTED),
 ) -> Sampled:  # fmt: skip
     inputs = [make(d, INDEX_TYPES[at % 2]) for at, d in enumerate(types)]
     count = len(inputs[0])
@@ -131,7 +131,7 @@ def _around(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _writes() -> list[Sampled]:
-    number = [d for d in D if d is not D.Bool]
+    number = [d for d in COMPUTED if d is not D.Bool]
     floats = [D.Double, D.Float]
 
     def written(d: DataType, i: torch.dtype) -> tuple[torch.Tensor, ...]:

@@ -228,14 +228,15 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
     "dtype": (
         lambda fd, t: fd.define_tensor([-1], dtype="float"),
         DtypeError,
-        "dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Half, BFloat16, Float, "
-        "Double), got 'float'",
+        "dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, "
+        "Float8_e5m2, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble), got 'float'",
     ),
     "complex": (
-        lambda fd, t: fd.from_pytorch(X.cfloat()),
+        lambda fd, t: fd.from_pytorch(X.to(torch.complex32)),
         DtypeError,
-        "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float16, bfloat16, "
-        "float32, float64, got torch.complex64",
+        "torch dtype: expected one of bool, uint8, int8, int16, int32, int64, float8_e4m3fn, "
+        "float8_e5m2, float16, bfloat16, float32, float64, complex64, "
+        "complex128, got torch.complex32",
     ),
     "no tensor": (
         lambda fd, t: fd.from_pytorch([1.0]),

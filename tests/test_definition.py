@@ -7,10 +7,10 @@ import math
 
 import pytest
 import torch
-from cases import Runner, ints, rand
+from cases import REAL, Runner, ints, rand
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 D = DataType
@@ -59,15 +59,15 @@ def test_cast_double_to_half(run: Runner) -> None:
 def test_casts_between_all_types(run: Runner) -> None:
     """Every type to every type, in one fusion; values that each type holds."""
     values = torch.tensor([0.0, 1.0, 2.0, 7.0, 100.0, 127.0])
-    inputs = [values.to(to_torch_dtype(d)) for d in D]
+    inputs = [values.to(to_torch_dtype(d)) for d in REAL]
 
     def fusion(fd: FusionDefinition) -> None:
         for x in inputs:
             t = fd.from_pytorch(x)
-            for dtype in D:
+            for dtype in REAL:
                 fd.add_output(fd.ops.cast(t, dtype))
 
-    run(fusion, inputs, [x.to(to_torch_dtype(d)) for x in inputs for d in D])
+    run(fusion, inputs, [x.to(to_torch_dtype(d)) for x in inputs for d in REAL])
 
 
 def test_casts_that_round_and_truncate(run: Runner) -> None:
@@ -98,11 +98,11 @@ def test_cast_of_scalars(run: Runner) -> None:
     run(fusion, [x, 3.7], [x * 3, x.float() * 3.7])
 
 
-@pytest.mark.parametrize("left", list(D), ids=lambda d: d.short)
+@pytest.mark.parametrize("left", COMPUTED, ids=lambda d: d.short)
 def test_promotion(run: Runner, left: DataType) -> None:
     """A tensor of one type times tensors of all, and times numbers."""
     x = ints(5, low=0, high=5).to(to_torch_dtype(left))
-    others = [ints(5, low=0, high=5).to(to_torch_dtype(d)) for d in D]
+    others = [ints(5, low=0, high=5).to(to_torch_dtype(d)) for d in COMPUTED]
 
     def fusion(fd: FusionDefinition) -> None:
         t = fd.from_pytorch(x)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 from opinfo import Sample, assert_near, samples
+from opinfo_complex import complex_samples
+from opinfo_scans import scan_samples
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.build import define
@@ -15,7 +17,7 @@ from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.evaluate import evaluate
 
 TARGETS = ("cpu", "emulator")
-SAMPLES = samples()
+SAMPLES = [*samples(), *scan_samples(), *complex_samples()]
 
 
 def fusion_of(sample: Sample) -> Fusion:
@@ -63,3 +65,20 @@ def assert_all_near(
     for result, value in zip(results, expected, strict=True):
         rounded = value.to(result.dtype)
         assert_near(result, rounded, sample.ulps * factor, sample.floor * factor)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("rows", "columns"), [(4, 3000), (3000, 4)])
+def test_variance_far_from_zero(rows: int, columns: int, target: str) -> None:
+    """1e4 + noise: sums of squares would lose every digit of the variance."""
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, columns, generator=generator) + 1e4
+    dim = int(columns > rows)
+    fd = FusionDefinition()
+    t = fd.define_tensor(shape=[-1, -1], contiguity=True)
+    for value in fd.ops.var_mean(t, [dim], 1):
+        fd.add_output(value)
+    variance, mean = fd.execute([x], target=target)
+    exact = x.double().var(dim)
+    torch.testing.assert_close(variance.double(), exact, rtol=1e-5, atol=0)
+    torch.testing.assert_close(mean.double(), x.double().mean(dim), rtol=2e-7, atol=0)

@@ -16,7 +16,7 @@ from thunder_fuser.cache import entry as entries
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Definition
 
@@ -91,7 +91,7 @@ def _ordered(order: list[int] | None) -> Build:
 
 
 DIFFERENT: dict[str, tuple[Build, ...]] = {
-    "dtype": tuple(lambda fd, d=d: fd.ops.exp(t(fd, dtype=d)) for d in D if d.is_float),
+    "dtype": tuple(lambda fd, d=d: fd.ops.exp(t(fd, dtype=d)) for d in COMPUTED if d.is_float),
     "shape": tuple(
         lambda fd, s=s: fd.ops.exp(t(fd, shape=s))
         for s in ([-1, -1], [4, -1], [-1, 4], [4, 4], [1, 4], [0, 4])

@@ -167,7 +167,10 @@ def test_a_record_of_no_op() -> None:
 
 # ---- dtypes
 
-KNOWN = "Bool, UInt8, Int8, Int16, Int32, Int, Half, BFloat16, Float, Double"
+KNOWN = (
+    "Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2, Half, BFloat16, Float, "
+    "Double, ComplexFloat, ComplexDouble"
+)
 
 DTYPES: list[tuple[Build, str]] = [
     (

@@ -12,18 +12,20 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from cases import REAL
 from strategies import filled
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.ops import OPS, DtypeRule, Op, OpKind
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
-POINTWISE = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.name != "cast"]
+APART = ("cast", "imag", "complex")
+POINTWISE = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.name not in APART]
 REDUCTIONS = [row for row in OPS.values() if row.kind is OpKind.REDUCTION]
 
 def _floats(a: torch.Tensor) -> torch.Tensor:
@@ -55,6 +57,7 @@ EAGER: dict[str, Callable[..., torch.Tensor]] = {
     "nextafter": lambda a, b: torch.nextafter(_floats(a), _floats(b)),
     "lerp": lambda a, b, c: torch.lerp(*map(_floats, (a, b, c))),
 }
+EAGER |= {name: getattr(torch.special, name) for name in ("ndtri", "zeta")}
 KEEPS_HALF = {"where"}
 INTEGERS_ONLY = {r.name for r in POINTWISE if r.rule is DtypeRule.INTEGER}
 
@@ -89,7 +92,7 @@ def assert_eager(row: Op, dtypes: tuple[DataType, ...]) -> None:
 
 @pytest.mark.parametrize("row", POINTWISE, ids=lambda r: r.name)
 def test_row_in_every_dtype(row: Op) -> None:
-    for dtype in DataType:
+    for dtype in COMPUTED:
         dtypes = (dtype,) * row.arity
         if dtype.is_float and row.name in INTEGERS_ONLY:
             continue
@@ -105,20 +108,22 @@ PAIRED = [r for r in POINTWISE if r.arity == 2 and r.name not in _ALONE]
 
 @pytest.mark.parametrize("row", PAIRED, ids=lambda r: r.name)
 def test_two_dtypes_promote_as_torch_promotes(row: Op) -> None:
-    fits = [d for d in DataType if not (d.is_float and row.name in INTEGERS_ONLY)]
+    fits = [d for d in COMPUTED if not (d.is_float and row.name in INTEGERS_ONLY)]
     fits = [d for d in fits if row.bools or d is not DataType.Bool]
     for pair in itertools.permutations(fits, 2):
         assert_eager(row, pair)
 
 
-@pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
+@pytest.mark.parametrize("dtype", REAL, ids=lambda d: d.short)
 def test_casts(dtype: DataType) -> None:
-    for to in DataType:
+    for to in REAL:
         x = filled([11], to_torch_dtype(dtype)).abs()  if dtype.is_float else filled(
             [11], to_torch_dtype(dtype)
         )
         (result,) = evaluate(one_op(OPS["cast"], (dtype,), dtype=to), [x])
-        assert torch.equal(result, x.to(to_torch_dtype(to)))
+        expected = x.to(to_torch_dtype(to))
+        assert result.dtype is expected.dtype
+        assert torch.equal(result.double(), expected.double())
 
 
 # ---- refusals: the same dtypes that torch refuses, and floats where integers are meant
@@ -137,6 +142,18 @@ def test_rows_that_do_not_take_bools(row: Op) -> None:
         getattr(torch, row.name)(*[torch.tensor([True])] * row.arity)
 
 
+@pytest.mark.parametrize("name", ["add", "exp", "lt", "isnan", "logical_not", "sum", "cumsum"])
+@pytest.mark.parametrize("dtype", set(REAL) - set(COMPUTED), ids=lambda d: d.short)
+def test_8_bit_floats_are_not_computed_with(name: str, dtype: DataType) -> None:
+    row = OPS[name]
+    with pytest.raises(DtypeError) as error:
+        one_op(row, (dtype,) * row.arity, **({"dim": 0} if name == "cumsum" else {}))
+    assert str(error.value) == (
+        f"ops.{name}: expected a type to compute in, got {dtype.name}. "
+        "To fix it: cast to DataType.Float first."
+    )
+
+
 @pytest.mark.parametrize("name", sorted(INTEGERS_ONLY))
 def test_rows_that_take_integers_only(name: str) -> None:
     row = OPS[name]
@@ -149,7 +166,7 @@ def test_rows_that_take_integers_only(name: str) -> None:
 # ---- scalars beside tensors
 
 
-@pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
+@pytest.mark.parametrize("dtype", COMPUTED, ids=lambda d: d.short)
 @pytest.mark.parametrize("number", [True, 3, 2.5], ids=str)
 def test_a_number_wins_only_by_category(dtype: DataType, number: float) -> None:
     if dtype is DataType.Bool and isinstance(number, bool):
@@ -165,7 +182,7 @@ def test_a_number_wins_only_by_category(dtype: DataType, number: float) -> None:
 
 
 @pytest.mark.parametrize("row", REDUCTIONS, ids=lambda r: r.name)
-@pytest.mark.parametrize("dtype", DataType, ids=lambda d: d.short)
+@pytest.mark.parametrize("dtype", COMPUTED, ids=lambda d: d.short)
 def test_reductions(row: Op, dtype: DataType) -> None:
     eager = {"max": torch.amax, "min": torch.amin, "sum": torch.sum, "prod": _prod}[row.name]
     x = filled([2, 3, 4], to_torch_dtype(dtype))
@@ -214,9 +231,10 @@ def test_a_row_is_complete(row: Op) -> None:
         for letter, at in (("a", 0), ("b", 1), ("c", 2)):
             used = any(name == letter for name in compile(row.torch, "", "eval").co_names)
             assert used == (at < row.arity)
-        assert row.c
-        for at in range(row.arity if row.name != "isreal" else 0):
-            assert f"{{{at}}}" in row.c
+        spellings = [c for c in (row.c, row.c_complex) if c and c != "true"]
+        assert spellings or row.name == "isreal"
+        for spelling in spellings:
+            assert all(f"{{{at}}}" in spelling for at in range(row.arity))
 
 
 def test_a_call_that_does_not_fit() -> None:

@@ -47,11 +47,11 @@ def test_the_files_are_consistent(dialect: str) -> None:
 
 def test_both_dialects_provide_the_same_scalars() -> None:
     of = {d: {n for p in _fragments(d).values() for n in p.provides} for d in ("cpu", "cuda")}
-    blocks = {"Shared", "shfl_xor", "sync_threads", "reduce_x", "reduce_y"}
+    blocks = {"Shared", "shfl_xor", "shfl_idx", "sync_threads", "reduce_x", "reduce_y", "scan_x"}
     clusters = {"open_gate", "gates_ready", "wait_gate", "put_to_peer"}
     clusters |= {"open_gates", "reduce_cluster"}
     assert of["cuda"] - of["cpu"] == blocks | clusters
-    assert of["cpu"] - of["cuda"] == {"float_of_bits", "philox_fill"}
+    assert of["cpu"] - of["cuda"] == {"philox_fill", "scan_row"}
 
 
 def test_math_is_declared_for_the_cpu_only() -> None:

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 from conftest import Golden
-from graphs import Graph, biased, layer_norm, softmax, summed, transposed, turned
+from graphs import Graph, biased, layer_norm, scanned, softmax, summed, transposed, turned
 from kernels import kernel_text, scheduled
 from watch import check_sources
 
@@ -34,6 +34,10 @@ GRAPHS: dict[str, Graph] = {
     "softmax_registers": softmax(4096, 8192, dtype=D.BFloat16),
     "softmax_long": softmax(64, 40000),
     "softmax_longer": softmax(16, 262144),
+    "scan_rows": scanned(4096, 8192, dim=1),
+    "scan_rows_odd": scanned(33, 77, dim=1, op="cumprod"),
+    "scan_columns": scanned(512, 65536, dim=0, op="cummax"),
+    "scan_few_columns": scanned(4096, 24, dim=0),
     "layer_norm": layer_norm(4096, 1024, dtype=D.BFloat16),
 }
 # Where rows stay, and the blocks that share one: a target without clusters has other means.
@@ -112,6 +116,9 @@ SMALL = {
     "reduction_all": summed(3, 50, dims=[0, 1]),
     "softmax": softmax(3, 130),
     "transposed": transposed(9, 7),
+    "scan_rows": scanned(5, 70, dim=1),
+    "scan_long_row": scanned(2, 1500, dim=1),
+    "scan_columns": scanned(37, 3, dim=0),
     "one": biased(1, 1),
 }
 

@@ -67,14 +67,14 @@ CALLS: dict[str, tuple[Call, Callable[[DataType], list[Any]]]] = {
     "nll_loss_backward": (_nll_loss_backward,
                           lambda d: [of(d), of(d, 3, 4), LINE, of(d, 4, seed=1), of(d, seed=2)]),
     "sort": (lambda a: prims.sort(a, 1, True, True), lambda d: [of(d, 3, 4)]),
-    "torch.argsort": (lambda a: thunder.torch.argsort(a, dim=0, stable=True),
+    "argsort": (lambda a: thunder.torch.argsort(a, dim=0, stable=True),
                       lambda d: [of(d, 3, 4)]),
     "topk": (lambda a: prims.topk(a, 2, 1, True, True), lambda d: [of(d, 3, 4)]),
 }  # fmt: skip
 
 # torch has no kernel for these; Thunder, or torch, takes indices of 64 bits alone, or none.
 FLOATS_ONLY = ("embedding_backward", "nll_loss_backward")
-WITHOUT_INT32 = ("embedding", "index_copy", "nll_loss_backward", "sort", "torch.argsort", "topk")
+WITHOUT_INT32 = ("embedding", "index_copy", "nll_loss_backward", "sort", "argsort", "topk")
 CASES = [
     pytest.param(ROWS_OF[name], dtype, bits, id=f"{name}-{dtype.short}-i{bits}")
     for name in CALLS
@@ -280,4 +280,4 @@ def test_extrema_places_sorts_and_lookups_in_one_region() -> None:
 
 def test_the_table_names_prims_and_ltorch() -> None:
     assert PrimIDs.TAKE in {row.id for row in INDEXING}
-    assert ROWS_OF["torch.argsort"].id == "torch.argsort"
+    assert ROWS_OF["argsort"].id == "torch.argsort"

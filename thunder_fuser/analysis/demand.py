@@ -2,7 +2,7 @@
 """What a part computes, where: outputs ask for operands at index expressions, back to the inputs.
 
 A point is a value at an index under a condition. A reduction starts a new nest: what reads its
-result belongs to a later one.
+result belongs to a later one. A scan does not: its element is ready when its place is reached.
 
     softmax row x:  nest 0: max(x)   nest 1: sum(exp(x - max))   nest 2: exp(x - max) / sum
 """
@@ -46,9 +46,9 @@ class Demand:
 
     reads: Mapping[Point, tuple[Point, ...]]
     level: Mapping[Point, int]
-    roots: tuple[Point, ...]  # operands of reductions and results, what nests compute
+    roots: tuple[Point, ...]  # operands of reductions and scans, results: what nests compute
     results: Mapping[str, Point]
-    operands: Mapping[str, Point]  # by name of the reduction's result
+    operands: Mapping[str, Point]  # by name of the reduction's or scan's result
 
     def count(self, name: str) -> int:
         """At how many different places a value is computed."""
@@ -100,7 +100,7 @@ def demand(part: Part, axes: Mapping[str, Scalar]) -> Demand:
     for expr in reversed(part.exprs):
         for point in list(wanted.get(expr.outputs[0], ())):
             reads[point] = _reads(part, point, axes)
-            if expr.row.kind is OpKind.REDUCTION:
+            if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN):
                 operands[point.name] = reads[point][0]
             for read in reads[point]:
                 wanted.setdefault(read.name, {})[read] = None

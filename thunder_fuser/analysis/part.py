@@ -52,6 +52,10 @@ class Part:
         return None
 
     @cached_property
+    def scans(self) -> tuple[OpRecord, ...]:
+        return tuple(expr for expr in self.exprs if expr.row.kind is OpKind.SCAN)
+
+    @cached_property
     def has_empty(self) -> bool:
         """True if some tensor has no elements."""
         names = (*self.inputs, *self.producer)

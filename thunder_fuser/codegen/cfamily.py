@@ -22,6 +22,7 @@ from thunder_fuser.lower.kernel import (
     Barrier,
     Block,
     BlockReduce,
+    BlockScan,
     Call,
     CheckedIndex,
     Choose,
@@ -58,10 +59,14 @@ C_TYPES = {
     DataType.Int16: "i16",
     DataType.Int32: "i32",
     DataType.Int: "i64",
+    DataType.Float8_e4m3fn: "e4m3",
+    DataType.Float8_e5m2: "e5m2",
     DataType.Half: "f16",
     DataType.BFloat16: "bf16",
     DataType.Float: "float",
     DataType.Double: "double",
+    DataType.ComplexFloat: "c64",
+    DataType.ComplexDouble: "c128",
 }
 REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 TRUE = const(1)
@@ -167,7 +172,14 @@ class CPrinter:
             return "gates_ready();"
         if isinstance(s, Barrier):
             return "sync_threads();"
+        if isinstance(s, BlockScan):
+            return self.scan(s)
         raise TypeError(f"no statement: {s!r}")
+
+    def scan(self, s: BlockScan) -> str:
+        """The call that scans over the threads of a row."""
+        x, y = s.threads
+        return f"scan_x<{REDUCERS[s.op]}, {x}, {y}>({s.values}, {s.carry}, {s.scratch});"
 
     def array(self, s: Array) -> str:
         kind = C_TYPES[s.dtype]
@@ -243,6 +255,8 @@ class CPrinter:
         operands = [self.operand(o, t) for o, t in zip(value.operands, value.types, strict=True)]
         decided_by = value.types[-1]
         form = row.c if decided_by.is_float or not row.c_int else row.c_int
+        if decided_by.is_complex:
+            form = row.c_complex or row.c
         suffix = "" if decided_by is DataType.Double else "f"
         text = form.format(*operands, f=suffix, to=C_TYPES[value.dtype])
         if value.op != "cast" and first.bytes < 4 and value.dtype is first and not first.is_float:
@@ -286,10 +300,12 @@ class CPrinter:
         value = literal.value
         if dtype is DataType.Bool:
             return "true" if value else "false"
+        if dtype.is_complex:
+            return f"{C_TYPES[dtype]}{{{self.literal(literal, dtype.real)}, 0}}"
         if not dtype.is_float:
             return _integer_text(int(value), dtype)
         text = _float_text(float(value), dtype.compute)
-        return f"convert<{C_TYPES[dtype]}>({text})" if dtype.is_half else text
+        return f"convert<{C_TYPES[dtype]}>({text})" if dtype.is_narrow else text
 
     # ---- indices
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import Accumulator, For, Kernel, Statement
+from thunder_fuser.lower.kernel import Accumulator, BlockScan, For, Kernel, Statement
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -48,6 +48,10 @@ class CpuPrinter(CPrinter):
             f"#pragma omp declare reduction({_reduction_name(accumulator)} : {kind} : "
             f"omp_out = {apply}(omp_out, omp_in)) initializer(omp_priv = {init})"
         )
+
+    def scan(self, s: BlockScan) -> str:
+        """A block is one thread: its elements one after the other."""
+        return f"scan_row<{REDUCERS[s.op]}>({s.values}, {self.index(s.count)}, {s.carry});"
 
     def loop_head(self, loop: For) -> list[str]:
         name, extent = loop.variable, self.index(loop.extent)

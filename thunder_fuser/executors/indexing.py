@@ -12,7 +12,8 @@ from typing import Any
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
 
-from thunder_fuser.executors.rows import NUMBERS, Reject, Row, data_type
+from thunder_fuser.executors.rows import Row
+from thunder_fuser.executors.types import NUMBERS, Reject, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.indexed import INDEX_TYPES
 from thunder_fuser.ir.language import Recorder

@@ -37,8 +37,8 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.indexing import CALLS
-from thunder_fuser.executors.rows import Reject, is_known_number
 from thunder_fuser.executors.support import device_of, leaves_of
+from thunder_fuser.executors.types import Reject, is_known_number
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thunder bound symbol -> None, or the Reject that says why it is not fused.
 
-One row for each Thunder primitive. Composites (softmax, layer_norm, ...) have no row: one is taken
-if each of its primitives is. A row's `record` writes the primitive in the fuser's own language; the
-translator casts its result to the type of the trace, so rows need not care for promotion.
+One row for each Thunder primitive, and for cumsum, which is one to Thunder's torch executor.
+Composites (softmax, layer_norm, ...) have no row: one is taken if each of its primitives is.
+A row's `record` writes the primitive in the fuser's own language; the translator casts its result
+to the type of the trace, so rows need not care for promotion.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.random import STATELESS, recorded
-from thunder_fuser.executors.rows import (
+from thunder_fuser.executors.rows import Row
+from thunder_fuser.executors.types import (
+    ANY,
     ARITHMETIC,
+    COMPLEX,
     EXACT,
     FLOATS,
     INTS,
     MATH,
     NUMBERS,
+    STORED,
     Reject,
-    Row,
     data_type,
     known_type,
 )
@@ -244,6 +248,10 @@ def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
     return Reject(f"clone with {', '.join(asked)}") if asked else None
 
 
+def _check_relu(a: Any, inplace: bool = False) -> Reject | None:
+    return Reject("relu in place") if inplace else None
+
+
 def _check_pow(a: Any, b: Any) -> Reject | None:
     tensors = [x for x in (a, b) if isinstance(x, TensorProxy)]
     exact = bool(tensors) and all(data_type(t.dtype) in EXACT for t in tensors)
@@ -275,6 +283,16 @@ def _check_variance(a: TensorProxy, dims: Sequence[int], *, correction: Any) -> 
     if isinstance(correction, NumberProxy):
         return Reject("variance with a computed correction")
     return None if a.ndim else Reject("variance of a 0-dim tensor")
+
+
+def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:
+    """torch sums a 0-dim tensor along its axis 0; it has none."""
+    if not a.ndim:
+        return Reject("cumsum of a 0-dim tensor")
+    if dtype is None:
+        return None
+    # torch raises, and so it should.
+    return Reject("cumsum in bool") if data_type(dtype) is DataType.Bool else _check_dtype(dtype)
 
 
 # ---------------------------------------------------------------------------- how rows record
@@ -310,6 +328,10 @@ def _iota(fd: Recorder, length: int, *, start: Any, step: Any, device: Any, dtyp
     return fd.ops.cast(fd.ops.iota(length, start, step, wide), wanted)
 
 
+def _relu(fd: Recorder, a: Any, inplace: bool = False) -> Any:
+    return fd.ops.relu(a)
+
+
 def _same(fd: Recorder, a: Any) -> Any:
     return a
 
@@ -332,8 +354,16 @@ def _var(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
     return fd.ops.var(a, list(dims), correction)
 
 
+def _std(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
+    return fd.ops.sqrt(fd.ops.var(a, list(dims), correction))
+
+
 def _var_mean(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
     return fd.ops.var_mean(a, list(dims), correction)
+
+
+def _cumsum(fd: Recorder, a: Any, dim: int, *, dtype: Any = None) -> Any:
+    return fd.ops.cumsum(a if dtype is None else _cast(fd, a, dtype), dim)
 
 
 # ---------------------------------------------------------------------------------- the table
@@ -342,9 +372,9 @@ _P = PrimIDs
 
 _TABLE = (
     # ---- casts, copies
-    Row(_P.CONVERT_ELEMENT_TYPE, _cast, check=_check_cast),
-    Row(_P.SHALLOW_COPY, _same),
-    Row(_P.CLONE, _set, check=_check_clone),
+    Row(_P.CONVERT_ELEMENT_TYPE, _cast, STORED, _check_cast),
+    Row(_P.SHALLOW_COPY, _same, STORED),
+    Row(_P.CLONE, _set, STORED, _check_clone),
     # ---- factories
     Row(_P.FULL, _full, check=_check_full),
     Row(_P.IOTA, _iota, check=_check_iota),
@@ -355,39 +385,39 @@ _TABLE = (
     Row("random_uniform", recorded("uniform"), check=_check_random),
     Row("random_normal", recorded("normal"), check=_check_random),
     # ---- movement
-    Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), check=_check_broadcast),
-    Row(_P.RESHAPE, _op("reshape"), check=_check_shape),
-    Row(_P.SQUEEZE, _op("squeeze")),
-    Row(_P.TRANSPOSE, _op("permute")),
-    Row(_P.STRIDE_ORDER, _op("stride_order")),
-    Row(_P.SLICE, _slice, check=_check_slice),
-    Row(_P.PAD, _pad, check=_check_pad),
-    Row(_P.CAT, _op("cat")),
-    Row(_P.FLIP, _op("flip")),
+    Row(_P.BROADCAST_IN_DIM, _op("broadcast_in_dim"), STORED, _check_broadcast),
+    Row(_P.RESHAPE, _op("reshape"), STORED, _check_shape),
+    Row(_P.SQUEEZE, _op("squeeze"), STORED),
+    Row(_P.TRANSPOSE, _op("permute"), STORED),
+    Row(_P.STRIDE_ORDER, _op("stride_order"), STORED),
+    Row(_P.SLICE, _slice, STORED, _check_slice),
+    Row(_P.PAD, _pad, STORED, _check_pad),
+    Row(_P.CAT, _op("cat"), STORED),
+    Row(_P.FLIP, _op("flip"), STORED),
     # ---- unary
-    Row(_P.ABS, _op("abs"), NUMBERS),
-    Row(_P.NEG, _op("neg"), NUMBERS),
-    Row(_P.SIGN, _op("sign"), NUMBERS),
+    Row(_P.ABS, _op("abs"), NUMBERS | COMPLEX),
+    Row(_P.NEG, _op("neg"), NUMBERS | COMPLEX),
+    Row(_P.SIGN, _op("sign")),
     Row(_P.CEIL, _op("ceil"), FLOATS),
     Row(_P.FLOOR, _op("floor"), FLOATS),
     Row(_P.TRUNC, _op("trunc"), MATH),
     Row(_P.ROUND, _op("round"), MATH),
-    Row(_P.EXP, _op("exp"), MATH),
+    Row(_P.EXP, _op("exp"), MATH | COMPLEX),
     Row(_P.EXP2, _op("exp2"), MATH),
     Row(_P.EXPM1, _op("expm1"), MATH),
-    Row(_P.LOG, _op("log"), MATH),
+    Row(_P.LOG, _op("log"), MATH | COMPLEX),
     Row(_P.LOG2, _op("log2"), MATH),
     Row(_P.LOG10, _op("log10"), MATH),
     Row(_P.LOG1P, _op("log1p"), MATH),
-    Row(_P.SIN, _op("sin"), MATH),
-    Row(_P.COS, _op("cos"), MATH),
-    Row(_P.TAN, _op("tan"), MATH),
+    Row(_P.SIN, _op("sin"), MATH | COMPLEX),
+    Row(_P.COS, _op("cos"), MATH | COMPLEX),
+    Row(_P.TAN, _op("tan"), MATH | COMPLEX),
     Row(_P.ASIN, _op("asin"), MATH),
     Row(_P.ACOS, _op("acos"), MATH),
     Row(_P.ATAN, _op("atan"), MATH),
     Row(_P.SINH, _op("sinh"), MATH),
     Row(_P.COSH, _op("cosh"), MATH),
-    Row(_P.TANH, _op("tanh"), MATH),
+    Row(_P.TANH, _op("tanh"), MATH | COMPLEX),
     Row(_P.ASINH, _op("asinh"), MATH),
     Row(_P.ACOSH, _op("acosh"), MATH),
     Row(_P.ATANH, _op("atanh"), MATH),
@@ -396,27 +426,34 @@ _TABLE = (
     Row(_P.ERFINV, _op("erfinv"), MATH),
     Row(_P.ERFCINV, _op("erfcinv"), MATH),
     Row(_P.LGAMMA, _op("lgamma"), MATH),
-    Row(_P.SQRT, _op("sqrt"), MATH),
-    Row(_P.RSQRT, _op("rsqrt"), MATH),
-    Row(_P.RECIPROCAL, _op("reciprocal"), MATH),
+    Row(_P.DIGAMMA, _op("digamma"), MATH),
+    Row(_P.NDTRI, _op("ndtri"), MATH),
+    # As where(a > 0, a, 0), which Thunder makes of it, it would lose NaN.
+    Row("torch.relu", _relu, NUMBERS, _check_relu),
+    Row(_P.REAL, _op("real"), COMPLEX),
+    Row(_P.IMAG, _op("imag"), COMPLEX),
+    Row(_P.SQRT, _op("sqrt"), MATH | COMPLEX),
+    Row(_P.RSQRT, _op("rsqrt"), MATH | COMPLEX),
+    Row(_P.RECIPROCAL, _op("reciprocal"), MATH | COMPLEX),
     Row(_P.ISFINITE, _op("isfinite"), FLOATS),
-    Row(_P.SIGNBIT, _op("signbit"), NUMBERS),
+    Row(_P.SIGNBIT, _op("signbit")),
     Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
     # ---- binary
-    Row(_P.ADD, _op("add"), ARITHMETIC),
-    Row(_P.SUB, _op("sub"), ARITHMETIC),
-    Row(_P.MUL, _op("mul"), ARITHMETIC),
-    Row(_P.DIV, _op("div"), ARITHMETIC),
+    Row(_P.ADD, _op("add"), ARITHMETIC | COMPLEX | {DataType.Bool}),
+    Row(_P.SUB, _op("sub"), ARITHMETIC | COMPLEX),
+    Row(_P.MUL, _op("mul"), ARITHMETIC | COMPLEX | {DataType.Bool}),
+    Row(_P.DIV, _op("div"), ARITHMETIC | COMPLEX),
     Row(_P.FMOD, _op("fmod"), ARITHMETIC),
     Row(_P.REMAINDER, _op("remainder"), ARITHMETIC),
     Row(_P.POW, _op("pow"), ARITHMETIC, _check_pow),
     Row(_P.ATAN2, _op("atan2"), MATH),
+    Row(_P.ZETA, _op("zeta"), MATH),
     # The next 16-bit float is not the rounded next 32-bit one.
     Row(_P.NEXTAFTER, _op("nextafter"), MATH),
     Row(_P.MAXIMUM, _op("maximum")),
     Row(_P.MINIMUM, _op("minimum")),
-    Row(_P.EQ, _op("eq")),
-    Row(_P.NE, _op("ne")),
+    Row(_P.EQ, _op("eq"), ANY | COMPLEX),
+    Row(_P.NE, _op("ne"), ANY | COMPLEX),
     Row(_P.LT, _op("lt")),
     Row(_P.LE, _op("le")),
     Row(_P.GT, _op("gt")),
@@ -427,17 +464,20 @@ _TABLE = (
     Row(_P.BITWISE_LEFT_SHIFT, _op("bitwise_left_shift"), INTS),
     Row(_P.BITWISE_RIGHT_SHIFT, _op("bitwise_right_shift"), INTS),
     # ---- ternary
-    Row(_P.WHERE, _op("where")),
+    Row(_P.WHERE, _op("where"), ANY | COMPLEX),
     Row(_P.LERP, _op("lerp"), MATH),
     # ---- reductions
     Row(_P.AMAX, _reduce("max"), check=_check_extremum),
     Row(_P.AMIN, _reduce("min"), check=_check_extremum),
-    Row(_P.SUM, _reduce("sum"), NUMBERS, _check_reduction),
-    Row(_P.PROD, _reduce("prod"), NUMBERS, _check_reduction),
+    Row(_P.SUM, _reduce("sum"), NUMBERS | COMPLEX, _check_reduction),
+    Row(_P.PROD, _reduce("prod"), NUMBERS | COMPLEX, _check_reduction),
     Row(_P.VAR, _var, FLOATS, _check_variance),
+    Row(_P.STD, _std, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
     Row(_P.ARGMAX, _op("argmax"), NUMBERS, _check_place),
     Row(_P.ARGMIN, _op("argmin"), NUMBERS, _check_place),
+    # ---- scans
+    Row("torch.cumsum", _cumsum, check=_check_cumsum),
     *INDEXING,
 )
 

@@ -25,8 +25,8 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.executors.rows import is_known_number, known_type
 from thunder_fuser.executors.support import ROWS
+from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.ir.language import Recorder, Tensor, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
@@ -159,8 +159,10 @@ class TypedRecorder(Recorder):
         common = self._common_type(operands)
         if row.rule is DtypeRule.ACCUMULATE:
             return common.accumulate
-        if row.rule is DtypeRule.FLOAT and not common.is_float:
+        if row.rule is DtypeRule.FLOAT and category(common) < 2:
             return DataType.Float
+        if row.rule is DtypeRule.REAL:
+            return common.compute.real
         keeps = row.rule in (DtypeRule.KEEP, DtypeRule.SELECT) or row.kind is OpKind.REDUCTION
         return common if keeps else common.compute
 
@@ -174,7 +176,7 @@ class TypedRecorder(Recorder):
         strongest = max(map(category, scalars), default=0)
         if strongest <= category(common):
             return common
-        return DataType.Float if strongest == 2 else DataType.Int
+        return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
 
 
 def _is_on_gpu(proxy: Proxy) -> bool:

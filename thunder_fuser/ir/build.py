@@ -9,13 +9,13 @@ Defining what was already defined changes nothing, so a Fusion's own records def
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import calls, indexed, layout, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
-from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
+from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import (
@@ -28,6 +28,7 @@ from thunder_fuser.ir.record import (
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
+from thunder_fuser.ir.type_rules import check_collected, dtype_of, pointwise_types
 
 
 def define(definition: Definition, *, check: bool = True) -> Fusion:
@@ -211,6 +212,8 @@ class _Definer:
             self._pointwise(record)
         elif kind is OpKind.REDUCTION:
             self._reduction(record)
+        elif kind is OpKind.SCAN:
+            self._scan(record)
         elif kind is OpKind.SCALAR:
             self._emit(_with_attr(record, "dtype", None), self._scalar(DataType.Int))
         elif kind is OpKind.FACTORY:
@@ -226,8 +229,7 @@ class _Definer:
 
     def _pointwise(self, record: OpRecord) -> None:
         operands = [self._as_view(o) for o in record.inputs]
-        compute, result = _types(record, operands)
-        self._check_row(record, compute)
+        compute, result = pointwise_types(record, operands)
         inputs = [
             self._cast(o, view, dtype)
             for o, view, dtype in zip(record.inputs, operands, compute, strict=True)
@@ -243,19 +245,6 @@ class _Definer:
         if isinstance(operand, Literal):
             return self._scalar(of_number(operand.value))
         return self.tensors[operand]
-
-    def _check_row(self, record: OpRecord, compute: Sequence[DataType]) -> None:
-        row = record.row
-        if row.rule is DtypeRule.INTEGER and any(d.is_float for d in compute):
-            raise DtypeError(
-                f"ops.{row.name}",
-                expected="integers or bools" if row.bools else "integers",
-                got=compute[0].name,
-            )
-        if not row.bools and DataType.Bool in compute:
-            raise DtypeError(
-                f"ops.{row.name}", expected="numbers", got="Bool", do="cast to DataType.Int first"
-            )
 
     def _cast(self, operand: Operand, view: TensorView, dtype: DataType) -> Operand:
         """The operand in the type the op computes in; a literal is converted by the printer."""
@@ -285,9 +274,10 @@ class _Definer:
         (name,) = names_of(record)
         view = self.tensors[name]
         rank = len(view.shape)
+        check_collected(record, view)
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
         natural = view.dtype.accumulate if record.row.rule is DtypeRule.ACCUMULATE else view.dtype
-        dtype = natural if record.attr("dtype") is None else _dtype_of(record)
+        dtype = natural if record.attr("dtype") is None else dtype_of(record)
         compute = dtype.compute
         source = str(self._cast(name, view, compute))
         attrs: tuple[tuple[str, AttrValue], ...] = (
@@ -302,6 +292,19 @@ class _Definer:
         out = self._emit(record, TensorView("", compute, TensorDomain.of(axes)))
         if compute is not dtype:
             self.renamed[last[0]] = str(self._cast(out, self.tensors[out], dtype))
+
+    def _scan(self, record: OpRecord) -> None:
+        """[i0, i1] -> [i0, i1]: every element stays in its place."""
+        (name,) = names_of(record)
+        view = self.tensors[name]
+        check_collected(record, view)
+        dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
+        adds = record.row.rule is DtypeRule.ACCUMULATE
+        dtype = view.dtype.accumulate if adds else view.dtype.compute
+        source = str(self._cast(name, view, dtype))
+        record = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
+        axes = self.tensors[source].domain.no_reductions
+        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
 
     def _movement(self, record: OpRecord) -> None:
         views = [self._as_view(o) for o in record.inputs]
@@ -331,7 +334,7 @@ class _Definer:
             axes: Domain = (self.fresh(extent),)
         else:
             axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = _dtype_of(record)
+        dtype = dtype_of(record)
         if record.op == "iota" and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
         self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
@@ -344,7 +347,7 @@ class _Definer:
             T2 = uniform(lo=0.0, hi=1.0, rng_seed=S0, rng_offset=S1, ...)
         """
         axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = _dtype_of(record)
+        dtype = dtype_of(record)
         if not dtype.is_float:
             raise DtypeError(f"{record.op}: dtype", expected="a float", got=dtype.name)
         self._check_random(record)
@@ -434,13 +437,6 @@ def _check_sizes(record: OpRecord, view: TensorView) -> None:
             )
 
 
-def _dtype_of(record: OpRecord) -> DataType:
-    dtype = record.attr("dtype")
-    if not isinstance(dtype, DataType):
-        raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
-    return dtype
-
-
 def _with_attr(record: OpRecord, key: str, value: AttrValue) -> OpRecord:
     rest = tuple(item for item in record.attrs if item[0] != key)
     return replace(record, attrs=rest if value is None else (*rest, (key, value)))
@@ -448,37 +444,6 @@ def _with_attr(record: OpRecord, key: str, value: AttrValue) -> OpRecord:
 
 def _fresh_domain(view: TensorView) -> TensorDomain:
     return TensorDomain.of(view.domain.no_reductions)
-
-
-def _common_type(operands: Sequence[TensorView]) -> DataType:
-    """torch's promotion: tensors decide, a scalar only if its category is higher."""
-    tensors = [v.dtype for v in operands if not v.is_scalar]
-    scalars = [v.dtype for v in operands if v.is_scalar]
-    if not tensors:
-        return promote(*scalars)
-    common = promote(*tensors)
-    strongest = max(map(category, scalars), default=0)
-    if strongest <= category(common):
-        return common
-    return DataType.Float if strongest == 2 else DataType.Int
-
-
-def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataType], DataType]:
-    """(the type of each operand, the type of the result) by the row's rule."""
-    rule, count = record.row.rule, len(operands)
-    if rule is DtypeRule.ATTRIBUTE:
-        return [operands[0].dtype], _dtype_of(record)
-    if rule is DtypeRule.PREDICATE:
-        return [operands[0].dtype.compute], DataType.Bool
-    if rule is DtypeRule.LOGICAL:
-        return [DataType.Bool] * count, DataType.Bool
-    if rule is DtypeRule.SELECT:
-        common = _common_type(operands[1:])
-        return [DataType.Bool, common, common], common
-    common = _common_type(operands).compute
-    if rule is DtypeRule.FLOAT and not common.is_float:
-        common = DataType.Float
-    return [common] * count, DataType.Bool if rule is DtypeRule.COMPARE else common
 
 
 def _check_outputs(definer: _Definer) -> None:

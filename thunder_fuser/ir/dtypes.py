@@ -20,10 +20,14 @@ class DataType(Enum):
     Int16 = ("i16", 2, "int", 3)
     Int32 = ("i32", 4, "int", 4)
     Int = ("i64", 8, "int", 5)
-    Half = ("f16", 2, "float", 6)
-    BFloat16 = ("bf16", 2, "float", 7)
-    Float = ("f32", 4, "float", 8)
-    Double = ("f64", 8, "float", 9)
+    Float8_e4m3fn = ("e4m3", 1, "float", 6)
+    Float8_e5m2 = ("e5m2", 1, "float", 7)
+    Half = ("f16", 2, "float", 8)
+    BFloat16 = ("bf16", 2, "float", 9)
+    Float = ("f32", 4, "float", 10)
+    Double = ("f64", 8, "float", 11)
+    ComplexFloat = ("c64", 8, "complex", 12)
+    ComplexDouble = ("c128", 16, "complex", 13)
 
     @property
     def short(self) -> str:
@@ -46,19 +50,45 @@ class DataType(Enum):
         return self._kind == "int"
 
     @property
+    def is_complex(self) -> bool:
+        return self._kind == "complex"
+
+    @property
+    def real(self) -> DataType:
+        """The type of a complex type's parts; any other type is its own."""
+        parts = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataType.Double}
+        return parts.get(self, self)
+
+    @property
+    def complex(self) -> DataType:
+        """The complex type whose parts hold this type."""
+        wide = self in (DataType.Double, DataType.ComplexDouble)
+        return DataType.ComplexDouble if wide else DataType.ComplexFloat
+
+    @property
     def is_half(self) -> bool:
         """True for the 16-bit floats, which are stored but never computed in."""
         return self in (DataType.Half, DataType.BFloat16)
 
     @property
+    def is_float8(self) -> bool:
+        """True for the 8-bit floats, which are only moved and cast."""
+        return self.is_float and self.bytes == 1
+
+    @property
+    def is_narrow(self) -> bool:
+        """True for the floats that kernels store, but pass and convert as Float."""
+        return self.is_float and self.bytes < DataType.Float.bytes
+
+    @property
     def compute(self) -> DataType:
-        """The type arithmetic runs in: `Float` for the 16-bit floats, else itself."""
-        return DataType.Float if self.is_half else self
+        """The type arithmetic runs in: `Float` for the narrow floats, else itself."""
+        return DataType.Float if self.is_narrow else self
 
     @property
     def accumulate(self) -> DataType:
         """The type a sum runs in: `Float` for 16-bit floats, `Int` for integers and bools."""
-        return self.compute if self.is_float else DataType.Int
+        return self.compute if self.is_float or self.is_complex else DataType.Int
 
     @property
     def random_share(self) -> int:
@@ -71,18 +101,21 @@ class DataType(Enum):
     __repr__ = __str__
 
 
+# The real types that ops compute with; 8-bit floats are only moved and cast.
+COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)
+
 SHORT_NAMES = {dtype.short: dtype for dtype in DataType}
 
-_CATEGORY = {"bool": 0, "int": 1, "float": 2}
+_CATEGORY = {"bool": 0, "int": 1, "float": 2, "complex": 3}
 
 
 def category(dtype: DataType) -> int:
-    """0 for bool, 1 for integers, 2 for floats: the order in which torch lets types win."""
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex types: torch lets the last win."""
     return _CATEGORY[dtype.value[2]]
 
 
 def promote(*dtypes: DataType) -> DataType:
-    """The common type of tensors, as torch.promote_types gives it.
+    """The common type of tensors, as torch.promote_types gives it; none beside an 8-bit float.
 
     >>> promote(DataType.Half, DataType.BFloat16), promote(DataType.Int8, DataType.UInt8)
     (DataType.Float, DataType.Int16)
@@ -97,6 +130,16 @@ def promote(*dtypes: DataType) -> DataType:
 
 def _promote_two(a: DataType, b: DataType) -> DataType:
     pair = {a, b}
+    if len(pair) > 1 and (a.is_float8 or b.is_float8):
+        raise DtypeError(
+            "promote",
+            expected="one dtype where one is an 8-bit float",
+            got=f"{a.name}, {b.name}",
+            do="cast to DataType.Float first",
+        )
+    if a.is_complex or b.is_complex:
+        wide = not pair.isdisjoint({DataType.Double, DataType.ComplexDouble})
+        return DataType.ComplexDouble if wide else DataType.ComplexFloat
     if pair == {DataType.Half, DataType.BFloat16}:
         return DataType.Float
     if pair == {DataType.Int8, DataType.UInt8}:

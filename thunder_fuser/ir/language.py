@@ -105,6 +105,8 @@ class Recorder:
                 "define_tensor", expected="shape, or sizes and strides", got="none"
             )
         rank = len(shape)
+        if is_cpu:
+            _check_real("define_tensor: a CPU scalar", dtype)
         if is_cpu and rank:
             raise DefinitionError(
                 "define_tensor", expected="a CPU tensor of rank 0", got=f"rank {rank}"
@@ -144,6 +146,7 @@ class Recorder:
             value, dtype = None, value
         if value is None:
             _check_dtype(dtype or DataType.Double)
+            _check_real("define_scalar", dtype)
             return self._define("define_scalar", Scalar, (("dtype", dtype or DataType.Double),))
         return Constant(_as_kind(value, dtype or of_number(value)))
 
@@ -319,9 +322,36 @@ class Ops:
         result: Value = getattr(self, op)(0.0, 1.0, sizes, view.dtype, *state)
         return result
 
+    def cummax_indices(self, arg: Tensor, dim: int) -> Value:
+        """Where cummax has its values from: of equal ones the last, and once a NaN came, a NaN."""
+        return self._last_equal(arg, self.cummax(arg, dim), dim)
+
+    def cummin_indices(self, arg: Tensor, dim: int) -> Value:
+        """Where cummin has its values from; see cummax_indices."""
+        return self._last_equal(arg, self.cummin(arg, dim), dim)
+
+    def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
+        """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last place they met."""
+        rank = rank_of(self._fd.records, arg.name)
+        places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
+        places = self.broadcast(places, [at != dim % rank for at in range(rank)])
+        met = self.logical_or(self.eq(arg, extreme), self.ne(arg, arg))
+        result: Value = self.cummax(self.where(met, places, 0), dim)
+        return result
+
     def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
         """x + value * a * b"""
         result: Value = self.add(x, self.mul(self.mul(value, a), b))
+        return result
+
+    def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+        """lhs + alpha * rhs"""
+        result: Value = self.add(lhs, self.mul(rhs, alpha))
+        return result
+
+    def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+        """lhs - alpha * rhs"""
+        result: Value = self.sub(lhs, self.mul(rhs, alpha))
         return result
 
     def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
@@ -411,6 +441,12 @@ def _check_dtype(dtype: Any) -> None:
     if not isinstance(dtype, DataType):
         known = ", ".join(d.name for d in DataType)
         raise DtypeError("dtype", expected=f"a DataType ({known})", got=repr(dtype))
+
+
+def _check_real(what: str, dtype: DataType | None) -> None:
+    """Numbers are passed to kernels by value, which complex ones are not."""
+    if dtype is not None and dtype.is_complex:
+        raise DtypeError(what, expected="a real type", got=dtype.name)
 
 
 def _check_sizes(shape: Sequence[int]) -> None:

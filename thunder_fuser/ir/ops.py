@@ -3,8 +3,9 @@
 
 A row says how the op is called, what type and shape it gives, what it costs, how C spells it, and
 which torch expression is its meaning. In `c`, {0} {1} {2} are the operands and {f} is "f" for
-float and "" for double; `c_int` is the spelling for integers and bools where it differs. In
-`torch`, operands are a, b, c, d, attributes stand by name, and `own` is the type of the result.
+float and "" for double; `c_int` is the spelling for integers and bools where it differs, and
+`c_complex` that for complex types, which rows without one do not take. In `torch`, operands are
+a, b, c, d, attributes stand by name, and `own` is the type of the result.
 
 Note [Random numbers]: element i (row-major, of the logical shape) of a RANDOM op is word i % 4 of
 Philox 4x32-10 with key `seed` and counter (offset, i // 4); a Double takes two words. So it depends
@@ -31,6 +32,7 @@ class OpKind(Enum):
     MOVEMENT = "movement"  # elements unchanged, indices mapped (analysis/index_map.py has the map)
     INDEX = "index"  # elements unchanged, read where a tensor of indices says
     REDUCTION = "reduction"  # many elements into one
+    SCAN = "scan"  # each element joined with all before it along one axis
     FACTORY = "factory"  # elements from nothing
     RANDOM = "random"  # elements from (seed, offset) and their own position
     SCALAR = "scalar"  # a size, known on the host
@@ -46,6 +48,8 @@ class DtypeRule(Enum):
     PREDICATE = "predicate"  # the operand as it is; the result is Bool
     LOGICAL = "logical"  # operands become Bool; the result is Bool
     INTEGER = "integer"  # promoted; only integers and bools are taken
+    REAL = "real"  # as SAME; of complex operands the type of their parts
+    COMPLEX = "complex"  # operands become one float type; the result is complex
     SELECT = "select"  # first operand Bool, the others promoted and kept in their own type
     KEEP = "keep"  # the operand's own type, untouched
     ACCUMULATE = "accumulate"  # sums: half to Float, integers to Int; `dtype` overrides
@@ -64,6 +68,7 @@ class Op:
     torch: str
     c: str = ""
     c_int: str = ""
+    c_complex: str = ""
     cost: int = 1
     bools: bool = True  # False where torch does not compute with bools either
     keywords: tuple[str, ...] = ()  # the operands, where they are not the first of the signature
@@ -106,7 +111,8 @@ class Op:
     @property
     def is_cheap(self) -> bool:
         """True if recomputing it costs less than moving its result through memory."""
-        return self.kind is not OpKind.REDUCTION and self.cost <= 2
+        dear = (OpKind.REDUCTION, OpKind.SCAN)
+        return self.kind not in dear and self.cost <= 2
 
 
 _DEFAULTS = {
@@ -119,16 +125,25 @@ def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, *
     return Op(name, OpKind.POINTWISE, signature, arity, rule, torch, c, **more)
 
 
-def _math(name: str, cost: int = 8, c: str = "", torch: str = "") -> Op:
+_COMPLEX_MATH = ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh")
+
+
+def _math(
+    name: str, cost: int = 8, c: str = "", torch: str = "", c_complex: str = ""
+) -> Op:
     """A unary float function spelled alike in C and torch, unless said otherwise."""
     spelled = c or f"{name}{{f}}({{0}})"
-    return _pointwise(name, "x", DtypeRule.FLOAT, torch or f"torch.{name}(a)", spelled, cost=cost)
+    if name in _COMPLEX_MATH:
+        c_complex = f"c_{name}({{0}})"
+    torch = torch or f"torch.{name}(a)"
+    return _pointwise(name, "x", DtypeRule.FLOAT, torch, spelled, c_complex=c_complex, cost=cost)
 
 
 def _compare(name: str, sign: str) -> Op:
-    return _pointwise(
-        name, "lhs, rhs", DtypeRule.COMPARE, f"torch.{name}(a, b)", f"({{0}} {sign} {{1}})"
-    )
+    spelled = f"({{0}} {sign} {{1}})"
+    complex_ = spelled if name in ("eq", "ne") else ""
+    torch = f"torch.{name}(a, b)"
+    return _pointwise(name, "lhs, rhs", DtypeRule.COMPARE, torch, spelled, c_complex=complex_)
 
 
 def _predicate(name: str, c_int: str = "false") -> Op:
@@ -158,6 +173,10 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
     )
 
 
+def _scan(name: str, rule: DtypeRule, torch: str) -> Op:
+    return Op(name, OpKind.SCAN, "arg, dim", 1, rule, torch)
+
+
 def _movement(name: str, signature: str, torch: str, arity: int = 1) -> Op:
     return Op(name, OpKind.MOVEMENT, signature, arity, DtypeRule.KEEP, torch, cost=0)
 
@@ -176,9 +195,16 @@ _S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
 _ROWS = (
     # ---- unary
     _pointwise(
-        "abs", "x", _S, "torch.abs(a)", "fabs{f}({0})", c_int="({0} < 0 ? -{0} : {0})", bools=False
+        "abs",
+        "x",
+        DtypeRule.REAL,
+        "torch.abs(a)",
+        "fabs{f}({0})",
+        c_int="({0} < 0 ? -{0} : {0})",
+        c_complex="c_abs({0})",
+        bools=False,
     ),
-    _pointwise("neg", "x", _S, "torch.neg(a)", "(-{0})", bools=False),
+    _pointwise("neg", "x", _S, "torch.neg(a)", "(-{0})", c_complex="(-{0})", bools=False),
     _pointwise("relu", "x", _S, "torch.relu(a)", "relu({0})", bools=False),
     _pointwise("sign", "x", _S, "torch.sign(a)", "sign({0})"),
     _pointwise("ceil", "x", _S, "torch.ceil(a)", "ceil{f}({0})", c_int="{0}", bools=False),
@@ -210,37 +236,75 @@ _ROWS = (
     _math("erfinv", 32, c="erfinv_({0})"),
     _math("erfcinv", 32, c="erfcinv_({0})", torch="erfcinv(a)"),
     _math("lgamma", 32),
+    _math("digamma", 64, c="digamma_({0})"),
+    # The normal quantile, by the complement of erf whose tail keeps its digits.
+    _math(
+        "ndtri",
+        32,
+        c="(-1.4142135623730951{f} * erfcinv_(2.0{f} * {0}))",
+        torch="torch.special.ndtri(a)",
+    ),
     _math("sqrt", 2),
-    _math("rsqrt", 2, c="rsqrt_({0})"),
-    _math("reciprocal", 2, c="reciprocal({0})"),
+    _math("rsqrt", 2, c="rsqrt_({0})", c_complex="({to}{{1, 0}} / c_sqrt({0}))"),
+    _math("reciprocal", 2, c="reciprocal({0})", c_complex="({to}{{1, 0}} / {0})"),
     _math("frac", 1, c="frac({0})"),
     _math("sigmoid", c="sigmoid({0})"),
     _math("silu", c="silu({0})", torch="torch.nn.functional.silu(a)"),
+    # ---- complex
+    _pointwise("real", "x", DtypeRule.REAL, "torch.real(a)", "{0}", c_complex="{0}.re"),
+    _pointwise("imag", "x", DtypeRule.REAL, "torch.imag(a)", "", c_complex="{0}.im"),
+    _pointwise(
+        "complex", "real, imag", DtypeRule.COMPLEX, "torch.complex(a, b)", "{to}{{{0}, {1}}}"
+    ),
+    # ---- predicates
     _predicate("isfinite", c_int="true"),
     _predicate("isinf"),
     _predicate("isnan"),
     _predicate("isneginf"),
     _predicate("isposinf"),
     _predicate("signbit", c_int="({0} < 0)"),
-    _pointwise("isreal", "x", DtypeRule.PREDICATE, "torch.isreal(a)", "true"),
+    _pointwise(
+        "isreal", "x", DtypeRule.PREDICATE, "torch.isreal(a)", "true", c_complex="({0}.im == 0)"
+    ),
     _pointwise("logical_not", "x", DtypeRule.LOGICAL, "torch.logical_not(a)", "(!{0})"),
     # ~ of a bool would be that of an int, and so true.
     _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "({0} ^ static_cast<{to}>(-1))"),
     # ---- binary
-    _pointwise("add", "lhs, rhs", _S, "torch.add(a, b)", "({0} + {1})"),
-    _pointwise("sub", "lhs, rhs", _S, "torch.sub(a, b)", "({0} - {1})", bools=False),
-    _pointwise("mul", "lhs, rhs", _S, "torch.mul(a, b)", "({0} * {1})"),
+    _pointwise(
+        "add", "lhs, rhs", _S, "torch.add(a, b)", "({0} + {1})", c_complex="({0} + {1})"
+    ),
+    _pointwise(
+        "sub",
+        "lhs, rhs",
+        _S,
+        "torch.sub(a, b)",
+        "({0} - {1})",
+        c_complex="({0} - {1})",
+        bools=False,
+    ),
+    _pointwise(
+        "mul", "lhs, rhs", _S, "torch.mul(a, b)", "({0} * {1})", c_complex="({0} * {1})"
+    ),
     _pointwise(
         "div",
         "lhs, rhs",
         _S,
-        "(torch.div(a, b) if a.is_floating_point() else trunc_div(a, b))",
+        "(trunc_div(a, b) if is_exact(a) else torch.div(a, b))",
         "({0} / {1})",
         c_int="int_div({0}, {1})",
+        c_complex="({0} / {1})",
         cost=2,
         bools=False,
     ),
-    _pointwise("truediv", "lhs, rhs", _F, "torch.true_divide(a, b)", "({0} / {1})", cost=2),
+    _pointwise(
+        "truediv",
+        "lhs, rhs",
+        _F,
+        "torch.true_divide(a, b)",
+        "({0} / {1})",
+        c_complex="({0} / {1})",
+        cost=2,
+    ),
     _pointwise(
         "fmod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16, bools=False
     ),
@@ -267,6 +331,9 @@ _ROWS = (
     _pointwise("atan2", "lhs, rhs", _F, "torch.atan2(a, b)", "atan2{f}({0}, {1})", cost=16),
     _pointwise(
         "nextafter", "lhs, rhs", _F, "torch.nextafter(a, b)", "nextafter_({0}, {1})", cost=4
+    ),
+    _pointwise(
+        "zeta", "lhs, rhs", _F, "torch.special.zeta(a, b)", "zeta_({0}, {1})", cost=128
     ),
     _pointwise("minimum", "lhs, rhs", _S, "torch.minimum(a, b)", "minimum({0}, {1})"),
     _pointwise("maximum", "lhs, rhs", _S, "torch.maximum(a, b)", "maximum({0}, {1})"),
@@ -415,6 +482,11 @@ _ROWS = (
     _reduction("prod", DtypeRule.ACCUMULATE, "prod(a, dims, keepdim)"),
     _reduction("max", DtypeRule.SAME, "torch.amax(a, dims, keepdim)"),
     _reduction("min", DtypeRule.SAME, "torch.amin(a, dims, keepdim)"),
+    # ---- scans
+    _scan("cumsum", DtypeRule.ACCUMULATE, "torch.cumsum(a, dim, dtype=a.dtype)"),
+    _scan("cumprod", DtypeRule.ACCUMULATE, "torch.cumprod(a, dim, dtype=a.dtype)"),
+    _scan("cummax", DtypeRule.SAME, "torch.cummax(a, dim).values"),
+    _scan("cummin", DtypeRule.SAME, "torch.cummin(a, dim).values"),
     # ---- one torch call
     _external("matmul", "a, b", 2, "torch.matmul(a, b)"),
     _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
@@ -457,6 +529,9 @@ _ROWS = (
         DataType.Int,
     ),
 )
+
+# The reduction whose operator a scan joins elements with.
+SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}
 if len(OPS) != len(_ROWS):

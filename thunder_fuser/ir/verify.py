@@ -40,7 +40,7 @@ def _known_ops(fusion: Fusion) -> Iterator[str]:
 
 
 def _same_compute_type(fusion: Fusion) -> Iterator[str]:
-    """Operands of pointwise math agree in type, and 16-bit floats are never computed in."""
+    """Operands of pointwise math agree in type, and narrow floats are never computed in."""
     for expr in fusion.exprs:
         row = OPS[expr.op]
         if row.kind is not OpKind.POINTWISE or row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
@@ -48,8 +48,8 @@ def _same_compute_type(fusion: Fusion) -> Iterator[str]:
         dtypes = {fusion.tensors[name].dtype for name in names_of(expr)}
         if len(dtypes) > 1:
             yield f"{expr.op} -> {expr.outputs[0]} mixes {sorted(d.short for d in dtypes)}"
-        if any(dtype.is_half for dtype in dtypes):
-            yield f"{expr.op} -> {expr.outputs[0]} computes in a 16-bit float"
+        if any(dtype.is_narrow for dtype in dtypes):
+            yield f"{expr.op} -> {expr.outputs[0]} computes in a narrow float"
 
 
 def _contiguity_is_complete(fusion: Fusion) -> Iterator[str]:

@@ -9,6 +9,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Demand, Point, demand
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.ops import SCANS
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
@@ -82,7 +83,8 @@ class Context:
     @cached_property
     def lane_is_kept(self) -> bool:
         """True if the lanes walk kept axes: every lane then has its own accumulator."""
-        return self.lane is not None and not self.lane.is_reduction and bool(self.part.reductions)
+        collects = bool(self.part.reductions or self.part.scans)
+        return self.lane is not None and not self.lane.is_reduction and collects
 
     @cached_property
     def gives_halves(self) -> bool:
@@ -146,14 +148,22 @@ class Context:
         """The variable that holds a value: its own name, unless that is the result's pointer."""
         return f"{name}_e" if name in self.part.outputs else name
 
+    def combines(self, name: str) -> str:
+        """The reduction whose operator makes a reduction's or a scan's result."""
+        op = self.part.producer[name].op
+        return SCANS.get(op, op)
+
     def accumulator_type(self, name: str) -> DataType:
         """What a reduction adds in: on the CPU, which adds one by one, floats add in double.
 
         A GPU's threads each add few elements and then pairs, so Float loses no more than torch.
         """
         dtype = self.part.tensors[name].dtype
-        adds = self.part.producer[name].op in ("sum", "prod")
-        return DataType.Double if self.is_cpu and adds and dtype is DataType.Float else dtype
+        adds = self.combines(name) in ("sum", "prod")
+        if not self.is_cpu or not adds:
+            return dtype
+        wide = {DataType.Float: DataType.Double, DataType.ComplexFloat: DataType.ComplexDouble}
+        return wide.get(dtype, dtype)
 
     def accumulator(self, name: str) -> str | Lane:
         """What a reduction adds into: a variable, or this lane's element of an array."""
@@ -162,3 +172,10 @@ class Context:
         if name in self.carried:
             return Lane(local, self.step * self.lanes + self.lane_symbol)
         return Lane(local, self.lane_symbol) if self.lane_is_kept else local
+
+    def scanned(self, name: str) -> str | Lane:
+        """The scanned element of this place: of a step's array, or what is accumulated so far."""
+        target = self.accumulator(name)
+        if self.scheduled.params.inner and isinstance(target, str):
+            return Lane(target, self.lane_symbol)
+        return target

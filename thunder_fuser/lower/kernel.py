@@ -297,6 +297,22 @@ class GatesReady:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockScan:
+    """values = all elements up to each joined by op, from `carry` on, which ends as the last.
+
+    On CUDA the threads of a row, along x, have the whole array each; on the CPU `count` elements.
+    """
+
+    values: str
+    count: Scalar
+    carry: str
+    op: str
+    threads: tuple[int, int]
+    scratch: str
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
 class Accumulator:
     """A variable that a loop reduces into: its op, its type and what the op starts from."""
 
@@ -338,24 +354,9 @@ class Block:
     body: tuple[Statement, ...]
 
 
-Statement = (
-    Let
-    | Array
-    | Words
-    | Variable
-    | Set
-    | Accumulate
-    | Store
-    | SharedStore
-    | BlockReduce
-    | ClusterReduce
-    | OpenGates
-    | GatesReady
-    | For
-    | If
-    | Barrier
-    | Block
-)
+Change = Set | Accumulate | Store | SharedStore | BlockReduce | ClusterReduce | BlockScan
+Wait = OpenGates | GatesReady | Barrier
+Statement = Let | Array | Words | Variable | Change | Wait | For | If | Block
 
 
 Kind = TypingLiteral["input", "output", "scalar"]

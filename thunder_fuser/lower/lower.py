@@ -10,6 +10,11 @@ reduced axes, then what is left for each kept position:
     nest 2:  for s: store exp(x - max) / sum
     rows:    store what has only kept axes
 
+A scan is a loop of its own over the lanes of a step, before what reads it:
+
+    for s:  for v: a[v] = exp(x)      scan a over the block, from the carry on
+            for v: store a[v]
+
 Values are pulled: a store asks for its operand at an index, that one for its own operands, back to
 loads. Each is put into the outermost scope that has the loop variables of its index.
 """
@@ -21,11 +26,10 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum, symbol
 from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Accumulator,
@@ -33,6 +37,7 @@ from thunder_fuser.lower.kernel import (
     Barrier,
     Block,
     BlockReduce,
+    BlockScan,
     Choose,
     Coordinate,
     For,
@@ -40,6 +45,7 @@ from thunder_fuser.lower.kernel import (
     Kernel,
     Lane,
     Let,
+    Math,
     Parameter,
     Set,
     Statement,
@@ -173,18 +179,22 @@ class _Lowerer:
         Kept axes are clamped where barriers follow, and reduced ones are left to the nests: no
         thread may skip a barrier. A pointwise kernel has none and skips all at once.
         """
-        if not self.part.reductions:
+        if not self.part.reductions and not self.part.scans:
             for guard in self._ready(scope):
                 scope = self._enter(scope, guard)
             return scope
         reduced = {"*".join(self.ctx.scheduled.reduced), *self.ctx.scheduled.reduced}
         for guard in self._ready(scope):
-            if guard.axis.partition(".")[0] in reduced:
+            if guard.axis.partition(".")[0] in reduced and not self.part.scans:
                 self.open_guards.append(guard)
                 continue
-            self._define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
-            self.row_condition = conjunction([self.row_condition, _valid(guard)])
+            self._clamp(scope, guard)
         return scope
+
+    def _clamp(self, scope: Scope, guard: Guard) -> None:
+        """Past the end the last element is read again, and what it makes is not stored."""
+        self._define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
+        self.row_condition = conjunction([self.row_condition, _valid(guard)])
 
     def _ready(self, scope: Scope) -> list[Guard]:
         """The guards, innermost axes last, whose values can be known in the scope."""
@@ -249,7 +259,7 @@ class _Lowerer:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
         assert isinstance(target, Lane)
         count = self.ctx.steps * self.ctx.lanes
-        init = Set(Lane(target.array, SLOT), _identity(self.part.producer[name].op, dtype), dtype)
+        init = Set(Lane(target.array, SLOT), identity(self.part.producer[name].op, dtype), dtype)
         scope.put(Array(target.array, dtype, count))
         scope.put(For(str(SLOT), const(count), ParallelType.VECTORIZE, (init,)))
 
@@ -282,7 +292,12 @@ class _Lowerer:
 
     def _nest(self, scope: Scope, number: int) -> None:
         """One pass: accumulates the reductions and stores the full results of this level."""
-        reductions = [n for n, p in self.facts.operands.items() if self.facts.level[p] == number]
+        scans = [expr.outputs[0] for expr in self.part.scans]
+        reductions = [
+            n
+            for n, p in self.facts.operands.items()
+            if n not in scans and self.facts.level[p] == number
+        ]
         results = [
             n
             for n, p in self.facts.results.items()
@@ -292,6 +307,8 @@ class _Lowerer:
         own = [name for name in reductions if name not in self.ctx.carried]
         for name in own:
             self._declare_accumulator(scope, name)
+        for name in scans:
+            self._declare_scan(scope, name)
         accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, own))
         self._nest_loops(scope, reductions, results, accumulators)
         for name in own:
@@ -314,17 +331,26 @@ class _Lowerer:
         self.open_guards = saved
 
     def _accumulator(self, name: str) -> Accumulator:
-        dtype, op = self.ctx.accumulator_type(name), self.part.producer[name].op
-        return Accumulator(str(self.ctx.accumulator(name)), op, dtype, _identity(op, dtype))
+        dtype, op = self.ctx.accumulator_type(name), self.ctx.combines(name)
+        return Accumulator(str(self.ctx.accumulator(name)), op, dtype, identity(op, dtype))
 
     def _declare_accumulator(self, scope: Scope, name: str) -> None:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
-        init = _identity(self.part.producer[name].op, dtype)
+        init = identity(self.ctx.combines(name), dtype)
         if isinstance(target, str):
             scope.put(Variable(target, dtype, init))
             return
         scope.put(Array(target.array, dtype, self.ctx.lanes))
         scope.put(self._each_lane(Set(target, init, dtype)))
+
+    def _declare_scan(self, scope: Scope, name: str) -> None:
+        if not self.ctx.scheduled.params.inner:
+            self._declare_accumulator(scope, name)
+            return
+        dtype, target = self.ctx.accumulator_type(name), self.ctx.scanned(name)
+        assert isinstance(target, Lane)
+        scope.put(Array(target.array, dtype, self.ctx.lanes))
+        scope.put(Variable(f"{name}_c", dtype, identity(self.ctx.combines(name), dtype)))
 
     def _each_lane(self, statement: Statement) -> For:
         extent = const(self.ctx.lanes)
@@ -350,11 +376,12 @@ class _Lowerer:
         for guard in self._ready(inner):
             if axis.parallel is ParallelType.UNROLL:
                 # Clamped, not skipped: without branches all steps' loads are under way at once.
-                self._define(inner, guard.variable, minimum(guard.value, guard.extent - 1))
-                self.row_condition = conjunction([self.row_condition, _valid(guard)])
+                self._clamp(inner, guard)
             elif self.is_cpu and _clips(guard, variable):
                 extent = minimum(axis.extent, guard.extent - (guard.value - variable))
                 self._define(inner, guard.variable, guard.value)
+            elif self.part.scans:
+                self._clamp(inner, guard)
             else:
                 guarded = self._enter(guarded, guard)
         self._loops(guarded, loops[1:], reductions, results, accumulators)
@@ -373,6 +400,8 @@ class _Lowerer:
         accumulators: tuple[Accumulator, ...],
     ) -> None:
         """Work at one step: vector loads before, and vector stores after, a loop over the lanes."""
+        for expr in self.part.scans:
+            self._scan(scope, expr.outputs[0])
         if self.ctx.lane is None:
             self._work(scope, scope, reductions, results)
             return
@@ -389,6 +418,27 @@ class _Lowerer:
         )
         for statement in after:
             scope.put(statement)
+
+    def _scan(self, scope: Scope, name: str) -> None:
+        """One scan's elements of one step; afterwards each lane can read its own."""
+        ctx = self.ctx
+        inner, extent = (scope, const(1)) if ctx.lane is None else self._lane_scope(scope)
+        value = self.values.get(self.facts.operands[name], inner)
+        dtype, wide = ctx.part.tensors[name].dtype, ctx.accumulator_type(name)
+        op, target = ctx.combines(name), ctx.scanned(name)
+        if ctx.scheduled.params.inner:
+            cast = value if wide is dtype else Math("cast", (value,), (dtype,), wide)
+            inner.put(Set(target, cast, wide))
+        else:
+            inner.put(Accumulate(target, op, value, dtype, wide))
+        if inner is not scope:
+            statements = tuple(inner.statements)
+            scope.put(For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, statements))
+        if ctx.scheduled.params.inner:
+            assert isinstance(target, Lane)
+            scratch = "" if self.is_cpu else self.values.scratch(wide, "x", self.root, 1)
+            carry = f"{name}_c"
+            scope.put(BlockScan(target.array, extent, carry, op, ctx.threads, scratch, wide))
 
     def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
         """The block of the lane loop and its extent, clipped where the last one is partial."""
@@ -415,7 +465,7 @@ class _Lowerer:
             wide = self.ctx.accumulator_type(name)
             if name in self.ctx.carried and not self.row_condition.is_const:
                 masked = f"{name}_m"  # a row beyond the last adds nothing
-                choose = Choose(self.row_condition, value, _identity(op, dtype), dtype)
+                choose = Choose(self.row_condition, value, identity(op, dtype), dtype)
                 inner.put(Let(masked, dtype, choose))
                 value = masked
             inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
@@ -487,24 +537,3 @@ def _clips(guard: Guard, variable: Scalar) -> bool:
     """True if the guard only shortens the loop: value == base + variable."""
     base = guard.value - variable
     return not base.symbols & variable.symbols
-
-
-def _identity(op: str, dtype: DataType) -> Literal:
-    """What a reduction starts from."""
-    if op in ("sum", "prod"):
-        value = 0 if op == "sum" else 1
-        return Literal.of(float(value) if dtype.is_float else value)
-    if dtype is DataType.Bool:
-        return Literal.of(op == "min")
-    if dtype.is_float:
-        return Literal.of(float("-inf") if op == "max" else float("inf"))
-    low, high = integer_range(dtype)
-    return Literal.of(low if op == "max" else high)
-
-
-def integer_range(dtype: DataType) -> tuple[int, int]:
-    """The smallest and largest value of an integer type."""
-    bits = 8 * dtype.bytes
-    if dtype is DataType.UInt8:
-        return 0, 255
-    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1

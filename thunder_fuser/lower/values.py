@@ -110,7 +110,8 @@ class Values:
             return self._read_buffer(point, buffer, scope)
         expr = self.ctx.part.producer.get(point.name)
         if point.name in self.ctx.facts.operands:
-            found = self._reduced(point, scope)
+            scanned = expr is not None and expr.row.kind is OpKind.SCAN
+            found = self._scanned(point, scope) if scanned else self._reduced(point, scope)
             scope.home(found[1]).values[point] = found
             return found
         found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
@@ -131,6 +132,15 @@ class Values:
         return self._put(
             point, Math("cast", (ctx.accumulator(name),), (wide,), dtype), needs, scope
         )
+
+    def _scanned(self, point: Point, scope: Scope) -> Found:
+        """The element of a scan that this step has made."""
+        name, needs = point.name, _of(point) | self.ctx.lane_symbol.symbols | {ROOT}
+        wide, dtype = self.ctx.accumulator_type(name), self.ctx.part.tensors[name].dtype
+        value = self.ctx.scanned(name)
+        if wide is dtype:
+            return value, needs
+        return self._put(point, Math("cast", (value,), (wide,), dtype), needs, scope)
 
     def name(self, base: str, key: object) -> str:
         """A C name for (base, key): base for the first key, base_1 for the next one."""
@@ -159,9 +169,9 @@ class Values:
         return name, needs
 
     def _by_value(self, point: Point, scope: Scope) -> Found:
-        """A number passed to the kernel; 16-bit floats come as float, which C can pass."""
+        """A number passed to the kernel; narrow floats come as float, which C can pass."""
         view = self.ctx.part.tensors[point.name]
-        if not view.dtype.is_half:
+        if not view.dtype.is_narrow:
             return view.name, NONE
         name = self.name(f"{view.name}_e", point)
         value = Math("cast", (view.name,), (DataType.Float,), view.dtype)

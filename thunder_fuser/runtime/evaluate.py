@@ -141,6 +141,8 @@ class _Evaluator:
     def _dtype(self, dtype: DataType) -> torch.dtype:
         if dtype.is_float and self.override is not None:
             return self.override
+        if dtype.is_complex and self.override is not None:
+            return self.override.to_complex()
         return to_torch_dtype(dtype)
 
 
@@ -179,6 +181,10 @@ def _code(op: str) -> CodeType:
 
 
 # ---- what the expressions of the table name beside torch
+
+
+def _is_exact(a: torch.Tensor) -> bool:
+    return not a.is_floating_point() and not a.is_complex()
 
 
 def _trunc_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -243,7 +249,7 @@ def _prod(a: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
 
 _SCOPE: dict[str, object] = {"torch": torch, "uniform": random.uniform, "normal": random.normal}
 _HELPERS: tuple[Callable[..., object], ...] = (
-    _trunc_div, _logical_right_shift, _erfcinv, _broadcast, _broadcast_in_dim, _slices, _iota,
-    _prod, _filled,
+    _is_exact, _trunc_div, _logical_right_shift, _erfcinv, _broadcast, _broadcast_in_dim, _slices,
+    _iota, _prod, _filled,
 )
 _SCOPE.update({helper.__name__.removeprefix("_"): helper for helper in _HELPERS})

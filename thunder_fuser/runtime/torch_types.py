@@ -15,10 +15,14 @@ _TORCH = {
     DataType.Int16: torch.int16,
     DataType.Int32: torch.int32,
     DataType.Int: torch.int64,
+    DataType.Float8_e4m3fn: torch.float8_e4m3fn,
+    DataType.Float8_e5m2: torch.float8_e5m2,
     DataType.Half: torch.float16,
     DataType.BFloat16: torch.bfloat16,
     DataType.Float: torch.float32,
     DataType.Double: torch.float64,
+    DataType.ComplexFloat: torch.complex64,
+    DataType.ComplexDouble: torch.complex128,
 }
 _FUSER = {theirs: ours for ours, theirs in _TORCH.items()}
 

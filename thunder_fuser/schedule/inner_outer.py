@@ -74,8 +74,8 @@ def _cross(part: Part) -> Cross | Reject:
     chunked = part.chunked
     if part.has_empty or chunked is None:
         return Reject(NAME, "there are no partial results over rows")
-    if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
-        return Reject(NAME, "there is a torch call")
+    if part.scans or any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
+        return Reject(NAME, "there is a scan or a torch call")
     rows, partial = frozenset(chunked.reduced), set(_partial(part))
     columns = frozenset(part.axes(next(iter(partial)))) - {chunked.axis}
     for expr in part.reductions:

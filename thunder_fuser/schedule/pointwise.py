@@ -34,11 +34,11 @@ CPU_TILE = 32  # elements a side of a transposed tile: a cache line or two each 
 
 
 def accepts(part: Part, target: Target) -> Reject | None:
-    """Refuses reductions, torch calls, results over different axes, and much recomputation."""
+    """Refuses reductions, scans, torch calls, results over different axes, much recomputation."""
     if part.has_empty:
         return Reject(NAME, "a tensor has no elements")
     for expr in part.exprs:
-        if expr.row.kind in (OpKind.REDUCTION, OpKind.EXTERNAL):
+        if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL):
             return Reject(NAME, f"{expr.op} -> {expr.outputs[0]} is no pointwise operation")
     axes = {name: frozenset(part.axes(name)) for name in part.outputs}
     if len(set(axes.values())) > 1:

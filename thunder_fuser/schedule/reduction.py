@@ -59,6 +59,8 @@ def pattern(part: Part, scheduler: str) -> Pattern | Reject:
         return Reject(scheduler, "there is no reduction")
     if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
         return Reject(scheduler, "there is a torch call")
+    if part.scans:
+        return Reject(scheduler, "there is a scan")
     views = [part.tensors[expr.outputs[0]] for expr in part.reductions]
     kinds = {
         (frozenset(part.domain_map.axes(v)), frozenset(part.domain_map.reduced(v))) for v in views

@@ -225,6 +225,14 @@ inline T shfl_xor(T value, int mask, int width, int line = __builtin_LINE()) {
   return value;
 }
 
+template <typename T>
+inline T shfl_idx(T value, int source, int width, int line = __builtin_LINE()) {
+  __builtin_memcpy(emu_shuffle_slot(), &value, sizeof(T));
+  emu_wait(EMU_AT_SHUFFLE, line);
+  __builtin_memcpy(&value, emu_shuffle_peer(emu.thread_id / width * width + source % width), sizeof(T));
+  return value;
+}
+
 // An argument's 8 bytes, read as whatever type the kernel's parameter has.
 struct EmuArgument {
   const void* slot;

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types an op computes in and gives, by the rule of its row, and those it does not take.
+
+    add(T0: bf16, T1: i32)          operands f32, f32      result f32
+    abs(T0: c64)                    operand c64            result f32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.errors import DtypeError
+from thunder_fuser.ir.dtypes import DataType, category, promote
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.ops import DtypeRule
+from thunder_fuser.ir.record import OpRecord
+
+
+def pointwise_types(
+    record: OpRecord, operands: Sequence[TensorView]
+) -> tuple[list[DataType], DataType]:
+    """(the type of each operand, the type of the result); DtypeError for types no row takes."""
+    _check_computes(record, operands)
+    compute, result = _types(record, operands)
+    _check_row(record, compute)
+    return compute, result
+
+
+def _types(record: OpRecord, operands: Sequence[TensorView]) -> tuple[list[DataType], DataType]:
+    """By the row's rule."""
+    rule, count = record.row.rule, len(operands)
+    if rule is DtypeRule.ATTRIBUTE:
+        return [operands[0].dtype], dtype_of(record)
+    if rule is DtypeRule.PREDICATE:
+        return [operands[0].dtype.compute], DataType.Bool
+    if rule is DtypeRule.LOGICAL:
+        return [DataType.Bool] * count, DataType.Bool
+    if rule is DtypeRule.SELECT:
+        common = _common_type(operands[1:])
+        return [DataType.Bool, common, common], common
+    common = _common_type(operands).compute
+    if rule in (DtypeRule.FLOAT, DtypeRule.COMPLEX) and category(common) < 2:
+        common = DataType.Float
+    return [common] * count, _result_type(rule, common)
+
+
+def _common_type(operands: Sequence[TensorView]) -> DataType:
+    """torch's promotion: tensors decide, a scalar only if its category is higher."""
+    tensors = [v.dtype for v in operands if not v.is_scalar]
+    scalars = [v.dtype for v in operands if v.is_scalar]
+    if not tensors:
+        return promote(*scalars)
+    common = promote(*tensors)
+    strongest = max(map(category, scalars), default=0)
+    if strongest <= category(common):
+        return common
+    return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
+
+
+def _result_type(rule: DtypeRule, common: DataType) -> DataType:
+    if rule is DtypeRule.COMPARE:
+        return DataType.Bool
+    if rule is DtypeRule.REAL:
+        return common.real
+    return common.complex if rule is DtypeRule.COMPLEX else common
+
+
+def check_collected(record: OpRecord, view: TensorView) -> None:
+    """DtypeError for what is not reduced or scanned: complex numbers have sums, but no largest."""
+    _check_computes(record, [view])
+    if view.dtype.is_complex and record.row.rule is not DtypeRule.ACCUMULATE:
+        raise DtypeError(f"ops.{record.op}", expected="a real type", got=view.dtype.name)
+
+
+def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
+    """8-bit floats are cast and chosen between; torch has no arithmetic for them either."""
+    if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+        return
+    for view in views:
+        if view.dtype.is_float8:
+            raise DtypeError(
+                f"ops.{record.op}",
+                expected="a type to compute in",
+                got=view.dtype.name,
+                do="cast to DataType.Float first",
+            )
+
+
+def _check_row(record: OpRecord, compute: Sequence[DataType]) -> None:
+    row = record.row
+    _check_complex(record, compute)
+    if row.rule is DtypeRule.INTEGER and any(d.is_float for d in compute):
+        raise DtypeError(
+            f"ops.{row.name}",
+            expected="integers or bools" if row.bools else "integers",
+            got=compute[0].name,
+        )
+    if not row.bools and DataType.Bool in compute:
+        raise DtypeError(
+            f"ops.{row.name}", expected="numbers", got="Bool", do="cast to DataType.Int first"
+        )
+
+
+def _check_complex(record: OpRecord, compute: Sequence[DataType]) -> None:
+    row, is_complex = record.row, any(dtype.is_complex for dtype in compute)
+    if row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+        return
+    if is_complex and not row.c_complex:
+        raise DtypeError(f"ops.{row.name}", expected="a real type", got=compute[0].name)
+    if not is_complex and not row.c:
+        raise DtypeError(f"ops.{row.name}", expected="a complex type", got=compute[0].name)
+
+
+def dtype_of(record: OpRecord) -> DataType:
+    """The `dtype` attribute; DtypeError if it is none."""
+    dtype = record.attr("dtype")
+    if not isinstance(dtype, DataType):
+        raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
+    return dtype
