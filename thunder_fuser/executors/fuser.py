@@ -23,6 +23,7 @@ from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
+from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.regions import (
     Claims,
@@ -60,6 +61,13 @@ class ThunderFuser(FusionExecutor):
             self.register_supported(
                 row.id, lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None
             )
+        for one in COMPOSITES.values():
+            self.register_supported(
+                one.id,
+                lambda *args, one=one, **kwargs: one.refuses(*args, **kwargs) is None,
+                execution_transform=one.transform,
+                grad_transform=one.gradient,
+            )
 
     # ---- what Thunder asks of every executor
 
@@ -69,7 +77,10 @@ class ThunderFuser(FusionExecutor):
         return row is not None and accepts(row, bsym.args, bsym.kwargs) is None
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """True for these primitives, and for composites made of them."""
+        """True for these primitives, and for composites made of them, or taken apart here."""
+        composite = composite_of(bsym)
+        if composite is not None:
+            return composite.refuses(*bsym.args, **bsym.kwargs) is None
         return support(bsym) is None
 
     def get_fuel(self, amount: int = 1, /) -> bool:
