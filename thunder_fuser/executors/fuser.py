@@ -8,7 +8,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -106,23 +106,34 @@ class ThunderFuser(FusionExecutor):
         prefix = self._prefix(given)
         trace = without_state(trace, self.can_fuse, leaves_of)
         claims = claim(trace.bound_symbols, support)
+        items = without_dead_views([*self._fueled(claims.items, limit)])
         if not _inplace_check_disabled():
-            check_in_place(claims.items, prefix)
+            check_in_place(items, prefix)
         bsyms: list[BoundSymbol] = []
         count = 0
-        for item in claims.items:
-            if not isinstance(item, Region):
-                bsyms.append(item)
-            elif (limit < 0 or count < limit) and self.get_fuel():
-                bsyms += [self.fuse(item, count), *item.exits]
-                count += 1
-            else:
-                bsyms += item.bsyms
+        for item in items:
+            bsyms.append(self.fuse(item, count) if isinstance(item, Region) else item)
+            count += isinstance(item, Region)
         fused = from_trace(trace)
-        fused.bound_symbols = without_dead_views(bsyms)
+        fused.bound_symbols = bsyms
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {count} regions"))
         self._keep(fused, claims)
         return fused
+
+    def _fueled(
+        self, items: Sequence[BoundSymbol | Region], limit: int
+    ) -> Iterator[BoundSymbol | Region]:
+        """The items; a region for which there is no fuel as the bound symbols it claims."""
+        count = 0
+        for item in items:
+            if not isinstance(item, Region):
+                yield item
+            elif (limit < 0 or count < limit) and self.get_fuel():
+                count += 1
+                yield item
+                yield from item.exits
+            else:
+                yield from item.bsyms
 
     def _keep(self, fused: TraceCtx, claims: Claims) -> None:
         self.last_fused_trace, self.last_claims = fused, claims
