@@ -282,8 +282,6 @@ def _check_slice(a: TensorProxy, starts: Any, ends: Any, strides: Any = None) ->
 def _check_pad(a: TensorProxy, padding_value: Any, config: Any) -> Reject | None:
     if any(dilation for _, _, dilation in config):
         return Reject("pad with dilation")
-    if any(low < 0 or high < 0 for low, high, _ in config):
-        return Reject("pad by a negative width")
     return _check_sizes(config) or (
         Reject("pad with a computed number") if isinstance(padding_value, NumberProxy) else None
     )
