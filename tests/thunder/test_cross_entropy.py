@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from exactness import assert_as_exact_as_eager, with_gradients
 
 from thunder_fuser.executors.composites import COMPOSITES
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
@@ -48,29 +49,6 @@ def called(keywords: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return {**keywords, **weight}
 
 
-def loss_and_gradient(
-    function: Callable[..., Any], x: torch.Tensor, t: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    x = x.clone().requires_grad_()
-    loss = function(x, t)
-    torch.manual_seed(2)
-    seed = torch.randn(loss.shape).to(loss.dtype)
-    (gradient,) = torch.autograd.grad(loss, x, seed)
-    return loss.detach(), gradient
-
-
-def error(got: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((got.double() - exact).square().mean().sqrt())
-
-
-def assert_as_exact_as_eager(got: Any, eager: Any, exact: Any) -> None:
-    """No more than 1.2 times its error, or 2 ulp of the largest value."""
-    for mine, usual, right in zip(got, eager, exact, strict=True):
-        assert (mine.dtype, mine.shape) == (usual.dtype, usual.shape)
-        floor = 2 * torch.finfo(mine.dtype).eps * float(right.abs().max())
-        assert error(mine, right) <= max(1.2 * error(usual, right), floor)
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
@@ -85,9 +63,9 @@ def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
         return F.cross_entropy(x, t, **wide)
 
     jitted = jit(function, strict=True)
-    got = loss_and_gradient(jitted, x, t)
+    got = with_gradients(jitted, [x, t])
     assert_as_exact_as_eager(
-        got, loss_and_gradient(function, x, t), loss_and_gradient(exact, x.double(), t)
+        got, with_gradients(function, [x, t]), with_gradients(exact, [x.double(), t])
     )
     assert torch.equal(got[1][t == keywords.get("ignore_index", -100)].abs().sum(), x.new_zeros(()))
     torch.testing.assert_close(jitted(x, t), got[0], rtol=0, atol=0)
@@ -100,18 +78,18 @@ def mean(x: Any, t: Any) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_in_the_emulator(dtype: torch.dtype) -> None:
     x, t = logits(dtype), targets()
-    got = loss_and_gradient(jit(mean, strict=True, emulate=True), x, t)
-    exact = loss_and_gradient(mean, x.double(), t)
-    assert_as_exact_as_eager(got, loss_and_gradient(mean, x, t), exact)
+    got = with_gradients(jit(mean, strict=True, emulate=True), [x, t])
+    exact = with_gradients(mean, [x.double(), t])
+    assert_as_exact_as_eager(got, with_gradients(mean, [x, t]), exact)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e4, -1e4])
 def test_far_from_zero(shift: float) -> None:
     """The maximum of a row is taken off before anything is rounded."""
     x, t = logits(scale=20.0) + shift, targets()
-    got = loss_and_gradient(jit(mean, strict=True), x, t)
-    exact = loss_and_gradient(mean, x.double(), t)
-    assert_as_exact_as_eager(got, loss_and_gradient(mean, x, t), exact)
+    got = with_gradients(jit(mean, strict=True), [x, t])
+    exact = with_gradients(mean, [x.double(), t])
+    assert_as_exact_as_eager(got, with_gradients(mean, [x, t]), exact)
 
 
 def test_a_class_that_is_certain() -> None:
@@ -127,7 +105,7 @@ def test_a_class_that_is_certain() -> None:
 
 def test_all_rows_ignored() -> None:
     x, t = logits(), torch.full((ROWS,), -100)
-    loss, gradient = loss_and_gradient(jit(mean, strict=True), x, t)
+    loss, gradient = with_gradients(jit(mean, strict=True), [x, t])
     assert loss.isnan()
     assert torch.equal(gradient, torch.zeros_like(x))
 
@@ -160,7 +138,7 @@ def test_layouts(layout: str, emulate: bool) -> None:
 def test_small_sizes(rows: int, classes: int) -> None:
     x, t = torch.randn(rows, classes), torch.zeros(rows, dtype=torch.int64)
     for got, wanted in zip(
-        loss_and_gradient(jit(mean, strict=True), x, t), loss_and_gradient(mean, x, t), strict=True
+        with_gradients(jit(mean, strict=True), [x, t]), with_gradients(mean, [x, t]), strict=True
     ):
         torch.testing.assert_close(got, wanted)
 
