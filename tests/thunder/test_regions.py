@@ -183,7 +183,7 @@ REASONS = [
     (lambda: prims.clone(proxy(*[1] * 9)), "is over 8"),
     (lambda: prims.clone(proxy(3, device=devices.Device("meta"))), "device meta"),
     (lambda: prims.slice_prim(proxy(8), (0,), (8,), (2,)), "slice with strides [2]"),
-    (lambda: prims.pad(proxy(8), 0.0, ((0, 0, 1),)), "pad with dilation"),
+    (lambda: prims.pad(proxy(0), 0.0, ((0, 1, 1),)), "pad between the elements of an empty axis"),
     (lambda: prims.add(proxy(3, dtype=dtypes.bool8), True), "add of bool8"),
     (lambda: prims.argmax(proxy(8), 0), "no rule for argmax"),
     (lambda: prims.pow(proxy(3, dtype=dtypes.int64), -1), "integer to a negative power"),

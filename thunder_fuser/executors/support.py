@@ -50,6 +50,10 @@ class Reject:
 
 Check = Callable[..., "Reject | None"]
 
+_REDUCTIONS = frozenset(
+    {PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.VAR, PrimIDs.VAR_MEAN}
+)
+
 _NEVER = {
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("the fence of in-place copies"),
@@ -137,6 +141,13 @@ def leaves_of(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
         return
     for part in bsym.subsymbols:
         yield from leaves_of(part)
+
+
+def arguments_of(leaf: BoundSymbol) -> tuple[Any, ...]:
+    """What a row records. Thunder reduces axis 0 of a 0-dim tensor, as torch does; it has none."""
+    if leaf.sym.id not in _REDUCTIONS or leaf.args[0].ndim:
+        return tuple(leaf.args)
+    return (leaf.args[0], ())
 
 
 def device_of(bsym: BoundSymbol) -> Device | None:
@@ -280,8 +291,8 @@ def _check_slice(a: TensorProxy, starts: Any, ends: Any, strides: Any = None) ->
 
 
 def _check_pad(a: TensorProxy, padding_value: Any, config: Any) -> Reject | None:
-    if any(dilation for _, _, dilation in config):
-        return Reject("pad with dilation")
+    if any(dilation and not size for size, (_, _, dilation) in zip(a._shape, config, strict=True)):
+        return Reject("pad between the elements of an empty axis")
     return _check_sizes(config) or (
         Reject("pad with a computed number") if isinstance(padding_value, NumberProxy) else None
     )
@@ -300,23 +311,15 @@ def _check_pow(a: Any, b: Any) -> Reject | None:
     return _needs_tensor(tensors)
 
 
-def _check_reduction(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
-    """Thunder reduces axis 0 of a 0-dim tensor, as torch does; it has none."""
-    return Reject("reduction of a 0-dim tensor") if dims and not a.ndim else None
-
-
 def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
     """torch raises where there is nothing to choose from."""
-    if dims and not a.ndim:
-        return _check_reduction(a, dims)
-    empty = any(a._shape[dim] == 0 for dim in dims)
+    empty = bool(a.ndim) and any(a._shape[dim] == 0 for dim in dims)
     return Reject("extremum over an empty axis") if empty else None
 
 
 def _check_variance(a: TensorProxy, dims: Sequence[int], *, correction: Any) -> Reject | None:
-    if isinstance(correction, NumberProxy):
-        return Reject("variance with a computed correction")
-    return None if a.ndim else Reject("variance of a 0-dim tensor")
+    computed = isinstance(correction, NumberProxy)
+    return Reject("variance with a computed correction") if computed else None
 
 
 # ---------------------------------------------------------------------------- how rows record
@@ -366,8 +369,26 @@ def _slice(fd: Recorder, a: Any, starts: Any, ends: Any, strides: Any = None) ->
 
 def _pad(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
     """Widths go from the last axis on, as in torch.nn.functional.pad."""
-    widths = [width for low, high, _ in reversed(list(config)) for width in (low, high)]
-    return fd.ops.pad(a, widths, padding_value)
+    ends = []
+    for axis, (low, high, dilation) in enumerate(config):
+        if dilation:
+            a = _spread(fd, a, padding_value, axis, config)
+        ends.append((low, high - dilation))
+    return fd.ops.pad(a, _widths(ends), padding_value)
+
+
+def _widths(ends: Sequence[tuple[int, int]]) -> list[int]:
+    return [width for low, high in reversed(ends) for width in (low, high)]
+
+
+def _spread(fd: Recorder, a: Any, value: Any, axis: int, config: Any) -> Any:
+    """An axis with values after each element: [1, 2], dilation 1  ->  [1, v, 2, v]."""
+    rank, dilation = len(config), config[axis][2]
+    sizes: list[Any] = [fd.ops.size(a, at) for at in range(rank)]
+    columns = fd.ops.broadcast(a, [at == axis + 1 for at in range(rank + 1)])
+    ends = [(0, dilation if at == axis + 1 else 0) for at in range(rank + 1)]
+    sizes[axis] = fd.ops.mul(sizes[axis], dilation + 1)
+    return fd.ops.reshape(fd.ops.pad(columns, _widths(ends), value), sizes)
 
 
 def _var(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
@@ -408,7 +429,7 @@ _TABLE = (
     # ---- unary
     Row(_P.ABS, _op("abs"), NUMBERS),
     Row(_P.NEG, _op("neg"), NUMBERS),
-    Row(_P.SIGN, _op("sign"), NUMBERS),
+    Row(_P.SIGN, _op("sign")),
     Row(_P.CEIL, _op("ceil"), FLOATS),
     Row(_P.FLOOR, _op("floor"), FLOATS),
     Row(_P.TRUNC, _op("trunc"), MATH),
@@ -473,8 +494,8 @@ _TABLE = (
     # ---- reductions
     Row(_P.AMAX, _reduce("max"), check=_check_extremum),
     Row(_P.AMIN, _reduce("min"), check=_check_extremum),
-    Row(_P.SUM, _reduce("sum"), NUMBERS, _check_reduction),
-    Row(_P.PROD, _reduce("prod"), NUMBERS, _check_reduction),
+    Row(_P.SUM, _reduce("sum"), NUMBERS),
+    Row(_P.PROD, _reduce("prod"), NUMBERS),
     Row(_P.VAR, _var, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),
 )
