@@ -9,6 +9,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,7 @@ from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.regions import (
     Claims,
     Region,
+    Unfused,
     check_in_place,
     claim,
     without_dead_views,
@@ -55,6 +57,9 @@ class ThunderFuser(FusionExecutor):
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
         self._claims: WeakKeyDictionary[CompileData, Claims] = WeakKeyDictionary()
+        # Composites that Thunder took apart, by the name of their result: gone from the trace when
+        # the regions are claimed.
+        self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
         self._name_prefix = name_prefix
         self._fuel: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
         for row in ROWS.values():
@@ -79,9 +84,18 @@ class ThunderFuser(FusionExecutor):
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """True for these primitives, and for composites made of them, or taken apart here."""
         composite = composite_of(bsym)
-        if composite is not None:
-            return composite.refuses(*bsym.args, **bsym.kwargs) is None
-        return support(bsym) is None
+        if composite is None:
+            return support(bsym) is None
+        reason = composite.refuses(*bsym.args, **bsym.kwargs)
+        if reason is not None:
+            self._note(Unfused(bsym, reason))
+        return reason is None
+
+    def _note(self, refused: Unfused) -> None:
+        data = get_compile_data()
+        if data is not None:
+            name = refused.bsym.flat_proxy_outs[0].name
+            self._refused.setdefault(data, {})[name] = refused
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Takes fuel for one region; False when it is used up."""
@@ -136,10 +150,12 @@ class ThunderFuser(FusionExecutor):
                 yield from item.bsyms
 
     def _keep(self, fused: TraceCtx, claims: Claims) -> None:
-        self.last_fused_trace, self.last_claims = fused, claims
         data = get_compile_data()
         if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
+            apart = self._refused.pop(data, {}).values()
+            claims = replace(claims, unfused=(*apart, *claims.unfused))
             self._claims[data] = claims
+        self.last_fused_trace, self.last_claims = fused, claims
 
     def claims_of(self, data: CompileData) -> Claims | None:
         """What was claimed and refused for a compiled function; see thunder.compile_data."""
