@@ -9,14 +9,19 @@ from typing import Any
 import torch
 
 
-def with_gradients(function: Callable[..., Any], values: Sequence[Any]) -> list[torch.Tensor]:
-    """The result, then the gradient of each value that is made of floats."""
-    args = [v.clone().requires_grad_(v.is_floating_point()) for v in values]
+def with_gradients(
+    function: Callable[..., Any], values: Sequence[Any], fixed: Sequence[int] = ()
+) -> list[torch.Tensor]:
+    """The result, then the gradient of each value that is made of floats and not fixed."""
+    args = [
+        v.clone().requires_grad_(v.is_floating_point() and at not in fixed)
+        for at, v in enumerate(values)
+    ]
     result = function(*args)
     torch.manual_seed(1)
     seed = torch.randn(result.shape).to(result.dtype)
     floats = [arg for arg in args if arg.requires_grad]
-    gradients = torch.autograd.grad(result, floats, seed, materialize_grads=True)
+    gradients = torch.autograd.grad(result, floats, seed)
     return [result.detach(), *gradients]
 
 
