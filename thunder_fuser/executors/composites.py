@@ -123,8 +123,8 @@ def _losses(loss: _Loss) -> tuple[Any, _Rows]:
     log(sum(exp(x))) - x[target], times the weight of the target
     """
     x = loss.wide()
-    hit = loss.at_target()
     most = ltorch.amax(x, 1)
+    hit = loss.at_target()
     below = ltorch.sub(_column(most), x)
     log_sum = ltorch.log(ltorch.sum(ltorch.exp(ltorch.neg(below)), 1))
     nll = ltorch.add(ltorch.sum(ltorch.where(hit, below, 0.0), 1), log_sum)
