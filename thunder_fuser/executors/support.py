@@ -19,6 +19,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, DtypeError
+from thunder_fuser.executors.padding import padded
 from thunder_fuser.executors.random import STATELESS, recorded
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
@@ -367,30 +368,6 @@ def _slice(fd: Recorder, a: Any, starts: Any, ends: Any, strides: Any = None) ->
     return fd.ops.slice(a, list(starts), list(ends))
 
 
-def _pad(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
-    """Widths go from the last axis on, as in torch.nn.functional.pad."""
-    ends = []
-    for axis, (low, high, dilation) in enumerate(config):
-        if dilation:
-            a = _spread(fd, a, padding_value, axis, config)
-        ends.append((low, high - dilation))
-    return fd.ops.pad(a, _widths(ends), padding_value)
-
-
-def _widths(ends: Sequence[tuple[int, int]]) -> list[int]:
-    return [width for low, high in reversed(ends) for width in (low, high)]
-
-
-def _spread(fd: Recorder, a: Any, value: Any, axis: int, config: Any) -> Any:
-    """An axis with values after each element: [1, 2], dilation 1  ->  [1, v, 2, v]."""
-    rank, dilation = len(config), config[axis][2]
-    sizes: list[Any] = [fd.ops.size(a, at) for at in range(rank)]
-    columns = fd.ops.broadcast(a, [at == axis + 1 for at in range(rank + 1)])
-    ends = [(0, dilation if at == axis + 1 else 0) for at in range(rank + 1)]
-    sizes[axis] = fd.ops.mul(sizes[axis], dilation + 1)
-    return fd.ops.reshape(fd.ops.pad(columns, _widths(ends), value), sizes)
-
-
 def _var(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
     return fd.ops.var(a, list(dims), correction)
 
@@ -424,7 +401,7 @@ _TABLE = (
     Row(_P.TRANSPOSE, _op("permute")),
     Row(_P.STRIDE_ORDER, _op("stride_order")),
     Row(_P.SLICE, _slice, check=_check_slice),
-    Row(_P.PAD, _pad, check=_check_pad),
+    Row(_P.PAD, padded, check=_check_pad),
     Row(_P.CAT, _op("cat")),
     # ---- unary
     Row(_P.ABS, _op("abs"), NUMBERS),
