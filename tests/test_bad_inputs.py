@@ -119,14 +119,45 @@ def test_sizes_that_do_not_fit_each_other(times: int) -> None:
         assert_raises(
             lambda: fd.execute([X, X[:, :5]]),
             DefinitionError,
-            "add: axis 1: expected equal sizes, got 6, 5",
+            "add: axis 1: expected equal sizes, got 6, 5 "
+            "(at T2 = fd.ops.add(T0, T1) with T0: f32[i0{4}, i1{6}], T1: f32[i2{4}, i3{5}])",
         )
+
+
+def test_what_does_not_fit_names_the_arguments_behind_it() -> None:
+    """Though the op reads a cast of one, and a sum of the other."""
+    fd = FusionDefinition()
+    half = fd.define_tensor(shape=[-1, -1], contiguity=True, dtype=DataType.BFloat16)
+    deep = fd.define_tensor(shape=[-1, -1, -1], contiguity=True)
+    fd.add_output(fd.ops.mul(half, fd.ops.sum(deep, [0])))
+    assert_raises(
+        lambda: fd.execute([X.bfloat16(), torch.ones(2, 4, 5)]),
+        DefinitionError,
+        "mul: axis 1: expected equal sizes, got 6, 5 (at T4 = fd.ops.mul(T3, T2) "
+        "with T3: f32[i0{4}, i1{6}], T2: f32[r2{2}, i3{4}, i4{5}], "
+        "of T0: bf16[i0{4}, i1{6}], T1: f32[i2{2}, i3{4}, i4{5}])",
+    )
+
+
+def test_nothing_is_written_before_an_error() -> None:
+    """Not even by the part of a fusion that would fit."""
+    fd = FusionDefinition()
+    x, y, z = (fd.from_pytorch(X) for _ in range(3))
+    fd.add_output(fd.ops.exp(x), alias_input=x)
+    fd.add_output(fd.ops.add(y, z))
+    mine = X.clone()
+    with pytest.raises(DefinitionError, match="add: axis 0: expected equal sizes, got 4, 3"):
+        fd.execute([mine, X, X[:3]])
+    assert torch.equal(mine, X)
 
 
 def test_negative_size() -> None:
     fd = FusionDefinition()
     fd.add_output(fd.ops.full([fd.define_scalar(dtype=DataType.Int)], 1.0, DataType.Float))
-    message = "full: axis 0 of the result: expected a size >= 0, got -1"
+    message = (
+        "full: axis 0 of the result: expected a size >= 0, got -1 "
+        "(at T1 = fd.ops.full(fill_value=1.0, shape=[-1], dtype=DataType.Float))"
+    )
     assert_raises(lambda: fd.execute([-1]), DefinitionError, message)
 
 
@@ -151,7 +182,9 @@ def test_writing_into_an_expanded_input() -> None:
 def test_writing_another_size() -> None:
     message = (
         "output T2: expected the dtype and sizes of T1: f32[i2{4}, i3{6}], "
-        "got T2: f32[b0{1}, i1{6}]. To fix it: cast or reshape the result before add_output."
+        "got T2: f32[b0{1}, i1{6}] (at fd.add_output(T2, alias_input=T1) "
+        "with T2: f32[b0{1}, i1{6}], of T0: f32[b0{1}, i1{6}]). "
+        "To fix it: cast or reshape the result before add_output."
     )
     call = into(FusionDefinition()).execute
     assert_raises(lambda: call([X[:1], X.clone()]), AliasError, message)
@@ -198,7 +231,26 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
     "axis": (
         lambda fd, t: fd.ops.sum(t, [2]),
         DefinitionError,
-        "sum: axis 2: expected an axis from -2 to 1, got 2",
+        "sum: axis 2: expected an axis from -2 to 1, got 2 "
+        "(at T1 = fd.ops.sum(T0, dims=[2], keepdim=False) with T0: f32[i0{i0}, i1{i1}])",
+    ),
+    "the same axis twice": (
+        lambda fd, t: fd.ops.sum(t, [1, -1]),
+        DefinitionError,
+        "sum: axes: expected each axis once, got (1, -1) "
+        "(at T1 = fd.ops.sum(T0, dims=[1, -1], keepdim=False) with T0: f32[i0{i0}, i1{i1}])",
+    ),
+    "ranks of cat": (
+        lambda fd, t: fd.ops.cat([t, fd.define_tensor([3], True)], 0),
+        DefinitionError,
+        "cat: expected operands of one rank, got [2, 1] "
+        "(at T2 = fd.ops.cat([T0, T1], dim=0) with T0: f32[i0{i0}, i1{i1}], T1: f32[i2{3}])",
+    ),
+    "more cut off than there is": (
+        lambda fd, t: fd.ops.pad(fd.define_tensor([4, 6], True), [-7, 3]),
+        DefinitionError,
+        "pad: axis 1: expected at most its 6 elements cut off, got 7 "
+        "(at T2 = fd.ops.pad(T1, pad_widths=[-7, 3], value=0) with T1: f32[i2{4}, i3{6}])",
     ),
     "stride order": (
         lambda fd, t: fd.add_output(t, stride_order=[0, 0]),
@@ -208,7 +260,8 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
     "short stride order": (
         lambda fd, t: fd.add_output(t, stride_order=[0]),
         StrideOrderError,
-        f"stride_order [0]: expected a permutation of 0..1, got [0]. {_PERMUTATION}",
+        "stride_order [0]: expected a permutation of 0..1, got [0] "
+        "(at fd.add_output(T0, stride_order=[0]) with T0: f32[i0{i0}, i1{i1}]). " + _PERMUTATION,
     ),
     "input stride order": (
         lambda fd, t: fd.define_tensor([-1, -1], stride_order=[0, 2]),

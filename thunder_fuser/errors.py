@@ -17,11 +17,18 @@ class FuserError(Exception):
         self, thing: str, *, expected: str = "", got: str = "", where: str = "", do: str = ""
     ) -> None:
         self.thing = thing
+        self.facts = {"expected": expected, "got": got, "where": where, "do": do}
         facts = [f"expected {expected}"] * bool(expected) + [f"got {got}"] * bool(got)
         text = f"{thing}: {', '.join(facts)}" if facts else thing
         text += f" (at {where})" * bool(where)
         text += f". To fix it: {do}." * bool(do)
         super().__init__(text)
+
+    def at(self, where: str) -> FuserError:
+        """The same error that also says where; itself if it says so already."""
+        if self.facts["where"]:
+            return self
+        return type(self)(self.thing, **{**self.facts, "where": where})
 
 
 class DefinitionError(FuserError, ValueError):

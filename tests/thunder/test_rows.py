@@ -13,6 +13,9 @@ from cases import REAL
 from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 
+from thunder_fuser import fuser as compiled_fuser
+from thunder_fuser import options
+from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.rows import Row
@@ -164,6 +167,42 @@ def test_relu_keeps_nan(fuser: ThunderFuser) -> None:
 
 def test_bitwise_not_of_bool(fuser: ThunderFuser) -> None:
     compare(fuser, prims.bitwise_not, [torch.tensor([True, False])])
+
+
+@pytest.mark.parametrize("dims", [(), (0,)])
+def test_reductions_of_a_0_dim_tensor(fuser: ThunderFuser, dims: tuple[int, ...]) -> None:
+    x = torch.tensor(2.5)
+    for symbol in (prims.sum, prims.prod, prims.amax, prims.amin):
+        same(fuser, lambda a, s=symbol: s(a, dims), [x], x)
+    for correction, variance in ((0, torch.tensor(0.0)), (1, torch.tensor(torch.nan))):
+        same(fuser, lambda a, c=correction: prims.var(a, dims, correction=c), [x], variance)
+        both = (variance, x)
+        same(fuser, lambda a, c=correction: prims.var_mean(a, dims, correction=c), [x], both)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [((0, 0, 1), (0, 0, 0)), ((1, 2, 3), (-1, 0, 2)), ((-2, -1, 1), (3, -4, 2)), ((0, 0, 0),) * 2],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (2, 1)])
+@pytest.mark.parametrize("emulate", [False, True], ids=["cpu", "emulator"])
+def test_pad_between_elements(shape: Any, config: Any, emulate: bool) -> None:
+    """Beside Thunder's own; the padding is the gradient of a slice by steps."""
+    x = torch.arange(float(shape[0] * shape[1])).reshape(shape)
+
+    def padded(executors: list[Any]) -> torch.Tensor:
+        return thunder.jit(lambda a: prims.pad(a * 2, 7.0, config), executors=executors)(x)
+
+    cut = [min(low, 0) + min(high, 0) for low, high, _ in config]
+    spread = [n + (n - 1) * dilation for n, (_, _, dilation) in zip(shape, config, strict=True)]
+    with options(emulate=emulate, strict=True):
+        if any(size + less < 0 for size, less in zip(spread, cut, strict=True)):
+            with pytest.raises((DefinitionError, RuntimeError), match=r"cut off|would be.*< 0"):
+                padded([compiled_fuser])
+            return
+        torch.testing.assert_close(padded([compiled_fuser]), padded([]), rtol=0, atol=0)
+    assert compiled_fuser.last_claims.regions
 
 
 def test_every_row_is_tested() -> None:

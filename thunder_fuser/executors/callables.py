@@ -24,6 +24,7 @@ from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import write_repro
 from thunder_fuser.executors.translate import layout_of, record_region
+from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
@@ -51,10 +52,17 @@ class RegionCallable:
         self._given = dict(given)
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
-        self.call = make_dispatch(inputs, self._miss, checked=False)
+        if region.makes_views:
+            self.call = view_function(region)
+        else:
+            self.call = make_dispatch(inputs, self._miss, checked=False)
         self.call.owner = self  # type: ignore[attr-defined]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
+        views = views_for(self.region, args) if self.region.moves_only else None
+        return views or self._compiled(args)
+
+    def _compiled(self, args: Sequence[Any]) -> Runner:
         with options(**self._given):
             definition: Definition = ()
             try:

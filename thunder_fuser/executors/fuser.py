@@ -8,7 +8,8 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,10 +24,12 @@ from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
+from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.regions import (
     Claims,
     Region,
+    Unfused,
     check_in_place,
     claim,
     without_dead_views,
@@ -54,11 +57,21 @@ class ThunderFuser(FusionExecutor):
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
         self._claims: WeakKeyDictionary[CompileData, Claims] = WeakKeyDictionary()
+        # Composites that Thunder took apart, by the name of their result: gone from the trace when
+        # the regions are claimed.
+        self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
         self._name_prefix = name_prefix
         self._fuel: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
         for row in ROWS.values():
             self.register_supported(
                 row.id, lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None
+            )
+        for one in COMPOSITES.values():
+            self.register_supported(
+                one.id,
+                lambda *args, one=one, **kwargs: one.refuses(*args, **kwargs) is None,
+                execution_transform=one.transform,
+                grad_transform=one.gradient,
             )
 
     # ---- what Thunder asks of every executor
@@ -69,8 +82,20 @@ class ThunderFuser(FusionExecutor):
         return row is not None and accepts(row, bsym.args, bsym.kwargs) is None
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """True for these primitives, and for composites made of them."""
-        return support(bsym) is None
+        """True for these primitives, and for composites made of them, or taken apart here."""
+        composite = composite_of(bsym)
+        if composite is None:
+            return support(bsym) is None
+        reason = composite.refuses(*bsym.args, **bsym.kwargs)
+        if reason is not None:
+            self._note(Unfused(bsym, reason))
+        return reason is None
+
+    def _note(self, refused: Unfused) -> None:
+        data = get_compile_data()
+        if data is not None:
+            name = refused.bsym.flat_proxy_outs[0].name
+            self._refused.setdefault(data, {})[name] = refused
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Takes fuel for one region; False when it is used up."""
@@ -95,29 +120,42 @@ class ThunderFuser(FusionExecutor):
         prefix = self._prefix(given)
         trace = without_state(trace, self.can_fuse, leaves_of)
         claims = claim(trace.bound_symbols, support)
+        items = without_dead_views([*self._fueled(claims.items, limit)])
         if not _inplace_check_disabled():
-            check_in_place(claims.items, prefix)
+            check_in_place(items, prefix)
         bsyms: list[BoundSymbol] = []
         count = 0
-        for item in claims.items:
-            if not isinstance(item, Region):
-                bsyms.append(item)
-            elif (limit < 0 or count < limit) and self.get_fuel():
-                bsyms += [self.fuse(item, count), *item.exits]
-                count += 1
-            else:
-                bsyms += item.bsyms
+        for item in items:
+            bsyms.append(self.fuse(item, count) if isinstance(item, Region) else item)
+            count += isinstance(item, Region)
         fused = from_trace(trace)
-        fused.bound_symbols = without_dead_views(bsyms)
+        fused.bound_symbols = bsyms
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {count} regions"))
         self._keep(fused, claims)
         return fused
 
+    def _fueled(
+        self, items: Sequence[BoundSymbol | Region], limit: int
+    ) -> Iterator[BoundSymbol | Region]:
+        """The items; a region for which there is no fuel as the bound symbols it claims."""
+        count = 0
+        for item in items:
+            if not isinstance(item, Region):
+                yield item
+            elif (limit < 0 or count < limit) and self.get_fuel():
+                count += 1
+                yield item
+                yield from item.exits
+            else:
+                yield from item.bsyms
+
     def _keep(self, fused: TraceCtx, claims: Claims) -> None:
-        self.last_fused_trace, self.last_claims = fused, claims
         data = get_compile_data()
         if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
+            apart = self._refused.pop(data, {}).values()
+            claims = replace(claims, unfused=(*apart, *claims.unfused))
             self._claims[data] = claims
+        self.last_fused_trace, self.last_claims = fused, claims
 
     def claims_of(self, data: CompileData) -> Claims | None:
         """What was claimed and refused for a compiled function; see thunder.compile_data."""

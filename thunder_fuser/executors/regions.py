@@ -10,14 +10,16 @@ Every step is linear in the length of the trace; Thunder's own partitioner is no
 
 Note [Edges]: at the edges of a region, ops that torch answers with a view stay with torch:
   * reshape, transpose and squeeze of values from outside go before the region;
-  * so do shallow_copy, slice and broadcast_in_dim, if nothing that stays in the region uses them;
+  * so do shallow_copy, slice and broadcast_in_dim, if nothing that stays in the region uses them,
+    and stride_order beside ops that compute: it copies nothing where the strides are right;
   * reshape, transpose, squeeze and shallow_copy that only the outside uses go after it;
   * one that both sides use is made twice: the region returns what it is a view of (a row's
     statistics, not their copies along the row) and torch repeats the view, see `exits`;
   * shallow_copy and broadcast_in_dim outside whose results the region reads are repeated in it, so
     that it reads (and the backward saves) what they are made of.
 So do ops that are one torch call anyway (scatter, sort, ...): they are taken only between others.
-A run that is left with nothing but views and such calls is no region at all.
+A run of nothing but views is a region without a kernel, see views.py; one that is left with nothing
+but views and such calls by the rules above is no region at all.
 
 Note [Written later]: a view of a tensor that is written in place must be torch's view of that very
 tensor. Views that feed prims.copy_'s target or a fence are therefore never fused.
@@ -45,6 +47,7 @@ _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
 _ENTERING = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
 _REPEATED = _EXIT | _ENTERING
 _VIEWS = _REPEATED | {PrimIDs.SLICE}
+_MOVES = _VIEWS | {PrimIDs.STRIDE_ORDER}
 
 # Bound symbols that compute nothing: no one asks why they were not fused. Torch's executor gives
 # in-place copies and fences its own symbols, whose ids are strings.
@@ -93,6 +96,24 @@ class Region:
         live = _with_views(_live(leaves, wanted), views)
         return Region(tuple(bsyms), live, *_boundary(live, wanted), exits)
 
+    @staticmethod
+    def of_views(bsyms: Sequence[BoundSymbol], outputs: Iterable[str]) -> Region:
+        """The region of these views that torch makes all of them."""
+        leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
+        wanted = frozenset(outputs)
+        live = _live(leaves, wanted)
+        return Region(tuple(bsyms), live, *_boundary(live, wanted))
+
+    @cached_property
+    def makes_views(self) -> bool:
+        """True if it needs no kernel, whatever the strides of its inputs."""
+        return all(leaf.sym.id in _VIEWS for leaf in self.leaves)
+
+    @cached_property
+    def moves_only(self) -> bool:
+        """True if it needs no kernel where the strides of its inputs allow."""
+        return all(leaf.sym.id in _MOVES for leaf in self.leaves)
+
     @cached_property
     def is_backward(self) -> bool:
         return _is_backward(self.bsyms[0])
@@ -135,7 +156,7 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
         run = _trim(bsyms, range(start, stop), users)
         chosen = [bsyms[at] for at in run.inside]
         items.extend(bsyms[at] for at in run.before)
-        formed = _formed(bsyms, run.inside, users, items.views)
+        formed = _formed(bsyms, run, users, items.views)
         items.extend([formed] if isinstance(formed, Region) else chosen)
         items.extend(bsyms[at] for at in run.after)
         unfused += [_at_an_edge(bsyms[at]) for at in run.before]
@@ -159,17 +180,23 @@ class _Items:
     def extend(self, items: Iterable[BoundSymbol | Region]) -> None:
         for item in items:
             self.all.append(item)
-            outside = item.exits if isinstance(item, Region) else (item,)
-            for bsym in outside:
+            for bsym in _made_outside(item):
                 if _only(bsym, _ENTERING):
                     self.views.update((_result(leaf), leaf) for leaf in leaves_of(bsym))
+
+
+def _made_outside(item: BoundSymbol | Region) -> tuple[BoundSymbol, ...]:
+    """What torch runs, views among it."""
+    if not isinstance(item, Region):
+        return (item,)
+    return item.leaves if item.makes_views else item.exits
 
 
 # ------------------------------------------------------------------------------------------ runs
 
 
 def _refusal(bsym: BoundSymbol, support: Support, written: frozenset[str]) -> Reject | None:
-    if any(out.name in written for out in bsym.flat_proxy_outs) and _only(bsym, _VIEWS):
+    if any(out.name in written for out in bsym.flat_proxy_outs) and _only(bsym, _MOVES):
         return Reject("a view of a tensor that is written in place")
     return support(bsym)
 
@@ -219,7 +246,7 @@ def _views_written_later(bsyms: Sequence[BoundSymbol]) -> frozenset[str]:
             names.update(proxy.name for proxy in bsym.flat_proxy_args)
         elif bsym.sym.id in _COPIES:
             names.add(bsym.flat_proxy_args[1].name)
-        elif names.intersection(out.name for out in bsym.flat_proxy_outs) and _only(bsym, _VIEWS):
+        elif names.intersection(out.name for out in bsym.flat_proxy_outs) and _only(bsym, _MOVES):
             names.update(proxy.name for proxy in bsym.flat_proxy_args)
     return frozenset(names)
 
@@ -244,8 +271,11 @@ class _Run:
 
 
 def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Mapping[str, list[int]]) -> _Run:
-    """Takes the views off both edges; see Note [Edges]."""
-    idle = _idle(bsyms, run, _VIEWS, users)
+    """Takes the views off both edges; see Note [Edges]. A run of nothing else stays whole."""
+    if all(_only(bsyms[at], _VIEWS) for at in run):
+        return _Run((), tuple(run), ())
+    moves_only = all(_only(bsyms[at], _MOVES) for at in run)
+    idle = _idle(bsyms, run, _VIEWS if moves_only else _MOVES, users)
     before: dict[int, None] = {}
     inside_names: set[str] = set()
     for at in run:
@@ -277,26 +307,39 @@ def _idle(
 
 
 def _formed(
-    bsyms: Sequence[BoundSymbol],
-    inside: Sequence[int],
-    users: Mapping[str, list[int]],
-    views: Views,
+    bsyms: Sequence[BoundSymbol], run: _Run, users: Mapping[str, list[int]], views: Views
 ) -> Region | Reject:
     """The region of what is left inside, or why torch runs all of it."""
-    chosen = [bsyms[at] for at in inside]
-    if all(_only(bsym, _VIEWS) for bsym in chosen):
-        return _VIEW
-    if all(_only(bsym, _VIEWS | CALLS) for bsym in chosen):
+    chosen = [bsyms[at] for at in run.inside]
+    escaping = _escaping(bsyms, run.inside, users)
+    if not all(_only(bsym, _VIEWS | CALLS) for bsym in chosen):
+        region = Region.of(chosen, escaping, views)
+    elif not all(_only(bsym, _VIEWS) for bsym in chosen):
         return _CALL
+    elif run.before or run.after:
+        return _VIEW
+    else:
+        region = Region.of_views(chosen, [*escaping, *_sources(chosen)])
+    return _refuse_region(region) or region
+
+
+def _escaping(
+    bsyms: Sequence[BoundSymbol], inside: Sequence[int], users: Mapping[str, list[int]]
+) -> list[str]:
+    """Names made inside that others read."""
     members = set(inside)
-    escaping = [
+    return [
         out.name
-        for bsym in chosen
-        for out in bsym.flat_proxy_outs
+        for at in inside
+        for out in bsyms[at].flat_proxy_outs
         if any(use not in members for use in users.get(out.name, ()))
     ]
-    region = Region.of(chosen, escaping, views)
-    return _refuse_region(region) or region
+
+
+def _sources(bsyms: Sequence[BoundSymbol]) -> list[str]:
+    """What the views that a later region may repeat are made of."""
+    leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
+    return [leaf.flat_proxy_args[0].name for leaf in leaves if leaf.sym.id in _ENTERING]
 
 
 def _refuse_region(region: Region) -> Reject | None:
@@ -386,16 +429,28 @@ def _boundary(
 # ------------------------------------------------------------------------------- after the claims
 
 
-def without_dead_views(bsyms: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+def without_dead_views(items: Sequence[BoundSymbol | Region]) -> list[BoundSymbol | Region]:
     """The trace less the views that only regions read which now repeat them."""
     needed: set[str] = set()
-    kept: list[BoundSymbol] = []
-    for bsym in reversed(bsyms):
-        used = any(out.name in needed for out in bsym.flat_proxy_outs)
-        if used or not _only(bsym, _VIEWS):
-            kept.append(bsym)
-            needed.update(proxy.name for proxy in bsym.flat_proxy_args)
+    kept: list[BoundSymbol | Region] = []
+    for item in reversed(items):
+        live = _needed(item, needed)
+        if live is not None:
+            kept.append(live)
+            reads = live.inputs if isinstance(live, Region) else live.flat_proxy_args
+            needed.update(proxy.name for proxy in reads)
     return kept[::-1]
+
+
+def _needed(item: BoundSymbol | Region, names: set[str]) -> BoundSymbol | Region | None:
+    """The item; a region of views only as far as it makes these names; None if it makes none."""
+    if isinstance(item, Region):
+        if not item.makes_views:
+            return item
+        wanted = [proxy.name for proxy in item.outputs if proxy.name in names]
+        return Region.of_views(item.bsyms, wanted) if wanted else None
+    used = any(out.name in names for out in item.flat_proxy_outs)
+    return item if used or not _only(item, _VIEWS) else None
 
 
 def check_in_place(items: Sequence[BoundSymbol | Region], prefix: str) -> None:

@@ -19,6 +19,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.indexing import INDEXING
+from thunder_fuser.executors.padding import padded
 from thunder_fuser.executors.random import STATELESS, recorded
 from thunder_fuser.executors.rows import Row
 from thunder_fuser.executors.types import (
@@ -39,6 +40,10 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 
 MAX_RANK = 8
+
+_REDUCTIONS = frozenset(
+    {PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.VAR, PrimIDs.VAR_MEAN}
+)
 
 _NEVER = {
     "copy_": Reject("an in-place copy, which torch makes"),
@@ -93,6 +98,13 @@ def leaves_of(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
         return
     for part in bsym.subsymbols:
         yield from leaves_of(part)
+
+
+def arguments_of(leaf: BoundSymbol) -> tuple[Any, ...]:
+    """What a row records. Thunder reduces axis 0 of a 0-dim tensor, as torch does; it has none."""
+    if leaf.sym.id not in _REDUCTIONS or leaf.args[0].ndim:
+        return tuple(leaf.args)
+    return (leaf.args[0], ())
 
 
 def device_of(bsym: BoundSymbol) -> Device | None:
@@ -234,10 +246,8 @@ def _check_slice(a: TensorProxy, starts: Any, ends: Any, strides: Any = None) ->
 
 
 def _check_pad(a: TensorProxy, padding_value: Any, config: Any) -> Reject | None:
-    if any(dilation for _, _, dilation in config):
-        return Reject("pad with dilation")
-    if any(low < 0 or high < 0 for low, high, _ in config):
-        return Reject("pad by a negative width")
+    if any(dilation and not size for size, (_, _, dilation) in zip(a._shape, config, strict=True)):
+        return Reject("pad between the elements of an empty axis")
     return _check_sizes(config) or (
         Reject("pad with a computed number") if isinstance(padding_value, NumberProxy) else None
     )
@@ -260,16 +270,9 @@ def _check_pow(a: Any, b: Any) -> Reject | None:
     return _needs_tensor(tensors)
 
 
-def _check_reduction(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
-    """Thunder reduces axis 0 of a 0-dim tensor, as torch does; it has none."""
-    return Reject("reduction of a 0-dim tensor") if dims and not a.ndim else None
-
-
 def _check_extremum(a: TensorProxy, dims: Sequence[int]) -> Reject | None:
     """torch raises where there is nothing to choose from."""
-    if dims and not a.ndim:
-        return _check_reduction(a, dims)
-    empty = any(a._shape[dim] == 0 for dim in dims)
+    empty = bool(a.ndim) and any(a._shape[dim] == 0 for dim in dims)
     return Reject("extremum over an empty axis") if empty else None
 
 
@@ -280,9 +283,8 @@ def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:
 
 
 def _check_variance(a: TensorProxy, dims: Sequence[int], *, correction: Any) -> Reject | None:
-    if isinstance(correction, NumberProxy):
-        return Reject("variance with a computed correction")
-    return None if a.ndim else Reject("variance of a 0-dim tensor")
+    computed = isinstance(correction, NumberProxy)
+    return Reject("variance with a computed correction") if computed else None
 
 
 def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:
@@ -344,12 +346,6 @@ def _slice(fd: Recorder, a: Any, starts: Any, ends: Any, strides: Any = None) ->
     return fd.ops.slice(a, list(starts), list(ends), None if strides is None else list(strides))
 
 
-def _pad(fd: Recorder, a: Any, padding_value: Any, config: Any) -> Any:
-    """Widths go from the last axis on, as in torch.nn.functional.pad."""
-    widths = [width for low, high, _ in reversed(list(config)) for width in (low, high)]
-    return fd.ops.pad(a, widths, padding_value)
-
-
 def _var(fd: Recorder, a: Any, dims: Any, *, correction: Any) -> Any:
     return fd.ops.var(a, list(dims), correction)
 
@@ -391,7 +387,7 @@ _TABLE = (
     Row(_P.TRANSPOSE, _op("permute"), STORED),
     Row(_P.STRIDE_ORDER, _op("stride_order"), STORED),
     Row(_P.SLICE, _slice, STORED, _check_slice),
-    Row(_P.PAD, _pad, STORED, _check_pad),
+    Row(_P.PAD, padded, STORED, _check_pad),
     Row(_P.CAT, _op("cat"), STORED),
     Row(_P.FLIP, _op("flip"), STORED),
     # ---- unary
@@ -469,8 +465,8 @@ _TABLE = (
     # ---- reductions
     Row(_P.AMAX, _reduce("max"), check=_check_extremum),
     Row(_P.AMIN, _reduce("min"), check=_check_extremum),
-    Row(_P.SUM, _reduce("sum"), NUMBERS | COMPLEX, _check_reduction),
-    Row(_P.PROD, _reduce("prod"), NUMBERS | COMPLEX, _check_reduction),
+    Row(_P.SUM, _reduce("sum"), NUMBERS | COMPLEX),
+    Row(_P.PROD, _reduce("prod"), NUMBERS | COMPLEX),
     Row(_P.VAR, _var, FLOATS, _check_variance),
     Row(_P.STD, _std, FLOATS, _check_variance),
     Row(_P.VAR_MEAN, _var_mean, FLOATS, _check_variance),

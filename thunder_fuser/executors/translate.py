@@ -25,7 +25,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.executors.support import ROWS
+from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.ir.language import Recorder, Tensor, Value
@@ -203,7 +203,7 @@ def _define_input(
 
 def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     """One primitive, its results in the types of the trace."""
-    args = _resolve(bsym.args, env)
+    args = _resolve(arguments_of(bsym), env)
     kwargs = {name: _resolve(value, env) for name, value in bsym.kwargs.items()}
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)

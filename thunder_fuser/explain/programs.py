@@ -59,8 +59,11 @@ class Compiled:
 def compiled(one: RegionCallable) -> list[Compiled]:
     """The programs that a fusion has run, one for each layout, shape and target of its calls.
 
-    Others may have had the same definition compiled for arguments that this one never saw.
+    Others may have had the same definition compiled for arguments that this one never saw. There
+    are none where views were enough.
     """
+    if one.region.makes_views:
+        return []
     ran = set(map(id, one.call.__globals__["runners"].values()))
     found = []
     for definition in dict.fromkeys(one.definitions):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from thunder_fuser.executors.callables import RegionCallable
@@ -41,15 +41,28 @@ def report(jitted: Jitted) -> str:
 def fusion_table(fusions: Iterable[RegionCallable], times: Times | None = None) -> str:
     """A line for each fusion; with `times`, also (fused, op by op) in microseconds."""
     head = (*_HEAD, "us", "us op by op") if times else _HEAD
-    rows = [_row(one, program, times) for one in fusions for program in compiled(one)[-1:]]
+    rows = []
+    for one in fusions:
+        programs = compiled(one)[-1:]
+        rows += [_row(one, program, times) for program in programs] or [_views_row(one, head)]
     return table(head, rows)
+
+
+def _views_row(one: RegionCallable, head: Sequence[str]) -> tuple[str, ...]:
+    """A fusion that needed no kernel: its results lie in its arguments' memory."""
+    row = (one.name, _pass_of(one), str(len(one.region.leaves)), "0", "0", "views")
+    return row + ("0.0",) * (len(_HEAD) - len(row)) + ("",) * (len(head) - len(_HEAD))
+
+
+def _pass_of(one: RegionCallable) -> str:
+    return "backward" if one.region.is_backward else "forward"
 
 
 def _row(one: RegionCallable, program: Compiled, times: Times | None) -> tuple[str, ...]:
     counts = Counter(segment.scheduler.name for segment in program.segments)
     schedulers = " ".join(name if n == 1 else f"{name}*{n}" for name, n in counts.items())
     row = (
-        one.name, "backward" if one.region.is_backward else "forward",
+        one.name, _pass_of(one),
         str(len(program.fusion.exprs)), str(len(program.segments)), str(len(program.kernels)),
         schedulers, kib(program.bytes_in), kib(program.bytes_out),
     )

@@ -25,6 +25,7 @@ from thunder_fuser.ir.record import (
     Operand,
     OpRecord,
     names_of,
+    record_text,
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
@@ -69,6 +70,12 @@ class _Definer:
         for operand in names_of(record):
             self._check_known(operand, record)
         record = rename(record, self.renamed)
+        try:
+            self._add(record)
+        except DefinitionError as error:
+            raise error.at(self._where(record)) from None
+
+    def _add(self, record: OpRecord) -> None:
         if record.op == "add_output":
             self._add_output(record)
         elif record.op == "define_tensor":
@@ -80,6 +87,20 @@ class _Definer:
             self._op(record)
         else:
             raise DefinitionError(f"record {record.op}", expected="an op of the table")
+
+    def _where(self, record: OpRecord) -> str:
+        """The call, what it reads, and the arguments that the axes of that come from."""
+        names = dict.fromkeys(names_of(record))
+        axes = {axis.name for name in names for axis in self.tensors[name].domain.logical}
+        given = [one.outputs[0] for one in self.records if one.op == "define_tensor"]
+        sources = [
+            name for name in given
+            if name not in names
+            and any(axis.name in axes for axis in self.tensors[name].domain.logical)
+        ]
+        read = ", ".join(str(self.tensors[name]) for name in names)
+        text = record_text(record) + f" with {read}" * bool(read)
+        return text + f", of {', '.join(str(self.tensors[n]) for n in sources)}" * bool(sources)
 
     def _check_known(self, name: str, record: OpRecord) -> None:
         if name not in self.renamed:

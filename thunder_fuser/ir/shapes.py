@@ -276,9 +276,18 @@ def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain
     if isinstance(record.attr("value"), str):
         raise DefinitionError("pad: value", expected="a number", got=str(record.attr("value")))
     out = []
-    for axis, (before, after) in zip(domain, widths, strict=True):
+    for at, (axis, (before, after)) in enumerate(zip(domain, widths, strict=True)):
+        _check_cropped(at, axis.extent, min(before, 0) + min(after, 0))
         out.append(axis if before == after == 0 else fresh(axis.extent + before + after))
     return tuple(out)
+
+
+def _check_cropped(at: int, extent: Scalar, taken: int) -> None:
+    """A negative width takes elements away, as in torch: no more than there are."""
+    if extent.is_const and extent.value + taken < 0:
+        raise DefinitionError(
+            f"pad: axis {at}", expected=f"at most its {extent} elements cut off", got=f"{-taken}"
+        )
 
 
 def pad_widths(record: OpRecord, rank: int) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composites of Thunder that the fuser takes apart in its own way, forward and backward.
+
+    cross_entropy(logits[N, C], target[N])      what the backward reads
+->  Thunder:  log_softmax, take_along_axis      log-softmax[N, C], target[N]
+    here:     rows, each reduced in one pass    logits[N, C], target[N], two numbers a row
+
+Both are made of primitives of support.py, so regions take them like any other. Where `refuses`
+says why not, Thunder takes the composite apart, and its pieces are claimed one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.executors.support import FLOATS, INTS, Reject, data_type
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """A composite symbol: when it stays with Thunder, and what it becomes.
+
+    `transform` gives its result; `gradient` does too, and says what the gradients are.
+    """
+
+    id: str
+    refuses: Callable[..., Reject | None]
+    transform: Callable[..., Any]
+    gradient: Callable[..., Any]
+
+
+# --------------------------------------------------------------------------------- cross entropy
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """A call of cross_entropy: its parameters, with logits [N, C], target [N], weight [C]."""
+
+    logits: TensorProxy
+    target: TensorProxy
+    weight: TensorProxy | None = None
+    size_average: Any = None
+    ignore_index: int = -100
+    reduce: Any = None
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
+
+    @property
+    def classes(self) -> int:
+        return int(self.logits._shape[1])
+
+    @property
+    def shift(self) -> float:
+        """What label smoothing moves from the target to each class."""
+        return self.label_smoothing / self.classes
+
+    def wide(self) -> Any:
+        """The logits in the type the loss is computed in."""
+        return _as_type(self.logits, _compute_type(self.logits))
+
+    def wide_weight(self) -> Any:
+        return _as_type(self.weight, _compute_type(self.logits))
+
+    def at_target(self) -> Any:
+        """[N, C], True where the column is the target."""
+        columns = ltorch.arange(self.classes, device=self.logits.device, dtype=dtypes.int64)
+        return ltorch.eq(columns, _column(self.target))
+
+    def counted(self) -> Any:
+        """[N], False for rows that are ignored."""
+        return ltorch.ne(self.target, self.ignore_index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What the backward reads of each row: log(sum(exp(x))), and the weights.
+
+    The logarithm is kept in two parts, `most` + `log_sum`: their sum would round off the digits
+    that exp(x - it) needs.
+    """
+
+    most: Any
+    log_sum: Any
+    weight: Any = None  # of the target, [N]
+    weights: Any = None  # of all classes, 0-dim
+
+
+def _column(row: Any) -> Any:
+    return ltorch.unsqueeze(row, 1)
+
+
+def _as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
+    """The tensor itself if it has the type: a cast that is none would be a view."""
+    return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
+
+
+def _compute_type(tensor: TensorProxy) -> dtypes.dtype:
+    return dtypes.float64 if tensor.dtype == dtypes.float64 else dtypes.float32
+
+
+def _cross_entropy(*args: Any, **kwargs: Any) -> Any:
+    loss = _Loss(*args, **kwargs)
+    return _reduced(loss, *_losses(loss))[0]
+
+
+def _cross_entropy_gradient(*args: Any, **kwargs: Any) -> Any:
+    loss = _Loss(*args, **kwargs)
+    losses, rows = _losses(loss)
+    result, total = _reduced(loss, losses, rows)
+    prims.put_grad(loss.logits, _backward(loss, rows, prims.get_grad(result), total))
+    return result
+
+
+def _losses(loss: _Loss) -> tuple[Any, _Rows]:
+    """The loss of each row, zero if ignored, NaN if the target is no class.
+
+    log(sum(exp(x))) - x[target], times the weight of the target
+    """
+    x = loss.wide()
+    most = ltorch.amax(x, 1)
+    hit = loss.at_target()
+    below = ltorch.sub(_column(most), x)
+    log_sum = ltorch.log(ltorch.sum(ltorch.exp(ltorch.neg(below)), 1))
+    nll = ltorch.add(ltorch.sum(ltorch.where(hit, below, 0.0), 1), log_sum)
+    rows = _Rows(most, log_sum)
+    if loss.weight is not None:
+        weight = loss.wide_weight()
+        picked = ltorch.sum(ltorch.where(hit, weight, 0.0), 1)
+        rows = _Rows(most, log_sum, picked, ltorch.sum(weight))
+        nll = ltorch.mul(nll, picked)
+    if loss.label_smoothing:
+        smooth = ltorch.mul(_smooth(loss, below, rows), loss.shift)
+        nll = ltorch.add(ltorch.mul(nll, 1.0 - loss.label_smoothing), smooth)
+    known = ltorch.logical_and(ltorch.ge(loss.target, 0), ltorch.lt(loss.target, loss.classes))
+    nll = ltorch.where(known, nll, float("nan"))
+    return ltorch.where(loss.counted(), nll, 0.0), rows
+
+
+def _smooth(loss: _Loss, below: Any, rows: _Rows) -> Any:
+    """The losses of all classes together: sum(weight * (log(sum(exp(x))) - x))."""
+    if loss.weight is None:
+        return ltorch.add(ltorch.sum(below, 1), ltorch.mul(rows.log_sum, float(loss.classes)))
+    weighted = ltorch.sum(ltorch.mul(below, loss.wide_weight()), 1)
+    return ltorch.add(weighted, ltorch.mul(rows.log_sum, rows.weights))
+
+
+def _reduced(loss: _Loss, losses: Any, rows: _Rows) -> tuple[Any, Any]:
+    """(the result in the type of the logits, what a mean divides by)."""
+    total = None
+    if loss.reduction != "none":
+        losses = ltorch.sum(losses)
+    if loss.reduction == "mean":
+        counted = loss.counted()
+        if rows.weight is None:
+            total = _as_type(ltorch.sum(_as_type(counted, dtypes.int64)), losses.dtype)
+        else:
+            total = ltorch.sum(ltorch.where(counted, rows.weight, 0.0))
+        losses = ltorch.true_divide(losses, total)
+    return _as_type(losses, loss.logits.dtype), total
+
+
+def _backward(loss: _Loss, rows: _Rows, gradient: Any, total: Any) -> Any:
+    """[N, C] from the logits anew, one pointwise kernel.
+
+    gradient / total * (softmax(x) - (column is target)), and zero for rows that are ignored
+    """
+    x = loss.wide()
+    gradient = _as_type(gradient, x.dtype)
+    if total is not None:
+        gradient = ltorch.true_divide(gradient, total)
+    scale = _column(ltorch.where(loss.counted(), gradient, 0.0))
+    softmax = ltorch.exp(
+        ltorch.sub(ltorch.sub(x, _column(rows.most)), _column(rows.log_sum))
+    )
+    result = ltorch.mul(_pull(loss, rows, softmax), scale)
+    return _as_type(result, loss.logits.dtype)
+
+
+def _pull(loss: _Loss, rows: _Rows, softmax: Any) -> Any:
+    """The gradient of one row's loss: softmax - (column is target), weighted and smoothed."""
+    hit, kept = loss.at_target(), 1.0 - loss.label_smoothing
+    if loss.weight is None:
+        pulled = ltorch.sub(softmax, ltorch.where(hit, kept, 0.0))
+        return ltorch.sub(pulled, loss.shift) if loss.label_smoothing else pulled
+    at_target = _column(ltorch.mul(rows.weight, kept))
+    pushed, pulled = at_target, ltorch.where(hit, at_target, 0.0)
+    if loss.label_smoothing:
+        pushed = ltorch.add(pushed, ltorch.mul(rows.weights, loss.shift))
+        pulled = ltorch.add(pulled, ltorch.mul(loss.wide_weight(), loss.shift))
+    return ltorch.sub(ltorch.mul(softmax, pushed), pulled)
+
+
+def _refuses_cross_entropy(*args: Any, **kwargs: Any) -> Reject | None:
+    """Taken: [N, C] with one class a row, which is what language models have."""
+    loss = _Loss(*args, **kwargs)
+    a, target = loss.logits, loss.target
+    if (loss.size_average, loss.reduce) != (None, None) or loss.reduction not in _REDUCTIONS:
+        return Reject("cross_entropy with arguments that Thunder refuses")
+    if not isinstance(loss.ignore_index, int) or not isinstance(loss.label_smoothing, (int, float)):
+        return Reject("cross_entropy with a computed number")
+    if a.ndim != 2 or target.ndim != 1 or data_type(target.dtype) not in INTS:
+        return Reject("cross_entropy of other than logits [N, C] and a class for each row")
+    if a._shape[0] != target._shape[0] or not 0 <= loss.label_smoothing <= 1:
+        return Reject("cross_entropy with arguments that Thunder refuses")
+    return _refuses_types(a, target, loss.weight) or (
+        Reject("cross_entropy of no elements") if 0 in a._shape else None
+    )
+
+
+def _refuses_types(
+    a: TensorProxy, target: TensorProxy, weight: TensorProxy | None
+) -> Reject | None:
+    tensors = [tensor for tensor in (a, target, weight) if tensor is not None]
+    if any(type(tensor) is not TensorProxy for tensor in tensors):
+        return Reject("cross_entropy of other than plain tensors")
+    if not all(type(size) is int for tensor in tensors for size in tensor._shape):
+        return Reject("symbolic size")
+    if data_type(a.dtype) not in FLOATS or any(t.device != a.device for t in tensors):
+        return Reject("cross_entropy of mixed devices, or of other than floats")
+    if weight is None:
+        return None
+    if weight.dtype != a.dtype or weight.requires_grad or weight._shape != a._shape[1:]:
+        return Reject("cross_entropy with a weight of another type or size, or with a gradient")
+    return None
+
+
+_REDUCTIONS = ("none", "sum", "mean")
+
+COMPOSITES = {
+    row.id: row
+    for row in (
+        Composite(
+            "torch.nn.functional.cross_entropy",
+            _refuses_cross_entropy,
+            _cross_entropy,
+            _cross_entropy_gradient,
+        ),
+    )
+}
+
+
+def composite_of(bsym: Any) -> Composite | None:
+    """The row of a composite that no other executor has claimed."""
+    return COMPOSITES.get(bsym.sym.id) if bsym.sym.executor is None else None
