@@ -291,6 +291,22 @@ def test_places_of_extrema_in_every_type(run: Runner, name: str, dtype: DataType
     assert torch.equal(result, getattr(torch, name)(x, 1))
 
 
+def test_places_of_extrema_of_computed_values(run: Runner) -> None:
+    """The vector exp of one nest and the scalar one of another differ in the last bit: what is
+    compared with the extremum must be what the extremum was taken of."""
+    x = rand(3, 16, 1)
+
+    def body(fd: Any, a: Any) -> Any:
+        wide = fd.ops.pad(fd.ops.pad(a, [0, 0, 0, 2, 2, 2], 0.5), [2, 0, 2, 0, 2, 0], 0.5)
+        return fd.ops.argmax(fd.ops.exp(wide), 2)
+
+    (place,) = run.execute(defined(body, [x]), [x])
+    pad = torch.nn.functional.pad
+    values = pad(pad(x, (0, 0, 0, 2, 2, 2), value=0.5), (2, 0, 2, 0, 2, 0), value=0.5).exp()
+    assert int(place.max()) < 3
+    torch.testing.assert_close(values.gather(2, place[..., None])[..., 0], values.amax(2))
+
+
 def test_places_of_extrema_in_shapes_with_ones(run: Runner) -> None:
     for x in (rand(1, 7), rand(7, 1), rand(1), rand()):
         run(build(lambda fd, a: fd.ops.argmax(a), [x]), [x], [x.argmax()])

@@ -389,7 +389,7 @@ _TABLE = (
     Row(_P.SLICE, _slice, STORED, _check_slice),
     Row(_P.PAD, padded, STORED, _check_pad),
     Row(_P.CAT, _op("cat"), STORED),
-    Row(_P.FLIP, _op("flip"), STORED),
+    Row(_P.FLIP, _op("flip"), ANY | COMPLEX),  # torch has no flip of 8-bit floats
     # ---- unary
     Row(_P.ABS, _op("abs"), NUMBERS | COMPLEX),
     Row(_P.NEG, _op("neg"), NUMBERS | COMPLEX),

@@ -229,6 +229,9 @@ class Recorder:
         )
 
 
+_EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
+
+
 class Ops:
     """fd.ops: every row of the op table, and the composites below."""
 
@@ -378,12 +381,11 @@ class Ops:
         index: a number, an integer scalar, or a tensor with one element.
         """
         value = index.value if isinstance(index, Constant) else index
-        if not isinstance(value, int) or value < 0:
+        computed = not isinstance(value, int)
+        if computed or value < 0:
             wrapped = self.add(self.size(arg, dim), index)
-            is_number = isinstance(value, int)
-            index = wrapped if is_number else self.where(self.lt(index, 0), wrapped, index)
-        result: Value = self.squeeze(self.index_select(arg, index, dim), [dim])
-        return result
+            index = self.where(self.lt(index, 0), wrapped, index) if computed else wrapped
+        return self.squeeze(self.index_select(arg, index, dim), [dim])  # type: ignore[no-any-return]
 
     def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
         """The first index of the largest element, NaN being the largest; Int.
@@ -396,12 +398,20 @@ class Ops:
         """The first index of the smallest element, NaN being the smallest; see argmax."""
         return self._place_of(arg, self.min, dim, keepdim)
 
+    def _in_memory(self, arg: Tensor) -> Any:
+        """The value as memory has it: made in each of two nests, it may differ in its last bit."""
+        made = {name: record for record in self._fd.records for name in record.outputs}
+        record = made[arg.name]
+        while record.op in _EXACT and (source := record.inputs[0]) in made:
+            record = made[str(source)]
+        return arg if record.op == "define_tensor" else self.segment_set(arg)
+
     def _place_of(
         self, arg: Tensor, extremum: Callable[..., Any], dim: int | None, keepdim: bool
     ) -> Value:
         """The smallest of the indices of the elements that equal the extremum, or are NaN."""
-        rank = rank_of(self._fd.records, arg.name)
-        sizes = [self.size(arg, at) for at in range(rank)]
+        arg = self._in_memory(arg)
+        rank = len(sizes := self.shape(arg))
         dims = list(range(rank)) if dim is None else [dim]
         count: Any = 1
         for at in dims:
