@@ -118,27 +118,26 @@ def _cross_entropy_gradient(*args: Any, **kwargs: Any) -> Any:
 
 
 def _losses(loss: _Loss) -> tuple[Any, _Rows]:
-    """The loss of each row, zero if ignored, NaN if the target is no class.
+    """The loss of each row, zero if ignored.
 
     log(sum(exp(x))) - x[target], times the weight of the target
     """
     x = loss.wide()
     most = ltorch.amax(x, 1)
-    hit = loss.at_target()
     below = ltorch.sub(_column(most), x)
     log_sum = ltorch.log(ltorch.sum(ltorch.exp(ltorch.neg(below)), 1))
-    nll = ltorch.add(ltorch.sum(ltorch.where(hit, below, 0.0), 1), log_sum)
+    # An ignored row reads class 0; any other that is no class is an index out of range.
+    target = ltorch.where(loss.counted(), loss.target, 0)
+    picked = prims.squeeze(prims.take_along_axis(x, _column(target), 1), (1,))
+    nll = ltorch.add(ltorch.sub(most, picked), log_sum)
     rows = _Rows(most, log_sum)
     if loss.weight is not None:
         weight = loss.wide_weight()
-        picked = ltorch.sum(ltorch.where(hit, weight, 0.0), 1)
-        rows = _Rows(most, log_sum, picked, ltorch.sum(weight))
-        nll = ltorch.mul(nll, picked)
+        rows = _Rows(most, log_sum, prims.take(weight, target, 0), ltorch.sum(weight))
+        nll = ltorch.mul(nll, rows.weight)
     if loss.label_smoothing:
         smooth = ltorch.mul(_smooth(loss, below, rows), loss.shift)
         nll = ltorch.add(ltorch.mul(nll, 1.0 - loss.label_smoothing), smooth)
-    known = ltorch.logical_and(ltorch.ge(loss.target, 0), ltorch.lt(loss.target, loss.classes))
-    nll = ltorch.where(known, nll, float("nan"))
     return ltorch.where(loss.counted(), nll, 0.0), rows
 
 
