@@ -281,3 +281,12 @@ def test_extrema_places_sorts_and_lookups_in_one_region() -> None:
 def test_the_table_names_prims_and_ltorch() -> None:
     assert PrimIDs.TAKE in {row.id for row in INDEXING}
     assert ROWS_OF["argsort"].id == "torch.argsort"
+
+
+def test_a_scatter_add_in_bfloat16_is_left_to_torch() -> None:
+    """Thunder's torch executor makes casts of it that must be claimed before the fusion pass."""
+    x, index = torch.randn(4, 3).bfloat16(), torch.zeros(4, 3, dtype=torch.int64)
+    jitted = thunder.jit(
+        lambda a, i: thunder.torch.scatter_add(a, 0, i, a), executors=[thunder_fuser.fuser]
+    )
+    assert torch.equal(jitted(x, index), x.float().scatter_add(0, index, x.float()).bfloat16())

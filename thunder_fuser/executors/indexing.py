@@ -13,7 +13,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.executors.rows import Row
-from thunder_fuser.executors.types import NUMBERS, Reject, data_type
+from thunder_fuser.executors.types import ANY, NUMBERS, Reject, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.indexed import INDEX_TYPES
 from thunder_fuser.ir.language import Recorder
@@ -79,13 +79,6 @@ def _op(name: str) -> Callable[..., Any]:
     return lambda fd, *args: getattr(fd.ops, name)(*args)
 
 
-def _scatter_add(fd: Any, a: Any, index: Any, src: Any, dim: int) -> Any:
-    """Thunder's torch executor adds bfloat16 in float32."""
-    if fd.dtype_of(a) is DataType.BFloat16:
-        a, src = (fd.ops.cast(value, DataType.Float) for value in (a, src))
-    return fd.ops.scatter_add(a, index, src, dim)
-
-
 def _index_put(fd: Recorder, a: Any, indices: Any, values: Any, accumulate: Any) -> Any:
     put = fd.ops.index_put_accumulate if accumulate else fd.ops.index_put
     return put(a, indices[0], values)
@@ -148,7 +141,8 @@ INDEXING = (
     Row("nll_loss_backward", _nll_loss_backward, check=_check_nll_loss_backward),
     # ---- torch calls
     Row(_P.SCATTER, _op("scatter"), check=_check_scatter, is_call=True),
-    Row(_P.SCATTER_ADD, _scatter_add, check=_check_index, is_call=True),
+    # In bfloat16 Thunder's torch executor adds casts that nobody would claim after the fusion pass.
+    Row(_P.SCATTER_ADD, _op("scatter_add"), ANY - {DataType.BFloat16}, _check_index, is_call=True),
     Row(_P.INDEX_ADD, _op("index_add"), check=_check_index, is_call=True),
     Row(_P.INDEX_COPY, _op("index_copy"), check=_check_index, is_call=True),
     Row(_P.INDEX_PUT, _index_put, check=_check_put, is_call=True),

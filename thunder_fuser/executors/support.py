@@ -69,10 +69,16 @@ def support(bsym: BoundSymbol) -> Reject | None:
 
 
 def _refuse_composite(bsym: BoundSymbol) -> Reject | None:
-    """Thunder takes logsumexp apart into a subtraction of its dtype, which wraps below zero."""
-    if bsym.sym.id != "torch.logsumexp" or data_type(bsym.args[0].dtype) is not DataType.UInt8:
-        return None
-    return Reject("logsumexp of an unsigned type")
+    """What Thunder takes apart into less than torch computes.
+
+    logsumexp: into a subtraction of its dtype, which wraps below zero. polygamma: into exp of a
+    large logarithm, where a float loses a digit.
+    """
+    if bsym.sym.id == "torch.logsumexp" and data_type(bsym.args[0].dtype) is DataType.UInt8:
+        return Reject("logsumexp of an unsigned type")
+    if bsym.sym.id == "torch.polygamma" and bsym.args[0] != 0:
+        return Reject("polygamma as exp of a logarithm")
+    return None
 
 
 def row_of(bsym: BoundSymbol) -> Row | None:

@@ -42,7 +42,7 @@ def launcher_for(
 ) -> Launcher:
     """Compiles the segment's kernel for the target, or prepares its torch call."""
     if source is None:
-        return Launcher(_torch_line(segment.part), None, allocates=False)
+        return Launcher(_torch_line(segment.part, device), None, allocates=False)
     if target.is_cpu:
         kernel = compile_cpu(source).function
         return Launcher(_with_threads(kernel), source)
@@ -93,13 +93,13 @@ def _on_stream(launch: Callable[..., None], index: int) -> Callable[[int, Part],
     return line
 
 
-def _torch_line(part: Part) -> Callable[[int, Part], Line]:
-    """Runs the segment's own operations one by one, by their torch meaning."""
+def _torch_line(part: Part, device: torch.device) -> Callable[[int, Part], Line]:
+    """Runs the segment's own operations one by one, by their torch meaning, on the device."""
     own = sub_fusion(part)
     wanted = [part.strides[name] for name in part.outputs]
 
     def call(*values: Any) -> list[torch.Tensor]:
-        found = evaluate(own, values)
+        found = evaluate(own, values, device=device)
         return [_laid_out(value, strides) for value, strides in zip(found, wanted, strict=True)]
 
     def line(number: int, part: Part) -> Line:

@@ -27,13 +27,17 @@ Input: TypeAlias = "torch.Tensor | Number"
 
 
 def evaluate(
-    fusion: Fusion, inputs: Sequence[Input], dtype: torch.dtype | None = None
+    fusion: Fusion,
+    inputs: Sequence[Input],
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
 ) -> list[torch.Tensor]:
     """The outputs. Aliased ones are written into their input and left out of the list.
 
     With `dtype` all floats are of that type; no input is written then, and every output returned.
+    device: where tensors are made; by default where the first tensor among the inputs is.
     """
-    evaluator = _Evaluator(fusion, inputs, dtype)
+    evaluator = _Evaluator(fusion, inputs, dtype, device or _device(fusion, inputs))
     for record in fusion.exprs:
         evaluator.run(record)
     results = [evaluator.output(output) for output in fusion.outputs]
@@ -50,11 +54,15 @@ class _Evaluator:
     """The values of one evaluation, by name. Scalars are tensors of rank 0."""
 
     def __init__(
-        self, fusion: Fusion, inputs: Sequence[Input], override: torch.dtype | None
+        self,
+        fusion: Fusion,
+        inputs: Sequence[Input],
+        override: torch.dtype | None,
+        device: torch.device,
     ) -> None:
         self.fusion = fusion
         self.override = override
-        self.device = _device(fusion, inputs)
+        self.device = device
         self.values: dict[str, torch.Tensor] = {}
         for name, value in zip(fusion.inputs, inputs, strict=True):
             dtype = self._dtype(fusion.tensors[name].dtype)
