@@ -370,7 +370,10 @@ def _bad(text: str, error: type[Exception], **given: Any) -> Any:
 
 
 @pytest.mark.parametrize(("arguments", "error", "text"), [
-    _bad("uniform: dtype: expected a float, got Int32", DtypeError, dtype=DataType.Int32),
+    _bad("uniform: dtype: expected a float of 16 bits or more, got Int32", DtypeError,
+         dtype=DataType.Int32),
+    _bad("uniform: dtype: expected a float of 16 bits or more, got Float8_e5m2", DtypeError,
+         dtype=DataType.Float8_e5m2),
     _bad("expected rng_seed and rng_offset, or neither, got one", DefinitionError, rng_seed=3),
     _bad("ops.uniform: rng_seed: expected an integer", DefinitionError, rng_seed=1.5, rng_offset=0),
     _bad("axis 0 of the result: expected a size >= 0, got -4", DefinitionError, shape=[-4]),

@@ -120,7 +120,7 @@ def test_a_tensor_domain_prints_its_three_domains() -> None:
 
 
 def test_parallel_types() -> None:
-    assert [p.name for p in ParallelType if p.is_block] == ["BIDX", "BIDY"]
+    assert [p.name for p in ParallelType if p.is_block] == ["BIDX", "BIDY", "CLUSTER"]
     assert [p.name for p in ParallelType if p.is_thread] == ["TIDX", "TIDY"]
 
 

@@ -369,8 +369,9 @@ class _Definer:
         """
         axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
         dtype = dtype_of(record)
-        if not dtype.is_float:
-            raise DtypeError(f"{record.op}: dtype", expected="a float", got=dtype.name)
+        if not dtype.is_float or dtype.is_float8:
+            wanted = "a float of 16 bits or more"
+            raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)
         self._check_random(record)
         given = record.inputs
         stream = given[2:] or (self._drawn("seed"), self._drawn("offset"))

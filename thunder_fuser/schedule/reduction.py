@@ -231,7 +231,7 @@ def _rows_of_cluster(part: Part, target: Target, found: Pattern, cluster: int) -
     kept, columns = set(found.kept), size_of(part, found.reduced)
     inputs = [part.tensors[name] for name in part.inputs]
     weights = [v for v in inputs if v.shape and not kept & set(part.domain_map.axes(v))]
-    share = columns // cluster * max(view.dtype.bytes for view in inputs)
+    share = columns // cluster * max((view.dtype.bytes for view in inputs), default=0)
     rows, walked = size_of(part, found.kept), 1
     if not weights or share > SHORT_SHARE:
         return walked
