@@ -5,8 +5,9 @@
 ->  Thunder:  log_softmax, take_along_axis      log-softmax[N, C], target[N]
     here:     rows, each reduced in one pass    logits[N, C], target[N], two numbers a row
 
-Both are made of primitives of support.py, so regions take them like any other. Where `refuses`
-says why not, Thunder takes the composite apart, and its pieces are claimed one by one.
+Cross entropy is made of primitives of support.py, so regions take them like any other; attention
+goes to torch's kernels. Where `refuses` says why not, Thunder takes the composite apart, and its
+pieces are claimed one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
+from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
+from thunder.executors.sdpaex import sdpa_ex
 
 from thunder_fuser.executors.support import FLOATS, INTS, Reject, data_type
 
@@ -231,6 +234,27 @@ def _refuses_types(
 
 _REDUCTIONS = ("none", "sum", "mean")
 
+
+# ------------------------------------------------------------------------------------- attention
+
+_ATTENTION = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
+
+
+def _refuses_attention(
+    query: TensorProxy, key: TensorProxy, value: TensorProxy, *rest: Any, **more: Any
+) -> Reject | None:
+    """What torch's own attention kernels take goes to them, by Thunder's executor for them.
+
+    Taken apart, attention writes the matrix of all scores to memory.
+    """
+    if query.device.devicetype is not DeviceType.CUDA:
+        return Reject("attention on the CPU, which Thunder takes apart")
+    names = ("attn_mask", "dropout_p", "is_causal")
+    given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None}
+    given |= dict(zip(names, rest, strict=False)) | more
+    fits = _ATTENTION.checker(query, key, value, **given)
+    return None if fits else Reject("attention that no kernel of torch takes")
+
 COMPOSITES = {
     row.id: row
     for row in (
@@ -239,6 +263,12 @@ COMPOSITES = {
             _refuses_cross_entropy,
             _cross_entropy,
             _cross_entropy_gradient,
+        ),
+        Composite(
+            "torch.nn.functional.scaled_dot_product_attention",
+            _refuses_attention,
+            _ATTENTION.execution_transform,
+            _ATTENTION.grad_transform,
         ),
     )
 }
