@@ -10,7 +10,9 @@ from exactness import assert_as_exact_as_eager, with_gradients
 
 from thunder_fuser.executors.traces import final_traces, jit
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+]
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
