@@ -133,7 +133,7 @@ def _is_target(ops: Any, x: Any, target: Any) -> Any:
 def _cross_entropy(ops: Any, shape: Shape, x: Any, target: Any) -> Any:
     largest = ops.max(x, [-1], keepdim=True)
     total = ops.sum(ops.exp(ops.sub(x, largest)), [-1])
-    picked = ops.sum(ops.where(_is_target(ops, x, target), x, 0.0), [-1])
+    picked = ops.squeeze(ops.take_along_axis(x, column_vector(ops, target), 1), [1])
     return ops.sub(ops.add(ops.log(total), ops.squeeze(largest, [1])), picked)
 
 
