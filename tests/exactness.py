@@ -19,7 +19,7 @@ def with_gradients(
     ]
     result = function(*args)
     torch.manual_seed(1)
-    seed = torch.randn(result.shape).to(result.dtype)
+    seed = torch.randn(result.shape).to(result)
     floats = [arg for arg in args if arg.requires_grad]
     gradients = torch.autograd.grad(result, floats, seed)
     return [result.detach(), *gradients]
