@@ -39,6 +39,11 @@ class Point:
     index: Index
     condition: Scalar = field(default_factory=lambda: const(1))
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Every symbol of the index and the condition."""
+        return self.condition.symbols.union(*(at.symbols for at in self.index))
+
 
 @dataclass(frozen=True)
 class Demand:

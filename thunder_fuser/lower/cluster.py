@@ -10,9 +10,10 @@ for (row of the cluster) {
 
 from __future__ import annotations
 
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.kernel import ClusterReduce, GatesReady, OpenGates
+from thunder_fuser.lower.kernel import Array, ClusterReduce, GatesReady, OpenGates
 from thunder_fuser.lower.scope import Scope
 from thunder_fuser.lower.values import Values
 
@@ -26,14 +27,25 @@ class Cluster:
 
     def open(self, scope: Scope) -> None:
         """Declares what the reductions need, before any row."""
-        tensors, names = self.ctx.part.tensors, list(self.ctx.facts.operands)
-        gates = self.values.gates(len(names), scope)
+        shared, names = self.values.shared, list(self.ctx.facts.operands)
+        gates = shared.array("gates", DataType.Int, 2 * len(names))  # pairs of them
+        shared.declare(gates, scope)
         for number, name in enumerate(names):
-            scratch = self.values.cluster_scratch(name, tensors[name].dtype, scope)
-            opened = OpenGates(self.ctx.threads[0], self.ctx.cluster, scratch, gates, number)
+            scratch = self._parts(name)
+            shared.declare(scratch, scope)
+            opened = OpenGates(
+                self.ctx.threads[0], self.ctx.cluster, scratch.name, gates.name, number
+            )
             self._opened[name] = opened
             scope.put(opened)
         scope.put(GatesReady())
+
+    def _parts(self, name: str) -> Array:
+        """What the warps of a cluster send for one reduction: a word each, twice."""
+        count = 2 * (self.ctx.threads[0] // 32) * self.ctx.cluster
+        wide = self.ctx.part.tensors[name].dtype.bytes == 8
+        word = DataType.Int if wide else DataType.Int32
+        return self.values.shared.array(f"{name}_w", word, count)
 
     def reduce(self, name: str) -> ClusterReduce:
         """Joins the accumulators of all threads of the cluster; all get the result."""

@@ -8,8 +8,9 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Demand, Point, demand
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.ops import SCANS
+from thunder_fuser.ir.dtypes import DataType, of_number, promote
+from thunder_fuser.ir.ops import SCANS, DtypeRule
+from thunder_fuser.ir.record import Literal, Operand, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
@@ -164,6 +165,22 @@ class Context:
             return dtype
         wide = {DataType.Float: DataType.Double, DataType.ComplexFloat: DataType.ComplexDouble}
         return wide.get(dtype, dtype)
+
+    def operand_types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
+        """The type of each operand; literals take that of the named ones."""
+        own = [self.dtype_of(operand) for operand in expr.inputs]
+        is_named = [isinstance(operand, str) for operand in expr.inputs]
+        named = [dtype for dtype, yes in zip(own, is_named, strict=True) if yes]
+        common = named[-1] if named else promote(*own)
+        if expr.row.rule is DtypeRule.SELECT:
+            return DataType.Bool, dtype, dtype
+        return tuple(t if yes else common for t, yes in zip(own, is_named, strict=True))
+
+    def dtype_of(self, operand: Operand) -> DataType:
+        """The type of a value, or of a number by itself."""
+        if isinstance(operand, Literal):
+            return of_number(operand.value)
+        return self.part.tensors[operand].dtype
 
     def accumulator(self, name: str) -> str | Lane:
         """What a reduction adds into: a variable, or this lane's element of an array."""

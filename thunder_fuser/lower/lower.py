@@ -99,7 +99,7 @@ class _Lowerer:
             tuple(body),
             self._grid(),
             self.ctx.threads,
-            self.values.smem_bytes,
+            self.values.shared.bytes,
             max([*sizes, *reach, work, self.values.largest_index]) > INT32_MAX,
             work,
             str(self.ctx.scheduled.params),
@@ -127,7 +127,7 @@ class _Lowerer:
         """Reads tiles, computes, writes tiles: each a body of its own, with barriers between."""
         names = [*(p.name for p in tile.loads), *tile.stores]
         body: list[Statement] = [
-            self.values.shared_array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
+            self.values.shared.array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
             for n in names
         ]
         for number, one in enumerate(passes(self.ctx.scheduled, tile)):
@@ -436,7 +436,7 @@ class _Lowerer:
             scope.put(For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, statements))
         if ctx.scheduled.params.inner:
             assert isinstance(target, Lane)
-            scratch = "" if self.is_cpu else self.values.scratch(wide, "x", self.root, 1)
+            scratch = "" if self.is_cpu else self.values.shared.scratch(wide, "x", self.root)
             carry = f"{name}_c"
             scope.put(BlockScan(target.array, extent, carry, op, ctx.threads, scratch, wide))
 
@@ -489,7 +489,7 @@ class _Lowerer:
     def _join_threads(self, name: str, axis: str, count: int) -> BlockReduce:
         """count > 0: the accumulator is an array of so many."""
         dtype, op = self.part.tensors[name].dtype, self.part.producer[name].op
-        scratch = self.values.scratch(dtype, axis, self.root, max(count, 1))
+        scratch = self.values.shared.scratch(dtype, axis, self.root, max(count, 1))
         target = self.ctx.accumulator(name)
         if isinstance(target, Lane):
             target = target.array

@@ -11,8 +11,8 @@ from thunder_fuser.analysis.index_map import accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, of_number, promote
-from thunder_fuser.ir.ops import DtypeRule, OpKind
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
@@ -31,12 +31,12 @@ from thunder_fuser.lower.kernel import (
     Set,
     SharedLoad,
     SharedStore,
-    Statement,
     Value,
     Words,
 )
 from thunder_fuser.lower.places import Places
 from thunder_fuser.lower.scope import ROOT, Scope
+from thunder_fuser.lower.shared import SharedMemory
 from thunder_fuser.lower.tiles import Window
 
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
@@ -65,13 +65,12 @@ class Values:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.nest = 0
-        self.smem_bytes = 0
+        self.shared = SharedMemory(ctx)
         self.largest_index = 0  # of numbers made by index arithmetic
         self.places = Places(ctx, self._get, self.name)
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
-        self._scratch: dict[str, int] = {}
 
     # ---- asking
 
@@ -135,7 +134,7 @@ class Values:
 
     def _scanned(self, point: Point, scope: Scope) -> Found:
         """The element of a scan that this step has made."""
-        name, needs = point.name, _of(point) | self.ctx.lane_symbol.symbols | {ROOT}
+        name, needs = point.name, point.symbols | self.ctx.lane_symbol.symbols | {ROOT}
         wide, dtype = self.ctx.accumulator_type(name), self.ctx.part.tensors[name].dtype
         value = self.ctx.scanned(name)
         if wide is dtype:
@@ -288,7 +287,7 @@ class Values:
             return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
         if expr.op == "exp" and dtype is DataType.Float and self.ctx.gives_halves:
             return self._put(point, Call("short_exp", operands), needs, scope)
-        value = Math(expr.op, operands, self._types(expr, dtype), dtype)
+        value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
         return self._put(point, value, needs, scope)
 
     def _divides_by_row(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
@@ -299,7 +298,7 @@ class Values:
         ctx, divisor = self.ctx, expr.inputs[-1]
         if ctx.is_cpu or expr.op != "truediv" or isinstance(divisor, Literal):
             return False
-        floats = all(t is DataType.Float for t in (dtype, *self._types(expr, dtype)))
+        floats = all(t is DataType.Float for t in (dtype, *self.ctx.operand_types(expr, dtype)))
         row_value = not ctx.is_full(ctx.facts.reads[point][-1])
         return floats and row_value and ctx.is_full(point)
 
@@ -313,17 +312,6 @@ class Values:
             home.values["divisor", name] = (name, needs)
         return name
 
-    def _types(self, expr: OpRecord, dtype: DataType) -> tuple[DataType, ...]:
-        """The type of each operand; literals take that of the named ones."""
-        named = [self.ctx.part.tensors[o].dtype for o in expr.inputs if isinstance(o, str)]
-        literals = [of_number(o.value) for o in expr.inputs if isinstance(o, Literal)]
-        common = named[-1] if named else promote(*literals)
-        if expr.row.rule is DtypeRule.SELECT:
-            return DataType.Bool, dtype, dtype
-        return tuple(
-            self.ctx.part.tensors[o].dtype if isinstance(o, str) else common for o in expr.inputs
-        )
-
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.part.tensors[point.name].dtype
         if expr.op == "size":
@@ -331,7 +319,9 @@ class Values:
             return self._put(point, IndexValue(extent, dtype), NONE, scope)
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
-            return self._put(point, self._converted(operands[0], expr, dtype), needs, scope)
+            given = self.ctx.dtype_of(expr.inputs[0])
+            cast = Math("cast", operands[:1], (given,), dtype)
+            return self._put(point, cast, needs, scope)
         index, more = self.places.place(point.index[0], scope)
         needs |= more
         start, step = operands
@@ -404,15 +394,6 @@ class Values:
             home.values[name] = (name, needs | first.symbols)
         return Lane(name, lane + first % view.dtype.random_share)
 
-    def _converted(self, operand: Operand, expr: OpRecord, dtype: DataType) -> Math:
-        source = expr.inputs[0]
-        given = (
-            of_number(source.value)
-            if isinstance(source, Literal)
-            else self.ctx.part.tensors[source].dtype
-        )
-        return Math("cast", (operand,), (given,), dtype)
-
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         """An element moved is the element itself; pad and cat choose by index."""
         reads = self.ctx.facts.reads[point]
@@ -458,7 +439,7 @@ class Values:
         self._buffers[point] = Buffer(name, shared, vector, self._own_position())
         if shared:
             x, y = ctx.threads
-            scope.put(self.shared_array(name, view.dtype, x * y * ctx.steps * ctx.lanes))
+            scope.put(self.shared.array(name, view.dtype, x * y * ctx.steps * ctx.lanes))
         elif vector:
             scope.put(Array(name, view.dtype, ctx.steps, ctx.width))
         else:
@@ -467,21 +448,11 @@ class Values:
     def keep(self, point: Point, window: Window) -> None:
         """A value that an earlier pass has put into a shared array."""
         dtype, lane = self.ctx.part.tensors[point.name].dtype, self.ctx.lane_symbol
-        vector = self.ctx.width > 1 and is_vector(
-            window.position,
-            const(1),
-            lane,
-            self.ctx.width,
-            itemsize=dtype.bytes,
-            alignment=MAX_BYTES,
+        width, itemsize = self.ctx.width, dtype.bytes
+        vector = width > 1 and is_vector(
+            window.position, const(1), lane, width, itemsize=itemsize, alignment=MAX_BYTES
         )
         self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
-
-    def shared_array(self, name: str, dtype: DataType, count: int) -> Array:
-        """An array in the block's shared memory, behind those there are."""
-        offset_bytes = -(-self.smem_bytes // 16) * 16
-        self.smem_bytes = offset_bytes + count * dtype.bytes
-        return Array(name, dtype, count, shared_offset=offset_bytes)
 
     def _own_position(self) -> Scalar:
         """Each thread keeps its own: ((y * steps + step) * threads.x + x) * lanes + lane."""
@@ -508,14 +479,14 @@ class Values:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         lane = ctx.lane_symbol
         if not buffer.shared:
-            needs = ctx.step.symbols | lane.symbols | {ctx.home} | _of(point)
+            needs = ctx.step.symbols | lane.symbols | {ctx.home} | point.symbols
             if buffer.vector:
                 return Lane(buffer.array, ctx.step, lane), needs
             return Lane(buffer.array, ctx.step * self.ctx.lanes + lane), needs
         position, width = buffer.position, 1
         if buffer.vector:
             position, width = position - lane, ctx.width
-        own = _of(point) - lane.symbols if buffer.vector else _of(point)
+        own = point.symbols - lane.symbols if buffer.vector else point.symbols
         needs = position.symbols | {ctx.home} | own
         name = self.name(f"{view.name}_s", point)
         if scope.find(("shared", name)) is None:
@@ -527,39 +498,3 @@ class Values:
         if buffer.vector:
             return Lane(name, None, lane), needs | lane.symbols
         return name, needs
-
-    def scratch(self, dtype: DataType, axis: str, root: Scope, count: int) -> str:
-        """Shared scratch to reduce `count` values a thread, declared first in the kernel.
-
-        Reductions of one type and axis share it, for each begins with a barrier.
-        """
-        x, y = self.ctx.threads
-        size = x * y * count if axis == "y" else (y * x // 32 if x > 32 else 0)
-        name = self.name(f"scratch_{dtype.short}", axis)
-        if size > self._scratch.get(name, -1):
-            root.statements[:] = [s for s in root.statements if not _declares(s, name)]
-            root.statements.insert(0, self.shared_array(name, dtype, size))
-            self._scratch[name] = size
-        return name
-
-    def cluster_scratch(self, name: str, dtype: DataType, root: Scope) -> str:
-        """The shared scratch of one reduction over a cluster: a word for each warp, twice."""
-        scratch = f"{name}_w"
-        count = 2 * (self.ctx.threads[0] // 32) * self.ctx.cluster
-        word = DataType.Int if dtype.bytes == 8 else DataType.Int32
-        root.statements.insert(0, self.shared_array(scratch, word, count))
-        return scratch
-
-    def gates(self, count: int, root: Scope) -> str:
-        """The shared array of `count` pairs of gates."""
-        root.statements.insert(0, self.shared_array("gates", DataType.Int, 2 * count))
-        return "gates"
-
-
-def _declares(statement: Statement, name: str) -> bool:
-    return isinstance(statement, Array) and statement.name == name
-
-
-def _of(point: Point) -> frozenset[str]:
-    """Every symbol of a point."""
-    return NONE.union(point.condition.symbols, *(at.symbols for at in point.index))
