@@ -176,6 +176,8 @@ def test_reductions_of_a_0_dim_tensor(fuser: ThunderFuser, dims: tuple[int, ...]
         same(fuser, lambda a, s=symbol: s(a, dims), [x], x)
     for correction, variance in ((0, torch.tensor(0.0)), (1, torch.tensor(torch.nan))):
         same(fuser, lambda a, c=correction: prims.var(a, dims, correction=c), [x], variance)
+        root = variance.sqrt()
+        same(fuser, lambda a, c=correction: prims.std(a, dims, correction=c), [x], root)
         both = (variance, x)
         same(fuser, lambda a, c=correction: prims.var_mean(a, dims, correction=c), [x], both)
 

@@ -41,9 +41,8 @@ from thunder_fuser.ir.language import Recorder
 
 MAX_RANK = 8
 
-_REDUCTIONS = frozenset(
-    {PrimIDs.SUM, PrimIDs.PROD, PrimIDs.AMAX, PrimIDs.AMIN, PrimIDs.VAR, PrimIDs.VAR_MEAN}
-)
+_SUMS = frozenset({PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD, PrimIDs.VAR_MEAN})
+_REDUCTIONS = _SUMS | {PrimIDs.AMAX, PrimIDs.AMIN}
 
 _NEVER = {
     "copy_": Reject("an in-place copy, which torch makes"),
