@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.demand import axis_symbols, result_index
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
@@ -28,7 +27,7 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
 from thunder_fuser.target import Target
 
 NAME = "inner_outer"
@@ -62,7 +61,7 @@ def accepts(part: Part, target: Target) -> Reject | None:
         fits = columns * found.element_bytes <= MAX_THREADS * THREAD_BYTES
     if not fits:
         return Reject(NAME, f"{columns} columns and their sums do not fit on chip")
-    return _misread(part) or too_many_places(part, NAME)
+    return read_elsewhere(part, part.reductions, NAME) or too_many_places(part, NAME)
 
 
 def _partial(part: Part) -> list[str]:
@@ -106,17 +105,6 @@ def _ordered(
     full = {n for n in part.inputs if frozenset(part.axes(n)) == rows | columns}
     held = sum(part.tensors[n].dtype.bytes for n in full)
     return Cross(order[: len(rows)], order[len(rows) :], part.chunked.size, held + 4 * len(partial))
-
-
-def _misread(part: Part) -> Reject | None:
-    """Refuses a reduction that is read at other places than it is made for."""
-    symbols, facts = axis_symbols(part), part.facts
-    for expr in part.reductions:
-        name = expr.outputs[0]
-        expected = result_index(part, name, symbols)
-        if any(p.index != expected or not p.condition.is_const for p in facts.points(name)):
-            return Reject(NAME, f"{name} is read at other places than it is made for")
-    return None
 
 
 def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:

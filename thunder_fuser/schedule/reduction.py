@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.demand import Demand, axis_symbols, result_index
+from thunder_fuser.analysis.demand import Demand
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
@@ -30,7 +30,7 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
 from thunder_fuser.target import Target
 
 CPU_COLUMNS = 256
@@ -89,14 +89,8 @@ def _check(part: Part, scheduler: str) -> tuple[Pattern, Demand] | Reject:
     found = pattern(part, scheduler)
     if isinstance(found, Reject):
         return found
-    symbols = axis_symbols(part)
-    facts = part.facts
-    for expr in part.reductions:
-        name = expr.outputs[0]
-        expected = result_index(part, name, symbols)
-        if any(p.index != expected or not p.condition.is_const for p in facts.points(name)):
-            return Reject(scheduler, f"{name} is read at other places than it is made for")
-    return too_many_places(part, scheduler) or (found, facts)
+    elsewhere = read_elsewhere(part, part.reductions, scheduler)
+    return elsewhere or too_many_places(part, scheduler) or (found, part.facts)
 
 
 def nests(facts: Demand, reduced: tuple[str, ...]) -> int:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.demand import axis_symbols, result_index
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
@@ -28,7 +27,7 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
 from thunder_fuser.target import Target
 
 NAME = "scan"
@@ -58,7 +57,8 @@ def accepts(part: Part, target: Target) -> Reject | None:
     for expr in part.exprs:
         if expr.row.kind in (OpKind.REDUCTION, OpKind.EXTERNAL):
             return Reject(NAME, f"{expr.op} -> {expr.outputs[0]} beside a scan")
-    return _refuse_axes(part) or _refuse_places(part) or too_many_places(part, NAME)
+    elsewhere = _refuse_axes(part) or read_elsewhere(part, part.scans, NAME)
+    return elsewhere or too_many_places(part, NAME)
 
 
 def _refuse_axes(part: Part) -> Reject | None:
@@ -69,16 +69,6 @@ def _refuse_axes(part: Part) -> Reject | None:
     if len({frozenset(part.axes(name)) for name in made}) > 1:
         listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
         return Reject(NAME, f"values over different axes: {listed}")
-    return None
-
-
-def _refuse_places(part: Part) -> Reject | None:
-    symbols = axis_symbols(part)
-    for expr in part.scans:
-        name = expr.outputs[0]
-        expected = result_index(part, name, symbols)
-        if any(p.index != expected or not p.condition.is_const for p in part.facts.points(name)):
-            return Reject(NAME, f"{name} is read at other places than it is made for")
     return None
 
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from thunder_fuser.analysis.demand import axis_symbols, result_index
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.target import Target
 
@@ -29,3 +31,14 @@ class Scheduler:
     name: str
     accepts: Callable[[Part, Target], Reject | None]
     schedule: Callable[[Part, Target, dict[str, int]], ScheduledFusion] | None
+
+
+def read_elsewhere(part: Part, exprs: Iterable[OpRecord], scheduler: str) -> Reject | None:
+    """Refuses the result of a reduction or scan that is read elsewhere than it is made for."""
+    symbols = axis_symbols(part)
+    for expr in exprs:
+        name = expr.outputs[0]
+        expected = result_index(part, name, symbols)
+        if any(p.index != expected or not p.condition.is_const for p in part.facts.points(name)):
+            return Reject(scheduler, f"{name} is read at other places than it is made for")
+    return None
