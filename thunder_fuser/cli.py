@@ -13,6 +13,12 @@ from thunder_fuser.errors import FuserError
 from thunder_fuser.explain.bench.points import DTYPES as BENCH_DTYPES
 from thunder_fuser.explain.bench.points import SIZES
 from thunder_fuser.explain.bench.run import Bench, bench
+from thunder_fuser.explain.bench_compile.run import (
+    LAYERS,
+    POLICIES,
+    BenchCompile,
+    bench_compile,
+)
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
 from thunder_fuser.explain.environment import environment
 
@@ -81,6 +87,34 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--json", metavar="FILE", help="where the figures go")
     add("--plot", metavar="FILE", help="where a picture goes (needs matplotlib)")
     parser.set_defaults(run=_run_bench)
+    _add_bench_compile(parser.add_subparsers(title="more", metavar=""))
+
+
+def _add_bench_compile(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "time the first step of residual models of any depth beside Thunder's own"
+    parser = parts.add_parser("compile", help=text, description=f"{text.capitalize()}.")
+    add = parser.add_argument
+    add("--layers", type=_depths, default=LAYERS, metavar="1,2,4,...")
+    add("--policy", choices=tuple(POLICIES), help="of rematerialization; default: each of them")
+    add("--repeats", type=int, default=3, metavar="N", help="processes a depth; the shortest count")
+    add("--json", metavar="FILE", help="where the figures go")
+    parser.set_defaults(run=_run_bench_compile)
+
+
+def _depths(text: str) -> tuple[int, ...]:
+    """'4,8' -> (4, 8); ArgumentTypeError for what is no list of counts."""
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise argparse.ArgumentTypeError(f"counts of 1 or more, as in 1,2,4; got {text!r}")
+    return tuple(map(int, words))
+
+
+def _run_bench_compile(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    if given.repeats < 1:
+        parser.error("--repeats: at least 1")
+    policies = (given.policy,) if given.policy else tuple(POLICIES)
+    wanted = BenchCompile(given.layers, policies, given.repeats, given.json)
+    return 0 if bench_compile(wanted) else 1
 
 
 def _run_bench(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:

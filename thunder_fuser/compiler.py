@@ -22,6 +22,7 @@ from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.segmenter import Segment, SegmentedFusion, segment
 from thunder_fuser.segment.split_reductions import split_reductions
+from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 
 
@@ -36,14 +37,15 @@ def compile_fusion(
     alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
     scheduled = [schedule(one, target, alignment) for one in segmented.segments]
     sources = [emit(one, target) for one in scheduled]
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with stage("compile"), ThreadPoolExecutor(max_workers=4) as pool:
         launchers = list(
             pool.map(
                 lambda pair: launcher_for(pair[0], pair[1], target, device),
                 zip(segmented.segments, sources, strict=True),
             )
         )
-    program = plan(segmented, launchers, device)
+    with stage("plan"):
+        program = plan(segmented, launchers, device)
     if dump.wanted():
         dump.write(texts(fusion, segmented, scheduled, program))
     return program
@@ -72,9 +74,13 @@ def texts(
 
 def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) -> SegmentedFusion:
     """The segments of a fusion for arguments of these keys; nothing is compiled."""
-    return segment(split_reductions(run_passes(specialise(fusion, keys)), target), target)
+    with stage("specialise"):
+        known = run_passes(specialise(fusion, keys))
+    with stage("segment"):
+        return segment(split_reductions(known, target), target)
 
 
+@stage("schedule")
 def schedule(one: Segment, target: Target, alignment: dict[str, int]) -> ScheduledFusion | None:
     """The segment's schedule; None if torch runs it."""
     make = one.scheduler.schedule
@@ -85,5 +91,7 @@ def emit(scheduled: ScheduledFusion | None, target: Target) -> KernelSource | No
     """The kernel's text; None if torch runs the segment."""
     if scheduled is None:
         return None
-    kernel = lower(scheduled, f"{scheduled.params.scheduler}_kernel")
-    return emit_cpu(kernel) if target.is_cpu else emit_cuda(kernel)
+    with stage("lower"):
+        kernel = lower(scheduled, f"{scheduled.params.scheduler}_kernel")
+    with stage("emit"):
+        return emit_cpu(kernel) if target.is_cpu else emit_cuda(kernel)

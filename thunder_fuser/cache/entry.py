@@ -20,6 +20,7 @@ from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import option, options_key
 from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.stages import stage
 from thunder_fuser.target import CPU, EMULATOR, Target
 
 
@@ -29,7 +30,8 @@ class FusionEntry:
     def __init__(self, definition: Definition, number: int) -> None:
         self.definition = definition
         self.number = number
-        self.fusion = define(definition)
+        with stage("define"):
+            self.fusion = define(definition)
         self.programs: dict[Any, HostProgram] = {}
         self._lock = threading.Lock()
         self._callables: dict[Any, Runner] = {}

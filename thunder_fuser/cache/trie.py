@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.cache.entry import FusionEntry
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
+from thunder_fuser.stages import stage
 
 
 @dataclass
@@ -50,6 +51,7 @@ class FusionCache:
         """Forgets every definition; callables already handed out keep working."""
         FusionCache._shared = None
 
+    @stage("look up")
     def look_up(self, definition: Definition) -> FusionEntry:
         """The entry of a definition; its error again, if it had one."""
         with self._lock:

@@ -28,6 +28,7 @@ from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
+from thunder_fuser.stages import stage
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]
@@ -75,6 +76,7 @@ class RegionCallable:
                     raise
                 return self._fall_back(error, definition, args)
 
+    @stage("record")
     def _define(self, args: Sequence[Any]) -> Definition:
         layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
         region = self.region

@@ -37,6 +37,7 @@ from thunder_fuser.executors.regions import (
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, option
+from thunder_fuser.stages import stage
 
 _KEYWORD = "fuser_"
 
@@ -113,6 +114,7 @@ class ThunderFuser(FusionExecutor):
 
     # ---- the pass
 
+    @stage("claim")
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
         given = _given_options()

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Depths -> first-step seconds of each, bounds met or missed, a table on the terminal, a JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.explain.bench.facts import facts
+from thunder_fuser.explain.bench.run import write_json
+from thunder_fuser.explain.bench_compile.measure import ALONE, OURS, Measured, Seconds
+from thunder_fuser.explain.table import table
+from thunder_fuser.options import Value
+from thunder_fuser.stages import STAGES
+
+LAYERS = (1, 2, 4, 8, 16, 32, 64, 128)
+POLICIES: Mapping[str, dict[str, Value]] = {"none": {}}
+
+COLD = "cold"
+DEEP, COLD_LIMIT = 128, 1.35
+DOUBLING_FROM, DOUBLING_LIMIT = 32, 2.2
+KERNELS_FROM = 16
+ERROR_LIMIT = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class BenchCompile:
+    """What to run. repeats: processes a depth, of which the shortest times count."""
+
+    layers: tuple[int, ...] = LAYERS
+    policies: tuple[str, ...] = tuple(POLICIES)
+    repeats: int = 3
+    json: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A depth under a policy, with the caches in one state: the shortest times, the first counts.
+
+    ours and alone: seconds of the first training step, with the fuser and of Thunder by itself.
+    """
+
+    policy: str
+    state: str
+    layers: int
+    ours: Seconds
+    alone: Seconds
+    counts: Measured
+
+    @property
+    def ratio(self) -> float:
+        return self.ours.wall / self.alone.wall
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A bound, what was found, and whether that meets it."""
+
+    name: str
+    limit: float
+    found: float
+
+    @property
+    def met(self) -> bool:
+        return self.found <= self.limit
+
+    def __str__(self) -> str:
+        word = "met" if self.met else "MISSED"
+        return f"{word:7} {self.name}: {self.found:.2f}, at most {self.limit:g}"
+
+
+@dataclass
+class Report:
+    """What a run found; written to the JSON after every depth."""
+
+    given: BenchCompile
+    facts: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+
+    def content(self) -> dict[str, Any]:
+        """The JSON."""
+        return {
+            "facts": self.facts,
+            "options": asdict(self.given),
+            "rows": [{**asdict(row), "ratio": row.ratio} for row in self.rows],
+            "bounds": [{**asdict(one), "met": one.met} for one in verdicts(self.rows)],
+        }
+
+
+def bench_compile(given: BenchCompile) -> bool:
+    """Measures, prints and writes; True if every result of the fuser was right."""
+    report = Report(given, facts(torch.device("cpu")))
+    for row in _rows(given):
+        report.rows.append(row)
+        if given.json is not None:
+            write_json(given.json, report.content())
+    print(_text(report))
+    return all(row.counts.error <= ERROR_LIMIT for row in report.rows)
+
+
+def _rows(given: BenchCompile) -> Iterator[Row]:
+    for policy in given.policies:
+        for layers in given.layers:
+            runs = [
+                _in_a_process(layers, policy, first=(ALONE, OURS)[number % 2])
+                for number in range(given.repeats)
+            ]
+            yield _row(policy, COLD, runs)
+
+
+def _in_a_process(layers: int, policy: str, first: str) -> Measured:
+    """One measurement in a fresh process; InputError with its last words if it fails."""
+    wanted = {"layers": layers, "first": first, "options": POLICIES[policy]}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "thunder_fuser.explain.bench_compile.measure",
+         json.dumps(wanted)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise InputError(f"bench compile of {layers} layers", expected="figures", got=last[0])
+    found = json.loads(done.stdout)
+    found["seconds"] = {name: Seconds(**one) for name, one in found["seconds"].items()}
+    return Measured(**found)
+
+
+def _row(policy: str, state: str, runs: Sequence[Measured]) -> Row:
+    shortest = {
+        name: min((run.seconds[name] for run in runs), key=lambda one: one.wall)
+        for name in (OURS, ALONE)
+    }
+    best = min(runs, key=lambda run: run.seconds[OURS].wall)
+    return Row(policy, state, best.layers, shortest[OURS], shortest[ALONE], best)
+
+
+# ---------------------------------------------------------------------------------------- bounds
+
+
+def verdicts(rows: Sequence[Row]) -> list[Verdict]:
+    """The bounds that the measured depths can say something about."""
+    found = []
+    for policy, state in dict.fromkeys((row.policy, row.state) for row in rows):
+        own = {row.layers: row for row in rows if (row.policy, row.state) == (policy, state)}
+        title = f"{policy}, {state}"
+        if DEEP in own:
+            name = f"{title}: time over Thunder's own, {DEEP} layers"
+            found.append(Verdict(name, COLD_LIMIT, own[DEEP].ratio))
+        growths = [
+            own[2 * n].ours.wall / own[n].ours.wall
+            for n in own if n >= DOUBLING_FROM and 2 * n in own
+        ]
+        if growths:
+            name = f"{title}: time over that of half the layers, from {DOUBLING_FROM} on"
+            found.append(Verdict(name, DOUBLING_LIMIT, max(growths)))
+        if KERNELS_FROM in own:
+            deepest = own[max(own)].counts.kernels
+            name = f"{title}: kernels of {max(own)} layers"
+            found.append(Verdict(name, own[KERNELS_FROM].counts.kernels, deepest))
+    return found
+
+
+# ------------------------------------------------------------------------------------------ text
+
+
+def _text(report: Report) -> str:
+    lines = [f"{name:18} {value}" for name, value in report.facts.items()]
+    parts = ["\n".join(lines), _times(report.rows), _stages(report.rows)]
+    parts += ["\n".join(map(str, verdicts(report.rows)))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _times(rows: Sequence[Row]) -> str:
+    head = ("policy", "caches", "layers", "s", "Thunder s", "ratio", "x half", "regions", "ops",
+            "largest", "kernels")  # fmt: skip
+    before = {(row.policy, row.state, row.layers): row for row in rows}
+    lines = []
+    for row in rows:
+        half = before.get((row.policy, row.state, row.layers // 2)) if row.layers > 1 else None
+        growth = f"{row.ours.wall / half.ours.wall:.2f}" if half else ""
+        counts = (row.counts.regions, row.counts.ops, row.counts.largest, row.counts.kernels)
+        lines.append(
+            [row.policy, row.state, str(row.layers), f"{row.ours.wall:.3f}",
+             f"{row.alone.wall:.3f}", f"{row.ratio:.2f}", growth, *map(str, counts)]
+        )  # fmt: skip
+    return "Seconds of the first training step\n\n" + table(head, lines)
+
+
+def _stages(rows: Sequence[Row]) -> str:
+    """Milliseconds of each of our own stages."""
+    head = ("policy", "caches", "layers", *STAGES)
+    lines = [
+        [row.policy, row.state, str(row.layers),
+         *(f"{1000 * row.counts.stages.get(name, (0.0, 0))[0]:.1f}" for name in STAGES)]
+        for row in rows
+    ]  # fmt: skip
+    return "Milliseconds in our own stages\n\n" + table(head, lines)
