@@ -77,7 +77,7 @@ def test_only_random_fusions_draw() -> None:
 def test_a_seed_is_in_no_key() -> None:
     fd = hidden()
     programs = {id(fd.program([])) for _ in range(3) if fd.execute([])}
-    assert len(programs) == 1 and len(fd.entry.programs) == 1
+    assert len(programs) == 1 and len(fd.entry.held_programs()) == 1
 
 
 def test_text_of_hidden_seeds() -> None:

@@ -63,6 +63,8 @@ OPTIONS: Mapping[str, Option] = {
         Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
         Option("dump", str, "", "a folder that gets the text of every verb of every fusion", True),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True, 0),
+        Option("max_fusions", int, 8192, "how many definitions the process's cache keeps", least=1),
+        Option("max_programs", int, 256, "how many programs a definition keeps", least=1),
     )
 }
 

@@ -16,9 +16,10 @@ from kernel_texts import make_source
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import Param
 from thunder_fuser.errors import CompileError, ToolchainError
+from thunder_fuser.once import Once
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.runtime.cpu import FLAGS, compile_cpu
-from thunder_fuser.runtime.toolchain import BuildOnce, build_shared_library, find_compiler
+from thunder_fuser.runtime.toolchain import build_shared_library, find_compiler
 
 SHARED = ("-shared", "-fPIC")
 
@@ -67,7 +68,7 @@ def test_many_threads_build_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failure_is_not_remembered() -> None:
-    table: BuildOnce[int] = BuildOnce()
+    table: Once[int] = Once({})
     with pytest.raises(ZeroDivisionError):
         table.get("key", lambda: 1 // 0)
     assert table.get("key", lambda: 5) == table.get("key", lambda: 6) == 5

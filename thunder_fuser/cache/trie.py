@@ -3,108 +3,260 @@
 
 define_tensor - define_tensor - add - add_output*          two definitions, five records,
                               \\ mul - add_output*          six nodes: the first two are shared
+
+Evicting the second takes its leaf and every record that leads to no leaf any more:
+
+define_tensor - define_tensor - add - add_output*          four nodes
 """
 
 from __future__ import annotations
 
-import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 from thunder_fuser.cache.entry import FusionEntry
+from thunder_fuser.errors import OptionError
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
+from thunder_fuser.once import make_lock
+from thunder_fuser.options import option
 from thunder_fuser.stages import stage
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class TrieNode:
-    """One record on a path; `entry` if a definition ends here."""
+    """One record on a path; `entry` if a definition ends here. visits: lookups that went by."""
 
     record: OpRecord | None = None
     children: dict[OpRecord, TrieNode] = field(default_factory=dict)
     entry: FusionEntry | None = None
-    error: Exception | None = None
     visits: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Counts since the cache was made or reset; fusions, failed and nodes are those held now.
+
+    visits: how many lookups went by each node, in the order in which the cache prints them.
+    """
+
+    fusions: int
+    failed: int
+    capacity: int
+    nodes: int
+    hits: int
+    misses: int
+    evictions: int
+    visits: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.fusions} fusions, {self.hits} hits, {self.misses} misses, "
+            f"{self.evictions} evictions"
+        )
+
+
 class FusionCache:
-    """All definitions seen by this process. IR is made only for a new leaf."""
+    """Definitions seen, at most `max_fusions` of them; the longest unused ones are evicted.
 
-    _shared: FusionCache | None = None
+    Safe under threads. `with FusionCache(max_fusions=3) as cache:` uses a cache of its own for a
+    while, on all threads, for autograd runs backward on another one.
+    """
 
-    def __init__(self) -> None:
+    _shared: ClassVar[FusionCache | None] = None
+    _private: ClassVar[list[FusionCache]] = []
+    _class_lock = make_lock()
+
+    def __init__(self, max_fusions: int | None = None) -> None:
+        self._max_fusions = _checked_capacity(max_fusions)
+        self._lock = make_lock()
+        self._next_number = 0
+        self._clear()
+
+    def _clear(self) -> None:
         self.root = TrieNode()
-        self.hits = 0
-        self.misses = 0
-        self._lock = threading.RLock()
-        self._count = 0
+        self.hits = self.misses = self.evictions = self._nodes = 0
+        # By id, the longest unused first. Definitions that failed are leaves too.
+        self._leaves: OrderedDict[int, FusionEntry] = OrderedDict()
+        # Evicted entries that somebody still holds: they come back as they are.
+        self._evicted: WeakValueDictionary[Definition, FusionEntry] = WeakValueDictionary()
+
+    # ---- which cache
 
     @staticmethod
-    def get() -> FusionCache:
-        """The process's cache."""
-        if FusionCache._shared is None:
-            FusionCache._shared = FusionCache()
-        return FusionCache._shared
+    def get(max_fusions: int | None = None) -> FusionCache:
+        """The cache in use: the innermost private one, else the process's.
+
+        max_fusions: its capacity from now on. OptionError if it is below 1.
+        """
+        with FusionCache._class_lock:
+            if FusionCache._private:
+                found = FusionCache._private[-1]
+            else:
+                found = FusionCache._shared = FusionCache._shared or FusionCache()
+        if max_fusions is not None:
+            found.set_capacity(max_fusions)
+        return found
 
     @staticmethod
     def reset() -> None:
-        """Forgets every definition; callables already handed out keep working."""
-        FusionCache._shared = None
+        """Forgets every definition of the cache in use; callables handed out keep working."""
+        cache = FusionCache.get()
+        with cache._lock:
+            cache._clear()
+
+    def __enter__(self) -> FusionCache:
+        FusionCache._private.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        FusionCache._private.remove(self)
+
+    # ---- look up
 
     @stage("look up")
     def look_up(self, definition: Definition) -> FusionEntry:
-        """The entry of a definition; its error again, if it had one."""
+        """The entry of a definition, made if it is new; its error again, if it has one."""
         with self._lock:
-            node = self._walk(definition)
-            if node.error is not None:
-                self.hits += 1
-                raise node.error
+            entry = self._find(definition)
+            entry.pin()
+        try:
+            entry.prepare()  # outside the lock: others go on meanwhile
+        finally:
+            entry.unpin()
+        return entry
+
+    def _find(self, definition: Definition) -> FusionEntry:
+        node = self.root
+        node.visits += 1
+        for record in definition:
+            child = node.children.get(record)
+            if child is None:
+                break
+            child.visits += 1
+            node = child
+        else:
             if node.entry is not None:
                 self.hits += 1
+                self._leaves.move_to_end(node.entry.number)
                 return node.entry
-            self.misses += 1
-            return self._new_leaf(node, definition)
+        self.misses += 1
+        hash(definition)  # raises now, not halfway down a new path
+        entry = self._evicted.pop(definition, None) or self._new(definition)
+        self._insert(entry)
+        self._evict(keep=entry)
+        return entry
+
+    def _insert(self, entry: FusionEntry) -> None:
+        node = self.root
+        for record in entry.definition:
+            child = node.children.get(record)
+            if child is None:
+                child = node.children[record] = TrieNode(record, visits=1)
+                self._nodes += 1
+            node = child
+        node.entry = entry
+        self._leaves[entry.number] = entry
+
+    def _new(self, definition: Definition) -> FusionEntry:
+        self._next_number += 1
+        return FusionEntry(definition, self._next_number - 1)
+
+    # ---- evict
+
+    def set_capacity(self, max_fusions: int) -> None:
+        """At most so many leaves from now on."""
+        with self._lock:
+            self._max_fusions = _checked_capacity(max_fusions)
+            self._evict()
+
+    def _evict(self, keep: FusionEntry | None = None) -> None:
+        """Drops the longest unused leaves beyond the capacity, but none that is in use."""
+        excess = len(self._leaves) - self._max_fusions
+        if excess <= 0:
+            return
+        free = (one for one in self._leaves.values() if one is not keep and not one.is_used)
+        for entry in [one for one, _ in zip(free, range(excess), strict=False)]:
+            del self._leaves[entry.number]
+            self._evicted[entry.definition] = entry
+            self._prune(entry.definition)
+            self.evictions += 1
+
+    def _prune(self, definition: Definition) -> None:
+        """Takes the entry of a definition away, and the records that lead to no other."""
+        path = [self.root]
+        for record in definition:
+            path.append(path[-1].children[record])
+        path[-1].entry = None
+        for parent, node in zip(path[-2::-1], path[:0:-1], strict=True):
+            if node.entry is not None or node.children:
+                return
+            assert node.record is not None
+            del parent.children[node.record]
+            self._nodes -= 1
+
+    # ---- what is held
 
     def num_fusions(self) -> int:
-        """How many definitions have an entry."""
-        return self._count
+        """How many definitions have an entry; those that failed are not counted."""
+        with self._lock:
+            return len(self._leaves) - self._failed()
 
     def num_nodes(self) -> int:
         """How many records the paths hold together."""
-        return sum(1 for _ in self._nodes(self.root)) - 1
+        return self._nodes
+
+    def stats(self) -> CacheStats:
+        """Hits, misses, evictions, and what is held now."""
+        with self._lock:
+            visits = tuple(node.visits for node, _ in self._in_order())
+            failed = self._failed()
+            return CacheStats(
+                len(self._leaves) - failed, failed, self._max_fusions, self._nodes,
+                self.hits, self.misses, self.evictions, visits,
+            )
+
+    def _failed(self) -> int:
+        return sum(entry.error is not None for entry in self._leaves.values())
 
     def __str__(self) -> str:
-        lines = [f"{self._count} fusions, {self.hits} hits, {self.misses} misses"]
-        return "\n".join([*lines, *self._tree(self.root, 0)])
+        head = str(self.stats())
+        with self._lock:
+            tree = [f"{'  ' * depth}{_line(node)}" for node, depth in self._in_order()]
+        return "\n".join([head, *tree])
 
-    def _walk(self, definition: Definition) -> TrieNode:
-        node = self.root
-        for record in definition:
-            node.visits += 1
-            child = node.children.get(record)
-            if child is None:
-                child = node.children[record] = TrieNode(record)
-            node = child
-        node.visits += 1
-        return node
+    def _in_order(self) -> Iterator[tuple[TrieNode, int]]:
+        """Every node below the root, depth first, with its indent: one more below each fork."""
+        stack = [(node, 0) for node in reversed(self.root.children.values())]
+        if len(stack) > 1:
+            stack = [(node, 1) for node, _ in stack]
+        while stack:
+            node, depth = stack.pop()
+            yield node, depth
+            below = depth + (len(node.children) > 1)
+            stack += [(child, below) for child in reversed(node.children.values())]
 
-    def _new_leaf(self, node: TrieNode, definition: Definition) -> FusionEntry:
-        try:
-            node.entry = FusionEntry(definition, self._count)
-        except ValueError as error:
-            node.error = error
-            raise
-        self._count += 1
-        return node.entry
 
-    def _nodes(self, node: TrieNode) -> Iterator[TrieNode]:
-        yield node
-        for child in node.children.values():
-            yield from self._nodes(child)
+def _line(node: TrieNode) -> str:
+    entry = node.entry
+    mark = "" if entry is None else f"  <- fusion {entry.number}" + " failed" * bool(entry.error)
+    return f"{_text(node)} ({node.visits}){mark}"
 
-    def _tree(self, node: TrieNode, depth: int) -> Iterator[str]:
-        if node.record is not None:
-            mark = f"  <- fusion {node.entry.number}" if node.entry else ""
-            yield f"{'  ' * depth}{record_text(node.record)} ({node.visits}){mark}"
-        for child in node.children.values():
-            yield from self._tree(child, depth + (len(node.children) > 1))
+
+def _text(node: TrieNode) -> str:
+    return "" if node.record is None else record_text(node.record)
+
+
+def _checked_capacity(max_fusions: int | None) -> int:
+    value = option("max_fusions") if max_fusions is None else max_fusions
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError("max_fusions", expected="a number of at least 1", got=repr(value))
+    return value

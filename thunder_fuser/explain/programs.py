@@ -68,7 +68,7 @@ def compiled(one: RegionCallable) -> list[Compiled]:
     found = []
     for definition in dict.fromkeys(one.definitions):
         entry = FusionCache.get().look_up(definition)
-        for (target, _, keys, _), program in entry.programs.items():
+        for (target, _, keys, _), program in entry.held_programs():
             if id(program.run) in ran:
                 found.append(Compiled(one.name, entry.fusion, keys, target, program))
     return found

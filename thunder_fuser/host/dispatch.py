@@ -8,7 +8,7 @@
             return miss((T0, S1))(T0, S1)
         run = runners.get(key)
         if run is None:
-            run = runners[key] = miss((T0, S1))
+            run = keep(key, miss((T0, S1)))
         return run(T0, S1)
 
 Only what a program depends on is in the key: sizes, strides and alignment of tensors, and values
@@ -18,11 +18,13 @@ of the scalars that shapes use. With `checked`, also dtype and device, which a t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
 
 Runner = Callable[..., Any]
@@ -46,12 +48,25 @@ def make_dispatch(
         f"        return miss({arguments})({names})\n"
         "    run = runners.get(key)\n"
         "    if run is None:\n"
-        f"        run = runners[key] = miss({arguments})\n"
+        f"        run = keep(key, miss({arguments}))\n"
         f"    return run({names})\n"
     )
-    scope: dict[str, Any] = {"runners": {}, "miss": miss}
+    runners: dict[Any, Runner] = {}
+    scope: dict[str, Any] = {"runners": runners, "keep": partial(_keep, runners), "miss": miss}
     exec(compile(text, "<dispatch>", "exec"), scope)
-    return scope["call"]  # type: ignore[no-any-return]
+    # Popped: a cycle would keep the kernels until the next collection.
+    return scope.pop("call")  # type: ignore[no-any-return]
+
+
+def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:
+    """A full table is emptied: what is in use is asked for again, and so is the newest behind it.
+
+    A hit, which must be cheap, then has nothing to write down.
+    """
+    if len(runners) >= int(option("max_programs")):
+        runners.clear()
+    runners[key] = run
+    return run
 
 
 def _key_part(name: str, kind: str, checked: bool) -> str:

@@ -144,4 +144,4 @@ def _allocation(view: TensorView, strides: tuple[int, ...]) -> str:
 def _function(text: str, names: Mapping[str, Any]) -> Runner:
     scope = dict(names)
     exec(compile(text, "<host program>", "exec"), scope)
-    return scope["run"]
+    return scope.pop("run")  # popped: without the cycle, kernels go as soon as nothing needs them

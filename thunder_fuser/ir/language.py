@@ -62,7 +62,11 @@ class Recorder:
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
         self._values: set[str] = set()
-        self.ops = Ops(self)
+
+    @property
+    def ops(self) -> Ops:
+        """The op table as methods. Made each time: a cycle would keep a definition's kernels."""
+        return Ops(self)
 
     @property
     def records(self) -> Definition:

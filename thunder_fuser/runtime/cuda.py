@@ -21,7 +21,8 @@ from nvtx import annotate
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
-from thunder_fuser.runtime.toolchain import BuildOnce, describe_failure
+from thunder_fuser.once import Once
+from thunder_fuser.runtime.toolchain import describe_failure
 
 # Above this a kernel must say that it wants more dynamic shared memory.
 DEFAULT_SMEM_BYTES = 48 * 1024
@@ -260,5 +261,5 @@ def _error_name(status: Any) -> str:
     return f"{(name or b'unknown error').decode()} ({(words or b'').decode()})"
 
 
-_CUBINS: BuildOnce[bytes] = BuildOnce()
+_CUBINS: Once[bytes] = Once({})
 _STATS: deque[CompileStat] = deque(maxlen=STATS_KEPT)

@@ -12,43 +12,18 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from thunder_fuser.errors import CompileError, ToolchainError
-
-V = TypeVar("V")
+from thunder_fuser.once import Once
 
 CANDIDATES = ("g++", "clang++", "c++")
 CONTEXT_LINES = 3
 MESSAGE_LIMIT = 4000
-
-
-class BuildOnce(Generic[V]):
-    """A table that makes each missing entry once; different keys are made at the same time."""
-
-    def __init__(self) -> None:
-        self._values: dict[Hashable, V] = {}
-        self._locks: dict[Hashable, threading.Lock] = {}
-        self._guard = threading.Lock()
-
-    def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value of `key`; made now if it is missing. A failure is not remembered."""
-        if key in self._values:
-            return self._values[key]
-        with self._guard:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            if key not in self._values:
-                self._values[key] = make()
-        with self._guard:
-            self._locks.pop(key, None)
-        return self._values[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +147,4 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_LIBRARIES: BuildOnce[Path] = BuildOnce()
+_LIBRARIES: Once[Path] = Once({})

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of a call -> nothing, or an InputError that names the one that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.target import Target
+
+
+def check_kinds(fusion: Fusion, arguments: Sequence[Any]) -> None:
+    """Their number, and which are tensors: what must hold before the warm path may look at them."""
+    _check_count(fusion, arguments)
+    for name, value in zip(fusion.inputs, arguments, strict=True):
+        _check_kind(fusion.tensors[name], value)
+
+
+def check_arguments(fusion: Fusion, arguments: Sequence[Any]) -> None:
+    """Raises InputError naming the first argument that does not fit the definition."""
+    _check_count(fusion, arguments)
+    written = {output.alias for output in fusion.outputs}
+    for name, value in zip(fusion.inputs, arguments, strict=True):
+        _check_argument(fusion.tensors[name], value)
+        if name in written:
+            _check_writable(name, value)
+
+
+def check_device(target: Target, device: torch.device) -> None:
+    """A kernel given memory that its target cannot reach would crash the process."""
+    wanted = "cpu" if target.is_cpu or target.emulated else target.kind
+    if device.type != wanted:
+        raise InputError(
+            "arguments", expected=f"{wanted} tensors for target {target.name}", got=str(device)
+        )
+
+
+def device_of(fusion: Fusion, arguments: Sequence[Any]) -> torch.device:
+    """The one device of all tensors that are no CPU scalars; InputError if there are two."""
+    devices = {
+        value.device: name
+        for name, value in zip(fusion.inputs, arguments, strict=True)
+        if isinstance(value, torch.Tensor) and not fusion.tensors[name].is_cpu
+    }
+    if len(devices) > 1:
+        listed = ", ".join(f"{name} on {device}" for device, name in devices.items())
+        raise InputError("arguments", expected="one device", got=listed)
+    return next(iter(devices), torch.device("cpu"))
+
+
+def _check_count(fusion: Fusion, arguments: Sequence[Any]) -> None:
+    if len(arguments) != len(fusion.inputs):
+        raise InputError(
+            "the call",
+            expected=f"{len(fusion.inputs)} arguments ({', '.join(fusion.inputs)})",
+            got=f"{len(arguments)}",
+        )
+
+
+def _check_kind(view: TensorView, value: Any) -> None:
+    if view.is_scalar:
+        if not isinstance(value, (bool, int, float)):
+            raise InputError(f"argument {view.name}", expected="a number", got=_describe(value))
+        if view.dtype is DataType.Int and not _fits_int64(value):
+            raise InputError(
+                f"argument {view.name}", expected="a 64-bit integer", got=_describe(value)
+            )
+    elif not isinstance(value, torch.Tensor):
+        raise InputError(f"argument {view.name}", expected="a tensor", got=_describe(value))
+    elif value.layout is not torch.strided or value.is_neg():
+        kind = str(value.layout) if value.layout is not torch.strided else "a pending negation"
+        raise InputError(
+            f"argument {view.name}",
+            expected="a plain strided tensor",
+            got=kind,
+            do="pass it through .to_dense() or .resolve_neg()",
+        )
+
+
+def _check_argument(view: TensorView, value: Any) -> None:
+    """Rank, sizes, dtype and device of one argument, against its definition."""
+    _check_kind(view, value)
+    if view.is_scalar:
+        return
+    if value.dim() != len(view.shape):
+        raise InputError(
+            f"argument {view.name}", expected=f"rank {len(view.shape)}", got=_describe(value)
+        )
+    for at, (extent, size) in enumerate(zip(view.shape, value.shape, strict=True)):
+        if extent.is_const and extent.value != size:
+            raise InputError(
+                f"argument {view.name}", expected=f"size {extent} on axis {at}", got=f"size {size}"
+            )
+    if value.dtype is not to_torch_dtype(view.dtype):
+        raise InputError(
+            f"argument {view.name}", expected=str(to_torch_dtype(view.dtype)), got=str(value.dtype)
+        )
+    if value.device.type not in ("cpu", "cuda", "meta"):
+        raise InputError(
+            f"argument {view.name}", expected="a CPU or CUDA tensor", got=str(value.device)
+        )
+    if view.is_cpu and value.device.type != "cpu":
+        raise InputError(f"argument {view.name}", expected="a CPU tensor", got=str(value.device))
+
+
+def _check_writable(name: str, value: torch.Tensor) -> None:
+    if any(st == 0 < n - 1 for n, st in zip(value.shape, value.stride(), strict=True)):
+        raise InputError(
+            f"argument {name}",
+            expected="memory of its own for each element, as it is written",
+            got=f"strides {value.stride()}",
+            do="clone the expanded tensor",
+        )
+
+
+def _fits_int64(value: float) -> bool:
+    return not isinstance(value, float) and -(2**63) <= value < 2**63
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, {value.dtype}"
+    return f"{type(value).__name__} {value!r}"

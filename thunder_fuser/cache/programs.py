@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of one fusion, one for each kind of arguments seen; the longest unused ones go.
+
+(target, device, input keys, options)  ->  HostProgram
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from thunder_fuser.cache.arguments import check_arguments, check_device, device_of
+from thunder_fuser.compiler import compile_fusion
+from thunder_fuser.host.device import target_of_device
+from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.program import HostProgram
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.once import Once
+from thunder_fuser.options import option, options_key
+from thunder_fuser.target import CPU, EMULATOR, Target
+
+ProgramKey = tuple[Target, torch.device, tuple[Any, ...], tuple[Any, ...]]
+
+
+class Recent(OrderedDict[Hashable, HostProgram]):
+    """At most `max_programs` programs, by when they were last asked for."""
+
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        found = super().get(key, default)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def __setitem__(self, key: Hashable, program: HostProgram) -> None:
+        super().__setitem__(key, program)
+        while len(self) > int(option("max_programs")):
+            del self[next(iter(self))]
+
+
+class Programs:
+    """Compiles on a miss. A key is compiled by whoever comes first; the others wait for it.
+
+    Callables hold this and not the cache's entry, so they go on when the entry is evicted.
+    """
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self._once: Once[HostProgram] = Once(Recent())
+
+    def items(self) -> list[tuple[ProgramKey, HostProgram]]:
+        """What is held now, the longest unused first."""
+        return list(self._once.values.items())  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._once.values)
+
+    def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
+        """The program for such arguments, compiled if need be. InputError if they do not fit."""
+        check_arguments(self.fusion, arguments)
+        device = device_of(self.fusion, arguments)
+        chosen = target or _target_for(device)
+        check_device(chosen, device)
+        keys = input_keys(self.fusion, tuple(arguments))
+        return self._once.get(
+            (chosen, device, keys, options_key()),
+            lambda: compile_fusion(self.fusion, keys, chosen, device),
+        )
+
+
+def _target_for(device: torch.device) -> Target:
+    if device.type == "cuda":
+        return target_of_device(device.index or 0)
+    return EMULATOR if option("emulate") else CPU
