@@ -5,7 +5,8 @@
 ->  t1 = permute(x); Region(t2, t3);                t4 = reshape(t3); t5 = linear(t4, w)
 
 A region is a run of adjacent fusible bound symbols of one direction (forward or backward) and one
-device. Anything torch runs ends it, so nothing moves across an in-place copy or its fence.
+device, and of bounded length (pieces.py). Anything torch runs ends it, so nothing moves across an
+in-place copy or its fence.
 Every step is linear in the length of the trace; Thunder's own partitioner is not used.
 
 Note [Edges]: at the edges of a region, ops that torch answers with a view stay with torch:
@@ -39,6 +40,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.indexing import CALLS
+from thunder_fuser.executors.pieces import Users, pieces
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import Reject, is_known_number
 
@@ -146,14 +148,14 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
     users = _users(bsyms)
     items = _Items()
     unfused: list[Unfused] = []
-    for start, stop in _runs(bsyms, refusals):
-        reason = refusals[start]
+    for piece in _runs(bsyms, refusals, users):
+        reason = refusals[piece.start]
         if reason is not None:
-            items.extend([bsyms[start]])
-            if bsyms[start].sym.id not in _SILENT:
-                unfused.append(Unfused(bsyms[start], reason))
+            items.extend([bsyms[piece.start]])
+            if bsyms[piece.start].sym.id not in _SILENT:
+                unfused.append(Unfused(bsyms[piece.start], reason))
             continue
-        run = _trim(bsyms, range(start, stop), users)
+        run = _trim(bsyms, piece, users)
         chosen = [bsyms[at] for at in run.inside]
         items.extend(bsyms[at] for at in run.before)
         formed = _formed(bsyms, run, users, items.views)
@@ -202,13 +204,15 @@ def _refusal(bsym: BoundSymbol, support: Support, written: frozenset[str]) -> Re
 
 
 def _runs(
-    bsyms: Sequence[BoundSymbol], refusals: Sequence[Reject | None]
-) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each maximal run that may be one region; refused ones stand alone."""
+    bsyms: Sequence[BoundSymbol], refusals: Sequence[Reject | None], users: Users
+) -> Iterator[range]:
+    """The longest runs that may be one region, cut where they are too long for one; refused ones
+    stand alone."""
     start = 0
     for at in range(1, len(bsyms) + 1):
         if at == len(bsyms) or not _together(bsyms, refusals, at):
-            yield start, at
+            run = range(start, at)
+            yield from [run] if refusals[start] else pieces(bsyms, run, users)
             start = at
 
 
@@ -270,7 +274,7 @@ class _Run:
     after: tuple[int, ...]
 
 
-def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Mapping[str, list[int]]) -> _Run:
+def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Users) -> _Run:
     """Takes the views off both edges; see Note [Edges]. A run of nothing else stays whole."""
     if all(_only(bsyms[at], _VIEWS) for at in run):
         return _Run((), tuple(run), ())
@@ -295,7 +299,7 @@ def _idle(
     bsyms: Sequence[BoundSymbol],
     places: Sequence[int],
     kinds: frozenset[PrimIDs],
-    users: Mapping[str, list[int]],
+    users: Users,
 ) -> set[int]:
     """Those of the kinds whose results no other op among the places needs."""
     members, idle = set(places), set()
@@ -307,7 +311,7 @@ def _idle(
 
 
 def _formed(
-    bsyms: Sequence[BoundSymbol], run: _Run, users: Mapping[str, list[int]], views: Views
+    bsyms: Sequence[BoundSymbol], run: _Run, users: Users, views: Views
 ) -> Region | Reject:
     """The region of what is left inside, or why torch runs all of it."""
     chosen = [bsyms[at] for at in run.inside]
@@ -324,7 +328,7 @@ def _formed(
 
 
 def _escaping(
-    bsyms: Sequence[BoundSymbol], inside: Sequence[int], users: Mapping[str, list[int]]
+    bsyms: Sequence[BoundSymbol], inside: Sequence[int], users: Users
 ) -> list[str]:
     """Names made inside that others read."""
     members = set(inside)

@@ -27,15 +27,18 @@ def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
     The rule sees records with operands already replaced. The same Fusion comes back if no record
     changed.
     """
-    replaced: dict[str, Operand] = {}
+    names: dict[str, str] = {}
+    literals: dict[str, Literal] = {}
     records: list[OpRecord] = []
     for record in fusion.definition:
-        record = _substitute(record, replaced)
+        record = _substitute(record, names, literals)
         new = rule(record) if _is_op(record) else record
         if isinstance(new, OpRecord):
             records.append(new)
+        elif isinstance(new, Literal):
+            literals[record.outputs[0]] = new
         else:
-            replaced[record.outputs[0]] = new
+            names[record.outputs[0]] = new
     if tuple(records) == fusion.definition:
         return fusion
     return define(tuple(records))
@@ -45,10 +48,10 @@ def _is_op(record: OpRecord) -> bool:
     return record.op not in ("define_tensor", "define_scalar", "add_output")
 
 
-def _substitute(record: OpRecord, replaced: dict[str, Operand]) -> OpRecord:
-    names = {old: new for old, new in replaced.items() if isinstance(new, str)}
+def _substitute(
+    record: OpRecord, names: dict[str, str], literals: dict[str, Literal]
+) -> OpRecord:
     record = rename(record, names)
-    literals = {old: new for old, new in replaced.items() if isinstance(new, Literal)}
     if not any(name in literals for name in _read(record)):
         return record
     inputs = tuple(literals.get(o, o) if isinstance(o, str) else o for o in record.inputs)
