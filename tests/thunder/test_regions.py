@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -247,37 +246,6 @@ def test_reading_what_was_written_in_place_is_an_error() -> None:
     copy = next(bsym for bsym in bsyms if bsym.sym.id is PrimIDs.COPY_)
     names = [copy.flat_proxy_args[1].name, copy.flat_proxy_args[0].name, "thunderFusion1"]
     assert all(name in str(caught.value) for name in names)
-
-
-def test_claiming_is_linear() -> None:
-    """Counted in calls of Python functions, which no load of the machine can change."""
-
-    def chain(length: int) -> list[BoundSymbol]:
-        def build() -> Any:
-            a = proxy(3)
-            for _ in range(length):
-                a = prims.broadcast_in_dim(prims.exp(prims.sum(a, (0,))), (3,), ())
-            return a
-
-        return traced(build)
-
-    short, long = (_calls(chain(length)) for length in (50, 200))
-    assert long < 4.2 * short
-
-
-def _calls(bsyms: list[BoundSymbol]) -> int:
-    count = 0
-
-    def note(frame: Any, event: str, arg: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        claim(bsyms, support)
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def _jit(fuser: ThunderFuser, function: Callable[..., Any], *args: Any) -> Claims:

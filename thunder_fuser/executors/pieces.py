@@ -5,11 +5,10 @@
 ->  [0, 256), [256, 400): each cut writes and reads x alone, and falls between two layers
 
 Note [Bound of a region]: a region has at most 2 * ENOUGH primitives, and what is longer is cut
-into pieces of at least ENOUGH. A kernel of a model's whole depth would be compiled for that depth
-alone, in a time that grows faster than it. The pieces of equal layers are equal instead, and found
-in the cache: a cut depends on the 2 * ENOUGH primitives ahead and on nothing else (but for the last
-two pieces, which share the rest), so where the trace repeats the cuts do, after as many pieces at
-most as a layer has primitives.
+into pieces of at least ENOUGH and a rest. A kernel of a model's whole depth would be compiled for
+that depth alone, in a time that grows faster than it. The pieces of equal layers are equal instead,
+and found in the cache: a cut depends on the 2 * ENOUGH primitives ahead and on nothing else, so
+where the trace repeats the cuts do, after as many pieces at most as a layer has primitives.
 
 A cut costs a write and a read of what crosses it. An H200 does 14 float operations in the time of
 one byte, so 112 while it writes and reads a float of 4 bytes: ENOUGH primitives compute for longer
@@ -52,9 +51,9 @@ def pieces(bsyms: Sequence[BoundSymbol], run: range, users: Users) -> Iterator[r
         crossing = _crossing(leaves, run, users)
     start = 0
     while done[-1] - done[start] > 2 * ENOUGH:
-        least, most = done[start] + ENOUGH, min(done[start] + 2 * ENOUGH, done[-1] - ENOUGH)
+        least, most = done[start] + ENOUGH, done[start] + 2 * ENOUGH
         first = next(at for at in range(start + 1, len(done)) if done[at] >= least)
-        last = next((at for at in range(first, len(done)) if done[at + 1] > most), first)
+        last = next(at for at in range(first, len(done)) if at == len(leaves) or done[at + 1] > most)
         cut = min(range(first, last + 1), key=lambda at: (crossing[at], -at))
         if cut == len(leaves):
             break

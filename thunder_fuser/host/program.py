@@ -59,6 +59,7 @@ def plan(
         **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
     }
     lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
+    dead = _last_reads(segmented)
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         call, needed = launcher.line(number, segment.part)
         if launcher.allocates:
@@ -70,8 +71,8 @@ def plan(
             call = f"    push_range(range_{number})\n{call}\n    pop_range()"
         lines.append(call)
         names.update(needed)
-        dead = _last_read(segmented, number)
-        lines += [f"    del {', '.join(dead)}"] if dead else []
+        if dead[number]:
+            lines.append(f"    del {', '.join(dead[number])}")
     lines += _ending(segmented)
     text = "\n".join(lines) + "\n"
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
@@ -88,13 +89,17 @@ def _draws(fusion: Fusion) -> list[str]:
     return [f"    seed, offset = draw(device, {count})", *own]
 
 
-def _last_read(segmented: SegmentedFusion, number: int) -> list[str]:
-    """Intermediates that no segment after this one reads and the caller does not get."""
+def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
+    """For each segment, what it reads last of all: intermediates that the caller does not get."""
     fusion = segmented.fusion
     given = {*fusion.inputs, *(name for name, _ in fusion.drawn)}
     kept = {*given, *(o.name for o in fusion.outputs)}
-    later = {name for s in segmented.segments[number + 1 :] for name in s.part.inputs}
-    return [n for n in segmented.segments[number].part.inputs if n not in kept | later]
+    parts = [segment.part for segment in segmented.segments]
+    last = {name: number for number, part in enumerate(parts) for name in part.inputs}
+    return [
+        [name for name in part.inputs if last[name] == number and name not in kept]
+        for number, part in enumerate(parts)
+    ]
 
 
 def _ending(segmented: SegmentedFusion) -> list[str]:
