@@ -19,6 +19,7 @@ A bound symbol is never divided, so one that is longer by itself is a piece of i
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -47,19 +48,24 @@ def pieces(bsyms: Sequence[BoundSymbol], run: range, users: Users) -> Iterator[r
     """The run, or the pieces it is cut into. `users`: where in the whole trace a name is read."""
     leaves = [list(leaves_of(bsyms[at])) for at in run]
     done = list(accumulate(map(len, leaves), initial=0))  # primitives before each place
+    start = 0
     if done[-1] > 2 * ENOUGH:
         crossing = _crossing(leaves, run, users)
-    start = 0
-    while done[-1] - done[start] > 2 * ENOUGH:
-        least, most = done[start] + ENOUGH, done[start] + 2 * ENOUGH
-        first = next(at for at in range(start + 1, len(done)) if done[at] >= least)
-        last = next(at for at in range(first, len(done)) if at == len(leaves) or done[at + 1] > most)
-        cut = min(range(first, last + 1), key=lambda at: (crossing[at], -at))
-        if cut == len(leaves):
-            break
-        yield run[start:cut]
-        start = cut
+        for cut in _cuts(done, crossing):
+            yield run[start:cut]
+            start = cut
     yield run[start:]
+
+
+def _cuts(done: Sequence[int], crossing: Sequence[int]) -> Iterator[int]:
+    """The cheapest place of each window, the latest of several."""
+    start, end = 0, len(done) - 1
+    while done[end] - done[start] > 2 * ENOUGH:
+        first = bisect_left(done, done[start] + ENOUGH)
+        last = max(first, bisect_right(done, done[start] + 2 * ENOUGH) - 1)
+        start = min(range(first, last + 1), key=lambda at: (crossing[at], -at))
+        if start < end:
+            yield start
 
 
 @dataclass
