@@ -90,8 +90,12 @@ class FusionDefinition(Recorder):
 
     def execute(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
-    ) -> list[torch.Tensor]:
+    ) -> list[Any]:
         """Runs the fusion on tensors and numbers, in the order they were defined.
+
+        A tensor with an allocation domain of its own is given by its storage, which may be in an
+        AllocatedTensor, or in a pair with a meta tensor of the logical shape; such a result comes
+        back as an AllocatedTensor. All others are torch tensors.
 
         target: "cpu" or "emulator" for CPU tensors; by default the tensors' own device. Raises
         InputError naming the argument that does not fit.
@@ -100,7 +104,8 @@ class FusionDefinition(Recorder):
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
         """The program for these inputs, compiled if need be: text, segments, sources."""
-        return self.entry.program_for(inputs, None if target is None else named(target))
+        entry, inputs = self.entry.bind(inputs)
+        return entry.program_for(inputs, None if target is None else named(target))
 
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
@@ -110,8 +115,9 @@ class FusionDefinition(Recorder):
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
         """The segments for these inputs (meta tensors will do) on a target; nothing is compiled."""
-        self.entry.check(inputs)
-        return plan_segments(self.fusion, input_keys(self.fusion, tuple(inputs)), named(target))
+        entry, inputs = self.entry.bind(inputs)
+        entry.check(inputs)
+        return plan_segments(entry.fusion, input_keys(entry.fusion, tuple(inputs)), named(target))
 
     def __repr__(self) -> str:
         if self._entry is None:

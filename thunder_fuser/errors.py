@@ -47,6 +47,14 @@ class AliasError(DefinitionError):
     """Outputs written into the same input, or an alias whose shape or dtype differs."""
 
 
+class MeshError(DefinitionError):
+    """A mesh that is none, or meshes and shardings of tensors that do not go together."""
+
+
+class CommunicationError(MeshError):
+    """An expression on sharded tensors whose result needs elements of other devices."""
+
+
 class InputError(FuserError, ValueError):
     """Arguments of a call that do not match the definition: number, rank, size, dtype, device."""
 

@@ -17,6 +17,7 @@ from thunder_fuser.presegment.common import remove_common
 from thunder_fuser.presegment.dead import remove_dead
 from thunder_fuser.presegment.fold import fold_scalars
 from thunder_fuser.presegment.gelu import join_one_plus_tanh
+from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
@@ -30,6 +31,33 @@ def x(fd: Recorder, *shape: int, dtype: DataType = D.Float) -> Value:
 
 
 # ---- what fires: (pass, definition); the golden files hold before and after
+
+
+def _laid_out(fd: Recorder) -> Value:
+    """A storage read and one written, neither of which strides describe; 31 in steps of 8."""
+    t, u = x(fd, 31), x(fd, 6)
+    y = fd.ops.neg(t)
+    fd.add_output(y)
+    for tensor in (t, y):
+        tensor.split(0, 8)
+        tensor.set_allocation_domain([0, 1])
+    u.outer_split(0, 2)
+    u.merge(1, 0)
+    u.set_allocation_domain([0])
+    return fd.ops.exp(u)
+
+
+def _laid_out_between(fd: Recorder) -> Value:
+    y = fd.ops.neg(x(fd))
+    y.merge(1, 0)
+    y.set_allocation_domain([0])
+    return fd.ops.exp(y)
+
+
+def _transposed_result(fd: Recorder) -> Value:
+    y = fd.ops.neg(x(fd))
+    y.set_allocation_domain([1, 0])
+    return y
 
 
 def _folded_size(fd: Recorder) -> Value:
@@ -99,6 +127,9 @@ def _tanh_plus_one(fd: Recorder) -> Value:
 
 
 FIRES: tuple[tuple[Pass, Build], ...] = (
+    (lay_out, _laid_out),
+    (lay_out, _laid_out_between),
+    (lay_out, _transposed_result),
     (fold_scalars, _folded_size),
     (fold_scalars, _folded_shape),
     (remove_trivial_reductions, _trivial),
@@ -242,6 +273,7 @@ def _one_plus_exp(fd: Recorder) -> Value:
 
 
 STAYS: tuple[tuple[Pass, Build], ...] = (
+    (lay_out, _set_result),
     (fold_scalars, _symbolic_size),
     (fold_scalars, _size_as_result),
     (fold_scalars, _given_scalar),

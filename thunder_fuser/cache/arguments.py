@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import InputError
+from thunder_fuser.host.bind import check_bound, is_bound
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -17,14 +18,14 @@ from thunder_fuser.target import Target
 
 def check_kinds(fusion: Fusion, arguments: Sequence[Any]) -> None:
     """Their number, and which are tensors: what must hold before the warm path may look at them."""
-    _check_count(fusion, arguments)
+    check_count(fusion, arguments)
     for name, value in zip(fusion.inputs, arguments, strict=True):
         _check_kind(fusion.tensors[name], value)
 
 
 def check_arguments(fusion: Fusion, arguments: Sequence[Any]) -> None:
     """Raises InputError naming the first argument that does not fit the definition."""
-    _check_count(fusion, arguments)
+    check_count(fusion, arguments)
     written = {output.alias for output in fusion.outputs}
     for name, value in zip(fusion.inputs, arguments, strict=True):
         _check_argument(fusion.tensors[name], value)
@@ -54,7 +55,8 @@ def device_of(fusion: Fusion, arguments: Sequence[Any]) -> torch.device:
     return next(iter(devices), torch.device("cpu"))
 
 
-def _check_count(fusion: Fusion, arguments: Sequence[Any]) -> None:
+def check_count(fusion: Fusion, arguments: Sequence[Any]) -> None:
+    """InputError unless there are as many as the definition has inputs."""
     if len(arguments) != len(fusion.inputs):
         raise InputError(
             "the call",
@@ -88,11 +90,14 @@ def _check_argument(view: TensorView, value: Any) -> None:
     _check_kind(view, value)
     if view.is_scalar:
         return
-    if value.dim() != len(view.shape):
+    if is_bound(view):
+        check_bound(view, value)
+    elif value.dim() != len(view.shape):
         raise InputError(
             f"argument {view.name}", expected=f"rank {len(view.shape)}", got=_describe(value)
         )
-    for at, (extent, size) in enumerate(zip(view.shape, value.shape, strict=True)):
+    sizes = () if is_bound(view) else value.shape
+    for at, (extent, size) in enumerate(zip(view.shape, sizes, strict=False)):
         if extent.is_const and extent.value != size:
             raise InputError(
                 f"argument {view.name}", expected=f"size {extent} on axis {at}", got=f"size {size}"

@@ -7,11 +7,10 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
-from thunder_fuser.cache.arguments import check_arguments, check_kinds
+from thunder_fuser.cache.arguments import check_arguments, check_count, check_kinds
 from thunder_fuser.cache.programs import ProgramKey, Programs
-from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.host.bind import Bound, Shapes
+from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
@@ -35,6 +34,8 @@ class FusionEntry:
         self._programs: Programs | None = None
         self._lock = make_lock()
         self._callables: dict[Any, Runner] = {}
+        self._bound: Bound | None = None
+        self._shaped: dict[Shapes, FusionEntry] = {}
         self._users: list[None] = []  # append and pop are atomic, a counter is not
 
     @property
@@ -82,14 +83,39 @@ class FusionEntry:
         """Whether some call of it has not ended."""
         return bool(self._users)
 
-    def execute(self, arguments: Sequence[Any], target: Target | None = None) -> list[torch.Tensor]:
-        """Runs the fusion, every argument checked."""
+    def execute(self, arguments: Sequence[Any], target: Target | None = None) -> list[Any]:
+        """Runs the fusion, every argument checked.
+
+        A result is an AllocatedTensor where no strides can say how it lies in memory.
+        """
         self.pin()
         try:
-            check_kinds(self.fusion, arguments)
-            return self.callable(target)(*arguments)
+            entry, arguments = self.bind(arguments)
+            check_kinds(entry.fusion, arguments)
+            return entry.callable(target)(*arguments)
         finally:
             self.unpin()
+
+    def bind(self, arguments: Sequence[Any]) -> tuple[FusionEntry, Sequence[Any]]:
+        """The memory behind the arguments, and the entry for it: another one where the logical
+        sizes were given beside a storage that does not tell them."""
+        bound = self.bound
+        if not bound.has_layouts:
+            return self, arguments
+        check_count(self.fusion, arguments)
+        arguments, shapes = bound.storages(arguments)
+        if not shapes:
+            return self, arguments
+        if shapes not in self._shaped:
+            self._shaped[shapes] = FusionEntry(bound.with_shapes(shapes), self.number)
+        return self._shaped[shapes], arguments
+
+    @property
+    def bound(self) -> Bound:
+        """How arguments and results stand to memory."""
+        if self._bound is None:
+            self._bound = Bound(self.fusion)
+        return self._bound
 
     def check(self, arguments: Sequence[Any]) -> None:
         """Raises InputError naming the first argument that does not fit."""
@@ -100,7 +126,8 @@ class FusionEntry:
         key = (target, options_key())
         found = self._callables.get(key)
         if found is None:
-            found = self._callables.setdefault(key, _dispatch(self._prepared(), target))
+            made = _dispatch(self._prepared(), self.bound, target)
+            found = self._callables.setdefault(key, made)
         return found
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
@@ -112,12 +139,15 @@ class FusionEntry:
             self.unpin()
 
 
-def _dispatch(programs: Programs, target: Target | None) -> Runner:
+def _dispatch(programs: Programs, bound: Bound, target: Target | None) -> Runner:
     fusion = programs.fusion
     kinds = [(name, _kind(fusion, name)) for name in fusion.inputs]
-    return make_dispatch(
-        kinds, lambda args: programs.program_for(args, target).run, checked=True
-    )
+
+    def miss(arguments: tuple[Any, ...]) -> Runner:
+        run = programs.program_for(arguments, target).run
+        return bound.runner(run, input_keys(fusion, arguments))
+
+    return make_dispatch(kinds, miss, checked=True)
 
 
 def _kind(fusion: Fusion, name: str) -> str:

@@ -17,8 +17,10 @@ from thunder_fuser.ir import calls, indexed, layout, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import Layouts
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import (
+    LAYOUT,
     AttrValue,
     Definition,
     Literal,
@@ -41,7 +43,7 @@ def define(definition: Definition, *, check: bool = True) -> Fusion:
     for record in definition:
         definer.add(record)
     if check:
-        _check_outputs(definer)
+        definer.finish()
     return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
 
 
@@ -63,6 +65,7 @@ class _Definer:
         self.integers: dict[str, Scalar] = {}
         self.shape_scalars: set[str] = set()
         self._casts: dict[tuple[str, DataType], str] = {}
+        self._layouts = Layouts()
         self._axes = 0
 
     def add(self, record: OpRecord) -> None:
@@ -85,8 +88,23 @@ class _Definer:
             self._emit(record, self._scalar(record.attr("dtype")))  # type: ignore[arg-type]
         elif record.op in OPS:
             self._op(record)
+        elif record.op in LAYOUT:
+            self._layout(record)
         else:
             raise DefinitionError(f"record {record.op}", expected="an op of the table")
+
+    def _layout(self, record: OpRecord) -> None:
+        (name,) = names_of(record)
+        self.tensors[name] = self._layouts.add(record, self.tensors[name])
+        self.records.append(record)
+
+    def finish(self) -> None:
+        """Completes the layouts; DefinitionError if one is unfinished, or there is no output."""
+        _check_outputs(self)
+        for record in self.records:
+            if record.op in LAYOUT:
+                (name,) = names_of(record)
+                self.tensors[name] = self._layouts.finish(self.tensors[name])
 
     def _where(self, record: OpRecord) -> str:
         """The call, what it reads, and the arguments that the axes of that come from."""

@@ -2,7 +2,7 @@
 """The axes of a tensor, and the three domains they form.
 
 logical     what the tensor means: one IterDomain a dimension, reductions (r) still listed
-allocation  the logical axes in memory order, outermost first; strides follow from it
+allocation  the logical axes, or what transforms make of them, in memory order, outermost first
 loop        the logical axes after Split, Merge and reorder: how a kernel walks the tensor
 
 An axis made by a transform is named by its path, so names are stable and say where they come from:
@@ -37,6 +37,14 @@ class ParallelType(Enum):
     CLUSTER = "cluster"  # the blocks of one cluster, which see each other's shared memory
     TIDX = "threadIdx.x"
     TIDY = "threadIdx.y"
+    MESH_X = "mesh_x"  # the devices along the last dimension of a mesh, of which each has one part
+    MESH_Y = "mesh_y"
+    MESH_Z = "mesh_z"
+    mesh_x, mesh_y, mesh_z = MESH_X, MESH_Y, MESH_Z  # as nvFuser spells them
+
+    @property
+    def is_device(self) -> bool:
+        return self in (ParallelType.MESH_X, ParallelType.MESH_Y, ParallelType.MESH_Z)
 
     @property
     def is_block(self) -> bool:
@@ -71,10 +79,14 @@ class IterDomain:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """axis -> axis.o, axis.i with axis.i of extent `factor`; the last outer step may be partial."""
+    """axis -> axis.o, axis.i with axis.i of extent `factor`; the last outer step may be partial.
+
+    With inner=False it is axis.o that has the extent `factor`.
+    """
 
     axis: str
     factor: int
+    inner: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +166,10 @@ def _split(domain: Domain, split: Split) -> Domain:
         raise ScheduleError(
             f"split of {axis.name}", expected="a factor >= 1", got=str(split.factor)
         )
-    outer = IterDomain(axis.name + ".o", ceil_div(axis.extent, split.factor), axis.kind)
-    inner = IterDomain(axis.name + ".i", const(split.factor), axis.kind)
-    return _with(domain, at, at, (outer, inner))
+    sizes = (ceil_div(axis.extent, split.factor), const(split.factor))
+    outer, inner = sizes if split.inner else sizes[::-1]
+    made = ((axis.name + ".o", outer), (axis.name + ".i", inner))
+    return _with(domain, at, at, tuple(IterDomain(n, e, axis.kind) for n, e in made))
 
 
 def _merge(domain: Domain, merge: Merge) -> Domain:
@@ -205,15 +218,18 @@ def _replay_one(domain: Domain, transform: Transform) -> Domain:
 
 @dataclass(frozen=True, slots=True)
 class TensorDomain:
-    """The domains of one tensor. `allocation` lists positions of logical axes, outermost first.
+    """The domains of one tensor.
 
-    contiguity follows the allocation: True, False, or None for a broadcast (also an expanded one).
+    `transforms` make `transformed` of the logical axes; `allocation` lists positions of those,
+    outermost first. Without transforms it is a permutation, which strides can say. contiguity
+    follows the allocation: True, False, or None for a broadcast (also an expanded one).
     """
 
     logical: Domain
     allocation: tuple[int, ...]
     contiguity: tuple[bool | None, ...]
     loop: Domain = ()
+    transforms: tuple[Transform, ...] = ()
 
     @staticmethod
     def of(logical: Domain) -> TensorDomain:
@@ -227,6 +243,25 @@ class TensorDomain:
         """The axes a consumer sees."""
         return tuple(axis for axis in self.logical if not axis.is_reduction)
 
+    @property
+    def loop_axes(self) -> Domain:
+        """The axes of the loop domain, less those a reduction has summed away."""
+        return tuple(axis for axis in self.loop if not axis.is_reduction)
+
+    @property
+    def transformed(self) -> Domain:
+        """The axes a consumer sees, after the transforms of the allocation."""
+        domain = self.no_reductions
+        for transform in self.transforms:
+            domain = apply(domain, transform)
+        return domain
+
+    @property
+    def memory(self) -> Domain:
+        """The axes as they lie in memory, from the slowest to the fastest."""
+        axes = self.transformed
+        return tuple(axes[at] for at in self.allocation)
+
     def with_loop(self, loop: Domain) -> TensorDomain:
         return replace(self, loop=loop)
 
@@ -236,8 +271,7 @@ class TensorDomain:
         return replace(self, allocation=allocation, contiguity=contiguity)
 
     def __str__(self) -> str:
-        axes = self.no_reductions
         logical = ", ".join(str(axis) for axis in self.logical)
-        memory = ", ".join(axes[at].name for at in self.allocation)
+        memory = ", ".join(str(a) if self.transforms else a.name for a in self.memory)
         loop = ", ".join(str(axis) for axis in self.loop)
         return f"logical[{logical}] allocation[{memory}] loop[{loop}]"

@@ -15,6 +15,8 @@ from itertools import count
 
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.ops import OPS
 from thunder_fuser.ir.record import Definition, OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar
 
@@ -30,6 +32,7 @@ class TensorView:
     domain: TensorDomain
     is_scalar: bool = False
     is_cpu: bool = False
+    mesh: Mesh | None = None  # the devices that hold a part of it each
 
     @property
     def shape(self) -> tuple[Scalar, ...]:
@@ -70,8 +73,7 @@ class Fusion:
     @cached_property
     def exprs(self) -> tuple[OpRecord, ...]:
         """The computing records, in order."""
-        skip = ("define_tensor", "define_scalar", "add_output")
-        return tuple(record for record in self.definition if record.op not in skip)
+        return tuple(record for record in self.definition if record.op in OPS)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:

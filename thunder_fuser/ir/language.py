@@ -10,7 +10,6 @@ fd.definition    # the tuple of OpRecords
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from thunder_fuser.errors import DefinitionError, DtypeError
@@ -20,35 +19,9 @@ from thunder_fuser.ir.dtypes import DataType, of_number
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.ops import OPS, Op, OpKind
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
+from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
 
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What an op returns and takes: the name of a tensor or of a scalar, and whose it is."""
-
-    name: str
-    owner: object = field(default=None, compare=False, repr=False)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Tensor(Value):
-    """A tensor of a definition."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Scalar(Value):
-    """A scalar of a definition, given at the call or computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A scalar known when the fusion is defined."""
-
-    value: Number
-
+__all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value", "rank_of", "view_of"]
 
 Operandish = Value | Constant | Number
 

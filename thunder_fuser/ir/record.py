@@ -40,6 +40,9 @@ class Literal:
 Operand = str | Literal
 AttrValue = bool | int | float | str | DataType | Literal | tuple["AttrValue", ...] | None
 
+# Calls on a tensor: from its logical axes to those of its memory, and who holds which part.
+LAYOUT = ("split", "merge", "reorder", "parallelize", "set_allocation_domain", "set_device_mesh")
+
 # Attributes in which a string is the name of a value, not a word.
 NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
 
@@ -48,8 +51,9 @@ NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "
 class OpRecord:
     """One call: `outputs = op(inputs, **attrs)`. Inputs are names or Literals.
 
-    Beside the rows of OPS there are three records of the definition itself:
-    `define_tensor`, `define_scalar` (no inputs) and `add_output` (no outputs).
+    Beside the rows of OPS there are records of the definition itself: `define_tensor`,
+    `define_scalar` (no inputs), `add_output` (no outputs), and those of LAYOUT, which say how a
+    tensor lies in memory and on devices: `T1.split(0, 2)`.
     """
 
     op: str
@@ -98,6 +102,10 @@ def definition_text(definition: Definition, name: str = "fusion") -> str:
 
 def record_text(record: OpRecord) -> str:
     """One record as one statement."""
+    if record.op in LAYOUT:
+        (name,) = names_of(record)
+        values = (_attr_text(key, value) for key, value in record.attrs)
+        return f"{name}.{record.op}({', '.join(values)})"
     left = f"{', '.join(record.outputs)} = " if record.outputs else ""
     owner = "fd.ops" if record.op in OPS else "fd"
     return f"{left}{owner}.{record.op}({', '.join(_arguments(record))})"

@@ -18,7 +18,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.ops import OPS
-from thunder_fuser.ir.record import Definition
+from thunder_fuser.ir.record import LAYOUT, Definition
 
 
 def rebuild(text: str) -> Fusion:
@@ -60,7 +60,7 @@ def _run(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:
             return float(ast.literal_eval(node.args[0]))
         args = [_run(arg, recorder, names) for arg in node.args]
         kwargs = {str(k.arg): _run(k.value, recorder, names) for k in node.keywords}
-        return _method(node.func, recorder)(*args, **kwargs)
+        return _method(node.func, recorder, names)(*args, **kwargs)
     if isinstance(node, ast.List):
         return [_run(item, recorder, names) for item in node.elts]
     if isinstance(node, ast.Name):
@@ -72,9 +72,11 @@ def _run(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:
     return ast.literal_eval(node)
 
 
-def _method(node: ast.expr, recorder: Recorder) -> Any:
+def _method(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:
     path = ast.unparse(node)
     owner, _, name = path.rpartition(".")
+    if owner in names and name in LAYOUT:
+        return getattr(names[owner], name)
     if owner == "fd.ops" and name in OPS:
         return getattr(recorder.ops, name)
     if owner == "fd" and name in ("define_tensor", "define_scalar", "add_output"):

@@ -55,7 +55,7 @@ def _same_compute_type(fusion: Fusion) -> Iterator[str]:
 def _contiguity_is_complete(fusion: Fusion) -> Iterator[str]:
     """Allocation and contiguity list every axis of the tensor once."""
     for view in fusion.tensors.values():
-        rank = len(view.shape)
+        rank = len(view.domain.transformed)
         if sorted(view.domain.allocation) != list(range(rank)):
             yield f"{view.name}: allocation {view.domain.allocation} is no permutation of {rank}"
         if len(view.domain.contiguity) != rank:

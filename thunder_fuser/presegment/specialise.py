@@ -11,17 +11,19 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from thunder_fuser.ir import layout
+from thunder_fuser.ir import binding, layout
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, OpRecord
+from thunder_fuser.ir.sharding import global_sizes, local_domain
 
 
 @dataclass(frozen=True, slots=True)
 class InputKey:
     """All that a kernel may depend on in one argument.
 
-    A tensor gives sizes, strides and alignment (bytes that divide its address, at most 16);
+    A tensor gives sizes, strides and alignment (bytes that divide its address, at most 16) of the
+    memory it is in: the storage, if its allocation domain is one that strides cannot say;
     a scalar gives its value if shapes depend on it, else None.
     """
 
@@ -35,7 +37,7 @@ def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
     """The fusion for arguments of exactly these sizes, strides and shape scalars."""
     by_name = dict(zip(fusion.inputs, keys, strict=True))
     integers = _known_integers(fusion, by_name)
-    return define(tuple(_record(r, by_name, integers) for r in fusion.definition))
+    return define(tuple(_record(r, fusion, by_name, integers) for r in fusion.definition))
 
 
 def _known_integers(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
@@ -62,7 +64,8 @@ def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
     """The symbols that stand for sizes of arguments, with their values."""
     found: dict[str, int] = {}
     for name, key in keys.items():
-        for extent, size in zip(fusion.tensors[name].shape, key.sizes, strict=True):
+        view = fusion.tensors[name]
+        for extent, size in zip(view.shape, logical_sizes(view, key), strict=True):
             found.update(dict.fromkeys(extent.symbols, size))
     return found
 
@@ -80,16 +83,39 @@ _INTEGER_OPS: Mapping[str, Callable[..., int]] = {
 }
 
 
+def logical_sizes(view: TensorView, key: InputKey) -> tuple[int, ...]:
+    """The sizes of an argument as the definition means it, from those of its memory."""
+    local = local_domain(view)
+    sizes = key.sizes
+    if local.transforms:
+        sizes = tuple(size.value for size in binding.logical_sizes(local, key.sizes, view.name))
+    return global_sizes(view, sizes)
+
+
 def _record(
-    record: OpRecord, keys: Mapping[str, InputKey], integers: Mapping[str, int]
+    record: OpRecord,
+    fusion: Fusion,
+    keys: Mapping[str, InputKey],
+    integers: Mapping[str, int],
 ) -> OpRecord:
     if record.op == "define_tensor":
-        return replace(record, attrs=_tensor_attrs(record, keys[record.outputs[0]]))
+        view, key = fusion.tensors[record.outputs[0]], keys[record.outputs[0]]
+        return replace(record, attrs=_tensor_attrs(record, view, key))
     attrs = tuple((k, _sizes(v, integers) if k in NAMED_ATTRS else v) for k, v in record.attrs)
     return record if attrs == record.attrs else replace(record, attrs=attrs)
 
 
-def _tensor_attrs(record: OpRecord, key: InputKey) -> tuple[tuple[str, AttrValue], ...]:
+def _tensor_attrs(
+    record: OpRecord, view: TensorView, key: InputKey
+) -> tuple[tuple[str, AttrValue], ...]:
+    if view.mesh is not None or view.domain.transforms:
+        sizes = logical_sizes(view, key)
+        own: Mapping[str, AttrValue] = {
+            "shape": sizes,
+            "contiguity": _of_sizes(record, sizes),
+            "strides": key.strides,
+        }
+        return tuple({**dict(record.attrs), **own}.items())
     contiguity, order = layout.compute_tensor_descriptor(key.sizes, key.strides)
     new: dict[str, AttrValue] = {
         "shape": key.sizes,
@@ -98,6 +124,14 @@ def _tensor_attrs(record: OpRecord, key: InputKey) -> tuple[tuple[str, AttrValue
         "strides": key.strides,
     }
     return tuple({**dict(record.attrs), **new}.items())
+
+
+def _of_sizes(record: OpRecord, sizes: tuple[int, ...]) -> tuple[bool | None, ...]:
+    """The contiguity of the definition, None where an axis turned out to be of size 1."""
+    order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
+    flags: tuple[bool | None, ...] = record.attr("contiguity")  # type: ignore[assignment]
+    places = layout.allocation_of(order)
+    return tuple(None if sizes[a] == 1 else f for a, f in zip(places, flags, strict=True))
 
 
 def _sizes(value: AttrValue, integers: Mapping[str, int]) -> AttrValue:

@@ -50,6 +50,13 @@ def evaluate(
     return [r for o, r in zip(fusion.outputs, results, strict=True) if o.alias is None]
 
 
+def move(record: OpRecord, tensor: torch.Tensor) -> torch.Tensor:
+    """One movement record on a tensor, in torch."""
+    names = dict.fromkeys(record.row.parameters.parameters)
+    scope = {**names, **{key: record.attr(key) for key, _ in record.attrs}, "a": tensor}
+    return eval(_code(record.op), _SCOPE, scope)  # type: ignore[no-any-return]
+
+
 class _Evaluator:
     """The values of one evaluation, by name. Scalars are tensors of rank 0."""
 

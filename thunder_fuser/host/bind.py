@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments -> the memory that kernels read, and what they wrote -> results.
+
+An argument is matched against the allocation domain of its tensor:
+
+    logical [i0{6}], allocation [i0.i*i0.o{6}]             the storage, or an AllocatedTensor
+    logical [i0{8}], allocation [i0.o{2}@mesh_x, i0.i{4}]  one device's part, [1, 4] or [4]
+
+Tensors that lie as their strides say, whole, go through untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.host.allocated import AllocatedTensor
+from thunder_fuser.ir import binding
+from thunder_fuser.ir.domain import TensorDomain
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.record import LAYOUT, Definition
+from thunder_fuser.ir.scalar import const
+from thunder_fuser.ir.sharding import local_domain
+from thunder_fuser.presegment.specialise import InputKey, specialise
+
+Runner = Callable[..., list[Any]]
+# Logical sizes by the name of the argument.
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def is_bound(view: TensorView) -> bool:
+    """True if an argument is matched against more than sizes and strides."""
+    return view.mesh is not None or bool(view.domain.transforms)
+
+
+class Bound:
+    """How the arguments and results of one fusion stand to memory."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.has_layouts = any(record.op in LAYOUT for record in fusion.definition)
+
+    def storages(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Shapes]:
+        """The memory behind each argument, and logical shapes that it does not tell.
+
+        Raises InputError where one has not the axes it should.
+        """
+        if not self.has_layouts:
+            return arguments, ()
+        values, shapes = [], []
+        for name, value in zip(self.fusion.inputs, arguments, strict=True):
+            view = self.fusion.tensors[name]
+            value, shape = _parts(view, value)
+            value = _storage(view, value)
+            values.append(value)
+            if shape is not None and not _told(view, value, shape):
+                shapes.append((name, shape))
+        return values, tuple(shapes)
+
+    def with_shapes(self, shapes: Shapes) -> Definition:
+        """The definition for arguments of these logical sizes."""
+        known = dict(shapes)
+        return tuple(
+            replace(r, attrs=tuple({**dict(r.attrs), "shape": known[r.outputs[0]]}.items()))
+            if r.op == "define_tensor" and r.outputs[0] in known else r
+            for r in self.fusion.definition
+        )
+
+    def runner(self, run: Runner, keys: tuple[InputKey, ...]) -> Runner:
+        """`run`, its results as their domains say."""
+        if not self.has_layouts:
+            return run
+        special = specialise(self.fusion, keys)
+        names = [output.name for output in special.outputs if output.alias is None]
+        domains = [local_domain(special.tensors[name]) for name in names]
+
+        def bound(*arguments: Any) -> list[Any]:
+            results = run(*arguments)
+            return [_result(d, r) for d, r in zip(domains, results, strict=True)]
+
+        return bound
+
+
+def _result(domain: TensorDomain, result: torch.Tensor) -> Any:
+    return AllocatedTensor(result, domain) if domain.transforms else result
+
+
+def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """The storage, and the logical shape if one was given with it."""
+    if isinstance(value, AllocatedTensor):
+        return _unwrapped(view, value), tuple(value.shape)
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.Tensor):
+        return value[0], tuple(value[1].shape)
+    return value, None
+
+
+def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """True if the logical shape follows from the storage; InputError if they do not agree."""
+    local = local_domain(view)
+    if len(shape) != len(view.shape) or not local.transforms or view.mesh is not None:
+        raise InputError(
+            f"argument {view.name}: logical shape",
+            expected=f"rank {len(view.shape)}, beside a storage that strides cannot describe",
+            got=str(shape),
+        )
+    for wanted, given in zip(view.shape, shape, strict=True):
+        if wanted.is_const and wanted.value != given:
+            raise InputError(
+                f"argument {view.name}: logical shape", expected=str(view), got=str(shape)
+            )
+    try:
+        return tuple(binding.logical_sizes(local, storage.shape)) == tuple(map(const, shape))
+    except InputError:
+        return False
+
+
+def _storage(view: TensorView, value: Any) -> Any:
+    """An argument as what its memory is: parts on other devices left out."""
+    if not isinstance(value, torch.Tensor) or not is_bound(view):
+        return value
+    local = local_domain(view)
+    rank = len(local.allocation) if local.transforms else len(local.no_reductions)
+    if value.dim() == rank:
+        return value
+    return _without_devices(view, local, value, rank)
+
+
+def _unwrapped(view: TensorView, value: AllocatedTensor) -> torch.Tensor:
+    """The storage, if the tensor lies as the definition says."""
+    local = local_domain(view)
+    wanted, given = _shape_of(local), _shape_of(value.domain)
+    if wanted != given:
+        raise InputError(
+            f"argument {view.name}", expected=f"allocation domain [{wanted[0]}]",
+            got=f"one of allocation [{given[0]}]",
+            do="pass .logical() to a tensor of strides, or .of(tensor, domain) of the right domain",
+        )  # fmt: skip
+    return value.storage
+
+
+def _shape_of(domain: TensorDomain) -> tuple[str, object]:
+    """What two domains that lie alike have in common, whatever their axes are called."""
+    axes = {axis.name: f"i{at}" for at, axis in enumerate(domain.no_reductions)}
+    text = ", ".join(axis.name for axis in domain.memory)
+    for name in sorted(axes, key=len, reverse=True):
+        text = text.replace(name + ".", axes[name] + "_.").replace(name + "*", axes[name] + "_*")
+    factors = [getattr(t, "factor", None) for t in domain.transforms]
+    return text, factors
+
+
+def _without_devices(
+    view: TensorView, local: TensorDomain, value: torch.Tensor, rank: int
+) -> torch.Tensor:
+    """[1, 4] or [4] for allocation [i0.o{2}@mesh_x, i0.i{4}]."""
+    memory = view.domain.memory
+    on = [at for at, axis in enumerate(memory) if axis.parallel.is_device]
+    whole = [at for at in on if "." not in memory[at].name]
+    apart = [at for at in on if at not in whole]
+    if value.dim() == rank - len(whole) and whole:
+        order = [axis.name for axis in local.no_reductions]
+        for at in sorted(order.index(memory[at].name) for at in whole):
+            value = value.unsqueeze(at)
+        return value
+    if value.dim() != len(memory) or not apart:
+        raise InputError(
+            f"argument {view.name}",
+            expected=f"rank {rank}, or {len(memory)} with the axes on devices,"
+            f" for the allocation domain [{', '.join(map(str, memory))}]",
+            got=f"a tensor of shape {tuple(value.shape)}",
+        )
+    for at in apart:
+        if value.shape[at] != 1:
+            raise InputError(
+                f"argument {view.name}: axis {memory[at].name} on {memory[at].parallel.value}",
+                expected="size 1, of which each device has its own", got=f"size {value.shape[at]}",
+            )  # fmt: skip
+    value = value.squeeze(tuple(apart))
+    if local.transforms:
+        return value
+    return value.permute([local.allocation.index(at) for at in range(rank)])
+
+
+def check_bound(view: TensorView, value: torch.Tensor) -> None:
+    """Raises InputError if a storage does not fit its allocation domain."""
+    local = local_domain(view)
+    sizes, strides = list(value.shape), list(value.stride())
+    if not local.transforms:
+        sizes = [sizes[at] for at in local.allocation]
+        strides = [strides[at] for at in local.allocation]
+    binding.logical_sizes(local, sizes, f"argument {view.name}")
+    _check_contiguity(view.name, local, sizes, strides)
+
+
+def _check_contiguity(
+    name: str, domain: TensorDomain, sizes: Sequence[int], strides: Sequence[int]
+) -> None:
+    """Every axis that was said to be dense is: its stride is what the faster axes span."""
+    expected = 1
+    rows = list(zip(domain.memory, domain.contiguity, sizes, strides, strict=True))
+    for axis, flag, size, stride in reversed(rows):
+        if size == 1 or 0 in sizes:
+            continue
+        if flag and stride != expected:
+            raise InputError(
+                f"argument {name}: axis {axis.name}",
+                expected=f"stride {expected}, as its contiguity says", got=f"stride {stride}",
+                do="pass it through .contiguous(), or define it with contiguity False",
+            )  # fmt: skip
+        expected = stride * size

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The LAYOUT records of a definition -> the allocation domains and meshes of its tensors.
+
+    T0.split(0, 2); T0.reorder([1, 0]); T0.merge(0); T0.set_allocation_domain([0], [True])
+->  T0: logical [i0{6}], allocation [i0.i*i0.o{6}]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from thunder_fuser.errors import DefinitionError, MeshError, ScheduleError
+from thunder_fuser.ir.domain import (
+    IterDomain,
+    Merge,
+    Parallelize,
+    ParallelType,
+    Reorder,
+    Split,
+    TensorDomain,
+    Transform,
+    apply,
+)
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.ir.shapes import normalise_axis
+from thunder_fuser.ir.sharding import shards
+
+_MOVES = ("split", "merge", "reorder")
+
+
+class Layouts:
+    """The transforms of each tensor so far, and whose allocation domain was set."""
+
+    def __init__(self) -> None:
+        self._chains: dict[str, tuple[Transform, ...]] = {}
+        self._set: set[str] = set()
+
+    def add(self, record: OpRecord, view: TensorView) -> TensorView:
+        """The tensor after one more call."""
+        if record.op == "set_device_mesh":
+            return self._with_mesh(view, Mesh.of(record.attr("mesh")))
+        if record.op in _MOVES and view.name in self._set:
+            raise DefinitionError(
+                f"{view.name}.{record.op}", expected="transforms before set_allocation_domain",
+                got="one after it",
+            )  # fmt: skip
+        if record.op == "set_allocation_domain":
+            self._set.add(view.name)
+            return replace(view, domain=_allocated(view, record, self._chains.get(view.name, ())))
+        return self._transformed(view, record)
+
+    def _with_mesh(self, view: TensorView, mesh: Mesh) -> TensorView:
+        if view.mesh not in (None, mesh):
+            raise MeshError(f"{view.name}: mesh", expected=str(view.mesh), got=str(mesh))
+        return replace(view, mesh=mesh)
+
+    def _transformed(self, view: TensorView, record: OpRecord) -> TensorView:
+        axes = view.domain.loop_axes
+        transform = _transform(axes, record, view.name)
+        self._chains[view.name] = (*self._chains.get(view.name, ()), transform)
+        try:
+            domain = view.domain.with_loop(apply(axes, transform))
+        except ScheduleError as error:
+            raise DefinitionError(f"{view.name}.{record.op}", got=str(error)) from None
+        if view.name in self._set:
+            domain = replace(domain, transforms=self._chains[view.name])
+        return replace(view, domain=domain)
+
+    def finish(self, view: TensorView) -> TensorView:
+        """The tensor when all calls are done: axes on devices are in memory what they are here."""
+        chain = self._chains.get(view.name, ())
+        if chain and view.name not in self._set:
+            if not any(isinstance(one, Parallelize) for one in chain):
+                raise DefinitionError(
+                    view.name, expected="set_allocation_domain after transforms", got="none",
+                    do="call set_allocation_domain(t.get_loop_domain())",
+                )  # fmt: skip
+            view = replace(view, domain=_on_devices(view, chain))
+        if view.mesh is not None or any(a.parallel.is_device for a in view.domain.transformed):
+            shards(view)  # raises where the axes on devices cannot be
+        return view
+
+
+def _transform(axes: Sequence[IterDomain], record: OpRecord, name: str) -> Transform:
+    """The call, its positions as the names of axes."""
+    what = f"{name}.{record.op}"
+    if record.op == "reorder":
+        order: tuple[int, ...] = record.attr("order")  # type: ignore[assignment]
+        if sorted(order) != list(range(len(axes))):
+            raise DefinitionError(what, expected=f"each of {len(axes)} axes once", got=str(order))
+        return Reorder(tuple(axes[at].name for at in order))
+    at = normalise_axis(record.attr("axis"), len(axes), what)
+    axis = axes[at]
+    if record.op == "parallelize":
+        return Parallelize(axis.name, ParallelType(record.attr("type")))
+    if axis.parallel.is_device:
+        raise DefinitionError(what, expected="an axis of one device", got=str(axis))
+    if record.op == "merge":
+        normalise_axis(at + 1, len(axes), what)
+        return Merge(axis.name, axes[at + 1].name)
+    factor = record.attr("factor")
+    if not isinstance(factor, int) or factor < 1:
+        raise DefinitionError(what, expected="a factor >= 1", got=repr(factor))
+    return Split(axis.name, factor, bool(record.attr("inner_split")))
+
+
+def _allocated(
+    view: TensorView, record: OpRecord, chain: tuple[Transform, ...]
+) -> TensorDomain:
+    axes, what = view.domain.loop_axes, f"{view.name}.set_allocation_domain"
+    order: tuple[int, ...] = record.attr("axes")  # type: ignore[assignment]
+    if sorted(order) != list(range(len(axes))):
+        listed = ", ".join(map(str, axes))
+        raise DefinitionError(what, expected=f"each axis of [{listed}] once", got=str(order))
+    given = record.attr("contiguity")
+    flags = given if isinstance(given, tuple) else (bool(given),) * len(axes)
+    if len(flags) != len(axes):
+        raise DefinitionError(
+            f"{what}: contiguity", expected=f"{len(axes)} entries", got=str(list(flags))
+        )
+    contiguity = tuple(
+        None if axes[at].is_broadcast or axes[at].parallel.is_device else flag
+        for at, flag in zip(order, flags, strict=True)
+    )
+    domain = view.domain.with_allocation(order, contiguity)  # type: ignore[arg-type]
+    return replace(domain, transforms=chain)
+
+
+def _on_devices(view: TensorView, chain: tuple[Transform, ...]) -> TensorDomain:
+    """The memory order of the logical axes, each where it stood, split as the chain says.
+
+    allocation [i1, i0] of T0, i0 split over devices  ->  [i1, i0.o, i0.i]
+    """
+    if any(not isinstance(one, (Split, Parallelize)) for one in chain):
+        raise DefinitionError(
+            view.name, expected="set_allocation_domain after merge and reorder", got="none",
+            do="call set_allocation_domain(t.get_loop_domain())",
+        )  # fmt: skip
+    flags = dict(zip([a.name for a in view.domain.memory], view.domain.contiguity, strict=True))
+    order = [axis.name for axis in view.domain.memory]
+    axes = replace(view.domain, transforms=chain).transformed
+    places = sorted(range(len(axes)), key=lambda at: order.index(axes[at].name.split(".")[0]))
+    contiguity = tuple(
+        None if axes[at].parallel.is_device else flags[axes[at].name.split(".")[0]] for at in places
+    )
+    return replace(
+        view.domain, transforms=chain, allocation=tuple(places), contiguity=contiguity
+    )

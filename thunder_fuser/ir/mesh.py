@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices in rows and columns, and which of them holds which part of a tensor.
+
+    Mesh.of([[0, 1, 2], [3, 4, 5]])    mesh_x: 3 devices a row, the last dimension; mesh_y: 2 rows
+
+Rank 4 has the coordinates (1, 1): row 1, column 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from thunder_fuser.errors import MeshError
+from thunder_fuser.ir.domain import ParallelType
+
+_TYPES = (ParallelType.MESH_X, ParallelType.MESH_Y, ParallelType.MESH_Z)
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Ranks in row-major order, and the sizes of the dimensions they stand in."""
+
+    sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    @staticmethod
+    def of(nested: Any) -> Mesh:
+        """The mesh of nested lists of ranks; MeshError unless they are even and distinct."""
+        sizes: list[int] = []
+        level = [nested]
+        while level and not all(isinstance(one, int) for one in level):
+            lengths = {len(one) if isinstance(one, (list, tuple)) else -1 for one in level}
+            if len(lengths) != 1 or min(lengths) < 1:
+                raise MeshError("mesh", expected="lists of ranks of one length", got=f"{nested}")
+            sizes.append(lengths.pop())
+            level = [one for row in level for one in row]
+        if not 1 <= len(sizes) <= len(_TYPES) or len(set(level)) != len(level):
+            raise MeshError(
+                "mesh", expected="distinct ranks in one to three dimensions", got=f"{nested}"
+            )
+        return Mesh(tuple(sizes), tuple(level))
+
+    @property
+    def nested(self) -> Any:
+        """The ranks as nested tuples, which `of` takes."""
+        rows: list[Any] = list(self.ranks)
+        for size in self.sizes[:0:-1]:
+            rows = [tuple(rows[at : at + size]) for at in range(0, len(rows), size)]
+        return tuple(rows)
+
+    def dimension(self, parallel: ParallelType) -> int:
+        """Which dimension a parallel type names, from 0; MeshError if the mesh has it not."""
+        at = len(self.sizes) - 1 - _TYPES.index(parallel)
+        if at < 0:
+            raise MeshError(
+                f"axis on {parallel.value}", expected="a mesh with more dimensions", got=str(self)
+            )
+        return at
+
+    def parallel(self, dimension: int) -> ParallelType:
+        """The inverse of `dimension`."""
+        return _TYPES[len(self.sizes) - 1 - dimension]
+
+    def size(self, parallel: ParallelType) -> int:
+        """How many devices stand along it."""
+        return self.sizes[self.dimension(parallel)]
+
+    def coordinate(self, rank: int, parallel: ParallelType) -> int:
+        """Where a rank stands along it; MeshError if the rank is not of the mesh."""
+        if rank not in self.ranks:
+            raise MeshError(f"rank {rank}", expected=f"a rank of the mesh {self}", got=str(rank))
+        dimension = self.dimension(parallel)
+        below = prod(self.sizes[dimension + 1 :])
+        return self.ranks.index(rank) // below % self.sizes[dimension]
+
+    def __str__(self) -> str:
+        return str(self.nested)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which logical axes of a tensor are spread over which dimensions of its mesh.
+
+    logical [i0{8}, i1{4}], allocation [i0.o{2}@mesh_x, i0.i{4}, i1{4}]    ->  ((mesh_x,), ())
+
+Each device has the run of size / devices elements that its coordinate says, so an axis on devices
+is what its logical axis was split into last, outermost: [i0.o@mesh_y, i0.i.o@mesh_x, i0.i.i].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from thunder_fuser.errors import MeshError
+from thunder_fuser.ir.domain import (
+    Domain,
+    Merge,
+    Parallelize,
+    ParallelType,
+    Reorder,
+    Split,
+    TensorDomain,
+    Transform,
+    merged_name,
+)
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.scalar import const
+
+# For each logical axis the dimensions of the mesh it is spread over, the outermost first.
+Sharding = tuple[tuple[ParallelType, ...], ...]
+
+
+def shards(view: TensorView) -> Sharding:
+    """The sharding that a tensor's own domains say; MeshError if they say none that can be."""
+    on = {t.axis: t.parallel for t in view.domain.transforms if isinstance(t, Parallelize)}
+    if on and view.mesh is None:
+        raise MeshError(
+            f"{view.name}: axis {next(iter(on))}", expected="a mesh beside an axis on devices",
+            got="none", do="call set_device_mesh first",
+        )  # fmt: skip
+    if len(set(on.values())) != len(on):
+        listed = ", ".join(f"{name}@{kind.value}" for name, kind in on.items())
+        raise MeshError(f"{view.name}", expected="one axis a dimension of the mesh", got=listed)
+    outer = {t.axis: t for t in view.domain.transforms if isinstance(t, Split)}
+    found = tuple(_of_axis(view, axis.name, on, outer) for axis in view.domain.no_reductions)
+    lost = set(on) - {name for name, _ in sum(found, ())}
+    if lost:
+        (name, *_) = sorted(lost)
+        raise MeshError(
+            f"{view.name}: axis {name} on {on[name].value}",
+            expected="the outermost part of one logical axis, of which each device has a run",
+            got=f"allocation [{', '.join(map(str, view.domain.memory))}]",
+            do="use outer_split, and parallelize its outer axis",
+        )
+    return tuple(tuple(kind for _, kind in axis) for axis in found)
+
+
+def _of_axis(
+    view: TensorView, name: str, on: dict[str, ParallelType], splits: dict[str, Split]
+) -> tuple[tuple[str, ParallelType], ...]:
+    """(axis, dimension) for the parts of a logical axis that are on devices."""
+    if name in on:  # the axis as a whole: one element a device
+        _check_size(view, name, on[name])
+        return ((name, on[name]),)
+    if name + ".o" not in on or name not in splits:
+        return ()
+    _check_size(view, name + ".o", on[name + ".o"])
+    _check_divides(view, name, on[name + ".o"])
+    return ((name + ".o", on[name + ".o"]), *_of_axis(view, name + ".i", on, splits))
+
+
+def _extents(domain: TensorDomain) -> dict[str, object]:
+    axes: Domain = domain.no_reductions
+    found: dict[str, object] = {axis.name: axis.extent for axis in axes}
+    for count in range(len(domain.transforms) + 1):
+        made = replace(domain, transforms=domain.transforms[:count]).transformed
+        found.update({axis.name: axis.extent for axis in made})
+    return found
+
+
+def _check_size(view: TensorView, name: str, parallel: ParallelType) -> None:
+    assert view.mesh is not None
+    extent, devices = _extents(view.domain)[name], view.mesh.size(parallel)
+    if extent is not const(devices):
+        raise MeshError(
+            f"{view.name}: axis {name} on {parallel.value}",
+            expected=f"size {devices}, the devices of {view.mesh} along it", got=f"size {extent}",
+        )  # fmt: skip
+
+
+def _check_divides(view: TensorView, name: str, parallel: ParallelType) -> None:
+    assert view.mesh is not None
+    extent, devices = _extents(view.domain)[name], view.mesh.size(parallel)
+    size = extent.value if extent.is_const else 0  # type: ignore[attr-defined]
+    if size % devices:
+        raise MeshError(
+            f"{view.name}: axis {name} over {parallel.value}",
+            expected=f"a multiple of {devices} devices: a split over devices must divide",
+            got=f"size {size}", do="pad the axis first",
+        )  # fmt: skip
+
+
+def local_domain(view: TensorView) -> TensorDomain:
+    """The domains of what one device holds: the parts on devices gone, the logical axes shorter.
+
+    logical [i0{8}], allocation [i0.o{2}@mesh_x, i0.i{4}]  ->  logical [i0{4}], allocation [i0]
+    logical [i0{2}, i1{4}], allocation [i0{2}@mesh_x, i1]  ->  logical [i0{1}, i1{4}]
+    """
+    if view.mesh is None:
+        return view.domain
+    on = {t.axis: t.parallel for t in view.domain.transforms if isinstance(t, Parallelize)}
+    names: dict[str, str] = {}  # i0.i stands for i0 where i0.o is on devices
+    kept: list[Transform] = []
+    for transform in view.domain.transforms:
+        if isinstance(transform, Split) and transform.axis + ".o" in on:
+            names[transform.axis + ".i"] = _name(transform.axis, names)
+        elif isinstance(transform, Merge):
+            made = Merge(_name(transform.outer, names), _name(transform.inner, names))
+            old = merged_name(transform.outer, transform.inner)
+            names[old] = merged_name(made.outer, made.inner)
+            kept.append(made)
+        elif isinstance(transform, Reorder):
+            here = (n for n in transform.order if n not in on or _whole(n))
+            kept.append(Reorder(tuple(_name(n, names) for n in here)))
+        elif isinstance(transform, Split):
+            kept.append(replace(transform, axis=_name(transform.axis, names)))
+    logical = local_axes(view.domain.logical, view)
+    places = view.domain.allocation
+    gone = [
+        at
+        for at, axis in enumerate(view.domain.transformed)
+        if axis.name in on and not _whole(axis.name)
+    ]
+    rest = [
+        (at - sum(g < at for g in gone), flag)
+        for at, flag in zip(places, view.domain.contiguity, strict=True)
+        if at not in gone
+    ]
+    return TensorDomain(
+        logical, tuple(at for at, _ in rest), tuple(flag for _, flag in rest), logical, tuple(kept)
+    )
+
+
+def _whole(name: str) -> bool:
+    """True for a logical axis that is on devices itself: it stays, with size 1."""
+    return "." not in name and "*" not in name
+
+
+def _name(name: str, names: dict[str, str]) -> str:
+    """i0.i.o, with i0.i standing for i0  ->  i0.o"""
+    if name in names:
+        return names[name]
+    for old in sorted(names, key=len, reverse=True):
+        if name.startswith(old + "."):
+            return names[old] + name[len(old) :]
+    return name
+
+
+def local_axes(axes: Domain, view: TensorView) -> Domain:
+    """The logical axes, each as long as one device's part of it."""
+    assert view.mesh is not None
+    spread = iter(shards(view))
+    found = []
+    for axis in axes:
+        extent = axis.extent
+        for parallel in () if axis.is_reduction else next(spread):
+            extent = extent // view.mesh.size(parallel)
+        found.append(replace(axis, extent=extent))
+    return tuple(found)
+
+
+def global_sizes(view: TensorView, local: Sequence[int]) -> tuple[int, ...]:
+    """The logical sizes of a tensor of which each device holds a part of these sizes."""
+    if view.mesh is None:
+        return tuple(local)
+    devices = [prod(map(view.mesh.size, axis)) for axis in shards(view)]
+    return tuple(size * count for size, count in zip(local, devices, strict=True))

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ops of a definition return and take: tensors, scalars, constants, axes of tensors.
+
+The calls on a Tensor say how it lies in memory and on devices:
+
+    T0.split(0, 2)                                 [i0{6}] -> [i0.o{3}, i0.i{2}]
+    T0.merge(1, 0)                                 -> [i0.i*i0.o{6}]
+    T0.set_allocation_domain(T0.get_loop_domain()) memory holds 0 2 4 1 3 5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.ir.build import infer_views
+from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.record import AttrValue, Number, OpRecord
+from thunder_fuser.ir.shapes import normalise_axis
+
+if TYPE_CHECKING:
+    from thunder_fuser.ir.language import Recorder  # which makes these
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an op returns and takes: the name of a tensor or of a scalar, and whose it is."""
+
+    name: str
+    owner: Any = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scalar(Value):
+    """A scalar of a definition, given at the call or computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A scalar known when the fusion is defined."""
+
+    value: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a tensor, as its transforms have made it so far."""
+
+    tensor: Tensor
+    domain: IterDomain
+
+    def parallelize(self, parallel: ParallelType | str) -> None:
+        """Spreads the axis over the devices along one dimension of the tensor's mesh."""
+        self.tensor.parallelize(self.tensor.get_loop_domain().index(self), parallel)
+
+    @property
+    def extent(self) -> Any:
+        return self.domain.extent
+
+    def __repr__(self) -> str:
+        return str(self.domain)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tensor(Value):
+    """A tensor of a definition.
+
+    An axis may be negative, counted from the last one; DefinitionError if there is none of it.
+    """
+
+    def split(self, axis: int, factor: int, inner_split: bool = True) -> Tensor:
+        """axis -> two axes; `factor` is the size of the inner one, else of the outer one."""
+        at = self._position(axis, "split")
+        return self._record("split", axis=at, factor=factor, inner_split=inner_split)
+
+    def inner_split(self, axis: int, factor: int) -> Tensor:
+        """axis -> [size / factor, factor]"""
+        return self.split(axis, factor)
+
+    def outer_split(self, axis: int, factor: int) -> Tensor:
+        """axis -> [factor, size / factor]"""
+        return self.split(axis, factor, inner_split=False)
+
+    def merge(self, outer: int, inner: int | None = None) -> Tensor:
+        """Two axes -> one, which stands where the first of them stood; inner: by default the next.
+
+        merge(1, 0) walks axis 0 faster: element (i, j) becomes j * size(0) + i.
+        """
+        rank = len(self._axes())
+        first = normalise_axis(outer, rank, "merge")
+        second = normalise_axis(first + 1 if inner is None else inner, rank, "merge")
+        if second != first + 1:
+            rest = [at for at in range(rank) if at not in (first, second)]
+            place = min(first, second)
+            self.reorder([*rest[:place], first, second, *rest[place:]])
+            first = place
+        return self._record("merge", axis=first)
+
+    def reorder(self, order: Sequence[int] | Mapping[int, int]) -> Tensor:
+        """The axes in a new order: a list of old positions, or {old: new} for some of them."""
+        rank = len(self._axes())
+        if isinstance(order, Mapping):
+            order = _completed(order, rank)
+        return self._record("reorder", order=tuple(self._position(at, "reorder") for at in order))
+
+    def axis(self, at: int) -> Axis:
+        """One axis, as the transforms so far have made it."""
+        return self.get_loop_domain()[self._position(at, "axis")]
+
+    def get_logical_domain(self) -> list[Axis]:
+        """The axes that `shape` shows."""
+        view = infer_views(self._owner().records)[self.name]
+        return [Axis(self, axis) for axis in view.domain.no_reductions]
+
+    def get_loop_domain(self) -> list[Axis]:
+        """The axes after the transforms so far."""
+        return [Axis(self, axis) for axis in self._axes()]
+
+    def get_allocation_domain(self) -> list[Axis]:
+        """The axes in memory order."""
+        view = infer_views(self._owner().records)[self.name]
+        return [Axis(self, axis) for axis in view.domain.memory]
+
+    def set_allocation_domain(
+        self,
+        domain: Sequence[Axis | int],
+        contiguity: Sequence[bool | None] | bool = True,
+    ) -> Tensor:
+        """What memory holds: all axes after the transforms, slowest first, each dense or not."""
+        axes = self.get_loop_domain()
+        places = tuple(_place(axes, at) for at in domain)
+        flags = contiguity if isinstance(contiguity, bool) else tuple(contiguity)
+        return self._record("set_allocation_domain", axes=places, contiguity=flags)
+
+    def parallelize(self, axis: int, parallel: ParallelType | str) -> Tensor:
+        """Spreads an axis over the devices along one dimension of the tensor's mesh."""
+        try:
+            kind = ParallelType(parallel)
+        except ValueError:
+            kind = ParallelType.SERIAL
+        if not kind.is_device:
+            raise DefinitionError(
+                f"{self.name}: parallelize", expected="mesh_x, mesh_y or mesh_z",
+                got=str(getattr(parallel, "value", parallel)),
+                do="leave blocks and threads to the scheduler",
+            )  # fmt: skip
+        at = self._position(axis, "parallelize")
+        return self._record("parallelize", axis=at, type=kind.value)
+
+    def set_device_mesh(self, mesh: Any) -> Tensor:
+        """The devices that hold the tensor: torch's DeviceMesh, or nested lists of ranks."""
+        ranks = getattr(mesh, "mesh", mesh)
+        nested = ranks.tolist() if hasattr(ranks, "tolist") else ranks
+        return self._record("set_device_mesh", mesh=Mesh.of(nested).nested)
+
+    def _owner(self) -> Recorder:
+        if self.owner is None:
+            raise DefinitionError(self.name, expected="a tensor of a definition", got="none's")
+        return self.owner  # type: ignore[no-any-return]
+
+    def _axes(self) -> tuple[IterDomain, ...]:
+        return infer_views(self._owner().records)[self.name].domain.loop_axes
+
+    def _position(self, axis: int, op: str) -> int:
+        return normalise_axis(axis, len(self._axes()), f"{self.name}: {op}")
+
+    def _record(self, op: str, **attrs: AttrValue) -> Tensor:
+        self._owner().record(OpRecord(op, (self.name,), (), tuple(attrs.items())))
+        return self
+
+
+def _completed(moves: Mapping[int, int], rank: int) -> list[int]:
+    """{old: new} -> old positions in their new order; those not named keep their order."""
+    places = {new % rank: old % rank for old, new in moves.items()}
+    rest = iter(at for at in range(rank) if at not in places.values())
+    return [places[at] if at in places else next(rest) for at in range(rank)]
+
+
+def _place(axes: Sequence[Axis], wanted: Axis | int) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    if not isinstance(wanted, Axis):
+        raise DefinitionError(
+            "set_allocation_domain", expected="an axis or a position", got=repr(wanted)
+        )
+    names = [axis.domain.name for axis in axes]
+    if wanted.domain.name not in names:
+        raise DefinitionError(
+            "set_allocation_domain", expected=f"axes of [{', '.join(map(str, axes))}]",
+            got=str(wanted),
+        )  # fmt: skip
+    return names.index(wanted.domain.name)
