@@ -20,7 +20,8 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.segment.segmenter import Segment, SegmentedFusion, segment
+from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.segment.split_reductions import split_reductions
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target

@@ -26,7 +26,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Tensor
 from thunder_fuser.ir.record import OpRecord, definition_text
 from thunder_fuser.runtime.torch_types import from_torch_dtype
-from thunder_fuser.segment.segmenter import SegmentedFusion
+from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.target import Target, named
 
 

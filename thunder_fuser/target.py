@@ -3,6 +3,9 @@
 
 Figures are the vendor's, except `bytes_in_flight`: what one SM must have under way to saturate
 memory (48 KiB on H200, 32 on H100, 16 on A100: CUB's DeviceTransform tuning tables).
+
+Two prices of the segmenter: `launch_seconds`, between the end of one kernel and the full speed of
+the next, and `ops_per_byte`, simple float operations done while one byte comes from memory.
 """
 
 from __future__ import annotations
@@ -34,6 +37,13 @@ class Target:
     bytes_in_flight_per_sm: int = 0
     simd_bytes: int = 16
     emulated: bool = False
+    launch_seconds: float = 2.5e-6
+    ops_per_byte: float = 7.0
+
+    @property
+    def launch_bytes(self) -> int:
+        """Bytes that memory moves in the time of one launch: the price of one more segment."""
+        return int(self.launch_seconds * self.bandwidth_bytes_per_s)
 
     @property
     def is_cpu(self) -> bool:
@@ -61,7 +71,8 @@ def _hopper(name: str, bandwidth: float, in_flight: int, emulated: bool = False)
 H200 = _hopper("h200", 4.8e12, 48 * 1024)
 H100 = _hopper("h100", 3.35e12, 32 * 1024)
 A100 = Target(
-    "cuda", "a100", "sm_80", 108, 1024, 2048, 163 * 1024, 1, 255, 40 << 20, 2.0e12, 16 * 1024
+    "cuda", "a100", "sm_80", 108, 1024, 2048, 163 * 1024, 1, 255, 40 << 20, 2.0e12, 16 * 1024,
+    ops_per_byte=5.0,
 )
 EMULATOR = _hopper("emulator", 4.8e12, 48 * 1024, emulated=True)
 CPU = Target(
@@ -72,6 +83,8 @@ CPU = Target(
     simd_bytes=64,
     l2_bytes=1 << 20,
     bandwidth_bytes_per_s=4e10,
+    launch_seconds=5e-6,
+    ops_per_byte=4.0,
 )
 
 TARGETS = {target.name: target for target in (H200, H100, A100, EMULATOR, CPU)}

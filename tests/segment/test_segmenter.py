@@ -8,7 +8,7 @@ from conftest import Golden
 from graphs import Graph, biased, layer_norm, meta, rows, softmax, summed
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.segment.segmenter import SegmentedFusion
+from thunder_fuser.segment.plan import SegmentedFusion
 
 D = DataType
 TARGETS = ("h200", "a100", "cpu")

@@ -93,9 +93,7 @@ class Part:
 
     def bytes_of(self, name: str) -> int:
         """Bytes a tensor takes, expanded axes counted once."""
-        view = self.tensors[name]
-        real = [s for s, st in zip(view.sizes, self.strides[name], strict=True) if st or s <= 1]
-        return prod(real) * view.dtype.bytes
+        return bytes_in_memory(self.tensors[name], self.strides[name])
 
     @property
     def global_tensors(self) -> tuple[str, ...]:
@@ -111,7 +109,7 @@ class Parts:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.strides = tensor_strides(fusion)
-        self._domain_map = DomainMap(fusion.tensors, fusion.exprs)
+        self.domain_map = DomainMap(fusion.tensors, fusion.exprs)
         self._results = {output.name for output in fusion.outputs}
 
     def of(self, exprs: Iterable[OpRecord], wanted: frozenset[str] | None = None) -> Part:
@@ -125,7 +123,7 @@ class Parts:
         wanted = self.used_outside(exprs) if wanted is None else wanted
         inputs = tuple(name for name in read if name not in made)
         outputs = tuple(name for name in made if name in wanted)
-        return Part(exprs, inputs, outputs, self.fusion.tensors, self.strides, self._domain_map)
+        return Part(exprs, inputs, outputs, self.fusion.tensors, self.strides, self.domain_map)
 
     def used_outside(self, exprs: Iterable[OpRecord]) -> frozenset[str]:
         """What the expressions make that is a result, or that other expressions read."""
@@ -139,7 +137,13 @@ class Parts:
 
     def bytes_of(self, name: str) -> int:
         """Bytes a tensor of the fusion takes in memory, expanded axes counted once."""
-        return self.of(()).bytes_of(name)
+        return bytes_in_memory(self.fusion.tensors[name], self.strides[name])
+
+
+def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
+    """Bytes a tensor takes, expanded axes counted once."""
+    real = [s for s, st in zip(view.sizes, strides, strict=True) if st or s <= 1]
+    return prod(real) * view.dtype.bytes
 
 
 def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.segment.segmenter import Segment
+from thunder_fuser.segment.plan import Segment
 from thunder_fuser.target import Target
 
 

@@ -19,7 +19,7 @@ from thunder_fuser.runtime.cpu import compile_cpu
 from thunder_fuser.runtime.cuda import load_kernel
 from thunder_fuser.runtime.emulator import compile_emulated
 from thunder_fuser.runtime.evaluate import evaluate
-from thunder_fuser.segment.segmenter import Segment
+from thunder_fuser.segment.plan import Segment
 from thunder_fuser.target import Target
 
 Line = tuple[str, dict[str, Any]]

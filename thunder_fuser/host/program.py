@@ -24,7 +24,7 @@ from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.runtime.random import draw
 from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.segment.segmenter import SegmentedFusion
+from thunder_fuser.segment.plan import SegmentedFusion
 
 Runner = Callable[..., list[torch.Tensor]]
 

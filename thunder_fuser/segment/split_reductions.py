@@ -35,7 +35,8 @@ CPU_RUNS = 64  # runs on a CPU, however many threads it has
 def split_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Reductions that would leave most of the target idle, each as partial results and a rest."""
     whole = Parts(fusion).of(fusion.exprs)
-    chunks = {expr: _chunk(whole, expr, target) for expr in whole.reductions}
+    around = _Around(whole)
+    chunks = {expr: _chunk(whole, around, expr, target) for expr in whole.reductions}
     if not any(chunks.values()):
         return fusion
     names = _FreshNames(fusion)
@@ -76,7 +77,7 @@ def _two_steps(
     return steps
 
 
-def _chunk(whole: Part, record: OpRecord, target: Target) -> int:
+def _chunk(whole: Part, around: _Around, record: OpRecord, target: Target) -> int:
     """How many elements a run has; 0 if the reduction is better left as it is."""
     view = whole.tensors[record.outputs[0]]
     kept, reduced = whole.axes(view.name), whole.domain_map.reduced(view)
@@ -87,7 +88,7 @@ def _chunk(whole: Part, record: OpRecord, target: Target) -> int:
     if tuple(name for name in order if name in reduced) != reduced:
         return 0  # runs are of neighbours in memory
     is_inner = order[-1] in reduced
-    if is_inner and rows <= MAX_ON_CHIP and _is_normalised(whole, record, frozenset(reduced)):
+    if is_inner and rows <= MAX_ON_CHIP and around.is_normalised(view.name, reduced):
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     if not is_inner and _has_rows(whole, frozenset(kept), frozenset(reduced)):
@@ -127,17 +128,27 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
     return -(-chunk // unit) * unit
 
 
-def _is_normalised(whole: Part, record: OpRecord, reduced: frozenset[str]) -> bool:
-    """True if the row was reduced before, or is needed again after the reduction."""
-    behind, after = {record.outputs[0]}, {record.outputs[0]}
-    for expr in reversed(whole.exprs):
-        if behind & set(expr.outputs):
-            behind |= set(names_of(expr))
-    for expr in whole.exprs:
-        if after & set(names_of(expr)):
-            after |= set(expr.outputs)
-    reductions = [e for e in whole.reductions if e is not record and e.outputs[0] in behind]
-    return any(
-        reduced & set(whole.domain_map.reduced(whole.tensors[expr.outputs[0]]))
-        for expr in reductions
-    ) or any(reduced & set(whole.axes(name)) for name in after - {record.outputs[0]})
+class _Around:
+    """Of each value: the axes that reductions behind it reduce, and those of values after it."""
+
+    def __init__(self, whole: Part) -> None:
+        self.reduced: dict[str, frozenset[str]] = {}
+        self.later: dict[str, frozenset[str]] = {}
+        for expr in whole.exprs:
+            behind = frozenset[str]().union(*(self._with_own(whole, n) for n in names_of(expr)))
+            self.reduced.update(dict.fromkeys(expr.outputs, behind))
+        for expr in reversed(whole.exprs):
+            names = expr.outputs
+            after = frozenset[str]().union(
+                *(whole.axes(n) for n in names), *(self.later.get(n, ()) for n in names)
+            )
+            for name in names_of(expr):
+                self.later[name] = self.later.get(name, frozenset()) | after
+
+    def _with_own(self, whole: Part, name: str) -> frozenset[str]:
+        return self.reduced.get(name, frozenset()).union(whole.domain_map.reduced(whole.tensors[name]))
+
+    def is_normalised(self, name: str, reduced: tuple[str, ...]) -> bool:
+        """True if the row was reduced before, or is needed again after this reduction of it."""
+        around = self.reduced[name] | self.later.get(name, frozenset())
+        return not around.isdisjoint(reduced)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as sets of expressions: what each reads and stores, what all of it costs.
+
+An expression in two sets is computed in both. Each value that must reach memory is stored by one
+set, its home; sets that nobody needs are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.segment.facts import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The expressions of one segment, by number, and the values it stores."""
+
+    exprs: frozenset[int]
+    stores: frozenset[str]
+
+
+def reads_of(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> dict[str, int]:
+    """What expressions read that none of them makes, and the bytes of it that they touch.
+
+    T1 = cast(T0); T2 = slice(T1), a quarter of it    storing T2 alone: a quarter of T0
+    """
+    line = sorted(exprs)
+    made = {name for at in line for name in facts.exprs[at].outputs}
+    wanted = {name: facts.elements[name] for name in stores}
+    for at in reversed(line):
+        shown = max((wanted.get(name, 0) for name in facts.exprs[at].outputs), default=0)
+        for name in facts.operands[at]:
+            count = wanted.get(name, 0) + facts.shown(at, name, shown)
+            wanted[name] = min(count, facts.elements[name])
+    names = dict.fromkeys(name for at in line for name in facts.operands[at])
+    return {
+        name: min(wanted[name] * facts.itemsize(name), facts.bytes[name])
+        for name in names if name not in made
+    }
+
+
+def cost_of(facts: Facts, one: Draft) -> float:
+    """Bytes read and stored, a launch, and the work: see summary.cost."""
+    stored = sum(facts.bytes[name] for name in one.stores)
+    depths = {facts.depth[at] for at in one.exprs if facts.patterns[at] is not None}
+    work = sum(facts.work[at] for at in sorted(one.exprs)) * passes(len(depths))
+    read = sum(reads_of(facts, one.exprs, one.stores).values())
+    return facts.target.launch_bytes + read + stored + work
+
+
+def passes(depths: int) -> float:
+    """How often an expression is computed, about, in as many passes over the data as reductions
+    that wait for each other make: a later pass computes half of it anew."""
+    return 1 + max(depths - 1, 0) / 2
+
+
+def total(facts: Facts, drafts: Sequence[Draft]) -> float:
+    """The cost of a plan."""
+    return sum(cost_of(facts, one) for one in drafts)
+
+
+def settled(
+    facts: Facts, sets: Sequence[frozenset[int]], home: Mapping[str, int]
+) -> list[Draft]:
+    """The drafts of expression sets. home: the set that stores a value, if it must reach memory.
+
+    Sets are in an order in which each reads earlier ones; what only dropped sets read is dropped.
+    """
+    wanted: set[str] = set(facts.results)
+    drafts: list[Draft] = []
+    for at in reversed(range(len(sets))):
+        names = [n for e in sorted(sets[at]) for n in facts.exprs[e].outputs]
+        stores = frozenset(n for n in names if n in wanted and home.get(n) == at)
+        if stores:
+            live = live_exprs(facts, sets[at], stores)
+            drafts.append(Draft(live, stores))
+            wanted.update(external(facts, live))
+    return drafts[::-1]
+
+
+def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> frozenset[int]:
+    """Those that what is stored depends on."""
+    found: set[int] = set()
+    stack = [facts.number[name] for name in sorted(stores)]
+    while stack:
+        at = stack.pop()
+        if at in exprs and at not in found:
+            found.add(at)
+            stack += [facts.number[n] for n in facts.operands[at] if n in facts.number]
+    return frozenset(found)
+
+
+def external(facts: Facts, exprs: Iterable[int]) -> list[str]:
+    """The names of what expressions read that none of them makes, in order."""
+    line = sorted(exprs)
+    made = {name for at in line for name in facts.exprs[at].outputs}
+    names = dict.fromkeys(name for at in line for name in facts.operands[at])
+    return [name for name in names if name not in made]

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the segmenter asks of a fusion again and again, computed once: bytes, axes, work, reads.
+
+Expressions are numbered in program order; all sets and orders are over these numbers, so a plan
+depends on nothing but the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from thunder_fuser.analysis.domain_map import DomainMap
+from thunder_fuser.analysis.index_map import ZERO, accesses
+from thunder_fuser.analysis.part import Parts
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.scalar import Scalar, symbol
+from thunder_fuser.target import Target
+
+Axes = frozenset[str]
+
+SECTOR = 32  # bytes that memory gives at once: an element read alone costs as many
+_SCATTERED = ("take_along_axis", "gather")
+# Reads that touch only what their result shows of the operand.
+_PARTIAL = ("slice", "select", "index_select", "take_along_axis", "gather", "embedding_fwd")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The axes a reduction keeps and those it reduces."""
+
+    kept: Axes
+    reduced: Axes
+
+
+class Facts:
+    """Facts of one specialised fusion for one target."""
+
+    def __init__(self, fusion: Fusion, target: Target) -> None:
+        self.fusion, self.target = fusion, target
+        self.parts = Parts(fusion)
+        self.exprs = fusion.exprs
+        self.number = {name: at for at, e in enumerate(self.exprs) for name in e.outputs}
+        self.results = frozenset(output.name for output in fusion.outputs)
+        self._map: DomainMap = self.parts.domain_map
+        self.axes: dict[str, Axes] = {
+            name: frozenset(self._map.axes(view)) for name, view in fusion.tensors.items()
+        }
+        self.bytes = {name: self._bytes(view) for name, view in fusion.tensors.items()}
+        self.elements = {name: prod(view.sizes) for name, view in fusion.tensors.items()}
+        self.is_empty = {name: not n for name, n in self.elements.items()}
+        self.operands = [
+            tuple(n for n in dict.fromkeys(names_of(e)) if not fusion.tensors[n].by_value)
+            for e in self.exprs
+        ]
+        self.numbers = [
+            tuple(n for n in dict.fromkeys(names_of(e)) if fusion.tensors[n].by_value)
+            for e in self.exprs
+        ]
+        self.uses: dict[str, list[int]] = {name: [] for name in fusion.tensors}
+        for at, names in enumerate(self.operands):
+            for name in names:
+                self.uses[name].append(at)
+        self.symbols: dict[str, Scalar] = {}
+        self.work = [self._work(e) for e in self.exprs]
+        self.patterns = [self._pattern(e) for e in self.exprs]
+        self.keeps_place = [self._keeps_place(at) for at in range(len(self.exprs))]
+        self.depth = self._depths()
+
+    # ---- values
+
+    def _bytes(self, view: TensorView) -> int:
+        """Bytes a value takes in memory, expanded axes counted once; none if passed by value."""
+        return 0 if view.by_value else self.parts.bytes_of(view.name)
+
+    def is_number(self, at: int) -> bool:
+        """True if an expression computes what kernels take by value, or nothing else."""
+        return all(self.fusion.tensors[name].is_scalar for name in self.exprs[at].outputs)
+
+    def itemsize(self, name: str) -> int:
+        """Bytes of one element."""
+        return self.fusion.tensors[name].dtype.bytes
+
+    def shown(self, at: int, name: str, wanted: int) -> int:
+        """Elements of an operand that so many of the result need."""
+        expr, every = self.exprs[at], self.elements[name]
+        if expr.op in _PARTIAL and name == expr.inputs[expr.row.source]:
+            apart = SECTOR // self.itemsize(name) if expr.op in _SCATTERED else 1
+            return min(every, wanted * apart)
+        whole = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL, OpKind.INDEX)
+        return every if expr.row.kind in whole else min(every, wanted)
+
+    # ---- expressions
+
+    def _work(self, expr: OpRecord) -> float:
+        """What computing it once costs, in bytes that memory moves meanwhile."""
+        if expr.row.kind in (OpKind.EXTERNAL, OpKind.SCALAR):
+            return 0.0
+        names = names_of(expr) if expr.row.kind is OpKind.REDUCTION else expr.outputs
+        count = max((self.elements[n] for n in names), default=0)
+        return count * expr.row.cost / self.target.ops_per_byte
+
+    def _pattern(self, expr: OpRecord) -> Pattern | None:
+        if expr.row.kind is not OpKind.REDUCTION:
+            return None
+        view = self.fusion.tensors[expr.outputs[0]]
+        return Pattern(self.axes[view.name], frozenset(self._map.reduced(view)))
+
+    def _depths(self) -> list[int]:
+        """How many reductions lie before each expression, at most, itself included."""
+        depth: list[int] = []
+        for at, names in enumerate(self.operands):
+            before = max((depth[self.number[n]] for n in names if n in self.number), default=0)
+            depth.append(before + (self.patterns[at] is not None))
+        return depth
+
+    # ---- where operands are read
+
+    def _keeps_place(self, at: int) -> frozenset[str]:
+        """The operands of which element x is read for element x of the result."""
+        expr, names = self.exprs[at], self.operands[at]
+        kind = expr.row.kind
+        if kind is OpKind.SCAN:
+            return frozenset(names)
+        if kind is OpKind.REDUCTION:
+            found = self.patterns[at]
+            assert found is not None
+            if expr.attr("chunk") is not None:
+                return frozenset()
+            return frozenset(n for n in names if self.axes[n] == found.kept | found.reduced)
+        if kind is OpKind.POINTWISE:
+            return frozenset(n for n in names if self._is_aligned(expr.outputs[0], n))
+        if kind is OpKind.MOVEMENT and expr.op not in ("cat", "pad", "slice", "flip"):
+            return self._read_in_place(expr)
+        return frozenset()
+
+    def _is_aligned(self, result: str, operand: str) -> bool:
+        ours = self.fusion.tensors[result].domain.no_reductions
+        theirs = self.fusion.tensors[operand].domain.no_reductions
+        pairs = zip(ours, theirs)  # noqa: B905  an operand of rank 0 has no axes
+        return all(
+            b.is_broadcast or (not a.is_broadcast and self._map.axis(a) == self._map.axis(b))
+            for a, b in pairs
+        )
+
+    def _read_in_place(self, expr: OpRecord) -> frozenset[str]:
+        index = self._index(expr.outputs[0])
+        found = accesses(expr, index, self.fusion.tensors)
+        same = (a for a in found if a.index == self._index(a.operand) and a.condition.is_const)
+        return frozenset(access.operand for access in same)
+
+    def _index(self, name: str) -> tuple[Scalar, ...]:
+        axes = self.fusion.tensors[name].domain.no_reductions
+        found = []
+        for axis in axes:
+            if axis.is_broadcast:
+                found.append(ZERO)
+                continue
+            key = self._map.axis(axis)
+            if key not in self.symbols:
+                self.symbols[key] = symbol(key, 0, axis.extent.value - 1)
+            found.append(self.symbols[key])
+        return tuple(found)

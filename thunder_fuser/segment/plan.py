@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SegmentedFusion: what segmentation makes, how it prints, and the picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import OpRecord, record_text
+from thunder_fuser.schedule.scheduled import HeuristicParams
+from thunder_fuser.schedule.scheduler import Reject, Scheduler
+from thunder_fuser.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A value that stays on chip between passes over it; bytes: of one row."""
+
+    name: str
+    dtype: DataType
+    bytes: int
+    memory: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype.short}, {self.bytes} bytes a row in {self.memory})"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part and the scheduler that takes it; edge_bytes: what it reads and writes in memory."""
+
+    part: Part
+    scheduler: Scheduler
+    target: Target
+    edge_bytes: int = 0
+
+    @property
+    def ops(self) -> tuple[OpRecord, ...]:
+        """The expressions, private copies of other segments' cheap ones included."""
+        return self.part.exprs
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What it reads."""
+        return self.part.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What it writes."""
+        return self.part.outputs
+
+    @cached_property
+    def _schedule(self) -> tuple[HeuristicParams | None, tuple[Buffer, ...]]:
+        """Params and buffers for arguments at addresses that divide by 16."""
+        make = self.scheduler.schedule
+        if make is None:
+            return None, ()
+        scheduled = make(self.part, self.target, {})
+        kept = []
+        for buffer in scheduled.persistent:
+            name = buffer.point.name
+            dtype = self.part.tensors[name].dtype
+            kept.append(Buffer(name, dtype, buffer.bytes, buffer.memory))
+        return scheduled.params, tuple(kept)
+
+    @property
+    def params(self) -> HeuristicParams | None:
+        """What the scheduler decides; None where torch runs the segment."""
+        return self._schedule[0]
+
+    @property
+    def persistent_buffers(self) -> tuple[Buffer, ...]:
+        """What stays on chip between passes over the data."""
+        return self._schedule[1]
+
+    def __str__(self) -> str:
+        lines = [f"{self.scheduler.name}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}"]
+        lines += [f"    # {self.params}"] if self.params is not None else []
+        lines += [f"    # stays on chip: {buffer}" for buffer in self.persistent_buffers]
+        lines += [f"    # {self.edge_bytes} bytes at its edges"]
+        return "\n".join([*lines, *("    " + record_text(e) for e in self.ops)])
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Two segments that would save bytes as one, and why they are not."""
+
+    first: int
+    second: int
+    reasons: tuple[Reject, ...]
+
+    def __str__(self) -> str:
+        reasons = "; ".join(map(str, self.reasons))
+        return f"not joined: segments {self.first} and {self.second}: {reasons}"
+
+
+@dataclass(frozen=True)
+class SegmentedFusion:
+    """The segments in the order they run, and why neighbours were not joined.
+
+    edge_bytes: read and written by all segments together; lower_bound: by one that could take it
+    all; peak_bytes: the most that intermediates take at once.
+    """
+
+    fusion: Fusion
+    segments: tuple[Segment, ...]
+    strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
+    refusals: tuple[Refusal, ...] = ()
+    edge_bytes: int = 0
+    lower_bound: int = 0
+    peak_bytes: int = 0
+
+    def __str__(self) -> str:
+        lines = [f"segment {number} {one}" for number, one in enumerate(self.segments)]
+        lines += map(str, self.refusals)
+        bound = f", {self.lower_bound} at least" if len(self.segments) > 1 else ""
+        lines.append(f"{self.edge_bytes} bytes at segment edges{bound}")
+        lines.append(f"{self.peak_bytes} bytes of intermediates at most")
+        return "\n".join(lines) + "\n"
+
+    def dot(self) -> str:
+        """The plan as a graph in DOT: a box a segment, an edge a value, with its bytes."""
+        return "\n".join(["digraph plan {", *self._nodes(), *self._arrows(), "}"]) + "\n"
+
+    def _nodes(self) -> list[str]:
+        lines = ["  node [shape=box, fontname=monospace];"]
+        for name in self.fusion.inputs:
+            lines.append(f"  {name} [shape=ellipse];")
+        for number, one in enumerate(self.segments):
+            ops = "\\l".join(record_text(e).replace('"', "'") for e in one.ops)
+            lines.append(f'  s{number} [label="{number} {one.scheduler.name}\\n{ops}\\l"];')
+        for output in dict.fromkeys(output.name for output in self.fusion.outputs):
+            lines.append(f"  {output}_out [label={output}, shape=ellipse];")
+        return lines
+
+    def _arrows(self) -> list[str]:
+        maker = {n: f"s{at}" for at, one in enumerate(self.segments) for n in one.outputs}
+        lines = []
+        for number, one in enumerate(self.segments):
+            for name in one.inputs:
+                if name in maker or name in self.fusion.inputs:
+                    lines.append(self._arrow(maker.get(name, name), f"s{number}", name))
+        for name in dict.fromkeys(output.name for output in self.fusion.outputs):
+            lines.append(self._arrow(maker.get(name, name), f"{name}_out", name))
+        return lines
+
+    def _arrow(self, start: str, end: str, name: str) -> str:
+        view = self.fusion.tensors[name]
+        label = f"{name} {view.dtype.short}{list(view.sizes)}"
+        return f'  {start} -> {end} [label="{label}"];'

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a segment without looking at its expressions again; two of them merge.
+
+    {T2 = sum(T1, 1)}  +  {T3 = sub(T1, T2)}
+->  reads T1 once, stores T3 alone, one pattern of reductions, two passes over the data
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.segment.draft import passes
+from thunder_fuser.segment.facts import Axes, Facts, Pattern
+from thunder_fuser.segment.privatize import Unit
+
+MAX_OPS = 512  # expressions of one kernel: more cost more to compile than the edge of a cut
+
+
+@dataclass(slots=True)
+class Summary:
+    """A segment, as the segmenter sees it while it grows.
+
+    reads: of each value from outside, [bytes, how many units read it]; stores: of each value made
+    here, how many units outside read it, a result counted as one more; cut: what lies behind a
+    segment_set made here; work: see Facts.work; depths: of the reductions made here.
+    """
+
+    exprs: set[int]
+    units: list[int]
+    reads: dict[str, list[int]]
+    stores: dict[str, int]
+    patterns: frozenset[Pattern]
+    depths: frozenset[int]
+    work: float
+    is_plain: bool  # no scans, torch calls, lookups, partial results, tensors without elements
+    is_external: bool
+    in_place: bool  # every value made here is read at its own element
+    is_sound: bool  # so it is, or the schedulers were asked about the places it is read at
+    cut: frozenset[str] = field(default=frozenset())
+
+
+def summary_of(facts: Facts, number: int, unit: Unit, readers: Mapping[str, int]) -> Summary:
+    """The summary of one unit; readers: how many units read each value."""
+    own = facts.exprs[unit.expr]
+    exprs = {unit.expr, *unit.copies}
+    made = {name for at in exprs for name in facts.exprs[at].outputs}
+    stores = {
+        name: readers.get(name, 0) + (name in facts.results)
+        for name in own.outputs
+    }
+    pattern = facts.patterns[unit.expr]
+    in_place = all(
+        made.isdisjoint(set(facts.operands[at]) - facts.keeps_place[at]) for at in exprs
+    )
+    return Summary(
+        exprs=exprs,
+        units=[number],
+        reads={name: [size, 1] for name, size in unit.reads},
+        stores=stores,
+        patterns=frozenset([pattern] if pattern else []),
+        depths=frozenset([facts.depth[unit.expr]] if pattern else []),
+        work=sum(facts.work[at] for at in exprs),
+        is_plain=_is_plain(facts, exprs),
+        is_external=own.row.kind is OpKind.EXTERNAL,
+        in_place=in_place,
+        is_sound=in_place,
+        cut=frozenset(own.outputs if own.op == "segment_set" else ()),
+    )
+
+
+def _is_plain(facts: Facts, exprs: Iterable[int]) -> bool:
+    plain = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
+    for at in exprs:
+        expr = facts.exprs[at]
+        if expr.row.kind not in plain or expr.attr("chunk") is not None:
+            return False
+        if any(facts.is_empty[name] for name in (*facts.operands[at], *expr.outputs)):
+            return False
+    return True
+
+
+def edge_names(a: Summary, b: Summary) -> list[str]:
+    """What b reads that a stores."""
+    if len(b.reads) < len(a.stores):
+        return [name for name in b.reads if name in a.stores]
+    return [name for name in a.stores if name in b.reads]
+
+
+def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
+    """Both as one."""
+    reads, stores = dict(a.reads), {**a.stores, **b.stores}
+    for name, (size, count) in b.reads.items():
+        before = reads.get(name, (0, 0))
+        reads[name] = [min(before[0] + size, facts.bytes[name]), before[1] + count]
+    inner = [name for name in b.stores if name in reads] + [n for n in b.reads if n in a.stores]
+    for name in inner:
+        _, count = reads.pop(name)
+        stores[name] -= count
+    both = _both(a.exprs, b.exprs)
+    in_place = a.in_place and b.in_place and _edges_in_place(facts, a, b, inner)
+    return Summary(
+        exprs=a.exprs | b.exprs,
+        units=[*a.units, *b.units],
+        reads=reads,
+        stores={name: count for name, count in stores.items() if count},
+        patterns=a.patterns | b.patterns,
+        depths=a.depths | b.depths,
+        work=a.work + b.work - sum(facts.work[at] for at in both),
+        is_plain=a.is_plain and b.is_plain,
+        is_external=a.is_external or b.is_external,
+        in_place=in_place,
+        # Without a value of one in the other, each is read where it was before.
+        is_sound=in_place or (a.is_sound and b.is_sound and not inner and not both),
+        cut=a.cut | b.cut,
+    )
+
+
+def _both(a: set[int], b: set[int]) -> set[int]:
+    return a & b if len(b) < len(a) else b & a
+
+
+def _edges_in_place(facts: Facts, a: Summary, b: Summary, inner: Iterable[str]) -> bool:
+    """True if what one makes and the other reads is read at its own element."""
+    for name in inner:
+        readers = a.exprs if name in a.reads else b.exprs
+        for at in facts.uses[name]:
+            if at in readers and name not in facts.keeps_place[at]:
+                return False
+    return True
+
+
+def stored_axes(facts: Facts, one: Summary) -> set[Axes]:
+    """The axes of what it stores."""
+    return {facts.axes[name] for name in one.stores}
+
+
+def cost(facts: Facts, one: Summary) -> float:
+    """Bytes read and written, a launch, and the work, in bytes that memory moves meanwhile."""
+    read = sum(size for size, _ in one.reads.values())
+    stored = sum(facts.bytes[name] for name in one.stores)
+    return facts.target.launch_bytes + read + stored + one.work * passes(len(one.depths))

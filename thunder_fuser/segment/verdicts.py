@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does some scheduler take a segment? From its summary where that tells, else by asking them.
+
+A summary tells for pointwise work and reductions whose values are all read in place; there the
+schedulers' rules are about axes alone. Lookups, slices read by what made them, scans, partial
+results and tensors without elements are asked about, once for each set of expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.schedule.registry import SCHEDULERS, find_scheduler
+from thunder_fuser.schedule.scheduler import Reject, Scheduler
+from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.summary import MAX_OPS, Summary, edge_names, stored_axes
+
+Found = Scheduler | tuple[Reject, ...]
+NAME = "segmenter"
+
+
+class Verdicts:
+    """Answers for one fusion and target, remembered."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self._asked: dict[tuple[frozenset[int], frozenset[str]], Found] = {}
+        self._taken: set[tuple[frozenset[int], frozenset[str]]] = set()
+
+    def part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
+        """The part of these expressions, and of the numbers that they take."""
+        closed = self._with_numbers(exprs)
+        records: tuple[OpRecord, ...] = tuple(self.facts.exprs[at] for at in sorted(closed))
+        return self.facts.parts.of(records, frozenset(stores))
+
+    def _with_numbers(self, exprs: Iterable[int]) -> set[int]:
+        """A kernel takes a computed number from nowhere: it makes it."""
+        found = set(exprs)
+        stack = list(found)
+        while stack:
+            at = stack.pop()
+            for name in self.facts.numbers[at]:
+                maker = self.facts.number.get(name)
+                if maker is not None and maker not in found:
+                    found.add(maker)
+                    stack.append(maker)
+        return found
+
+    def ask(self, exprs: Iterable[int], stores: Iterable[str]) -> Found:
+        """The scheduler that takes these expressions, or every refusal."""
+        key = (frozenset(exprs), frozenset(stores))
+        if key not in self._asked:
+            self._asked[key] = find_scheduler(self.part(*key), self.facts.target)
+        return self._asked[key]
+
+    def refuses(self, one: Summary) -> tuple[Reject, ...]:
+        """Why nothing takes the segment; nothing if something does."""
+        if len(one.exprs) > MAX_OPS:
+            return (Reject(NAME, f"{len(one.exprs)} expressions, more than {MAX_OPS}"),)
+        if one.is_external and len(one.units) > 1:
+            return (Reject("expr_eval", "not a single torch call"),)
+        if not one.is_plain:
+            return self.asked(one)
+        if not one.patterns:
+            return self._pointwise(one)
+        return self._reductions(one)
+
+    def asked(self, one: Summary) -> tuple[Reject, ...]:
+        """As refuses, by asking every scheduler, the one that most segments go to first."""
+        key = (frozenset(one.exprs), frozenset(one.stores))
+        found = self._asked.get(key)
+        if found is None and key not in self._taken:
+            part = self.part(*key)
+            for scheduler in reversed(SCHEDULERS):
+                if scheduler.accepts(part, self.facts.target) is None:
+                    self._taken.add(key)
+                    return ()
+            found = self.ask(*key)
+        return found if isinstance(found, tuple) else ()
+
+    def _pointwise(self, one: Summary) -> tuple[Reject, ...]:
+        axes = stored_axes(self.facts, one)
+        if len(axes) > 1:
+            return (Reject("pointwise", f"results over different axes: {_listed(axes)}"),)
+        return () if one.is_sound else self.asked(one)
+
+    def _reductions(self, one: Summary) -> tuple[Reject, ...]:
+        if len(one.patterns) > 1:
+            return (Reject("reduction", f"reductions of {len(one.patterns)} patterns"),)
+        (pattern,) = one.patterns
+        other = stored_axes(self.facts, one) - {pattern.kept, pattern.kept | pattern.reduced}
+        if other:
+            axes = _listed(other)
+            return (Reject("reduction", f"results over {axes}, neither row values nor full ones"),)
+        return () if one.is_sound else self.asked(one)
+
+    def cut_between(self, a: Summary, b: Summary) -> tuple[Reject, ...]:
+        """The refusal of two segments of which one reads the other's segment_set."""
+        if not (a.cut or b.cut):
+            return ()
+        names = [n for n in (*edge_names(a, b), *edge_names(b, a)) if n in a.cut | b.cut]
+        return tuple(Reject("segment_set", f"{name} is a boundary") for name in names)
+
+
+def _listed(axes: Iterable[frozenset[str]]) -> str:
+    each = sorted(sorted(one, key=lambda a: int(a[1:])) for one in axes)
+    return ", ".join(f"[{', '.join(one)}]" for one in each)
