@@ -9,19 +9,16 @@ Private copies (privatize.py) have done so where one tensor is behind the value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from thunder_fuser.schedule.scheduler import Scheduler
-from thunder_fuser.segment.draft import Draft, cost_of, external, reads_of, settled
+from thunder_fuser.segment.draft import Draft, external, settled
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.verdicts import Verdicts
 
 MAX_COPIED = 16  # expressions behind one value
 
 
-def recompute_cheap_edges(
-    verdicts: Verdicts, drafts: list[Draft]
-) -> list[Draft]:
+def recompute_cheap_edges(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft]:
     """The drafts, each grown by the cheap expressions behind its inputs where that saves bytes."""
     facts = verdicts.facts
     home = {name: at for at, one in enumerate(drafts) for name in one.stores}
@@ -31,32 +28,49 @@ def recompute_cheap_edges(
             readers[name] = readers.get(name, 0) + 1
     sets = [one.exprs for one in drafts]
     for at, one in enumerate(drafts):
-        for name in external(facts, one.exprs):
-            chain = cheap_chain(facts, name)
-            if chain and _saves(facts, home, readers, sets[at], chain, name, one):
-                grown = sets[at] | chain
-                if isinstance(verdicts.ask(grown, one.stores), Scheduler):
-                    sets[at] = grown
-                    readers[name] -= 1
+        have = external(facts, one.exprs)
+        chains = {name: _chain(facts, home, name) for name in have}
+        saving = {
+            name: chain for name, chain in chains.items()
+            if chain and _saves(facts, one, have, chain, name, readers[name] == 1)
+        }
+        for name, grown in _grown(verdicts, one, saving):
+            sets[at] |= grown
+            readers[name] -= 1
     return settled(facts, sets, home) if sets != [one.exprs for one in drafts] else drafts
 
 
+def _grown(
+    verdicts: Verdicts, one: Draft, chains: dict[str, frozenset[int]]
+) -> list[tuple[str, frozenset[int]]]:
+    """The chains that the segment may take: all at once if it may, else one after the other."""
+    everything = one.exprs.union(*chains.values())
+    if not chains or not verdicts.refuses_set(everything, one.stores):
+        return list(chains.items())
+    found, exprs = [], one.exprs
+    for name, chain in chains.items():
+        if not verdicts.refuses_set(exprs | chain, one.stores):
+            exprs |= chain
+            found.append((name, chain))
+    return found
+
+
 def _saves(
-    facts: Facts,
-    home: dict[str, int],
-    readers: dict[str, int],
-    exprs: frozenset[int],
-    chain: frozenset[int],
-    name: str,
-    one: Draft,
+    facts: Facts, one: Draft, have: Iterable[str], chain: frozenset[int], name: str, alone: bool
 ) -> bool:
-    """True if fewer bytes move with the chain in the segment; its leaves must be in memory."""
-    if any(leaf in facts.number and leaf not in home for leaf in external(facts, chain)):
-        return False
-    before = cost_of(facts, Draft(exprs, one.stores))
-    if readers[name] == 1 and name not in facts.results:
-        before += facts.bytes[name]  # nobody else wants it stored
-    return cost_of(facts, Draft(exprs | chain, one.stores)) < before
+    """True if fewer bytes move with the chain in the segment. alone: nobody else reads the value,
+    which is then not stored either."""
+    before = facts.bytes[name] * (2 if alone and name not in facts.results else 1)
+    new = (leaf for leaf in external(facts, chain) if leaf not in have)
+    work = sum(facts.work[at] for at in sorted(chain - one.exprs))
+    return sum(facts.bytes[leaf] for leaf in new) + work < before
+
+
+def _chain(facts: Facts, home: dict[str, int], name: str) -> frozenset[int]:
+    """The cheap expressions behind a value, if all that they read is in memory."""
+    chain = cheap_chain(facts, name)
+    stored = all(leaf in home or leaf not in facts.number for leaf in external(facts, chain))
+    return chain if stored else frozenset()
 
 
 def cheap_chain(facts: Facts, name: str) -> frozenset[int]:

@@ -68,16 +68,20 @@ class Verdicts:
         return self._reductions(one)
 
     def asked(self, one: Summary) -> tuple[Reject, ...]:
-        """As refuses, by asking every scheduler, the one that most segments go to first."""
-        key = (frozenset(one.exprs), frozenset(one.stores))
-        found = self._asked.get(key)
-        if found is None and key not in self._taken:
+        """As refuses, by asking the schedulers."""
+        return self.refuses_set(one.exprs, one.stores)
+
+    def refuses_set(self, exprs: Iterable[int], stores: Iterable[str]) -> tuple[Reject, ...]:
+        """Why nothing takes these expressions; the scheduler of most segments is asked first."""
+        key = (frozenset(exprs), frozenset(stores))
+        if key in self._taken:
+            return ()
+        if key not in self._asked:
             part = self.part(*key)
-            for scheduler in reversed(SCHEDULERS):
-                if scheduler.accepts(part, self.facts.target) is None:
-                    self._taken.add(key)
-                    return ()
-            found = self.ask(*key)
+            if any(s.accepts(part, self.facts.target) is None for s in reversed(SCHEDULERS)):
+                self._taken.add(key)
+                return ()
+        found = self.ask(*key)
         return found if isinstance(found, tuple) else ()
 
     def _pointwise(self, one: Summary) -> tuple[Reject, ...]:
