@@ -65,7 +65,7 @@ def test_sums_that_do_not_fit_get_a_kernel_of_their_own() -> None:
     fd, values = norm_backward(512, 1 << 16, D.Float, "meta")
     plan = fd.plan(values, target="h200")
     assert "inner_outer" not in [s.scheduler.name for s in plan.segments]
-    assert any("do not fit on chip" in str(r) for refusal in plan.refusals for r in refusal)
+    assert any("do not fit on chip" in str(r) for refusal in plan.refusals for r in refusal.reasons)
 
 
 @pytest.mark.parametrize("target", ["cpu", "emulator"])

@@ -79,16 +79,16 @@ class Order:
         """Makes two groups one, called the smaller number; False if that would make a cycle."""
         a, b = sorted((a, b), key=self._rank.__getitem__)
         try:
-            led = self._reached(self.before, b, a, lambda rank: rank > self._rank[a])
+            above = self._rank[a]
+            led = self._reached(self.before, b, a, lambda rank: rank > above)
             if led is None:
                 return False
-            left = []
-            if led:
-                left = self._reached(self.after, a, b, lambda rank: rank < self._rank[b])
-                assert left is not None
+            below = self._rank[b]
+            left = self._reached(self.after, a, b, lambda rank: rank < below) if led else []
         except TooFar:
             return False
-        self._shift(a, b, led, left)
+        assert left is not None  # a path would have been found from its other end
+        self._shift(a, led, left)
         keep, gone = min(a, b), max(a, b)
         self._rank[keep] = self._rank[a]
         self._parent[gone] = keep
@@ -121,7 +121,7 @@ class Order:
             stack += new
         return sorted(seen, key=self._rank.__getitem__)
 
-    def _shift(self, a: int, b: int, led: list[int], left: list[int]) -> None:
+    def _shift(self, a: int, led: list[int], left: list[int]) -> None:
         """New ranks, of the same numbers: what leads to b, both, what follows from a."""
         line = [*led, a, *left]
         ranks = sorted(self._rank[g] for g in line)

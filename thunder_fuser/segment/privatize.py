@@ -123,6 +123,7 @@ def _joined(facts: Facts, at: int, behind: list[Chain | None]) -> Chain | None:
     if len(exprs) > MAX_CHAIN or len(leaves) > 1:
         return None
     leaf = next(iter(leaves), None)
-    if leaf is not None and elements * facts.itemsize(leaf) > facts.bytes[facts.exprs[at].outputs[0]]:
+    (made,) = facts.exprs[at].outputs
+    if leaf is not None and elements * facts.itemsize(leaf) > facts.bytes[made]:
         return None  # narrower as it is than what it is made of
     return Chain(tuple(sorted(exprs)), leaf, elements)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edges that are cheaper to recompute than to move through memory, over several tensors too.
 
-    segment 0: T2 = add(T0: bf16, T1: bf16); ...    segment 1 reads T2 (4 bytes an element)
-->  segment 1: T2 = add(T0, T1); ...                and reads T0 and T1 (2 each), which it has anyway
+    segment 0: T2 = add(T0: bf16, T1: bf16)    segment 1 reads T2, 4 bytes an element
+->  segment 1: T2 = add(T0, T1); ...           and T0 and T1, 2 each, which it may have anyway
 
 Private copies (privatize.py) have done so where one tensor is behind the value.
 """
@@ -32,7 +32,7 @@ def recompute_cheap_edges(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft
         chains = {name: _chain(facts, home, name) for name in have}
         saving = {
             name: chain for name, chain in chains.items()
-            if chain and _saves(facts, one, have, chain, name, readers[name] == 1)
+            if chain and _cost(facts, one, have, chain) < _saved(facts, name, readers[name])
         }
         for name, grown in _grown(verdicts, one, saving):
             sets[at] |= grown
@@ -55,15 +55,17 @@ def _grown(
     return found
 
 
-def _saves(
-    facts: Facts, one: Draft, have: Iterable[str], chain: frozenset[int], name: str, alone: bool
-) -> bool:
-    """True if fewer bytes move with the chain in the segment. alone: nobody else reads the value,
-    which is then not stored either."""
-    before = facts.bytes[name] * (2 if alone and name not in facts.results else 1)
+def _saved(facts: Facts, name: str, readers: int) -> int:
+    """Bytes that need not move if one reader of a value computes it."""
+    stores = 1 if readers == 1 and name not in facts.results else 0
+    return facts.bytes[name] * (1 + stores)
+
+
+def _cost(facts: Facts, one: Draft, have: Iterable[str], chain: frozenset[int]) -> float:
+    """What a segment reads and does more, in bytes, if it computes a chain."""
     new = (leaf for leaf in external(facts, chain) if leaf not in have)
     work = sum(facts.work[at] for at in sorted(chain - one.exprs))
-    return sum(facts.bytes[leaf] for leaf in new) + work < before
+    return sum(facts.bytes[leaf] for leaf in new) + work
 
 
 def _chain(facts: Facts, home: dict[str, int], name: str) -> frozenset[int]:

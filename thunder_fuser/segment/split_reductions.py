@@ -146,7 +146,8 @@ class _Around:
                 self.later[name] = self.later.get(name, frozenset()) | after
 
     def _with_own(self, whole: Part, name: str) -> frozenset[str]:
-        return self.reduced.get(name, frozenset()).union(whole.domain_map.reduced(whole.tensors[name]))
+        own = whole.domain_map.reduced(whole.tensors[name])
+        return self.reduced.get(name, frozenset()).union(own)
 
     def is_normalised(self, name: str, reduced: tuple[str, ...]) -> bool:
         """True if the row was reduced before, or is needed again after this reduction of it."""
