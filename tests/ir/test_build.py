@@ -13,7 +13,7 @@ import pytest
 from definitions import Build, assert_refused, defined, tensor, told
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError, StrideOrderError
-from thunder_fuser.ir.build import define, infer_views
+from thunder_fuser.ir.build import Views, define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Value
@@ -265,9 +265,21 @@ def test_types_of_an_unfinished_definition() -> None:
     fd = Recorder()
     x = tensor(fd, -1, -1, dtype=D.Half)
     y = fd.ops.sum(fd.ops.exp(x), [0])
-    assert {name: len(view.shape) for name, view in infer_views(fd.definition).items()} == {
-        x.name: 2, "T1": 2, y.name: 1
-    }
+    views = Views()
+    ranks = {name: len(views.of(fd.definition, name).shape) for name in (x.name, "T1", y.name)}
+    assert ranks == {x.name: 2, "T1": 2, y.name: 1}
+
+
+def test_types_of_a_definition_that_grows() -> None:
+    fd = Recorder()
+    x = tensor(fd, -1, 1)
+    assert len(fd.view_of(x.name).shape) == 2
+    y = fd.ops.squeeze(x, [1])
+    assert len(fd.view_of(y.name).shape) == 1 and len(fd.view_of(x.name).shape) == 2
+    wrong = fd.ops.squeeze(x, [5])
+    for _ in range(2):  # and the question after an error starts anew
+        with pytest.raises(DefinitionError, match="squeeze"):
+            fd.view_of(wrong.name)
 
 
 def test_definitions_hash_by_content() -> None:

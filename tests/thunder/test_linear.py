@@ -210,6 +210,35 @@ def test_what_passes_replace_is_looked_up_once() -> None:
     assert growth(make, 60) < LINEAR
 
 
+def test_asking_for_shapes_while_recording() -> None:
+    def make(depth: int) -> Callable[[], Any]:
+        def record() -> None:
+            with FusionDefinition() as fd:
+                t = fd.define_tensor(shape=[4], contiguity=[True], dtype=DataType.Float)
+                for _ in range(depth):
+                    t = fd.ops.sub(t, fd.ops.var_mean(t)[1])
+                fd.add_output(t)
+
+        return record
+
+    assert growth(make, 10) < LINEAR
+
+
+def test_outputs_written_into_inputs_and_drawn_numbers() -> None:
+    """Each alias, and each random op without a seed, once looked through all records."""
+
+    def make(depth: int) -> Callable[[], Any]:
+        with FusionDefinition() as fd:
+            for _ in range(depth):
+                t = fd.define_tensor(shape=[4], contiguity=[True], dtype=DataType.Float)
+                noise = fd.ops.uniform(0.0, 1.0, [4], DataType.Float)
+                fd.add_output(fd.ops.add(t, noise), alias_input=t)
+        records = fd.definition
+        return lambda: define(records)
+
+    assert growth(make, 20) < LINEAR
+
+
 # ------------------------------------------------------------------------------- bounded regions
 
 

@@ -9,7 +9,7 @@ Defining what was already defined changes nothing, so a Fusion's own records def
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
@@ -31,7 +31,13 @@ from thunder_fuser.ir.record import (
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
-from thunder_fuser.ir.type_rules import check_collected, dtype_of, pointwise_types
+from thunder_fuser.ir.type_rules import (
+    check_collected,
+    check_drawn,
+    check_operands,
+    dtype_of,
+    pointwise_types,
+)
 
 
 def define(definition: Definition, *, check: bool = True) -> Fusion:
@@ -47,12 +53,25 @@ def define(definition: Definition, *, check: bool = True) -> Fusion:
     return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
 
 
-def infer_views(definition: Definition) -> dict[str, TensorView]:
-    """The type and axes of each value of an unfinished definition, by its recorded name."""
-    definer = _Definer()
-    for record in definition:
-        definer.add(record)
-    return {old: definer.tensors[new] for old, new in definer.renamed.items()}
+class Views:
+    """The type and axes of the values of a definition that is being recorded.
+
+    Each record is looked at once, however often one asks.
+    """
+
+    def __init__(self) -> None:
+        self._definer, self._seen = _Definer(), 0
+
+    def of(self, records: Sequence[OpRecord], name: str) -> TensorView:
+        """The value's after these records: those of the last question, and what came since."""
+        try:
+            while self._seen < len(records):
+                self._definer.add(records[self._seen])
+                self._seen += 1
+        except DefinitionError:  # half of a record may be in it
+            self._definer, self._seen = _Definer(), 0
+            raise
+        return self._definer.tensors[self._definer.renamed[name]]
 
 
 class _Definer:
@@ -64,6 +83,9 @@ class _Definer:
         self.renamed: dict[str, str] = {}
         self.integers: dict[str, Scalar] = {}
         self.shape_scalars: set[str] = set()
+        self._tensor_inputs: set[str] = set()
+        self._written: set[str] = set()
+        self._seed = ""
         self._casts: dict[tuple[str, DataType], str] = {}
         self._layouts = Layouts()
         self._axes = 0
@@ -82,10 +104,12 @@ class _Definer:
         if record.op == "add_output":
             self._add_output(record)
         elif record.op == "define_tensor":
-            self._emit(record, self._input_tensor(record))
+            self._tensor_inputs.add(self._emit(record, self._input_tensor(record)))
         elif record.op == "define_scalar":
-            _check_drawn(record)
-            self._emit(record, self._scalar(record.attr("dtype")))  # type: ignore[arg-type]
+            check_drawn(record)
+            name = self._emit(record, self._scalar(record.attr("dtype")))  # type: ignore[arg-type]
+            if record.attr("drawn") == "seed":
+                self._seed = self._seed or name
         elif record.op in OPS:
             self._op(record)
         elif record.op in LAYOUT:
@@ -222,17 +246,17 @@ class _Definer:
             )
         if alias is not None:
             self._check_alias(view, self.tensors[str(alias)])
+            self._written.add(str(alias))
         self.records.append(record)
 
     def _check_alias(self, view: TensorView, target: TensorView) -> None:
-        taken = [r.attr("alias") for r in self.records if r.op == "add_output"]
-        if target.name in taken:
+        if target.name in self._written:
             raise AliasError(
                 f"output {view.name}",
                 expected="one output an aliased input",
                 got=f"a second one into {target.name}",
             )
-        if target.name not in [r.outputs[0] for r in self.records if r.op == "define_tensor"]:
+        if target.name not in self._tensor_inputs:
             raise AliasError(f"output {view.name}", expected="an input to alias", got=target.name)
         if view.dtype is not target.dtype or not shapes.may_be_equal(view.shape, target.shape):
             raise AliasError(
@@ -246,7 +270,7 @@ class _Definer:
 
     def _op(self, record: OpRecord) -> None:
         kind = record.row.kind
-        _check_tensors(record)
+        check_operands(record)
         if kind is OpKind.POINTWISE:
             self._pointwise(record)
         elif kind is OpKind.REDUCTION:
@@ -419,12 +443,13 @@ class _Definer:
 
     def _drawn(self, word: str) -> str:
         """The one drawn seed of the fusion, or one more drawn offset."""
-        if word == "seed":
-            for record in self.records:
-                if record.attr("drawn") == "seed":
-                    return record.outputs[0]
+        if word == "seed" and self._seed:
+            return self._seed
         attrs = (("dtype", DataType.Int), ("drawn", word))
-        return self._emit(OpRecord("define_scalar", (), (), attrs), self._scalar(DataType.Int))
+        name = self._emit(OpRecord("define_scalar", (), (), attrs), self._scalar(DataType.Int))
+        if word == "seed":
+            self._seed = name
+        return name
 
     def _external(self, record: OpRecord) -> list[TensorView]:
         found = calls.results(record, [self._as_view(o) for o in record.inputs])
@@ -445,28 +470,6 @@ _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a // b,
 }
-
-
-def _check_tensors(record: OpRecord) -> None:
-    """Numbers stand only where an op computes with elements, or fills with them; see _NUMBER_AT."""
-    if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM):
-        return
-    if not record.inputs:
-        raise DefinitionError(record.op, expected="at least one tensor", got="none")
-    for at, operand in enumerate(record.inputs):
-        if isinstance(operand, Literal) and _NUMBER_AT.get(record.op) != at:
-            raise DefinitionError(record.op, expected="a tensor", got=str(operand.value))
-
-
-# The operand of other ops that may be a number: a copy of it, what is scattered, the one index.
-_NUMBER_AT = {"set": 0, "scatter": 2, "index_select": 1}
-
-
-def _check_drawn(record: OpRecord) -> None:
-    if record.attr("drawn") not in (None, "seed", "offset"):
-        raise DefinitionError(
-            "define_scalar: drawn", expected='"seed" or "offset"', got=repr(record.attr("drawn"))
-        )
 
 
 def _check_sizes(record: OpRecord, view: TensorView) -> None:

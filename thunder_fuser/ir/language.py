@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir import layout
-from thunder_fuser.ir.build import infer_views
+from thunder_fuser.ir.build import Views
 from thunder_fuser.ir.dtypes import DataType, of_number
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.ops import OPS, Op, OpKind
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
 
-__all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value", "rank_of", "view_of"]
+__all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value"]
 
 Operandish = Value | Constant | Number
 
@@ -35,6 +35,7 @@ class Recorder:
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
         self._values: set[str] = set()
+        self._views = Views()
 
     @property
     def ops(self) -> Ops:
@@ -50,6 +51,10 @@ class Recorder:
     def definition(self) -> Definition:
         """The calls so far. A subclass of FusionDefinition may have a method of this name."""
         return self.records
+
+    def view_of(self, name: str) -> TensorView:
+        """The type and the axes of a value, as the calls so far have made it."""
+        return self._views.of(self._records, name)
 
     def record(self, record: OpRecord) -> None:
         """Appends one call. FusionDefinition overrides it to walk the cache."""
@@ -248,7 +253,7 @@ class Ops:
 
     def shape(self, arg: Tensor) -> list[Value]:
         """The extents of a tensor, as scalars."""
-        return [self.size(arg, dim) for dim in range(rank_of(self._fd.records, arg.name))]
+        return [self.size(arg, dim) for dim in range(len(self._fd.view_of(arg.name).shape))]
 
     def var_mean(
         self,
@@ -258,7 +263,7 @@ class Ops:
         keepdim: bool = False,
     ) -> tuple[Value, Value]:
         """(variance, mean) in two passes: sum((x - mean)**2) / max(n - correction, 0)."""
-        axes = list(range(rank_of(self._fd.records, arg.name))) if dims is None else list(dims)
+        axes = list(range(len(self._fd.view_of(arg.name).shape))) if dims is None else list(dims)
         count = self._count(arg, axes)
         mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
         centred = self.sub(arg, mean)
@@ -294,7 +299,7 @@ class Ops:
         return self._random_like("normal", arg, (rng_seed, rng_offset))
 
     def _random_like(self, op: str, arg: Tensor, state: tuple[Any, Any]) -> Value:
-        view = view_of(self._fd.records, arg.name)
+        view = self._fd.view_of(arg.name)
         sizes = [
             extent.value if extent.is_const else self.size(arg, axis)
             for axis, extent in enumerate(view.shape)
@@ -312,7 +317,7 @@ class Ops:
 
     def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
         """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last place they met."""
-        rank = rank_of(self._fd.records, arg.name)
+        rank = len(self._fd.view_of(arg.name).shape)
         places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
         places = self.broadcast(places, [at != dim % rank for at in range(rank)])
         met = self.logical_or(self.eq(arg, extreme), self.ne(arg, arg))
@@ -408,16 +413,6 @@ class Ops:
         for axis in axes:
             count = self.mul(self.cast(self.size(arg, axis), DataType.Float), count)
         return count if isinstance(count, Value) else self.cast(1.0, DataType.Float)
-
-
-def rank_of(definition: Definition, name: str) -> int:
-    """The rank of a value in a definition so far; only composites over all axes ask."""
-    return len(view_of(definition, name).shape)
-
-
-def view_of(definition: Definition, name: str) -> TensorView:
-    """The type and the axes of a value in a definition so far."""
-    return infer_views(definition)[name]
 
 
 def _operand_names(row: Op) -> list[str]:

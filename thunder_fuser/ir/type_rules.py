@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types an op computes in and gives, by the rule of its row, and those it does not take.
+"""The types an op computes in and gives, by the rule of its row, and operands it does not take.
 
     add(T0: bf16, T1: i32)          operands f32, f32      result f32
     abs(T0: c64)                    operand c64            result f32
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from thunder_fuser.errors import DtypeError
+from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType, category, promote
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.ops import DtypeRule
-from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.ir.ops import DtypeRule, OpKind
+from thunder_fuser.ir.record import Literal, OpRecord
 
 
 def pointwise_types(
@@ -117,3 +117,26 @@ def dtype_of(record: OpRecord) -> DataType:
     if not isinstance(dtype, DataType):
         raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
     return dtype
+
+
+def check_operands(record: OpRecord) -> None:
+    """Numbers stand only where an op computes with elements, or fills with them; see _NUMBER_AT."""
+    if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM):
+        return
+    if not record.inputs:
+        raise DefinitionError(record.op, expected="at least one tensor", got="none")
+    for at, operand in enumerate(record.inputs):
+        if isinstance(operand, Literal) and _NUMBER_AT.get(record.op) != at:
+            raise DefinitionError(record.op, expected="a tensor", got=str(operand.value))
+
+
+# The operand of other ops that may be a number: a copy of it, what is scattered, the one index.
+_NUMBER_AT = {"set": 0, "scatter": 2, "index_select": 1}
+
+
+def check_drawn(record: OpRecord) -> None:
+    """DefinitionError for a drawn scalar that is no part of a random stream."""
+    if record.attr("drawn") not in (None, "seed", "offset"):
+        raise DefinitionError(
+            "define_scalar: drawn", expected='"seed" or "offset"', got=repr(record.attr("drawn"))
+        )

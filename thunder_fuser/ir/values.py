@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.ir.build import infer_views
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import AttrValue, Number, OpRecord
@@ -115,7 +114,7 @@ class Tensor(Value):
 
     def get_logical_domain(self) -> list[Axis]:
         """The axes that `shape` shows."""
-        view = infer_views(self._owner().records)[self.name]
+        view = self._owner().view_of(self.name)
         return [Axis(self, axis) for axis in view.domain.no_reductions]
 
     def get_loop_domain(self) -> list[Axis]:
@@ -124,7 +123,7 @@ class Tensor(Value):
 
     def get_allocation_domain(self) -> list[Axis]:
         """The axes in memory order."""
-        view = infer_views(self._owner().records)[self.name]
+        view = self._owner().view_of(self.name)
         return [Axis(self, axis) for axis in view.domain.memory]
 
     def set_allocation_domain(
@@ -165,7 +164,7 @@ class Tensor(Value):
         return self.owner  # type: ignore[no-any-return]
 
     def _axes(self) -> tuple[IterDomain, ...]:
-        return infer_views(self._owner().records)[self.name].domain.loop_axes
+        return self._owner().view_of(self.name).domain.loop_axes
 
     def _position(self, axis: int, op: str) -> int:
         return normalise_axis(axis, len(self._axes()), f"{self.name}: {op}")
