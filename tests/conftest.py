@@ -7,8 +7,12 @@ kernel and fusion that a test makes is checked when it ends (watch.py).
 
 from __future__ import annotations
 
+import atexit
 import difflib
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +21,21 @@ from cases import TARGETS, Runner
 from watch import watched
 
 TESTS = Path(__file__).resolve().parent
+
+
+def _private_store() -> None:
+    """Kernels are stored in a folder that goes away with the run, which all its processes share.
+
+    Never in the user's own: a test may break a store.
+    """
+    if "THUNDER_FUSER_TESTS" not in os.environ:
+        folder = os.environ["THUNDER_FUSER_TESTS"] = tempfile.mkdtemp(prefix="thunder_fuser-tests-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["THUNDER_FUSER_CACHE_DIR"] = os.environ["THUNDER_FUSER_TESTS"] + "/store"
+    os.environ["THUNDER_FUSER_CACHE"] = "rw"
+
+
+_private_store()
 
 # A golden file may be Python and called test_something.py; it is data.
 collect_ignore = ["golden"]

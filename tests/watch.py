@@ -18,7 +18,8 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.text import rebuild
-from thunder_fuser.runtime.cuda import compile_cubin, compile_stats, nvrtc_version
+from thunder_fuser.runtime.binaries import compile_stats
+from thunder_fuser.runtime.cuda import compile_cubin, nvrtc_version
 
 ARCHES = ("sm_80", "sm_90a")
 CLUSTER_ARCHES = ("sm_90a",)  # sm_80 has no clusters: such a text is refused there
@@ -88,4 +89,5 @@ def has_nvrtc() -> bool:
 
 def median_compile_ms() -> float:
     """Of the NVRTC runs that this process remembers."""
-    return statistics.median(stat.milliseconds for stat in compile_stats())
+    runs = [stat for stat in compile_stats() if stat.arch in ARCHES]
+    return statistics.median(stat.milliseconds for stat in runs)

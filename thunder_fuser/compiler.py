@@ -20,6 +20,7 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.segment.split_reductions import split_reductions
@@ -83,9 +84,12 @@ def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) ->
 
 @stage("schedule")
 def schedule(one: Segment, target: Target, alignment: dict[str, int]) -> ScheduledFusion | None:
-    """The segment's schedule; None if torch runs it."""
-    make = one.scheduler.schedule
-    return None if make is None else make(one.part, target, alignment)
+    """The segment's schedule, under names of its own; None if torch runs it."""
+    if one.scheduler.schedule is None:
+        return None
+    part, names = canonical(one.part)
+    known = {names[name]: alignment[name] for name in one.part.inputs if name in alignment}
+    return one.scheduler.schedule(part, target, known)
 
 
 def emit(scheduled: ScheduledFusion | None, target: Target) -> KernelSource | None:

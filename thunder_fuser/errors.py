@@ -87,6 +87,18 @@ class ToolchainError(FuserError):
     """A compiler or a library is not on this machine."""
 
 
+class CacheMissError(FuserError):
+    """A kernel had to be compiled where the option assert_cache_hit promised that none has to."""
+
+
+class ArchiveError(FuserError):
+    """A file of exported kernels that cannot be read or written."""
+
+
+class CacheWarning(UserWarning):
+    """A stored kernel, or the store, could not be used: kernels are compiled instead."""
+
+
 class LaunchError(FuserError):
     """The driver refused to launch a kernel."""
 

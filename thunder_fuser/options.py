@@ -29,6 +29,7 @@ class Option:
     help: str
     enters_key: bool = False
     least: int | None = None
+    choices: tuple[Value, ...] = ()
 
     @property
     def env(self) -> str:
@@ -48,6 +49,11 @@ class Option:
             raise OptionError(
                 f"option {self.name}", expected=f"at least {self.least}", got=str(value)
             )
+        if self.choices and value not in self.choices:
+            listed = ", ".join(map(str, self.choices))
+            raise OptionError(
+                f"option {self.name}", expected=f"one of {listed}", got=repr(value)
+            )
         return value  # type: ignore[return-value]
 
 
@@ -65,6 +71,13 @@ OPTIONS: Mapping[str, Option] = {
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True, 0),
         Option("max_fusions", int, 8192, "how many definitions the process's cache keeps", least=1),
         Option("max_programs", int, 256, "how many programs a definition keeps", least=1),
+        Option(
+            "cache", str, "rw", "compiled kernels on disk: rw, ro (read only) or off",
+            choices=("rw", "ro", "off"),
+        ),
+        Option("cache_dir", str, "", "their folder; default: thunder_fuser in the user's cache"),
+        Option("cache_megabytes", int, 1024, "the most that the folder may hold", least=1),
+        Option("assert_cache_hit", bool, False, "raise where a kernel must be compiled"),
     )
 }
 

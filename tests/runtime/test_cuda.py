@@ -14,6 +14,7 @@ from kernel_texts import column_sum, make_source, softmax, vector_add
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime import cuda
+from thunder_fuser.runtime.binaries import compile_stats
 
 HAS_GPU = torch.cuda.is_available()
 
@@ -43,7 +44,7 @@ def test_a_text_is_compiled_once_for_each_arch() -> None:
     for worker in workers:
         worker.join()
     assert len(cubins) == 8 and len(set(cubins)) == 2
-    stats = [stat for stat in cuda.compile_stats() if stat.name == "once"]
+    stats = [stat for stat in compile_stats() if stat.name == "once"]
     assert sorted(stat.arch for stat in stats) == ["sm_80", "sm_90a"]
     assert all(0 < stat.milliseconds < 10_000 for stat in stats)
 
@@ -52,7 +53,7 @@ def test_a_small_kernel_compiles_quickly() -> None:
     """Nothing is included: 20 ms each on an EPYC core in 2026; the bound is for busy machines."""
     for k in range(5):
         cuda.compile_cubin(vector_add().text + f"// number {k}\n", "quick", "sm_90a")
-    times = [stat.milliseconds for stat in cuda.compile_stats() if stat.name == "quick"]
+    times = [stat.milliseconds for stat in compile_stats() if stat.name == "quick"]
     assert statistics.median(times) < 200
 
 

@@ -2,10 +2,7 @@
 """The system compiler: found or missed in one sentence, each text built once, nothing left."""
 
 import ctypes
-import os
-import stat
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,7 +16,7 @@ from thunder_fuser.errors import CompileError, ToolchainError
 from thunder_fuser.once import Once
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.runtime.cpu import FLAGS, compile_cpu
-from thunder_fuser.runtime.toolchain import build_shared_library, find_compiler
+from thunder_fuser.runtime.toolchain import Library, find_compiler, load_library
 
 SHARED = ("-shared", "-fPIC")
 
@@ -54,17 +51,17 @@ def test_many_threads_build_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run = toolchain._run
     monkeypatch.setattr(toolchain, "_run", lambda command: runs.append(command) or run(command))
     text = 'extern "C" int built_once() { return 7; }'
-    found: list[Path] = []
+    found: list[Library] = []
     workers = [
-        threading.Thread(target=lambda: found.append(build_shared_library(text, SHARED)))
+        threading.Thread(target=lambda: found.append(load_library("built", text, SHARED)))
         for _ in range(8)
     ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert len(found) == 8 and len(set(found)) == 1 and len(runs) == 1
-    assert ctypes.CDLL(str(found[0])).built_once() == 7
+    assert len(found) == 8 and len(set(map(id, found))) == 1 and len(runs) == 1
+    assert found[0].function("built_once", (), ctypes.c_int)() == 7
 
 
 def test_a_failure_is_not_remembered() -> None:
@@ -77,28 +74,46 @@ def test_a_failure_is_not_remembered() -> None:
 def test_a_compile_error_shows_the_lines() -> None:
     text = "int first;\nint second = missing;\nint third;\n"
     with pytest.raises(CompileError) as caught:
-        build_shared_library(text, SHARED)
+        load_library("broken", text, SHARED)
     message = str(caught.value)
     assert "kernel:2:" in message and "missing" in message
     assert ">  2 | int second = missing;" in message and "   3 | int third;" in message
     assert "thunder_fuser-" not in message
 
 
-def test_the_directory_is_private_and_goes_away() -> None:
-    program = (
-        "from thunder_fuser.runtime.toolchain import build_shared_library\n"
-        "print(build_shared_library('int x;', ['-shared', '-fPIC']))"
-    )
-    library = build_shared_library("int x;", SHARED)
-    assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
-    output = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": ":".join(sys.path)},
-    ).stdout.strip()
-    assert output.endswith(".so") and not Path(output).parent.exists()
+def mapped(name: str) -> bool:
+    """Whether a library of this name is in the process."""
+    return f"/{name}.so" in Path("/proc/self/maps").read_text()
+
+
+def test_a_library_leaves_no_file_and_goes_with_its_last_function() -> None:
+    library = load_library("passing", 'extern "C" int passing() { return 3; }', SHARED)
+    function = library.function("passing", (), ctypes.c_int)
+    (line,) = {x for x in Path("/proc/self/maps").read_text().splitlines() if "/passing.so" in x
+               and " r-xp " in x}
+    assert line.endswith(" (deleted)") and not Path(line.split()[-2]).parent.exists()
+    del library
+    assert mapped("passing") and function() == 3
+    del function
+    assert not mapped("passing")
+    again = load_library("passing", 'extern "C" int passing() { return 3; }', SHARED)
+    assert again.function("passing", (), ctypes.c_int)() == 3 and mapped("passing")
+
+
+def test_unloaded_kernels_leave_openmp_alone() -> None:
+    """Threads of a region that has ended hold no code of a library that is gone."""
+    for _ in range(3):
+        doubled("float", torch.float32)
+        doubled("double", torch.float64)
+        assert not mapped("twice")
+
+
+def test_bytes_that_are_no_library_of_this_machine() -> None:
+    built = toolchain.library(toolchain.library_recipe("odd", "int odd;", SHARED, {}), {})
+    other = built[:18] + bytes([built[18] ^ 1]) + built[19:]
+    for wrong in (b"", b"\x7fELF", built[:19], b"MZ" + built[2:], other):
+        with pytest.raises(ToolchainError, match="library odd: expected one for this machine"):
+            toolchain._load("odd", wrong)
 
 
 def doubled(ctype: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

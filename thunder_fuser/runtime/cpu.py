@@ -7,16 +7,14 @@ The kernel's last argument is the number of OpenMP threads.
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from nvtx import annotate
 
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.errors import OutOfRangeError, ToolchainError
-from thunder_fuser.runtime.toolchain import build_shared_library, find_compiler
+from thunder_fuser.errors import OutOfRangeError
+from thunder_fuser.runtime.toolchain import find_compiler, load_library
 
 # Never -ffast-math: it breaks inf and NaN, and linking with it makes the whole process flush
 # subnormals to zero. No contraction, so that a mul and an add round twice, as in torch.
@@ -46,12 +44,10 @@ class CpuKernel:
 
 def compile_cpu(source: KernelSource) -> CpuKernel:
     """Builds and loads a kernel of the cpu dialect."""
-    with annotate(f"thunder_fuser.compile {source.name}"):
-        library = _load(build_shared_library(source.text, _flags()))
-    function: Any = library[source.name]
+    library = load_library(source.name, source.text, _flags())
     failed = [ctypes.c_void_p] if source.checks else []
-    function.argtypes = [*(param.argument_type for param in source.params), *failed, ctypes.c_int]
-    function.restype = None
+    arguments = [*(param.argument_type for param in source.params), *failed, ctypes.c_int]
+    function = library.function(source.name, arguments)
     return CpuKernel(source, _checked(source, function) if source.checks else function)
 
 
@@ -68,13 +64,6 @@ def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..
             )
 
     return call
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:  # a folder that may not hold programs, a compiler for other machines
-        raise ToolchainError("a built kernel", expected="to load", got=str(error)) from error
 
 
 def _flags() -> list[str]:

@@ -4,30 +4,34 @@
 Always a cubin for one architecture, never PTX: an older driver refuses PTX from a newer NVRTC.
 """
 
+from __future__ import annotations
+
 import ctypes
+import os
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
+from weakref import WeakValueDictionary, finalize
 
+import torch
 from cuda.bindings import driver, nvrtc
-from cuda.pathfinder import DynamicLibNotFoundError
-from nvtx import annotate
+from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
-from thunder_fuser.once import Once
+from thunder_fuser.once import Once, make_lock
+from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.toolchain import describe_failure
+from thunder_fuser.store.entry import Recipe
 
+FLAGS = ("--std=c++17", "--minimal")
 # Above this a kernel must say that it wants more dynamic shared memory.
 DEFAULT_SMEM_BYTES = 48 * 1024
 PORTABLE_CLUSTER = 8  # above this a kernel must say that it wants more blocks in a cluster
-STATS_KEPT = 4096
 # Each argument has 8 bytes; the letter is its struct format, padded to that.
 PACK_FORMATS = {
     "double": "d",
@@ -49,23 +53,15 @@ WRONG_CONTEXT = frozenset(
 )
 
 
-class CompileStat(NamedTuple):
-    """One run of NVRTC."""
-
-    name: str
-    arch: str
-    milliseconds: float
-
-
-def compile_stats() -> list[CompileStat]:
-    """The latest NVRTC runs of this process, oldest first; a cubin found in the table is none."""
-    return list(_STATS)
-
-
 def compile_cubin(text: str, name: str, arch: str) -> bytes:
     """Machine code of a CUDA text for `arch`, such as "sm_90a"; the same text is compiled once."""
-    key = (sha256(text.encode()).digest(), arch)
-    return _CUBINS.get(key, lambda: _timed_compile(text, name, arch))
+    recipe = cubin_recipe(text, name, arch)
+    return binary(recipe, lambda: _compile(recipe))
+
+
+def cubin_recipe(text: str, name: str, arch: str) -> Recipe:
+    """All that a cubin depends on."""
+    return Recipe("cubin", name, text, arch, FLAGS, _nvrtc_fingerprint())
 
 
 def nvrtc_version() -> tuple[int, int]:
@@ -74,20 +70,22 @@ def nvrtc_version() -> tuple[int, int]:
     return major, minor
 
 
-def _timed_compile(text: str, name: str, arch: str) -> bytes:
-    start = time.perf_counter()
-    with annotate(f"thunder_fuser.compile {name}"):
-        cubin = _compile(text, name, arch)
-    _STATS.append(CompileStat(name, arch, (time.perf_counter() - start) * 1e3))
-    return cubin
+@cache
+def _nvrtc_fingerprint() -> str:
+    """The version, and the library's size: patch releases say the same version."""
+    major, minor = nvrtc_version()
+    path = load_nvidia_dynamic_lib("nvrtc").abs_path
+    size = os.stat(path).st_size if path else 0
+    return f"NVRTC {major}.{minor} ({size} bytes)"
 
 
-def _compile(text: str, name: str, arch: str) -> bytes:
+def _compile(recipe: Recipe) -> bytes:
+    name, arch, text = recipe.name, recipe.arch, recipe.text
     _check_arch(name, arch)
     file = f"{name}.cu"
     (program,) = _nvrtc(nvrtc.nvrtcCreateProgram, text.encode(), file.encode(), 0, [], [])
     try:
-        options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"--minimal"]
+        options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if status:
             log = _read(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
@@ -151,10 +149,10 @@ class CudaKernel:
         "source",
     )
 
-    def __init__(self, source: KernelSource, module: Any, function: Any, device_index: int) -> None:
+    def __init__(self, source: KernelSource, module: Module, device_index: int) -> None:
         self.source = source
         self._module = module
-        self._function = function
+        self._function = module.function
         self._device_index = device_index
         self._dims = (*source.grid, *source.block, source.smem_bytes)
         self._pack = argument_packer(source.params).pack_into
@@ -164,6 +162,8 @@ class CudaKernel:
 
     def launch(self, stream: int, values: tuple[Any, ...]) -> None:
         """Enqueues the kernel on a stream; values are addresses and scalars in parameter order."""
+        if stream and torch._C._cuda_isCurrentStreamCapturing():
+            _CAPTURED.add(self._module)
         # The driver copies the block during the call, which other threads may enter meanwhile.
         with self._lock:
             try:
@@ -205,24 +205,65 @@ def argument_block(count: int) -> tuple[Any, Any]:
     return block, addresses
 
 
+class Module:
+    """A text loaded on a device, shared by all who launch it; unloaded after the last of them."""
+
+    def __init__(self, source: KernelSource, cubin: bytes, device_index: int) -> None:
+        name = f"Kernel {source.name}"
+        self.name, self._device_index = name, device_index
+        self._allowed = {"smem": DEFAULT_SMEM_BYTES, "cluster": PORTABLE_CLUSTER}
+        self._lock = make_lock()
+        with _current_context(device_index):
+            _unload_retired(device_index)
+            (handle,) = _driver(name, driver.cuModuleLoadData, cubin)
+            # Only noted: a finalizer may run anywhere, and a launch may not have ended.
+            finalize(self, _RETIRED.append, (device_index, handle)).atexit = False
+            entry = source.name.encode()
+            (self.function,) = _driver(name, driver.cuModuleGetFunction, handle, entry)
+
+    def allow(self, source: KernelSource) -> None:
+        """Lets the function have the shared memory and the cluster of one that launches it."""
+        attribute = driver.CUfunction_attribute
+        smem = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        wide = attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        with self._lock, _current_context(self._device_index):
+            if source.smem_bytes > self._allowed["smem"]:
+                wanted = f"{self.name}, {source.smem_bytes} bytes of shared memory"
+                _driver(wanted, driver.cuFuncSetAttribute, self.function, smem, source.smem_bytes)
+                self._allowed["smem"] = source.smem_bytes
+            if source.cluster > self._allowed["cluster"]:
+                wanted = f"{self.name}, clusters of {source.cluster} blocks"
+                _driver(wanted, driver.cuFuncSetAttribute, self.function, wide, 1)
+                self._allowed["cluster"] = source.cluster
+
+
 def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKernel:
-    """Compiles a kernel (or finds its cubin) and loads it on a device."""
-    cubin = compile_cubin(source.text, source.name, arch)
-    name = f"Kernel {source.name}"
-    with _current_context(device_index):
-        (module,) = _driver(name, driver.cuModuleLoadData, cubin)
-        (function,) = _driver(name, driver.cuModuleGetFunction, module, source.name.encode())
-        if source.smem_bytes > DEFAULT_SMEM_BYTES:
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            wanted = f"{name}, {source.smem_bytes} bytes of shared memory"
-            _driver(wanted, driver.cuFuncSetAttribute, function, attribute, source.smem_bytes)
-        if source.cluster > PORTABLE_CLUSTER:
-            attribute = (
-                driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            )
-            wanted = f"{name}, clusters of {source.cluster} blocks"
-            _driver(wanted, driver.cuFuncSetAttribute, function, attribute, 1)
-    return CudaKernel(source, module, function, device_index)
+    """Compiles a kernel (or finds it) and loads it on a device, where its text is loaded once."""
+    key = (cubin_recipe(source.text, source.name, arch).key, device_index)
+    module = _MODULES.get(
+        key, lambda: Module(source, compile_cubin(source.text, source.name, arch), device_index)
+    )
+    module.allow(source)
+    return CudaKernel(source, module, device_index)
+
+
+def _unload_retired(device_index: int) -> None:
+    """Unloads what nothing holds any more, once all launches on the device have ended.
+
+    Called where a module is loaded, which takes long anyway; not while a graph is captured.
+    """
+    if not _RETIRED or torch._C._cuda_isCurrentStreamCapturing():
+        return
+    taken = []
+    with suppress(IndexError):  # another thread takes them too
+        while True:
+            taken.append(_RETIRED.popleft())
+    _RETIRED.extend(one for one in taken if one[0] != device_index)
+    ours = [handle for index, handle in taken if index == device_index]
+    if ours:
+        _driver("kernels that are not used any more", driver.cuCtxSynchronize)
+    for handle in ours:
+        _driver("a kernel that is not used any more", driver.cuModuleUnload, handle)
 
 
 @contextmanager
@@ -261,5 +302,7 @@ def _error_name(status: Any) -> str:
     return f"{(name or b'unknown error').decode()} ({(words or b'').decode()})"
 
 
-_CUBINS: Once[bytes] = Once({})
-_STATS: deque[CompileStat] = deque(maxlen=STATS_KEPT)
+# Weak: a module is retired when its last kernel goes.
+_MODULES: Once[Module] = Once(WeakValueDictionary())
+_RETIRED: deque[tuple[int, Any]] = deque()
+_CAPTURED: set[Module] = set()  # a captured graph may launch them as long as the process lives

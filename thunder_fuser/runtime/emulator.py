@@ -10,19 +10,25 @@ alignment, unwritten shared memory, a race, diverging barriers, a loop without e
 import ctypes
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeAlias
 
 import torch
-from nvtx import annotate
 
 from thunder_fuser.codegen.prelude import fragment, identifiers, libm
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import EmulatorError
-from thunder_fuser.runtime.toolchain import build_shared_library, find_compiler
+from thunder_fuser.runtime.toolchain import (
+    Compiler,
+    Library,
+    find_compiler,
+    library,
+    library_recipe,
+    load_library,
+)
 
 Argument: TypeAlias = torch.Tensor | int | float
 
@@ -142,8 +148,8 @@ class EmulatedKernel:
     """A CUDA kernel that runs on the CPU."""
 
     source: KernelSource
-    entry: int
-    runtime: ctypes.CDLL  # the one that the kernel is linked with
+    run: Any  # of the runtime that the library is linked with
+    library: Library
 
     def launch(self, args: Sequence[Argument], reverse: bool = False) -> None:
         """Runs the source's grid on CPU tensors; `reverse` takes the threads last to first."""
@@ -152,7 +158,7 @@ class EmulatedKernel:
         slots = _argument_slots(self.source, args, buffers)
         addresses = (ctypes.c_void_p * max(len(slots), 1))(*map(ctypes.addressof, slots))
         launch = _Launch(
-            self.entry,
+            self.library.address("emu_entry"),
             ctypes.addressof(addresses),
             ctypes.addressof(buffers),
             len(pointers),
@@ -164,7 +170,7 @@ class EmulatedKernel:
         )
         error = _Error()
         with _LOCK:
-            status = self.runtime.emu_run(ctypes.byref(launch), ctypes.byref(error))
+            status = self.run(ctypes.byref(launch), ctypes.byref(error))
         if status != 0:
             raise EmulatorError(f"Kernel {self.source.name}: no memory for the threads' stacks")
         if error.kind != OK:
@@ -174,13 +180,10 @@ class EmulatedKernel:
 def compile_emulated(source: KernelSource) -> EmulatedKernel:
     """Builds a kernel of the cuda dialect for the CPU."""
     _check_source(source)
-    with annotate(f"thunder_fuser.compile {source.name}"):
-        runtime = _runtime_path()
-        flags = [*KERNEL_FLAGS, *_sanitizers(), *SANITIZER_FLAGS, runtime]
-        library = _load(str(build_shared_library(_emulated_text(source), flags)))
-    entry = ctypes.cast(library["emu_entry"], ctypes.c_void_p).value
-    assert entry is not None  # a function that was found has an address
-    return EmulatedKernel(source, entry, _load(runtime))
+    runtime = _runtime()
+    flags = [*KERNEL_FLAGS, *_sanitizers(), *SANITIZER_FLAGS]
+    library = load_library(source.name, _emulated_text(source), flags, runtime.beside)
+    return EmulatedKernel(source, runtime.run, library)
 
 
 def _check_source(source: KernelSource) -> None:
@@ -229,15 +232,29 @@ def _emulation_file(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _runtime_path() -> str:
-    header, body = _emulation_file("emulator.h"), _emulation_file("emulator.cpp")
-    return str(build_shared_library(header + "#undef DEVICE\n" + body, RUNTIME_FLAGS))
+@dataclass(frozen=True)
+class _Runtime:
+    """What runs the threads, and the file that kernels are linked with, by its soname."""
+
+    run: Any
+    beside: Mapping[str, bytes]
+
+
+def _runtime() -> _Runtime:
+    """The emulator's runtime, loaded for the life of the process."""
+    return _made_runtime(find_compiler())
 
 
 @cache
-def _load(path: str) -> ctypes.CDLL:
-    """A library, once: a forked child builds its own, under another path."""
-    return ctypes.CDLL(path)
+def _made_runtime(compiler: Compiler) -> _Runtime:
+    """Its soname says its text, flags and compiler: a kernel that names it finds it loaded."""
+    text = _emulation_file("emulator.h") + "#undef DEVICE\n" + _emulation_file("emulator.cpp")
+    unnamed = library_recipe("emulator", text, RUNTIME_FLAGS, {})
+    soname = f"libthunder_fuser_emulator_{unnamed.key[:16]}.so"
+    flags = (*RUNTIME_FLAGS, f"-Wl,-soname,{soname}")
+    types = (ctypes.POINTER(_Launch), ctypes.POINTER(_Error))
+    run = load_library("emulator", text, flags).function("emu_run", types, ctypes.c_int)
+    return _Runtime(run, {soname: library(library_recipe("emulator", text, flags, {}), {})})
 
 
 def _sanitizers() -> list[str]:

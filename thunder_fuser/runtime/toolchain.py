@@ -1,29 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ text -> a shared library, by the system's compiler.
+"""C++ text -> a library in this process, by the system's compiler or from the store.
 
-Libraries live in one private directory per process, which goes away with it. The same text and
-flags are built once, however many threads ask.
+A library is loaded once, however many ask, and unloaded when nothing holds a function of it. Its
+file is gone as soon as it is loaded: nothing is left behind, also by a process that is killed.
 """
 
-import atexit
+import _ctypes
+import ctypes
 import os
+import platform
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary, finalize
 
 from thunder_fuser.errors import CompileError, ToolchainError
 from thunder_fuser.once import Once
+from thunder_fuser.runtime.binaries import binary
+from thunder_fuser.store.entry import Recipe
 
 CANDIDATES = ("g++", "clang++", "c++")
 CONTEXT_LINES = 3
 MESSAGE_LIMIT = 4000
+
+
+class Library:
+    """A library of this process; unloaded when nothing holds it or a function of it.
+
+    Not a ctypes.CDLL: a function of one refers to itself, and so would stay until a collection.
+    """
+
+    def __init__(self, path: Path) -> None:
+        handle = _ctypes.dlopen(str(path), os.RTLD_NOW)
+        finalize(self, _ctypes.dlclose, handle).atexit = False
+        self._handle = handle
+
+    def address(self, name: str) -> int:
+        """Where a function begins."""
+        return int(_ctypes.dlsym(self._handle, name))
+
+    def function(self, name: str, argument_types: Sequence[Any], result: Any = None) -> Any:
+        """A function, which holds its library; it runs without Python's lock."""
+        made = ctypes.CFUNCTYPE(result, *argument_types)(self.address(name))
+        made.library = self  # type: ignore[attr-defined]
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +62,13 @@ class Compiler:
     command: tuple[str, ...]
     path: str
     version: str
+
+    @property
+    def fingerprint(self) -> str:
+        """What changes when the compiler does, also where another one says the same version."""
+        where = Path(self.path).resolve()
+        glibc = os.confstr("CS_GNU_LIBC_VERSION") if hasattr(os, "confstr") else ""
+        return f"{self.version} ({' '.join(self.command)}, {where.stat().st_size} bytes), {glibc}"
 
     @property
     def is_clang(self) -> bool:
@@ -68,33 +104,92 @@ def _version(command: Sequence[str]) -> str:
     return lines[0] if lines else "unknown"
 
 
-def build_shared_library(text: str, flags: Sequence[str]) -> Path:
-    """Compiles and links `text`; flags that name libraries (-l...) go after the source."""
-    compiler = find_compiler()
-    digest = sha256("\0".join([text, *flags, *compiler.command]).encode()).hexdigest()
-    key = (os.getpid(), digest)
-    return _LIBRARIES.get(key, lambda: _build(compiler, text, tuple(flags), digest))
+def load_library(
+    name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes] | None = None
+) -> Library:
+    """Compiles, links and loads `text`; flags that name libraries (-l...) go after the source.
+
+    beside: libraries to link with, by file name, which must be their soname and say all they hold.
+    """
+    recipe = library_recipe(name, text, flags, beside or {})
+    return _LOADED.get(recipe.key, lambda: _load(name, library(recipe, beside or {})))
 
 
-def _build(compiler: Compiler, text: str, flags: tuple[str, ...], digest: str) -> Path:
-    folder = _private_directory(os.getpid())
-    source, library = folder / f"{digest[:24]}.cpp", folder / f"{digest[:24]}.so"
-    source.write_text(text, encoding="utf-8")
-    before = [flag for flag in flags if not _is_library(flag)]
-    after = [flag for flag in flags if _is_library(flag)]
-    result = _run([*compiler.command, *before, "-o", str(library), str(source), *after])
-    if result.returncode != 0:
-        raise CompileError(describe_failure(compiler.path, result.stderr, text, str(source)))
-    if not library.is_file():
-        raise ToolchainError(
-            f"The C++ compiler {compiler.path}", expected="a shared library", got="no file",
-            do="set CXX to a working g++ or clang++",
-        )
-    return library
+def library_recipe(
+    name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes]
+) -> Recipe:
+    """All that a library of this machine depends on."""
+    wanted = (*flags, *beside)
+    return Recipe("library", name, text, machine(), wanted, find_compiler().fingerprint)
+
+
+def library(recipe: Recipe, beside: Mapping[str, bytes]) -> bytes:
+    """The bytes of a library."""
+    return binary(recipe, lambda: _build(find_compiler(), recipe, beside))
+
+
+def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as path:
+        folder = Path(path)  # mode 0700
+        source, made = folder / "kernel.cpp", folder / "kernel.so"
+        source.write_text(recipe.text, encoding="utf-8")
+        for name, content in beside.items():
+            (folder / name).write_bytes(content)
+        flags = [flag for flag in recipe.flags if flag not in beside]
+        before = [flag for flag in flags if not _is_library(flag)]
+        after = [*(str(folder / n) for n in beside), *(f for f in flags if _is_library(f))]
+        result = _run([*compiler.command, *before, "-o", str(made), str(source), *after])
+        if result.returncode != 0:
+            log = describe_failure(compiler.path, result.stderr, recipe.text, str(source))
+            raise CompileError(log)
+        if not made.is_file():
+            raise ToolchainError(
+                f"The C++ compiler {compiler.path}", expected="a shared library", got="no file",
+                do="set CXX to a working g++ or clang++",
+            )
+        return made.read_bytes()
+
+
+def _load(name: str, content: bytes) -> Library:
+    """The library of these bytes: they were checked, and no file that others know is read again."""
+    if not _is_for(content, _own_program()):
+        raise ToolchainError(f"library {name}", expected="one for this machine", got="another")
+    with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as folder:  # mode 0700
+        file = Path(folder) / f"{name}.so"
+        file.write_bytes(content)
+        try:
+            return Library(file)
+        except OSError as error:  # a folder that may not hold programs
+            raise ToolchainError("a built kernel", expected="to load", got=str(error)) from error
+
+
+def _is_for(library: bytes, program: bytes) -> bool:
+    """Whether both are ELF files of one word size, byte order and instruction set."""
+    sets = [struct.unpack_from("<H", one, 18) for one in (library, program) if len(one) >= 20]
+    return library[:6] == program[:6] and len(sets) == 2 and sets[0] == sets[1]
+
+
+@cache
+def _own_program() -> bytes:
+    with open("/proc/self/exe", "rb") as program:
+        return program.read(64)
+
+
+@cache
+def machine() -> str:
+    """The instruction set, and a digest of what this CPU can do, for -march=native."""
+    facts = ("model name", "flags", "Features", "CPU part", "cpu family", "model", "stepping")
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        first = platform.processor()
+    lines = [line for line in first.splitlines() if line.split("\t")[0].rstrip(": ") in facts]
+    model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "CPU")
+    return f"{platform.machine()}, {model}, {sha256(chr(10).join(lines).encode()).hexdigest()[:12]}"
 
 
 def _is_library(flag: str) -> bool:
-    return flag.startswith("-l") or flag.endswith(".so")
+    return flag.startswith("-l")
 
 
 def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -134,17 +229,5 @@ def numbered_lines(text: str, line: int) -> str:
     )
 
 
-@cache
-def _private_directory(process: int) -> Path:
-    """A directory only this user can enter; a forked child gets its own."""
-    folder = Path(tempfile.mkdtemp(prefix="thunder_fuser-"))
-    atexit.register(_remove, folder, process)
-    return folder
-
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-_LIBRARIES: Once[Path] = Once({})
+# By key. Weak: what nothing holds is unloaded.
+_LOADED: Once[Library] = Once(WeakValueDictionary())

@@ -20,5 +20,5 @@ def schedule(s):  # inner_outer(vectorize=4096, threads=1x1, unroll=1, persisten
     # T20  loop[i0.o{64}@blockIdx.x, i0.i{128}, i1{4096}@vectorize]
     # T21  loop[i0.o{64}@blockIdx.x, i0.i{128}, i1{4096}@vectorize]
     # T22  loop[i0.o{64}@blockIdx.x, i0.i{128}, i1{4096}@vectorize]
+    # T23  loop[i0.o{64}@blockIdx.x, i0.i{128}, i1{4096}@vectorize]
     # T24  loop[i0.o{64}@blockIdx.x, i0.i{128}, i1{4096}@vectorize]
-    # T26  loop[i0.o{64}@blockIdx.x, i0.i{128}, i1{4096}@vectorize]

@@ -25,8 +25,8 @@ def schedule(s):  # inner_outer(vectorize=8, threads=256x1, unroll=1, persistent
     # T20  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
     # T21  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
     # T22  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
+    # T23  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
     # T24  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
-    # T26  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
-    # T1   persistent in registers, bf16, 8192 bytes a row
+    # T3   persistent in registers, bf16, 8192 bytes a row
     # T0   persistent in registers, bf16, 8192 bytes a row
-    # T2   persistent in registers, bf16, 8192 bytes a row
+    # T4   persistent in registers, bf16, 8192 bytes a row

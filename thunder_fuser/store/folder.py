@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of a folder that only this user can write: opened, checked, read, replaced, listed.
+
+Everything goes through the folder's descriptor, checked once open, so nobody can put another folder
+or a link in its place between a check and a use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from thunder_fuser.store.entry import ENDING
+
+MOST_BYTES = 256 << 20  # of one file
+# What this package writes; all else in the folder is never touched.
+ENTRY_NAME = re.compile(rf"[0-9a-f]{{64}}{re.escape(ENDING)}\Z")
+PASSING_NAME = re.compile(r"\.(?:writing|lock)-[0-9a-f]+\Z")
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OPEN = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+class RefusedError(Exception):
+    """A folder or a file that is not safe to use: says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of the folder: its name, bytes, and when it was last used, in seconds."""
+
+    name: str
+    size: int
+    used: float
+
+
+@contextmanager
+def opened(path: Path, *, create: bool) -> Iterator[int]:
+    """The folder's descriptor. RefusedError if others may write to it, OSError if it is absent."""
+    if create:
+        _make(path)
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
+    except OSError as error:
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise RefusedError(f"{path} is no folder of its own, but a link or a file") from error
+        raise
+    try:
+        _check(os.fstat(folder), str(path), _OTHERS_WRITE)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _make(path: Path) -> None:
+    """The folder and those above it, for this user alone where they are new."""
+    for missing in [one for one in (path, *path.parents) if not os.path.lexists(one)][::-1]:
+        with suppress(FileExistsError):  # another process made it meanwhile
+            missing.mkdir(mode=0o700)
+
+
+def _check(found: os.stat_result, name: str, forbidden: int) -> None:
+    """Owned by this user, and without the forbidden permissions."""
+    if found.st_uid != os.geteuid():
+        raise RefusedError(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
+    if found.st_mode & forbidden:
+        mode = oct(stat.S_IMODE(found.st_mode))
+        raise RefusedError(f"{name} has mode {mode}: others may change it (chmod go-rwx)")
+
+
+def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:
+    """The bytes of a file; None if there is none.
+
+    strict: others may not even read it. touch: notes that it was used now.
+    """
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RefusedError(f"{name} cannot be opened: {error.strerror}") from error
+    with os.fdopen(file, "rb") as stream:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise RefusedError(f"{name} is no plain file with one name")
+        _check(found, name, _OTHERS if strict else _OTHERS_WRITE)
+        if found.st_size > MOST_BYTES:
+            raise RefusedError(f"{name} has {found.st_size} bytes")
+        content = stream.read(MOST_BYTES)
+        if touch:
+            with suppress(OSError):
+                os.utime(file)
+        return content
+
+
+def replace(folder: int, name: str, content: bytes) -> None:
+    """Writes a whole file, or nothing: another process sees the old file or the new one."""
+    passing = f".writing-{secrets.token_hex(12)}"
+    file = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(file)
+        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        remove(folder, passing)
+        raise
+
+
+def remove(folder: int, name: str) -> bool:
+    """Whether the file was there, and is gone."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        return False
+    return True
+
+
+def listed(folder: int, pattern: re.Pattern[str] = ENTRY_NAME) -> list[Found]:
+    """The plain files of this package and user, the longest unused first."""
+    found = []
+    for name in os.listdir(folder):
+        if pattern.match(name):
+            with suppress(OSError):  # another process may have removed it
+                at = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(at.st_mode) and at.st_uid == os.geteuid():
+                    found.append(Found(name, at.st_size, at.st_mtime))
+    return sorted(found, key=lambda one: (one.used, one.name))

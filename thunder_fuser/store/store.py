@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store: binaries by their recipes. What goes wrong is a miss with one warning, never an error.
+
+    store = current_store()
+    binary = store.get(recipe)      None: compile it, then
+    store.put(recipe, binary)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from thunder_fuser.errors import CacheWarning, OptionError
+from thunder_fuser.options import option
+from thunder_fuser.store import folder as files
+from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
+from thunder_fuser.store.folder import Found, RefusedError
+
+KEPT_AFTER_PRUNING = 0.9  # of the size that may not be exceeded, so that the next write has room
+STALE_SECONDS = 3600  # an unfinished file of this age was left by a process that died
+LONGEST_WAIT = 120.0  # seconds for another process to compile; then both do
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file of the store and what it holds; `problem` says why it holds nothing."""
+
+    file: Found
+    entry: Entry | None
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.file.name.removesuffix(ENDING)
+
+
+class Store:
+    """A folder of entries. mode: ro reads only; rw also writes, and removes the longest unused."""
+
+    def __init__(self, root: Path, mode: str, most_bytes: int) -> None:
+        self.root, self.mode, self.most_bytes = root, mode, most_bytes
+        self._unpruned = most_bytes  # bytes written since the last pruning; the first write prunes
+
+    # ---- what a compilation asks for
+
+    def get(self, recipe: Recipe) -> bytes | None:
+        """The binary; None if it is not there, or not as it was written."""
+        name = recipe.key + ENDING
+        try:
+            with files.opened(self.root, create=False) as folder:
+                strict = recipe.kind == "library"
+                content = files.read(folder, name, strict=strict, touch=self.mode == "rw")
+            return None if content is None else _checked(recipe, content)
+        except FileNotFoundError:
+            return None
+        except (RefusedError, DamagedError, OSError) as error:
+            _warn(f"{self.root / name}: {error}. The kernel is compiled instead.")
+            return None
+
+    def put(self, recipe: Recipe, binary: bytes) -> None:
+        """Keeps a binary. A full disk or a folder that cannot be written loses nothing but time."""
+        content = encode(recipe, binary)
+        if self.mode != "rw" or len(content) > min(self.most_bytes, files.MOST_BYTES):
+            return
+        try:
+            with files.opened(self.root, create=True) as folder:
+                files.replace(folder, recipe.key + ENDING, content)
+            self._unpruned += len(content)
+            if self._unpruned * 8 > self.most_bytes:
+                self.prune()
+        except (RefusedError, OSError) as error:
+            _warn(f"Compiled kernels are not kept in {self.root}: {error}.")
+
+    @contextmanager
+    def turn(self, recipe: Recipe) -> Iterator[None]:
+        """Waits while another process compiles the same. Without locks, both compile it."""
+        if self.mode != "rw":
+            yield
+            return
+        try:
+            lock = self._lock(f".lock-{recipe.key}")
+        except (RefusedError, OSError):
+            lock = None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                self._unlock(lock, f".lock-{recipe.key}")
+
+    def _lock(self, name: str) -> int:
+        with files.opened(self.root, create=True) as folder:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            lock = os.open(name, flags, 0o600, dir_fd=folder)
+        end = time.monotonic() + LONGEST_WAIT
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.02)
+            except OSError:  # a file system without locks
+                break
+            else:
+                break
+        return lock
+
+    def _unlock(self, lock: int, name: str) -> None:
+        with suppress(RefusedError, OSError), files.opened(self.root, create=False) as folder:
+            files.remove(folder, name)
+        os.close(lock)
+
+    # ---- what people ask for
+
+    def found(self) -> list[Found]:
+        """The files of entries, the longest unused first; not read. Empty without a folder."""
+        try:
+            with files.opened(self.root, create=False) as folder:
+                return files.listed(folder)
+        except FileNotFoundError:
+            return []
+
+    def entries(self) -> Iterator[Stored]:
+        """Every file, read and checked."""
+        for one in self.found():
+            try:
+                with files.opened(self.root, create=False) as folder:
+                    content = files.read(folder, one.name, strict=False, touch=False)
+                if content is not None:
+                    yield Stored(one, _named(one.name, content))
+            except (RefusedError, DamagedError, OSError) as error:
+                yield Stored(one, None, str(error))
+
+    def prune(self, most_bytes: int | None = None) -> tuple[int, int]:
+        """Removes the longest unused entries beyond a size: how many files, how many bytes."""
+        most = self.most_bytes if most_bytes is None else most_bytes
+        self._unpruned = 0
+        with files.opened(self.root, create=False) as folder:
+            now = time.time()
+            for one in files.listed(folder, files.PASSING_NAME):
+                if abs(now - one.used) > STALE_SECONDS:  # or from the future: a clock set back
+                    files.remove(folder, one.name)
+            held = files.listed(folder)
+            excess = sum(one.size for one in held) - most
+            gone = []
+            for one in held if excess > 0 else ():
+                if excess <= -(1 - KEPT_AFTER_PRUNING) * most:
+                    break
+                if files.remove(folder, one.name):
+                    gone.append(one.size)
+                excess -= one.size
+        return len(gone), sum(gone)
+
+    def clear(self) -> tuple[int, int]:
+        """Removes every entry, and no other file."""
+        try:
+            return self.prune(most_bytes=0)
+        except FileNotFoundError:
+            return 0, 0
+
+    def remove(self, stored: Stored) -> None:
+        """Removes one entry."""
+        with files.opened(self.root, create=False) as folder:
+            files.remove(folder, stored.file.name)
+
+
+def current_store() -> Store | None:
+    """The store that the options name; None if they turn it off."""
+    mode = str(option("cache"))
+    if mode == "off":
+        return None
+    try:
+        root = _root(str(option("cache_dir")))
+    except RuntimeError as error:  # no home
+        _warn(f"Compiled kernels are not kept: {error}.")
+        return None
+    return _store(root, mode, int(option("cache_megabytes")) << 20)
+
+
+@cache
+def _store(root: Path, mode: str, most_bytes: int) -> Store:
+    return Store(root, mode, most_bytes)
+
+
+def _root(given: str) -> Path:
+    """The folder asked for, else one in the user's cache folder. Never one below the current."""
+    if given:
+        path = Path(given).expanduser()
+        if not path.is_absolute():
+            raise OptionError("option cache_dir", expected="an absolute path", got=repr(given))
+        return path
+    above = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(above) if above.startswith("/") else Path.home() / ".cache") / "thunder_fuser"
+
+
+def _checked(recipe: Recipe, content: bytes) -> bytes:
+    entry = decode(content)
+    if entry.fields != recipe.fields or entry.text != recipe.text:
+        raise DamagedError("it holds another kernel than its name says")
+    return entry.binary
+
+
+def _named(name: str, content: bytes) -> Entry:
+    entry = decode(content)
+    if key_of(entry.fields) + ENDING != name:
+        raise DamagedError("it holds another kernel than its name says")
+    return entry
+
+
+def _warn(message: str) -> None:
+    """Once for each message, whatever the filters say."""
+    if message not in _WARNED:
+        _WARNED.add(message)
+        warnings.warn(message, CacheWarning, stacklevel=3)
+
+
+_WARNED: set[str] = set()
