@@ -18,6 +18,7 @@ from thunder_fuser.presegment.dead import remove_dead
 from thunder_fuser.presegment.fold import fold_scalars
 from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
+from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
@@ -52,6 +53,18 @@ def _laid_out_between(fd: Recorder) -> Value:
     y.merge(1, 0)
     y.set_allocation_domain([0])
     return fd.ops.exp(y)
+
+
+def _on_devices(fd: Recorder) -> Value:
+    """Two devices with half of the rows each; a counter, a size and random numbers of all rows."""
+    t = x(fd)
+    rows = fd.ops.iota(8, dtype=D.Float)
+    noise = fd.ops.uniform(0.0, 1.0, [8, 4], D.Float, 7, 3)
+    y = fd.ops.add(fd.ops.mul(t, fd.ops.size(t, 0)), fd.ops.broadcast(rows, [False, True]))
+    t.set_device_mesh([0, 1])
+    t.outer_split(0, 2)
+    t.axis(0).parallelize("mesh_x")
+    return fd.ops.add(y, noise)
 
 
 def _transposed_result(fd: Recorder) -> Value:
@@ -127,6 +140,7 @@ def _tanh_plus_one(fd: Recorder) -> Value:
 
 
 FIRES: tuple[tuple[Pass, Build], ...] = (
+    (localise, _on_devices),
     (lay_out, _laid_out),
     (lay_out, _laid_out_between),
     (lay_out, _transposed_result),
@@ -273,6 +287,7 @@ def _one_plus_exp(fd: Recorder) -> Value:
 
 
 STAYS: tuple[tuple[Pass, Build], ...] = (
+    (localise, _transposed_result),
     (lay_out, _set_result),
     (fold_scalars, _symbolic_size),
     (fold_scalars, _size_as_result),

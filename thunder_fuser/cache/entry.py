@@ -7,10 +7,14 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from thunder_fuser.cache.arguments import check_arguments, check_count, check_kinds
+from thunder_fuser.cache.placed import Placed, placed
 from thunder_fuser.cache.programs import ProgramKey, Programs
 from thunder_fuser.host.bind import Bound, Shapes
 from thunder_fuser.host.dispatch import input_keys, make_dispatch
+from thunder_fuser.host.placements import is_dtensor
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
@@ -36,6 +40,7 @@ class FusionEntry:
         self._callables: dict[Any, Runner] = {}
         self._bound: Bound | None = None
         self._shaped: dict[Shapes, FusionEntry] = {}
+        self._placed: dict[Any, Placed] = {}
         self._users: list[None] = []  # append and pop are atomic, a counter is not
 
     @property
@@ -86,15 +91,31 @@ class FusionEntry:
     def execute(self, arguments: Sequence[Any], target: Target | None = None) -> list[Any]:
         """Runs the fusion, every argument checked.
 
-        A result is an AllocatedTensor where no strides can say how it lies in memory.
+        A result is an AllocatedTensor where no strides can say how it lies in memory, and a
+        DTensor where arguments are.
         """
         self.pin()
         try:
+            if any(map(is_dtensor, arguments)):
+                check_count(self.fusion, arguments)
+                return self._placed_for(arguments).execute(arguments, target)
             entry, arguments = self.bind(arguments)
             check_kinds(entry.fusion, arguments)
             return entry.callable(target)(*arguments)
         finally:
             self.unpin()
+
+    def _placed_for(self, arguments: Sequence[Any]) -> Placed:
+        """The definition on the mesh and placements of these DTensors."""
+        key = tuple(
+            (id(v.device_mesh), v.placements) if is_dtensor(v) else isinstance(v, torch.Tensor)
+            for v in arguments
+        )
+        found = self._placed.get(key)
+        if found is None:
+            made = placed(self, arguments, lambda one: FusionEntry(one, self.number))
+            found = self._placed.setdefault(key, made)
+        return found
 
     def bind(self, arguments: Sequence[Any]) -> tuple[FusionEntry, Sequence[Any]]:
         """The memory behind the arguments, and the entry for it: another one where the logical

@@ -22,6 +22,7 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import Launcher
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
+from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.random import draw
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
@@ -56,6 +57,7 @@ def plan(
         "push_range": _RANGES.push_range,
         "pop_range": _RANGES.pop_range,
         "draw": draw,
+        "coordinate": coordinate,
         **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
     }
     lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
@@ -80,19 +82,22 @@ def plan(
 
 
 def _draws(fusion: Fusion) -> list[str]:
-    """The lines that draw a seed, and an offset for each random op that was given none."""
+    """The lines that find what no caller gives: the coordinates of this device, a seed, and an
+    offset for each random op that was given none."""
+    here = [f"    {name} = coordinate({mesh!r}, {on!r})" for name, mesh, on in fusion.coordinates]
     if not fusion.drawn:
-        return []
+        return here
     count = sum(at is not None for _, at in fusion.drawn)
     values = [(name, "seed" if at is None else f"offset + {at}") for name, at in fusion.drawn]
     own = [f"    {name} = {value}" for name, value in values]
-    return [f"    seed, offset = draw(device, {count})", *own]
+    return [*here, f"    seed, offset = draw(device, {count})", *own]
 
 
 def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
     """For each segment, what it reads last of all: intermediates that the caller does not get."""
     fusion = segmented.fusion
-    given = {*fusion.inputs, *(name for name, _ in fusion.drawn)}
+    found = (*fusion.drawn, *fusion.coordinates)
+    given = {*fusion.inputs, *(name for name, *_ in found)}
     kept = {*given, *(o.name for o in fusion.outputs)}
     parts = [segment.part for segment in segmented.segments]
     last = {name: number for number, part in enumerate(parts) for name in part.inputs}

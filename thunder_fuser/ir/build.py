@@ -16,7 +16,7 @@ from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import calls, indexed, layout, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
 from thunder_fuser.ir.layouts import Layouts
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import (
@@ -125,10 +125,9 @@ class _Definer:
     def finish(self) -> None:
         """Completes the layouts; DefinitionError if one is unfinished, or there is no output."""
         _check_outputs(self)
-        for record in self.records:
-            if record.op in LAYOUT:
-                (name,) = names_of(record)
-                self.tensors[name] = self._layouts.finish(self.tensors[name])
+        laid = dict.fromkeys(n for r in self.records if r.op in LAYOUT for n in names_of(r))
+        for name in laid:
+            self.tensors[name] = self._layouts.finish(self.tensors[name])
 
     def _where(self, record: OpRecord) -> str:
         """The call, what it reads, and the arguments that the axes of that come from."""
@@ -193,7 +192,7 @@ class _Definer:
         if not view.is_scalar or view.dtype is not DataType.Int:
             return
         if record.op == "define_scalar":
-            if record.attr("drawn") is None:
+            if not is_found_at_run(record):
                 self.integers[name] = symbol(name, lo=0)
         elif record.op == "size":
             source = self.tensors[names_of(record)[0]]

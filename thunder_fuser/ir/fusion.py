@@ -17,7 +17,7 @@ from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.ops import OPS
-from thunder_fuser.ir.record import Definition, OpRecord, names_of, record_text
+from thunder_fuser.ir.record import AttrValue, Definition, OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar
 
 _COMMENT_COLUMN = 72
@@ -79,8 +79,8 @@ class Fusion:
     def inputs(self) -> tuple[str, ...]:
         """Names of the arguments, in order."""
         defines = ("define_tensor", "define_scalar")
-        named = [r for r in self.definition if r.op in defines and r.attr("drawn") is None]
-        return tuple(r.outputs[0] for r in named)
+        found = [r for r in self.definition if r.op in defines and not is_found_at_run(r)]
+        return tuple(r.outputs[0] for r in found)
 
     @cached_property
     def drawn(self) -> tuple[tuple[str, int | None], ...]:
@@ -93,6 +93,12 @@ class Fusion:
         return tuple(
             (r.outputs[0], next(offsets) if r.attr("drawn") == "offset" else None) for r in found
         )
+
+    @cached_property
+    def coordinates(self) -> tuple[tuple[str, AttrValue, AttrValue], ...]:
+        """Scalars that say which device this is: name, mesh, and the dimension of it."""
+        found = [(r.outputs, r.attr("coordinate")) for r in self.definition]
+        return tuple((n[0], at[0], at[1]) for n, at in found if isinstance(at, tuple))
 
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
@@ -124,6 +130,11 @@ class Fusion:
                 code = f"{code:<{_COMMENT_COLUMN}}  # {types}"
             lines.append(code)
         return "\n".join(lines) + "\n"
+
+
+def is_found_at_run(record: OpRecord) -> bool:
+    """True for a scalar that no caller gives: drawn, or a coordinate of this device."""
+    return record.attr("drawn") is not None or record.attr("coordinate") is not None
 
 
 def _output(record: OpRecord) -> Output:

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.build import Views
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.ops import OPS, Op, OpKind
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
@@ -114,12 +116,20 @@ class Recorder:
         dtype: DataType | None = None,
         *,
         drawn: str | None = None,
+        coordinate: Sequence[Any] | None = None,
     ) -> Scalar | Constant:
         """A scalar argument of the given dtype, or a constant of the given value.
 
         drawn="seed" or "offset": no argument, but drawn from torch's generator at each run; random
-        ops without a seed of their own define theirs so.
+        ops without a seed of their own define theirs so. coordinate=[mesh, "mesh_x"]: where this
+        device stands along a dimension of a mesh.
         """
+        if coordinate is not None:
+            mesh, word = coordinate
+            place = (Mesh.of(mesh).nested, ParallelType(word).value)
+            return self._define(
+                "define_scalar", Scalar, (("dtype", DataType.Int), ("coordinate", place))
+            )
         if drawn is not None:
             return self._define(
                 "define_scalar", Scalar, (("dtype", DataType.Int), ("drawn", drawn))

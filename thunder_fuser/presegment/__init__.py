@@ -12,10 +12,12 @@ from thunder_fuser.presegment.dead import remove_dead
 from thunder_fuser.presegment.fold import fold_scalars
 from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
+from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
 
 PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
+    localise,
     lay_out,
     fold_scalars,
     remove_trivial_reductions,

@@ -21,6 +21,7 @@ from thunder_fuser.ir.fusion import Fusion, Output
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, Number, Operand, OpRecord
 from thunder_fuser.runtime import random
+from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"
@@ -48,6 +49,14 @@ def evaluate(
         if output.alias is not None:
             targets[output.alias].copy_(result)  # type: ignore[union-attr]
     return [r for o, r in zip(fusion.outputs, results, strict=True) if o.alias is None]
+
+
+def values_of(fusion: Fusion, inputs: Sequence[Input]) -> dict[str, torch.Tensor]:
+    """Every value of a fusion, by name."""
+    evaluator = _Evaluator(fusion, inputs, None, _device(fusion, inputs))
+    for record in fusion.exprs:
+        evaluator.run(record)
+    return evaluator.values
 
 
 def move(record: OpRecord, tensor: torch.Tensor) -> torch.Tensor:
@@ -79,10 +88,14 @@ class _Evaluator:
     def _drawn(self) -> dict[str, torch.Tensor]:
         """What the fusion draws at each run, as its programs draw it (host/program.py)."""
         drawn = self.fusion.drawn
+        here = {
+            name: torch.tensor(coordinate(mesh, str(word)), device=self.device)
+            for name, mesh, word in self.fusion.coordinates
+        }
         if not drawn:
-            return {}
+            return here
         seed, offset = random.draw(self.device, sum(at is not None for _, at in drawn))
-        return {
+        return here | {
             name: torch.tensor(seed if at is None else offset + at, device=self.device)
             for name, at in drawn
         }

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This process among the devices of a mesh."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+
+from thunder_fuser.errors import MeshError
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.mesh import Mesh
+
+
+def coordinate(ranks: Any, word: str) -> int:
+    """Where this process stands along a dimension ("mesh_x", ...) of a mesh of nested ranks."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise MeshError(
+            "this process", expected="a rank, as a tensor is on a mesh", got="no process group",
+            do="call torch.distributed.init_process_group",
+        )  # fmt: skip
+    return _coordinate(ranks, word, dist.get_rank())
+
+
+@cache
+def _coordinate(ranks: Any, word: str, rank: int) -> int:
+    return Mesh.of(ranks).coordinate(rank, ParallelType(word))
