@@ -85,7 +85,7 @@ class Demand:
 
 def axis_symbols(part: Part) -> dict[str, Scalar]:
     """One bounded symbol an axis class."""
-    return {name: symbol(name, 0, extent.value - 1) for name, extent in part.extents.items()}
+    return {name: symbol(name, 0, int(extent.value) - 1) for name, extent in part.extents.items()}
 
 
 def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:

@@ -10,12 +10,14 @@ import math
 import struct
 
 from thunder_fuser.codegen import prelude
+from thunder_fuser.codegen.sizes import Sizes
 from thunder_fuser.codegen.source import Dialect, KernelSource, Param
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.ops import OPS
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.sized import Sized
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Array,
@@ -80,24 +82,28 @@ class CPrinter:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.index_type = "i64" if kernel.wide_index else "i32"
+        self.sizes = Sizes()
 
     def source(self) -> KernelSource:
         """The whole text, prelude in front, and how to launch it."""
-        lines = [*self.head(), *self.block(self.kernel.body, 1), "}", ""]
+        statements = self.block(self.kernel.body, 1)
+        lines = [*self.head(), *statements, "}", ""]
         body = "\n".join(lines)
         text = prelude.select(body, self.dialect) + "\n" + body
-        params = tuple(_param(p) for p in self.kernel.parameters)
+        params = [_param(p) for p in self.kernel.parameters]
+        params += [Param(name, self.size_type(name), "size") for name in self.sizes.values]
         x, y = self.kernel.threads
         return KernelSource(
             self.kernel.name,
             self.dialect,
             text,
-            params,
+            tuple(params),
             (*self.kernel.grid, 1),
             (x, y, 1),
             self.kernel.smem_bytes,
             self.kernel.cluster,
             self.kernel.checks,
+            tuple(self.sizes.values.values()),
         )
 
     def head(self) -> list[str]:
@@ -109,8 +115,13 @@ class CPrinter:
         raise NotImplementedError(self.dialect)
 
     def parameters(self) -> list[str]:
-        """The declarations of the kernel's parameters."""
-        return [_declaration(p) for p in self.kernel.parameters]
+        """The declarations of the kernel's parameters. Sizes are those that the body has named."""
+        sizes = [f"const {self.size_type(name)} {name}" for name in self.sizes.values]
+        return [*(_declaration(p) for p in self.kernel.parameters), *sizes]
+
+    def size_type(self, name: str) -> str:
+        """A divisor is two numbers of 32 bits."""
+        return "i64" if name.startswith("divisor") else self.index_type
 
     # ---- statements
 
@@ -239,7 +250,8 @@ class CPrinter:
 
     def load(self, load: Load | RingLoad) -> str:
         if isinstance(load, RingLoad):
-            places = [self.index(load.first), self.index(load.at), str(load.size)]
+            size = self.sizes.number(load.size)
+            places = [self.index(load.first), self.index(load.at), size]
             typed = (f"static_cast<{self.index_type}>({place})" for place in places)
             text = f"ldr<{load.width}>({load.buffer}, {', '.join(typed)})"
         else:
@@ -311,10 +323,14 @@ class CPrinter:
 
     def index(self, scalar: Scalar) -> str:
         """An index expression in C. Values are never negative where they are used."""
-        if scalar.op in ("const", "sym"):
+        if scalar.op == "const":
+            return self.sizes.number(scalar.value)
+        if scalar.op == "sym":
             return scalar.text
         if scalar.op == "sum":
             return self._sum(scalar)
+        if scalar.op in ("div", "mod") and scalar.parts[1].is_const:
+            return self._division(scalar.op, self._factor(scalar.parts[0]), scalar.parts[1].value)
         a, b = (self._factor(part) for part in scalar.parts)
         if scalar.op in ("min", "max"):
             sign = "<" if scalar.op == "min" else ">"
@@ -322,33 +338,69 @@ class CPrinter:
         sign = {"mul": "*", "div": "/", "mod": "%"}[scalar.op]
         return f"{a} {sign} {b}"
 
+    def _division(self, op: str, x: str, d: int) -> str:
+        """By a size with a multiplication; of wide indices by the number itself, in the text."""
+        if type(d) is not Sized or self.kernel.wide_index:
+            return f"{x} {'/' if op == 'div' else '%'} {int(d)}"
+        if op == "div":
+            return f"index_div({x}, {self.sizes.divisor(d)})"
+        return f"index_mod({x}, {self.sizes.number(d)}, {self.sizes.divisor(d)})"
+
     def _sum(self, scalar: Scalar) -> str:
         terms, constant = scalar.terms
-        words = [self._factor(a) if c == 1 else f"{self._factor(a)} * {c}" for a, c in terms]
+        words = [self._term(a, c) for a, c in terms]
         if constant:
-            words.append(str(constant))
+            words.append(self._signed(constant))
         return " + ".join(words).replace("+ -", "- ")
+
+    def _term(self, atom: Scalar, factor: int) -> str:
+        text = self._factor(atom)
+        return text if factor == 1 else f"{text} * {self._signed(factor)}"
+
+    def _signed(self, number: int) -> str:
+        return f"-{self.sizes.number(-number)}" if number < 0 else self.sizes.number(number)
 
     def _factor(self, part: Scalar) -> str:
         text = self.index(part)
-        return text if part.op in ("const", "sym", "min", "max") else f"({text})"
+        return text if part.op in ("const", "sym", "min", "max") or _is_call(text) else f"({text})"
 
     def condition(self, scalar: Scalar) -> str:
         """A predicate in C, sums moved so that both sides read naturally."""
         if scalar.op == "and":
-            return " && ".join(self.condition(part) for part in scalar.parts)
+            return " && ".join(self._conjunct(part) for part in scalar.parts)
         if scalar.op == "const":
             return "true" if scalar.value else "false"
-        terms, constant = scalar.parts[0].terms
+        below = scalar.parts[0]
+        if below.op == "min":  # min(a, b) < 0
+            return " || ".join(self.condition(part.lt(0)) for part in below.parts)
+        terms, constant = below.terms
         left = [(a, c) for a, c in terms if c > 0]
         right = [(a, -c) for a, c in terms if c < 0]
         return f"{self._side(left, max(constant, 0))} < {self._side(right, max(-constant, 0))}"
+
+    def _conjunct(self, scalar: Scalar) -> str:
+        text = self.condition(scalar)
+        return f"({text})" if "||" in text else text
 
     def _side(self, terms: list[tuple[Scalar, int]], constant: int) -> str:
         total = const(constant)
         for atom, factor in terms:
             total = total + atom * factor
         return self.index(total)
+
+
+def _is_call(text: str) -> bool:
+    """True for f(...) and nothing behind it.
+
+    >>> _is_call("index_div(a, b)"), _is_call("index_div(a, b) * 4"), _is_call("(a) + (b)")
+    (True, False, False)
+    """
+    if not text.startswith("index_"):
+        return False
+    depth = [0]
+    for c in text:
+        depth.append(depth[-1] + (c == "(") - (c == ")"))
+    return text.endswith(")") and depth[1:].index(0, text.index("(")) == len(text) - 1
 
 
 def _param(parameter: Parameter) -> Param:

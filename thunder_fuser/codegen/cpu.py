@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
@@ -18,7 +20,7 @@ def emit_cpu(kernel: Kernel) -> KernelSource:
     One with checks takes `i64* failed` before the threads: the number of a check that failed, and
     the value that did.
     """
-    return CpuPrinter(kernel).source()
+    return replace(CpuPrinter(kernel).source(), threaded=kernel.work > PARALLEL_WORK)
 
 
 class CpuPrinter(CPrinter):
@@ -60,9 +62,8 @@ class CpuPrinter(CPrinter):
             inside = len(loop.body) == 1 and _is_block(loop.body[0])
             if loop.parallel is ParallelType.BIDY and self.kernel.grid[0] > 1:
                 return [head]  # collapsed into the loop around it
-            enough = "true" if self.kernel.work > PARALLEL_WORK else "false"
             both = " collapse(2)" if inside else ""
-            return [f"#pragma omp parallel for{both} num_threads(threads) if ({enough})", head]
+            return [f"#pragma omp parallel for{both} num_threads(threads) if (threads > 1)", head]
         if loop.parallel is not ParallelType.VECTORIZE:
             return [head]
         clauses = [f"reduction({_reduction_name(a)} : {a.variable})" for a in loop.accumulators]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.sized import Sized
 from thunder_fuser.lower.kernel import (
     BlockReduce,
     ClusterReduce,
@@ -16,11 +17,7 @@ from thunder_fuser.lower.kernel import (
     Let,
     Statement,
 )
-
-# Serial loops up to this length are unrolled whole. Longer ones, which walk memory, are not: ptxas
-# would keep what several nests load, and spill (softmax of f32 [2048, 131072]: 2064 bytes of stack
-# in sm_90a code, NVRTC 13.0).
-SHORT_LOOP = 8
+from thunder_fuser.lower.sizes import SHORT_LOOP
 
 
 def emit_cuda(kernel: Kernel) -> KernelSource:
@@ -53,7 +50,8 @@ class CudaPrinter(CPrinter):
 
     def loop_head(self, loop: For) -> list[str]:
         whole = loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE)
-        short = loop.extent.is_const and loop.extent.value <= SHORT_LOOP
+        known = loop.extent.is_const and type(loop.extent.value) is not Sized
+        short = known and loop.extent.value <= SHORT_LOOP
         pragma = "#pragma unroll" if whole or short else "#pragma unroll 4"
         if not whole and _has_barrier(loop.body):
             pragma = "#pragma unroll 1"  # threads wait for each other: nothing to overlap

@@ -8,7 +8,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, Literal
 
-ParamKind = Literal["input", "output", "scalar"]
+ParamKind = Literal["input", "output", "scalar", "size"]
 Dialect = Literal["cuda", "cpu"]
 
 SCALAR_CTYPES: dict[str, type[Any]] = {
@@ -25,7 +25,7 @@ SCALAR_CTYPES: dict[str, type[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One kernel parameter: a pointer to elements of `ctype`, or a scalar of it."""
+    """One kernel parameter: a pointer to elements of `ctype`, or a scalar or size of it."""
 
     name: str
     ctype: str
@@ -34,7 +34,7 @@ class Param:
     @property
     def is_pointer(self) -> bool:
         """Whether the parameter is an address (of an input or an output tensor)."""
-        return self.kind != "scalar"
+        return self.kind in ("input", "output")
 
     @property
     def argument_type(self) -> type[Any]:
@@ -46,6 +46,11 @@ class Param:
 class KernelSource:
     """A self-contained kernel: prelude and function in `text`, parameters in call order.
 
+    What is compiled follows from `text` alone: calls of other sizes may share it, and differ in
+    `grid`, `sizes` and `threaded`, which are given at each launch.
+
+    sizes: the values of the last parameters, of kind "size".
+    threaded: on the CPU, whether there is work enough for several threads.
     cluster: blocks of a cluster, along the grid's y; the text says so too.
     checks: the op and the size behind each check of an index; the first has the number 1.
     """
@@ -59,3 +64,5 @@ class KernelSource:
     smem_bytes: int = 0
     cluster: int = 1
     checks: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[int, ...] = ()
+    threaded: bool = True

@@ -45,26 +45,31 @@ def launcher_for(
         return Launcher(_torch_line(segment.part, device), None, allocates=False)
     if target.is_cpu:
         kernel = compile_cpu(source).function
-        return Launcher(_with_threads(kernel), source)
+        return Launcher(_with_threads(kernel, source), source)
     if target.emulated:
         return Launcher(_emulated(source), source)
     loaded = load_kernel(source, target.arch, device.index or 0)
-    return Launcher(_on_stream(loaded.launch, device.index or 0), source)
+    return Launcher(_on_stream(loaded.launch, source, device.index or 0), source)
 
 
-def _arguments(part: Part, pointer: str) -> list[str]:
-    """Tensors by `pointer`, scalar arguments as they are, CPU scalars by their element."""
+def _arguments(part: Part, source: KernelSource, pointer: str) -> list[str]:
+    """Tensors by `pointer`, scalars as they are, CPU scalars by their element; then the sizes."""
     inputs = []
     for name in part.inputs:
         view = part.tensors[name]
         by_value = name if view.is_scalar else f"{name}.item()"
         inputs.append(by_value if view.by_value else pointer.format(name))
-    return [*inputs, *(pointer.format(name) for name in part.outputs)]
+    outputs = [pointer.format(name) for name in part.outputs]
+    return [*inputs, *outputs, *map(str, source.sizes)]
 
 
-def _with_threads(kernel: Callable[..., None]) -> Callable[[int, Part], Line]:
+def _with_threads(
+    kernel: Callable[..., None], source: KernelSource
+) -> Callable[[int, Part], Line]:
+    threads = "threads()" if source.threaded else "1"
+
     def line(number: int, part: Part) -> Line:
-        arguments = ", ".join([*_arguments(part, "{}.data_ptr()"), "threads()"])
+        arguments = ", ".join([*_arguments(part, source, "{}.data_ptr()"), threads])
         names = {f"kernel_{number}": kernel, "threads": torch.get_num_threads}
         return f"    kernel_{number}({arguments})", names
 
@@ -78,15 +83,17 @@ def _emulated(source: KernelSource) -> Callable[[int, Part], Line]:
         kernel.launch(arguments, reverse=bool(option("emulate_reversed")))
 
     def line(number: int, part: Part) -> Line:
-        arguments = ", ".join(_arguments(part, "{}"))
+        arguments = ", ".join(_arguments(part, source, "{}"))
         return f"    kernel_{number}([{arguments}])", {f"kernel_{number}": launch}
 
     return line
 
 
-def _on_stream(launch: Callable[..., None], index: int) -> Callable[[int, Part], Line]:
+def _on_stream(
+    launch: Callable[..., None], source: KernelSource, index: int
+) -> Callable[[int, Part], Line]:
     def line(number: int, part: Part) -> Line:
-        arguments = "".join(f"{a}, " for a in _arguments(part, "{}.data_ptr()"))
+        arguments = "".join(f"{a}, " for a in _arguments(part, source, "{}.data_ptr()"))
         names = {f"kernel_{number}": launch, "stream": torch._C._cuda_getCurrentRawStream}
         return f"    kernel_{number}(stream({index}), ({arguments}))", names
 

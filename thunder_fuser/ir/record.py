@@ -46,6 +46,9 @@ LAYOUT = ("split", "merge", "reorder", "parallelize", "set_allocation_domain", "
 # Attributes in which a string is the name of a value, not a word.
 NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
 
+# Those that may hold a size of the call.
+SIZE_ATTRS = (*NAMED_ATTRS, "pad_widths", "chunk")
+
 
 @dataclass(frozen=True, slots=True)
 class OpRecord:
@@ -109,6 +112,12 @@ def record_text(record: OpRecord) -> str:
     left = f"{', '.join(record.outputs)} = " if record.outputs else ""
     owner = "fd.ops" if record.op in OPS else "fd"
     return f"{left}{owner}.{record.op}({', '.join(_arguments(record))})"
+
+
+def sizeless_text(record: OpRecord) -> str:
+    """`record_text` without what may be a size: a comment for kernels that serve many."""
+    attrs = tuple((key, value) for key, value in record.attrs if key not in SIZE_ATTRS)
+    return record_text(replace(record, attrs=attrs))
 
 
 def _arguments(record: OpRecord) -> list[str]:

@@ -10,6 +10,9 @@ form over atoms; division and remainder see through it:
 (i, v, i // 8)
 >>> (i // 5) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
 (4*i, 1)
+
+A number that comes from sizes of a call (ir/sized.py) is a constant like any other, but stays apart
+from a plain one of the same value.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Union
+
+from thunder_fuser.ir.sized import Sized, greatest_divisor, label_of
 
 Terms = tuple[tuple["Scalar", int], ...]
 ScalarLike = Union["Scalar", int]
@@ -145,6 +150,8 @@ class Scalar:
         return self.text
 
 
+# What is used of a size's divisibility: elements of the widest vector.
+MOST_LANES = 16
 # A Scalar whose parts are shared may be 2**depth times as long in text as in memory.
 _LONGEST_SORTED_TEXT = 200
 
@@ -186,8 +193,11 @@ def _term_text(atom: Scalar, coefficient: int) -> str:
     return f"{coefficient}*{_wrapped(atom)}"
 
 
-def _intern(op: str, args: tuple[object, ...], lo: float, hi: float) -> Scalar:
-    key = (op, args, lo, hi) if op == "sym" else (op, args)
+def _intern(
+    op: str, args: tuple[object, ...], lo: float, hi: float, labels: tuple[object, ...] = ()
+) -> Scalar:
+    """labels: of the numbers in args, if any comes from a size."""
+    key = (op, args, lo, hi) if op == "sym" else (op, args, labels)
     with _LOCK:
         node = _TABLE.get(key)
         if node is None:
@@ -199,12 +209,19 @@ def _intern(op: str, args: tuple[object, ...], lo: float, hi: float) -> Scalar:
 
 def const(value: int) -> Scalar:
     """An integer constant."""
-    return _intern("const", (int(value),), value, value)
+    if type(value) is Sized:
+        return _intern("const", (value,), int(value), int(value), value.label)
+    value = int(value)
+    return _intern("const", (value,), value, value)
 
 
 def symbol(name: str, lo: float = -math.inf, hi: float = math.inf) -> Scalar:
     """A named integer between lo and hi, both inclusive."""
-    return _intern("sym", (name,), lo, hi)
+    return _intern("sym", (name,), _plain(lo), _plain(hi))
+
+
+def _plain(bound: float) -> float:
+    return int(bound) if type(bound) is Sized else bound
 
 
 def element(name: str, size: int, condition: Scalar, index: Iterable[Scalar]) -> Scalar:
@@ -216,7 +233,8 @@ def element(name: str, size: int, condition: Scalar, index: Iterable[Scalar]) ->
     >>> x * 64 + 3, (x * 64) // 64, sorted(x.symbols), x.lt(50)
     (64*T1[i] + 3, T1[i], ['i'], 1)
     """
-    return _intern("element", (name, size, condition, *index), 0, size - 1)
+    label = () if type(size) is not Sized else size.label
+    return _intern("element", (name, size, condition, *index), 0, int(size) - 1, label)
 
 
 def wrap(value: ScalarLike) -> Scalar:
@@ -234,7 +252,10 @@ def product(values: Iterable[ScalarLike]) -> Scalar:
 
 def ceil_div(a: ScalarLike, b: ScalarLike) -> Scalar:
     """a / b rounded up."""
-    return (wrap(a) + wrap(b) - 1) // b
+    a, b = wrap(a), wrap(b)
+    if a.is_const and b.is_const:
+        return const(-(-a.value // b.value))
+    return (a + b - 1) // b
 
 
 def minimum(a: ScalarLike, b: ScalarLike) -> Scalar:
@@ -307,9 +328,17 @@ def _linear(atoms: dict[Scalar, int], constant: int) -> Scalar:
     if constant == 0 and len(atoms) == 1 and next(iter(atoms.values())) == 1:
         return next(iter(atoms))
     terms = tuple(sorted(atoms.items(), key=lambda t: t[0].sort_key))
-    lo = constant + sum((a.lo if c > 0 else a.hi) * c for a, c in terms)
-    hi = constant + sum((a.hi if c > 0 else a.lo) * c for a, c in terms)
-    return _intern("sum", (terms, constant), lo, hi)
+    numbers = [int(c) for _, c in terms]
+    lo = int(constant) + sum(
+        (a.lo if c > 0 else a.hi) * c for (a, _), c in zip(terms, numbers, strict=True)
+    )
+    hi = int(constant) + sum(
+        (a.hi if c > 0 else a.lo) * c for (a, _), c in zip(terms, numbers, strict=True)
+    )
+    labels: tuple[object, ...] = ()
+    if type(constant) is Sized or any(type(c) is Sized for _, c in terms):
+        labels = (*(label_of(c) for _, c in terms), label_of(constant))
+    return _intern("sum", (terms, constant), lo, hi, labels)
 
 
 def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:
@@ -322,7 +351,7 @@ def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:
             continue
         k = atom.parts[1].value
         (terms, _) = quotient.terms
-        if len(terms) == 1 and terms[0][1] == 1 and atoms.get(quotient) == c * k:
+        if len(terms) == 1 and terms[0][1] == 1 and atoms.get(quotient) == int(c) * int(k):
             rest = {a: f for a, f in atoms.items() if a not in (atom, quotient)}
             return _sum([(atom.parts[0], c), *rest.items()])
     return None
@@ -344,14 +373,15 @@ def _corner(x: float, y: float) -> float:
 def _split_multiples(x: Scalar, factor: int) -> tuple[Scalar, Scalar]:
     """x -> (q, r) with x == factor * q + r, r holding what is not plainly a multiple."""
     terms, constant = x.terms
-    q = _linear({a: c // factor for a, c in terms if c % factor == 0}, constant // factor)
-    r = _linear({a: c for a, c in terms if c % factor}, constant % factor)
+    by = int(factor)
+    q = _linear({a: c // factor for a, c in terms if int(c) % by == 0}, constant // factor)
+    r = _linear({a: c for a, c in terms if int(c) % by}, constant % factor)
     return q, r
 
 
 def _coarse(x: Scalar, modulus: int) -> tuple[int, Scalar, Scalar] | None:
     """x -> (g, big, small) with x == g * big + small, 1 < g | modulus, 0 <= small < g."""
-    found = {math.gcd(abs(c), modulus) for _, c in x.terms[0]}
+    found = {greatest_divisor(abs(c), modulus, MOST_LANES) for _, c in x.terms[0]}
     for g in sorted(found - {1}, reverse=True):
         big, small = _split_multiples(x, g)
         if 0 <= small.lo and small.hi < g:
@@ -366,7 +396,7 @@ def _without_negatives(quotient: Scalar, rest: Scalar, d: int) -> tuple[Scalar, 
     """
     if rest.lo >= 0 or math.isinf(rest.lo):
         return quotient, rest
-    k = int(rest.lo // d)
+    k = int(rest.lo // int(d))
     return quotient + k, rest - k * d
 
 
@@ -415,7 +445,7 @@ def _mod(x: Scalar, y: Scalar) -> Scalar:
         return (big % (d // g)) * g + small
     if rest.op == "mod" and rest.parts[1].is_const and rest.parts[1].value % d == 0:
         return rest.parts[0] % d
-    return _intern("mod", (rest, y), 0, d - 1)
+    return _intern("mod", (rest, y), 0, int(d) - 1)
 
 
 def _negative(x: Scalar) -> Scalar:

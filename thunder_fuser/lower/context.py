@@ -7,13 +7,14 @@ from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.demand import Demand, Point, demand
-from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.ops import SCANS, DtypeRule
 from thunder_fuser.ir.record import Literal, Operand, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
+from thunder_fuser.lower.sizes import loops_of
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -32,15 +33,20 @@ class Context:
         self.facts: Demand = demand(self.part, self.loops.index)
 
     @cached_property
+    def loop(self) -> Domain:
+        """The loops, outermost first."""
+        return loops_of(self.scheduled)
+
+    @cached_property
     def root_loops(self) -> list[IterDomain]:
-        return [a for a in self.scheduled.loop if a.parallel.is_block or a.parallel.is_thread]
+        return [a for a in self.loop if a.parallel.is_block or a.parallel.is_thread]
 
     @cached_property
     def row_loops(self) -> list[IterDomain]:
         """The loops over the rows of a block or cluster, around its nests."""
         if not self.walks_rows:
             return []
-        loops = [a for a in self.scheduled.loop if a not in self.root_loops and not a.is_reduction]
+        loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
         return [a for a in loops if not self.loops.loops[a.name].is_const]
 
     @property
@@ -48,22 +54,19 @@ class Context:
         """The pseudo symbol of what a row computes once: it stays inside the loop over rows."""
         return ROW if self.walks_rows else ROOT
 
-    @cached_property
+    @property
     def walks_rows(self) -> bool:
-        """True if a block walks rows: where sums are carried on, and in a cluster."""
-        return bool(self.carried) or self.cluster > 1
+        return self.scheduled.walks_rows
 
-    @cached_property
+    @property
     def carried(self) -> tuple[str, ...]:
-        """Partial results that a block adds up over all its rows, beside reductions of each row."""
-        partial = [e.outputs[0] for e in self.part.reductions if e.attr("chunk") is not None]
-        return tuple(partial) if len(partial) < len(self.part.reductions) else ()
+        return self.scheduled.carried
 
     @cached_property
     def nest_loops(self) -> list[IterDomain]:
         """The loops of a nest, those of extent 1 left out."""
         outside = [*self.root_loops, *self.row_loops]
-        inside = [a for a in self.scheduled.loop if a not in outside]
+        inside = [a for a in self.loop if a not in outside]
         return [a for a in inside if not self.loops.loops[a.name].is_const]
 
     @cached_property
@@ -79,7 +82,7 @@ class Context:
     @cached_property
     def width(self) -> int:
         """Elements of one vector access; 1 on the CPU, whose compiler makes the vectors."""
-        return self.lane.extent.value if self.lane and not self.is_cpu else 1
+        return int(self.lane.extent.value) if self.lane and not self.is_cpu else 1
 
     @cached_property
     def lane_is_kept(self) -> bool:
@@ -96,7 +99,7 @@ class Context:
     @cached_property
     def steps(self) -> int:
         """Iterations of the loops around the lanes in a nest, all threads alike."""
-        return prod(a.extent.value for a in self.nest_loops if a is not self.lane)
+        return prod(int(a.extent.value) for a in self.nest_loops if a is not self.lane)
 
     @property
     def step(self) -> Scalar:
@@ -126,7 +129,7 @@ class Context:
     @cached_property
     def threads(self) -> tuple[int, int]:
         """The threads of a block, as (x, y)."""
-        extents = {a.parallel: a.extent.value for a in self.root_loops}
+        extents = {a.parallel: int(a.extent.value) for a in self.root_loops}
         return extents.get(ParallelType.TIDX, 1), extents.get(ParallelType.TIDY, 1)
 
     @cached_property
@@ -138,12 +141,13 @@ class Context:
     @cached_property
     def lanes(self) -> int:
         """The extent of the lane loop; 1 if there is none."""
-        return self.lane.extent.value if self.lane else 1
+        return int(self.lane.extent.value) if self.lane else 1
 
     def reach(self, name: str) -> int:
         """The largest position of a tensor in memory, in elements."""
         view, strides = self.part.tensors[name], self.part.strides[name]
-        return sum((size - 1) * stride for size, stride in zip(view.sizes, strides, strict=True))
+        pairs = zip(view.sizes, strides, strict=True)
+        return sum((int(size) - 1) * int(stride) for size, stride in pairs)
 
     def local(self, name: str) -> str:
         """The variable that holds a value: its own name, unless that is the result's pointer."""

@@ -27,8 +27,10 @@ from math import prod
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum, symbol
+from thunder_fuser.ir.sized import Sized
 from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.guards import clips, valid, valid_step
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulate,
@@ -52,6 +54,7 @@ from thunder_fuser.lower.kernel import (
     Variable,
 )
 from thunder_fuser.lower.scope import ROOT, ROW, Scope
+from thunder_fuser.lower.sizes import with_free_sizes
 from thunder_fuser.lower.stores import Stores
 from thunder_fuser.lower.tiles import Window, passes
 from thunder_fuser.lower.values import Values
@@ -64,7 +67,7 @@ SLOT = symbol("slot", 0, INT32_MAX)  # a place in an array of sums
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
     """The kernel of a schedule."""
-    return _Lowerer(Context(scheduled)).kernel(name)
+    return _Lowerer(Context(with_free_sizes(scheduled))).kernel(name)
 
 
 class _Lowerer:
@@ -90,9 +93,11 @@ class _Lowerer:
         body = self._root_body() if tile is None else self._passes(tile)
         # Also of tensors that never reach memory: a reshape takes positions in them apart.
         names = (*self.part.inputs, *self.part.producer)
-        sizes = [prod(self.part.tensors[n].sizes) for n in names]
+        sizes = [prod(map(int, self.part.tensors[n].sizes)) for n in names]
         reach = [self.ctx.reach(n) for n in self.part.global_tensors]
-        work = prod(axis.extent.value for axis in self.ctx.scheduled.axes)
+        work = prod(int(axis.extent.value) for axis in self.ctx.scheduled.axes)
+        # Past the last element, too: there a guard compares.
+        beyond = [int(guard.value.hi) for guard in self.loops.guards]
         return Kernel(
             name,
             self._parameters(),
@@ -100,15 +105,16 @@ class _Lowerer:
             self._grid(),
             self.ctx.threads,
             self.values.shared.bytes,
-            max([*sizes, *reach, work, self.values.largest_index]) > INT32_MAX,
+            max([*sizes, *reach, *beyond, work, self.values.largest_index]) > INT32_MAX,
             work,
-            str(self.ctx.scheduled.params),
+            # On a CPU what is vectorised is a size.
+            self.ctx.scheduled.params.scheduler if self.is_cpu else str(self.ctx.scheduled.params),
             self.ctx.cluster,
             tuple(self.values.places.checks),
         )
 
     def _grid(self) -> tuple[int, int]:
-        blocks = {a.parallel: a.extent.value for a in self.ctx.root_loops}
+        blocks = {a.parallel: int(a.extent.value) for a in self.ctx.root_loops}
         y = blocks.get(ParallelType.CLUSTER, blocks.get(ParallelType.BIDY, 1))
         return blocks.get(ParallelType.BIDX, 1), y
 
@@ -146,9 +152,8 @@ class _Lowerer:
         outer = Scope(frozenset())
         if self.is_cpu:
             self.root = outer.child(ROOT, *(str(self.loops.loops[a.name]) for a in blocks))
-        for axis in blocks:
-            if not self.is_cpu:
-                self._define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
+        for axis in () if self.is_cpu else blocks:
+            self._define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
         inner = self._guard(self.root)
         if self.ctx.cluster > 1:
             self.cluster.open(inner)
@@ -167,7 +172,8 @@ class _Lowerer:
     def _coordinate(self, axis: IterDomain) -> Coordinate:
         """With its bound where guards are: all but the last step of a loop then need no test."""
         bounded = axis.parallel is not ParallelType.BIDX and self.loops.guards
-        return Coordinate(axis.parallel, axis.extent.value if bounded else None)
+        known = bounded and type(axis.extent.value) is not Sized
+        return Coordinate(axis.parallel, axis.extent.value if known else None)
 
     def _define(self, scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
         scope.put(Let(str(variable), None, value))
@@ -194,7 +200,7 @@ class _Lowerer:
     def _clamp(self, scope: Scope, guard: Guard) -> None:
         """Past the end the last element is read again, and what it makes is not stored."""
         self._define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
-        self.row_condition = conjunction([self.row_condition, _valid(guard)])
+        self.row_condition = conjunction([self.row_condition, valid(guard)])
 
     def _ready(self, scope: Scope) -> list[Guard]:
         """The guards, innermost axes last, whose values can be known in the scope."""
@@ -211,10 +217,11 @@ class _Lowerer:
                     progress = True
         return ready
 
-    def _enter(self, scope: Scope, guard: Guard) -> Scope:
-        """A block in which the guard holds and its variable is defined."""
+    def _enter(self, scope: Scope, guard: Guard, loop: IterDomain | None = None) -> Scope:
+        """A block, inside a loop, in which the guard holds and its variable is defined."""
         inner = scope.child()
-        inner.condition = _valid(guard)
+        unrolled = loop is not None and not self.is_cpu
+        inner.condition = valid_step(guard, loop, self.loops) if unrolled else valid(guard)
         self._define(inner, guard.variable, guard.value)
         return inner
 
@@ -377,13 +384,13 @@ class _Lowerer:
             if axis.parallel is ParallelType.UNROLL:
                 # Clamped, not skipped: without branches all steps' loads are under way at once.
                 self._clamp(inner, guard)
-            elif self.is_cpu and _clips(guard, variable):
+            elif self.is_cpu and clips(guard, variable):
                 extent = minimum(axis.extent, guard.extent - (guard.value - variable))
                 self._define(inner, guard.variable, guard.value)
             elif self.part.scans:
                 self._clamp(inner, guard)
             else:
-                guarded = self._enter(guarded, guard)
+                guarded = self._enter(guarded, guard, axis)
         self._loops(guarded, loops[1:], reductions, results, accumulators)
         self._close(guarded, inner)
         self.open_guards, self.row_condition = saved, whole
@@ -449,7 +456,7 @@ class _Lowerer:
             # A guard of threads alone is of reduced axes: nests are inside it, rows need none.
             if not guard.value.symbols & self.ctx.lane_symbol.symbols:
                 continue
-            assert self.is_cpu and _clips(guard, self.ctx.lane_symbol)
+            assert self.is_cpu and clips(guard, self.ctx.lane_symbol)
             extent = minimum(extent, guard.extent - (guard.value - self.ctx.lane_symbol))
             self._define(inner, guard.variable, guard.value)
         self.open_guards = saved
@@ -527,13 +534,3 @@ class _Lowerer:
         """True for the thread at 0 along the reduced axes."""
         reduced = [a for a in self.ctx.root_loops if a.is_reduction and a.parallel.is_thread]
         return conjunction([self.loops.loops[a.name].lt(1) for a in reduced])
-
-
-def _valid(guard: Guard) -> Scalar:
-    return guard.value.lt(guard.extent)
-
-
-def _clips(guard: Guard, variable: Scalar) -> bool:
-    """True if the guard only shortens the loop: value == base + variable."""
-    base = guard.value - variable
-    return not base.symbols & variable.symbols

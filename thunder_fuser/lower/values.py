@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
@@ -13,9 +13,10 @@ from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.ir.record import Literal, OpRecord, record_text
+from thunder_fuser.ir.record import Literal, OpRecord, sizeless_text
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.divisors import Divisors
 from thunder_fuser.lower.kernel import (
     Array,
     Call,
@@ -68,6 +69,7 @@ class Values:
         self.shared = SharedMemory(ctx)
         self.largest_index = 0  # of numbers made by index arithmetic
         self.places = Places(ctx, self._get, self.name)
+        self.divisors = Divisors(ctx, self._get, self.name)
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self._buffers: dict[Point, Buffer] = {}
@@ -262,10 +264,18 @@ class Values:
             return self._random(point, expr, scope)
         return self._move(point, expr, scope)
 
-    def _put(self, point: Point, value: Value, needs: frozenset[str], scope: Scope) -> Found:
+    def _put(
+        self,
+        point: Point,
+        value: Value,
+        needs: frozenset[str],
+        scope: Scope,
+        expr: OpRecord | None = None,
+    ) -> Found:
+        """A variable for the value of a point; expr: what the comment says that it is."""
         view = self.ctx.part.tensors[point.name]
         name = self.name(self.ctx.local(view.name), point)
-        comment = record_text(self.ctx.part.producer[view.name])
+        comment = sizeless_text(expr or self.ctx.part.producer[view.name])
         scope.home(needs).put(Let(name, view.dtype, value, comment=comment))
         return name, needs
 
@@ -282,35 +292,16 @@ class Values:
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.part.tensors[point.name].dtype
-        if self._divides_by_row(point, expr, dtype):
-            by = self._divisor(self.ctx.facts.reads[point][-1], operands[1], scope)
+        types = self.ctx.operand_types(expr, dtype)
+        if self.divisors.is_count(point, expr, dtype):
+            count = self.divisors.count(point, expr, dtype, scope)
+            expr, operands = replace(expr, inputs=(expr.inputs[0], count)), (operands[0], count)
+        elif self.divisors.is_of_row(point, expr, dtype):
+            by = self.divisors.of_row(self.ctx.facts.reads[point][-1], operands[1], scope)
             return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
-        if expr.op == "exp" and dtype is DataType.Float and self.ctx.gives_halves:
+        elif expr.op == "exp" and dtype is DataType.Float and self.ctx.gives_halves:
             return self._put(point, Call("short_exp", operands), needs, scope)
-        value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
-        return self._put(point, value, needs, scope)
-
-    def _divides_by_row(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
-        """True for element / row value in Float, as in softmax, on a GPU.
-
-        There a division is some ten instructions, and has a branch.
-        """
-        ctx, divisor = self.ctx, expr.inputs[-1]
-        if ctx.is_cpu or expr.op != "truediv" or isinstance(divisor, Literal):
-            return False
-        floats = all(t is DataType.Float for t in (dtype, *self.ctx.operand_types(expr, dtype)))
-        row_value = not ctx.is_full(ctx.facts.reads[point][-1])
-        return floats and row_value and ctx.is_full(point)
-
-    def _divisor(self, point: Point, operand: Operand, scope: Scope) -> str:
-        """The variable with what all quotients by a row value share, made once a row."""
-        name = self.name(f"{self.ctx.local(point.name)}_d", point)
-        if scope.find(("divisor", name)) is None:
-            needs = self._get(point, scope)[1]
-            home = scope.home(needs)
-            home.put(Let(name, DataType.Float, Call("divisor", (operand,)), 2))
-            home.values["divisor", name] = (name, needs)
-        return name
+        return self._put(point, Math(expr.op, operands, types, dtype), needs, scope, expr)
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.part.tensors[point.name].dtype
@@ -382,7 +373,7 @@ class Values:
         view, lane = self.ctx.part.tensors[point.name], self.ctx.lane_symbol
         guarded = [g for g in self.ctx.loops.guards if lane.symbols & g.value.symbols]
         first = position.substitute({str(g.variable): g.value for g in guarded}) - lane
-        count = min(self.ctx.lanes, prod(view.sizes))
+        count = min(self.ctx.lanes, int(prod(view.sizes)))
         aside = lane.symbols and not lane.symbols & (first.symbols | needs)
         # Under a condition, as in a pad, the position may lie outside the tensor.
         if not aside or count > MOST_WORDS or not point.condition.is_const:
@@ -412,7 +403,7 @@ class Values:
             needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))
             choose = Choose(condition, operand, result, dtype)
-            scope.home(needs).put(Let(name, dtype, choose, comment=record_text(expr)))
+            scope.home(needs).put(Let(name, dtype, choose, comment=sizeless_text(expr)))
             result = name
         return result, needs
 

@@ -70,25 +70,25 @@ def loop_index(
             if guard.variable is not guard.value:
                 guards.append(guard)
     if chunked is not None:
-        known[chunked.axis] = loops[_runs(domain)]
+        known[chunked.axis] = loops[runs_loop(domain)]
     return LoopIndex(loops, known, tuple(guards))
 
 
-def _runs(domain: Domain) -> str:
+def runs_loop(domain: Domain) -> str:
     """The loop over blocks of the axes whose runs are reduced; no others, if rows are kept too."""
     blocks = [a for a in domain if a.parallel.is_block]
     return next((a.name for a in blocks if a.is_reduction), blocks[0].name)
 
 
 def _loop_symbol(name: str, extent: Scalar) -> Scalar:
-    return const(0) if extent is const(1) else symbol(variable_name(name), 0, extent.value - 1)
+    return const(0) if extent is const(1) else symbol(variable_name(name), 0, int(extent.value) - 1)
 
 
 def _joined(split: Split, known: Mapping[str, Scalar], extents: Mapping[str, Scalar]) -> Guard:
     """The axis that was split; its own value if the split divides."""
     extent = extents[split.axis]
     value = known[split.axis + ".o"] * split.factor + known[split.axis + ".i"]
-    if extent.value % split.factor == 0:
+    if int(extent.value) % int(split.factor) == 0:
         return Guard(split.axis, value, value, extent)
-    variable = symbol(variable_name(split.axis), 0, extent.value - 1)
+    variable = symbol(variable_name(split.axis), 0, int(extent.value) - 1)
     return Guard(split.axis, variable, value, extent)

@@ -115,6 +115,17 @@ class ScheduledFusion:
             domain = apply(domain, transform)
         return domain
 
+    @cached_property
+    def carried(self) -> tuple[str, ...]:
+        """Partial results that a block adds up over all its rows, beside reductions of each row."""
+        partial = [e.outputs[0] for e in self.part.reductions if e.attr("chunk") is not None]
+        return tuple(partial) if len(partial) < len(self.part.reductions) else ()
+
+    @property
+    def walks_rows(self) -> bool:
+        """True if a block walks rows: where sums are carried on, and in a cluster."""
+        return bool(self.carried) or self.params.cluster > 1
+
     def loop_of(self, name: str) -> Domain:
         """The loop domain of one tensor: its axes in the reference's order, then the transforms."""
         view = self.part.tensors[name]

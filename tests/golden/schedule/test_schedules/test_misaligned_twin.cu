@@ -4,7 +4,9 @@ extern "C" __global__ void __launch_bounds__(128)
 pointwise_kernel(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
-    bf16* __restrict__ T7) {
+    bf16* __restrict__ T7,
+    const i32 size0,
+    const i32 size1) {
   const i32 i0_i1_o_o_o = static_cast<i32>(blockIdx.x);
   const i32 i0_i1_o_i = static_cast<i32>(threadIdx.x);
   #pragma unroll
@@ -12,7 +14,7 @@ pointwise_kernel(
     Vec<bf16, 8> T7_o;
     #pragma unroll
     for (i32 i0_i1_i = 0; i0_i1_i < 8; ++i0_i1_i) {
-      const bf16 T0_e = ld(T0, i0_i1_i + i0_i1_o_i * 8 + i0_i1_o_o_i * 1024 + i0_i1_o_o_o * 2048);
+      const bf16 T0_e = ld(T0, i0_i1_i + i0_i1_o_i * 8 + i0_i1_o_o_i * size0 + i0_i1_o_o_o * size1);
       const float T2 = convert<float>(T0_e);  // T2 = fd.ops.cast(T0, dtype=DataType.Float)
       const bf16 T1_e = ld(T1, i0_i1_i + i0_i1_o_i * 8);
       const float T3 = convert<float>(T1_e);  // T3 = fd.ops.cast(T1, dtype=DataType.Float)
@@ -21,6 +23,6 @@ pointwise_kernel(
       const bf16 T7_e = convert<bf16>(T6);  // T7 = fd.ops.cast(T6, dtype=DataType.BFloat16)
       T7_o.v[i0_i1_i] = T7_e;
     }
-    stv<8>(T7, i0_i1_o_i * 8 + i0_i1_o_o_i * 1024 + i0_i1_o_o_o * 2048, T7_o);
+    stv<8>(T7, i0_i1_o_i * 8 + i0_i1_o_o_i * size0 + i0_i1_o_o_o * size1, T7_o);
   }
 }

@@ -5,7 +5,11 @@ persistent_kernel(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     const bf16* __restrict__ T2,
-    bf16* __restrict__ T19) {
+    bf16* __restrict__ T19,
+    const i32 size0,
+    const i32 size1,
+    const i32 size2,
+    const i32 size3) {
   const Shared<float> scratch_f32(0, 0);
   const i32 i0_o = static_cast<i32>(blockIdx.x);
   const i32 i0_i = static_cast<i32>(threadIdx.y);
@@ -14,7 +18,7 @@ persistent_kernel(
   float T4 = 0.0f;
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
-    T0_p[i1_o_o] = ldv<8>(T0, i0_i * 1024 + i0_o * 4096 + i1_o_i * 8 + i1_o_o * 256);
+    T0_p[i1_o_o] = ldv<8>(T0, i0_i * size0 + i0_o * size1 + i1_o_i * 8 + i1_o_o * 256);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T3 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T3 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -23,7 +27,8 @@ persistent_kernel(
   }
   T4 = reduce_x<Sum, 32, 4>(T4, scratch_f32);
   float T8 = 0.0f;
-  const float T5 = (T4 / 1024.0f);  // T5 = fd.ops.truediv(T4, 1024.0)
+  const float T5_by = static_cast<float>(size2);
+  const float T5 = (T4 / T5_by);  // T5 = fd.ops.truediv(T4, T5_by)
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 4; ++i1_o_o) {
     #pragma unroll
@@ -35,7 +40,8 @@ persistent_kernel(
     }
   }
   T8 = reduce_x<Sum, 32, 4>(T8, scratch_f32);
-  const float T9 = (T8 / 1024.0f);  // T9 = fd.ops.truediv(T8, 1024.0)
+  const float T9_by = static_cast<float>(size3);
+  const float T9 = (T8 / T9_by);  // T9 = fd.ops.truediv(T8, T9_by)
   const float T10 = (T9 + 1e-05f);  // T10 = fd.ops.add(T9, 1e-05)
   const float T11 = rsqrt_(T10);  // T11 = fd.ops.rsqrt(T10)
   #pragma unroll
@@ -55,6 +61,6 @@ persistent_kernel(
       const bf16 T19_e = convert<bf16>(T18);  // T19 = fd.ops.cast(T18, dtype=DataType.BFloat16)
       T19_o.v[i1_i] = T19_e;
     }
-    stv<8>(T19, i0_i * 1024 + i0_o * 4096 + i1_o_i * 8 + i1_o_o * 256, T19_o);
+    stv<8>(T19, i0_i * size0 + i0_o * size1 + i1_o_i * 8 + i1_o_o * 256, T19_o);
   }
 }

@@ -1,12 +1,13 @@
 // grid (1, 1, 1), block (1, 1, 1), 0 bytes shared
-// reduction(vectorize=8192, threads=1x1, unroll=1)
+// reduction
 extern "C" void reduction_kernel(
     const float* __restrict__ T0,
     float* __restrict__ T3,
+    const i64 size0,
     int threads) {
   double T2_a = 0.0;
   #pragma omp simd reduction(sum_f64 : T2_a)
-  for (i64 i0_i1 = 0; i0_i1 < 8192; ++i0_i1) {
+  for (i64 i0_i1 = 0; i0_i1 < size0; ++i0_i1) {
     const float T0_e = ld(T0, i0_i1);
     const float T1 = expf(T0_e);  // T1 = fd.ops.exp(T0)
     T2_a = Sum::apply(T2_a, convert<double>(T1));

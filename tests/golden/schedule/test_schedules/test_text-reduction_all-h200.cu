@@ -3,13 +3,14 @@
 extern "C" __global__ void __launch_bounds__(256)
 reduction_kernel(
     const float* __restrict__ T0,
-    float* __restrict__ T3) {
+    float* __restrict__ T3,
+    const i32 size0) {
   const Shared<float> scratch_f32(0, 8);
   const i32 i0_i1_o_i = static_cast<i32>(threadIdx.x);
   float T2 = 0.0f;
   #pragma unroll
   for (i32 i0_i1_o_o = 0; i0_i1_o_o < 8; ++i0_i1_o_o) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i1_o_i * 4 + i0_i1_o_o * 1024);
+    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i1_o_i * 4 + i0_i1_o_o * size0);
     #pragma unroll
     for (i32 i0_i1_i = 0; i0_i1_i < 4; ++i0_i1_i) {
       const float T1 = expf(T0_v.v[i0_i1_i]);  // T1 = fd.ops.exp(T0)

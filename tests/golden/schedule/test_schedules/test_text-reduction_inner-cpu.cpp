@@ -1,15 +1,17 @@
 // grid (4096, 1, 1), block (1, 1, 1), 0 bytes shared
-// reduction(vectorize=1024, threads=1x1, unroll=1)
+// reduction
 extern "C" void reduction_kernel(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T4,
+    const i64 size0,
+    const i64 size1,
     int threads) {
-  #pragma omp parallel for num_threads(threads) if (true)
-  for (i64 i0 = 0; i0 < 4096; ++i0) {
+  #pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (i64 i0 = 0; i0 < size0; ++i0) {
     double T3_a = 0.0;
     #pragma omp simd reduction(sum_f64 : T3_a)
-    for (i64 i1 = 0; i1 < 1024; ++i1) {
-      const bf16 T0_e = ld(T0, i0 * 1024 + i1);
+    for (i64 i1 = 0; i1 < size1; ++i1) {
+      const bf16 T0_e = ld(T0, i0 * size1 + i1);
       const float T1 = convert<float>(T0_e);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       const float T2 = expf(T1);  // T2 = fd.ops.exp(T1)
       T3_a = Sum::apply(T3_a, convert<double>(T2));

@@ -1,20 +1,23 @@
 // grid (128, 1, 1), block (1, 1, 1), 0 bytes shared
-// reduction(vectorize=256, threads=1x1, unroll=1)
+// reduction
 extern "C" void reduction_kernel(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T4,
+    const i64 size0,
+    const i64 size1,
+    const i64 size2,
     int threads) {
-  #pragma omp parallel for num_threads(threads) if (true)
-  for (i64 i1_o = 0; i1_o < 128; ++i1_o) {
+  #pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (i64 i1_o = 0; i1_o < size0; ++i1_o) {
     double T3_a[256];
     #pragma omp simd
     for (i64 i1_i = 0; i1_i < 256; ++i1_i) {
       T3_a[i1_i] = 0.0;
     }
-    for (i64 i0 = 0; i0 < 512; ++i0) {
+    for (i64 i0 = 0; i0 < size1; ++i0) {
       #pragma omp simd
       for (i64 i1_i = 0; i1_i < 256; ++i1_i) {
-        const bf16 T0_e = ld(T0, i0 * 32768 + i1_i + i1_o * 256);
+        const bf16 T0_e = ld(T0, i0 * size2 + i1_i + i1_o * 256);
         const float T1 = convert<float>(T0_e);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
         const float T2 = expf(T1);  // T2 = fd.ops.exp(T1)
         T3_a[i1_i] = Sum::apply(T3_a[i1_i], convert<double>(T2));

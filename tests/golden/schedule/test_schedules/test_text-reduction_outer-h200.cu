@@ -3,7 +3,11 @@
 extern "C" __global__ void __launch_bounds__(1024)
 reduction_kernel(
     const bf16* __restrict__ T0,
-    float* __restrict__ T3) {
+    float* __restrict__ T3,
+    const i32 size0,
+    const i32 size1,
+    const i32 size2,
+    const i32 size3) {
   const Shared<float> scratch_f32(0, 8192);
   const i32 i1_o_o = static_cast<i32>(blockIdx.x);
   const i32 i0_o = static_cast<i32>(blockIdx.y);
@@ -14,9 +18,9 @@ reduction_kernel(
   for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
     T3_e[i1_i] = 0.0f;
   }
-  #pragma unroll
-  for (i32 i0_i_o = 0; i0_i_o < 8; ++i0_i_o) {
-    const Vec<bf16, 8> T0_v = ldv<8>(T0, i0_i_i * 32768 + i0_i_o * 1048576 + i0_o * 8388608 + i1_o_i * 8 + i1_o_o * 256);
+  #pragma unroll 4
+  for (i32 i0_i_o = 0; i0_i_o < size0; ++i0_i_o) {
+    const Vec<bf16, 8> T0_v = ldv<8>(T0, i0_i_i * size1 + i0_i_o * size2 + i0_o * size3 + i1_o_i * 8 + i1_o_o * 256);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T1 = convert<float>(T0_v.v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -30,5 +34,5 @@ reduction_kernel(
   for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
     T3_o.v[i1_i] = T3_e[i1_i];
   }
-  if (i0_i_i < 1) stv<8>(T3, i0_o * 32768 + i1_o_i * 8 + i1_o_o * 256, T3_o);
+  if (i0_i_i < 1) stv<8>(T3, i0_o * size1 + i1_o_i * 8 + i1_o_o * 256, T3_o);
 }

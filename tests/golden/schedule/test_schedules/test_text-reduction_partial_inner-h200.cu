@@ -3,7 +3,11 @@
 extern "C" __global__ void __launch_bounds__(128)
 reduction_kernel(
     const float* __restrict__ T0,
-    float* __restrict__ T2) {
+    float* __restrict__ T2,
+    const i32 size0,
+    const i32 size1,
+    const i32 size2,
+    const i32 size3) {
   const Shared<float> scratch_f32(0, 0);
   const i32 i0_o = static_cast<i32>(blockIdx.x);
   const i32 i0_i = static_cast<i32>(threadIdx.y);
@@ -12,7 +16,7 @@ reduction_kernel(
   float T2_e = 0.0f;
   #pragma unroll
   for (i32 i1_o_i_o = 0; i1_o_i_o < 4; ++i1_o_i_o) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i * 65536 + i0_o * 262144 + i1_o_i_i * 4 + i1_o_i_o * 128 + i1_o_o * 512);
+    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i * size0 + i0_o * size1 + i1_o_i_i * 4 + i1_o_i_o * 128 + i1_o_o * size2);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
       const float T1 = expf(T0_v.v[i1_i]);  // T1 = fd.ops.exp(T0)
@@ -20,5 +24,5 @@ reduction_kernel(
     }
   }
   T2_e = reduce_x<Sum, 32, 4>(T2_e, scratch_f32);
-  if (i1_o_i_i < 1) st(T2, i0_i + i0_o * 4 + i1_o_o * 8, T2_e);
+  if (i1_o_i_i < 1) st(T2, i0_i + i0_o * 4 + i1_o_o * size3, T2_e);
 }

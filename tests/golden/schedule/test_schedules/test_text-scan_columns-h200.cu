@@ -3,7 +3,9 @@
 extern "C" __global__ void __launch_bounds__(64)
 scan_kernel(
     const float* __restrict__ T0,
-    float* __restrict__ T3) {
+    float* __restrict__ T3,
+    const i32 size0,
+    const i32 size1) {
   const i32 i1_o_o = static_cast<i32>(blockIdx.x);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
   float T2[4];
@@ -12,8 +14,8 @@ scan_kernel(
     T2[i1_i] = -infinity<float>();
   }
   #pragma unroll 4
-  for (i32 i0 = 0; i0 < 512; ++i0) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0 * 65536 + i1_o_i * 4 + i1_o_o * 256);
+  for (i32 i0 = 0; i0 < size0; ++i0) {
+    const Vec<float, 4> T0_v = ldv<4>(T0, i0 * size1 + i1_o_i * 4 + i1_o_o * 256);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
       const float T1 = expf(T0_v.v[i1_i]);  // T1 = fd.ops.exp(T0)
@@ -25,6 +27,6 @@ scan_kernel(
       const float T3_e = relu(T2[i1_i]);  // T3 = fd.ops.relu(T2)
       T3_o.v[i1_i] = T3_e;
     }
-    stv<4>(T3, i0 * 65536 + i1_o_i * 4 + i1_o_o * 256, T3_o);
+    stv<4>(T3, i0 * size1 + i1_o_i * 4 + i1_o_o * 256, T3_o);
   }
 }

@@ -3,7 +3,8 @@
 extern "C" __global__ void __launch_bounds__(256)
 scan_kernel(
     const float* __restrict__ T0,
-    float* __restrict__ T3) {
+    float* __restrict__ T3,
+    const i32 size0) {
   const Shared<float> scratch_f32(0, 8);
   const i32 i0_o = static_cast<i32>(blockIdx.x);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
@@ -11,7 +12,7 @@ scan_kernel(
   float T2_c = 0.0f;
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 8; ++i1_o_o) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0_o * 8192 + i1_o_i * 4 + i1_o_o * 1024);
+    const Vec<float, 4> T0_v = ldv<4>(T0, i0_o * size0 + i1_o_i * 4 + i1_o_o * 1024);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
       const float T1 = expf(T0_v.v[i1_i]);  // T1 = fd.ops.exp(T0)
@@ -24,6 +25,6 @@ scan_kernel(
       const float T3_e = relu(T2[i1_i]);  // T3 = fd.ops.relu(T2)
       T3_o.v[i1_i] = T3_e;
     }
-    stv<4>(T3, i0_o * 8192 + i1_o_i * 4 + i1_o_o * 1024, T3_o);
+    stv<4>(T3, i0_o * size0 + i1_o_i * 4 + i1_o_o * 1024, T3_o);
   }
 }

@@ -3,7 +3,9 @@
 extern "C" __global__ void __cluster_dims__(1, 4, 1) __launch_bounds__(256)
 persistent_kernel(
     const float* __restrict__ T0,
-    float* __restrict__ T6) {
+    float* __restrict__ T6,
+    const i32 size0,
+    const i32 size1) {
   const Shared<i32> T1_w(288, 64);
   const Shared<i32> T4_w(32, 64);
   const Shared<i64> gates(0, 4);
@@ -20,9 +22,9 @@ persistent_kernel(
   float T1 = -infinity<float>();
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 10; ++i1_o_o) {
-    if (i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024 < 10000) {
+    if (i1_o_o < 9 || i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024 < size0) {
       const i32 i1_o = i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024;
-      T0_p[i1_o_o] = ldv<4>(T0, i0_o * 40000 + i1_o * 4);
+      T0_p[i1_o_o] = ldv<4>(T0, i0_o * size1 + i1_o * 4);
       #pragma unroll
       for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
         T1 = Max::apply(T1, T0_p[i1_o_o].v[i1_i]);
@@ -33,7 +35,7 @@ persistent_kernel(
   float T4 = 0.0f;
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 10; ++i1_o_o) {
-    if (i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024 < 10000) {
+    if (i1_o_o < 9 || i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024 < size0) {
       const i32 i1_o = i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024;
       #pragma unroll
       for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
@@ -48,7 +50,7 @@ persistent_kernel(
   const Vec<float, 2> T4_d = divisor(T4);
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 10; ++i1_o_o) {
-    if (i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024 < 10000) {
+    if (i1_o_o < 9 || i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024 < size0) {
       const i32 i1_o = i1_o_i_i + i1_o_i_o * 256 + i1_o_o * 1024;
       Vec<float, 4> T6_o;
       #pragma unroll
@@ -57,7 +59,7 @@ persistent_kernel(
         const float T6_e = convert<float>(T5);  // T6 = fd.ops.cast(T5, dtype=DataType.Float)
         T6_o.v[i1_i] = T6_e;
       }
-      stv<4>(T6, i0_o * 40000 + i1_o * 4, T6_o);
+      stv<4>(T6, i0_o * size1 + i1_o * 4, T6_o);
     }
   }
 }

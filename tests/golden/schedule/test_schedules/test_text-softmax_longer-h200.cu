@@ -3,7 +3,8 @@
 extern "C" __global__ void __cluster_dims__(1, 16, 1) __launch_bounds__(256)
 persistent_kernel(
     const float* __restrict__ T0,
-    float* __restrict__ T6) {
+    float* __restrict__ T6,
+    const i32 size0) {
   const Shared<i32> T1_w(1056, 256);
   const Shared<i32> T4_w(32, 256);
   const Shared<i64> gates(0, 4);
@@ -18,7 +19,7 @@ persistent_kernel(
   float T1 = -infinity<float>();
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 16; ++i1_o_o) {
-    T0_p[i1_o_o] = ldv<4>(T0, i0_o * 262144 + i1_o_i_i * 4 + i1_o_i_o * 1024 + i1_o_o * 16384);
+    T0_p[i1_o_o] = ldv<4>(T0, i0_o * size0 + i1_o_i_i * 4 + i1_o_i_o * 1024 + i1_o_o * 16384);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
       T1 = Max::apply(T1, T0_p[i1_o_o].v[i1_i]);
@@ -47,6 +48,6 @@ persistent_kernel(
       const float T6_e = convert<float>(T5);  // T6 = fd.ops.cast(T5, dtype=DataType.Float)
       T6_o.v[i1_i] = T6_e;
     }
-    stv<4>(T6, i0_o * 262144 + i1_o_i_i * 4 + i1_o_i_o * 1024 + i1_o_o * 16384, T6_o);
+    stv<4>(T6, i0_o * size0 + i1_o_i_i * 4 + i1_o_i_o * 1024 + i1_o_o * 16384, T6_o);
   }
 }

@@ -1,16 +1,18 @@
 // grid (4096, 1, 1), block (1, 1, 1), 0 bytes shared
-// persistent(vectorize=8192, threads=1x1, unroll=1, persistent in registers)
+// persistent
 extern "C" void persistent_kernel(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T9,
+    const i64 size0,
+    const i64 size1,
     int threads) {
-  #pragma omp parallel for num_threads(threads) if (true)
-  for (i64 i0 = 0; i0 < 4096; ++i0) {
+  #pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (i64 i0 = 0; i0 < size0; ++i0) {
     float T6_p[8192];
     float T2 = -infinity<float>();
     #pragma omp simd reduction(max_f32 : T2)
     for (i64 i1 = 0; i1 < 8192; ++i1) {
-      const bf16 T0_e = ld(T0, i0 * 8192 + i1);
+      const bf16 T0_e = ld(T0, i0 * size1 + i1);
       const float T1 = convert<float>(T0_e);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       T2 = Max::apply(T2, T1);
     }
@@ -19,7 +21,7 @@ extern "C" void persistent_kernel(
     const float T4 = convert<float>(T3);  // T4 = fd.ops.cast(T3, dtype=DataType.Float)
     #pragma omp simd reduction(sum_f64 : T7_a)
     for (i64 i1 = 0; i1 < 8192; ++i1) {
-      const bf16 T0_e = ld(T0, i0 * 8192 + i1);
+      const bf16 T0_e = ld(T0, i0 * size1 + i1);
       const float T1 = convert<float>(T0_e);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       const float T5 = (T1 - T4);  // T5 = fd.ops.sub(T1, T4)
       const float T6 = expf(T5);  // T6 = fd.ops.exp(T5)
@@ -31,7 +33,7 @@ extern "C" void persistent_kernel(
     for (i64 i1 = 0; i1 < 8192; ++i1) {
       const float T8 = (T6_p[i1] / T7);  // T8 = fd.ops.truediv(T6, T7)
       const bf16 T9_e = convert<bf16>(T8);  // T9 = fd.ops.cast(T8, dtype=DataType.BFloat16)
-      st(T9, i0 * 8192 + i1, T9_e);
+      st(T9, i0 * size1 + i1, T9_e);
     }
   }
 }

@@ -3,7 +3,8 @@
 extern "C" __global__ void __launch_bounds__(128)
 persistent_kernel(
     const bf16* __restrict__ T0,
-    bf16* __restrict__ T9) {
+    bf16* __restrict__ T9,
+    const i32 size0) {
   const Shared<float> scratch_f32(0, 4);
   const i32 i0_o = static_cast<i32>(blockIdx.x);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
@@ -12,7 +13,7 @@ persistent_kernel(
   float T2 = -infinity<float>();
   #pragma unroll
   for (i32 i1_o_o = 0; i1_o_o < 8; ++i1_o_o) {
-    T0_p[i1_o_o] = ldv<8>(T0, i0_o * 8192 + i1_o_i * 8 + i1_o_o * 1024);
+    T0_p[i1_o_o] = ldv<8>(T0, i0_o * size0 + i1_o_i * 8 + i1_o_o * 1024);
     #pragma unroll
     for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
       const float T1 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -45,6 +46,6 @@ persistent_kernel(
       const bf16 T9_e = convert<bf16>(T8);  // T9 = fd.ops.cast(T8, dtype=DataType.BFloat16)
       T9_o.v[i1_i] = T9_e;
     }
-    stv<8>(T9, i0_o * 8192 + i1_o_i * 8 + i1_o_o * 1024, T9_o);
+    stv<8>(T9, i0_o * size0 + i1_o_i * 8 + i1_o_o * 1024, T9_o);
   }
 }

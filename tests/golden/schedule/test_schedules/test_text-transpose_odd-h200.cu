@@ -4,7 +4,14 @@ extern "C" __global__ void __launch_bounds__(256)
 transpose_kernel(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
-    bf16* __restrict__ T7) {
+    bf16* __restrict__ T7,
+    const i32 size0,
+    const i64 divisor1,
+    const i32 size2,
+    const i32 size3,
+    const i32 size4,
+    const i32 size5,
+    const i32 size6) {
   const Shared<bf16> T0_t(0, 8192);
   {  // read
     const i32 i1_o_o_i0_o = static_cast<i32>(blockIdx.x);
@@ -12,8 +19,8 @@ transpose_kernel(
     __builtin_assume(i0_i_i1_o_i_i < 256);
     #pragma unroll
     for (i32 i0_i_i1_o_i_o = 0; i0_i_i1_o_i_o < 4; ++i0_i_i1_o_i_o) {
-      const i32 i0 = (((i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + (i1_o_o_i0_o % 64) * 128) < 8190 ? ((i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + (i1_o_o_i0_o % 64) * 128) : 8190);
-      const Vec<bf16, 8> T0_v = ldv<8>(T0, i0 * 4096 + (i0_i_i1_o_i_i % 8) * 8 + (i1_o_o_i0_o / 64) * 64);
+      const i32 i0 = (((i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + index_mod(i1_o_o_i0_o, size0, divisor1) * 128) < size2 ? ((i0_i_i1_o_i_i / 8) + i0_i_i1_o_i_o * 32 + index_mod(i1_o_o_i0_o, size0, divisor1) * 128) : size2);
+      const Vec<bf16, 8> T0_v = ldv<8>(T0, i0 * size3 + (i0_i_i1_o_i_i % 8) * 8 + index_div(i1_o_o_i0_o, divisor1) * 64);
       #pragma unroll
       for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
         T0_t.put((((i0_i_i1_o_i_i % 8) * 2 + (i0_i_i1_o_i_i / 16) + i0_i_i1_o_i_o * 16) % 64) * 2 + ((i0_i_i1_o_i_i / 8) % 2) + (i0_i_i1_o_i_i % 8) * 1024 + i1_i * 128, T0_v.v[i1_i]);
@@ -25,18 +32,18 @@ transpose_kernel(
     const i32 i1_o_i0_o_o = static_cast<i32>(blockIdx.x);
     const i32 i1_i_i0_o_i_i = static_cast<i32>(threadIdx.x);
     __builtin_assume(i1_i_i0_o_i_i < 256);
-    if ((i1_i_i0_o_i_i % 128) + (i1_o_i0_o_o % 64) * 128 < 8191) {
-      const i32 i0_o = (i1_i_i0_o_i_i % 128) + (i1_o_i0_o_o % 64) * 128;
+    if ((i1_i_i0_o_i_i % 128) + index_mod(i1_o_i0_o_o, size0, divisor1) * 128 < size4) {
+      const i32 i0_o = (i1_i_i0_o_i_i % 128) + index_mod(i1_o_i0_o_o, size0, divisor1) * 128;
       #pragma unroll 4
       for (i32 i1_i_i0_o_i_o = 0; i1_i_i0_o_i_o < 32; ++i1_i_i0_o_i_o) {
         const bf16 T0_s = T0_t.get(((((i1_i_i0_o_i_i % 128) / 2) + (i1_i_i0_o_i_o / 4) * 2) % 64) * 2 + (i1_i_i0_o_i_i % 2) + (i1_i_i0_o_i_i / 128) * 128 + i1_i_i0_o_i_o * 256);
         const float T3 = convert<float>(T0_s);  // T3 = fd.ops.cast(T2, dtype=DataType.Float)
-        const bf16 T1_e = ld(T1, i0_o + (i1_i_i0_o_i_i / 128) * 8191 + i1_i_i0_o_i_o * 16382 + (i1_o_i0_o_o / 64) * 524224);
+        const bf16 T1_e = ld(T1, i0_o + (i1_i_i0_o_i_i / 128) * size4 + i1_i_i0_o_i_o * size5 + index_div(i1_o_i0_o_o, divisor1) * size6);
         const float T4 = convert<float>(T1_e);  // T4 = fd.ops.cast(T1, dtype=DataType.Float)
         const float T5 = (T3 + T4);  // T5 = fd.ops.add(T3, T4)
         const float T6 = relu(T5);  // T6 = fd.ops.relu(T5)
         const bf16 T7_e = convert<bf16>(T6);  // T7 = fd.ops.cast(T6, dtype=DataType.BFloat16)
-        st(T7, i0_o + (i1_i_i0_o_i_i / 128) * 8191 + i1_i_i0_o_i_o * 16382 + (i1_o_i0_o_o / 64) * 524224, T7_e);
+        st(T7, i0_o + (i1_i_i0_o_i_i / 128) * size4 + i1_i_i0_o_i_o * size5 + index_div(i1_o_i0_o_o, divisor1) * size6, T7_e);
       }
     }
   }

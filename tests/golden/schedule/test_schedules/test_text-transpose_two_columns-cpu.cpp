@@ -1,22 +1,26 @@
 // grid (31250, 1, 1), block (1, 1, 1), 0 bytes shared
-// pointwise(vectorize=32, threads=1x1, unroll=1)
+// pointwise
 extern "C" void pointwise_kernel(
     const float* __restrict__ T0,
     const float* __restrict__ T1,
     float* __restrict__ T5,
+    const i64 size0,
+    const i64 size1,
+    const i64 size2,
+    const i64 size3,
     int threads) {
-  #pragma omp parallel for num_threads(threads) if (true)
-  for (i64 i1_o_i0_o = 0; i1_o_i0_o < 31250; ++i1_o_i0_o) {
-    for (i64 i1_i = 0; i1_i < 2; ++i1_i) {
+  #pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (i64 i1_o_i0_o = 0; i1_o_i0_o < size0; ++i1_o_i0_o) {
+    for (i64 i1_i = 0; i1_i < size1; ++i1_i) {
       const i64 i1 = i1_i;
       #pragma omp simd
       for (i64 i0_i = 0; i0_i < 32; ++i0_i) {
-        const float T0_e = ld(T0, i0_i * 2 + i1 + i1_o_i0_o * 64);
-        const float T1_e = ld(T1, i0_i + i1 * 1000000 + i1_o_i0_o * 32);
+        const float T0_e = ld(T0, i0_i * size1 + i1 + i1_o_i0_o * size2);
+        const float T1_e = ld(T1, i0_i + i1 * size3 + i1_o_i0_o * 32);
         const float T3 = (T0_e + T1_e);  // T3 = fd.ops.add(T2, T1)
         const float T4 = relu(T3);  // T4 = fd.ops.relu(T3)
         const float T5_e = convert<float>(T4);  // T5 = fd.ops.cast(T4, dtype=DataType.Float)
-        st(T5, i0_i + i1 * 1000000 + i1_o_i0_o * 32, T5_e);
+        st(T5, i0_i + i1 * size3 + i1_o_i0_o * 32, T5_e);
       }
     }
   }

@@ -3,7 +3,9 @@
 extern "C" __global__ void __launch_bounds__(512)
 persistent_kernel(
     const float* __restrict__ T0,
-    float* __restrict__ T6) {
+    float* __restrict__ T6,
+    const i32 size0,
+    const i32 size1) {
   const Shared<float> scratch_f32(163840, 16);
   const i32 i0_o = static_cast<i32>(blockIdx.x);
   const i32 i1_o_i = static_cast<i32>(threadIdx.x);
@@ -12,9 +14,9 @@ persistent_kernel(
   float T1 = -infinity<float>();
   #pragma unroll 4
   for (i32 i1_o_o = 0; i1_o_o < 20; ++i1_o_o) {
-    if (i1_o_i + i1_o_o * 512 < 10000) {
+    if (i1_o_o < 19 || i1_o_i + i1_o_o * 512 < size0) {
       const i32 i1_o = i1_o_i + i1_o_o * 512;
-      const Vec<float, 4> T0_v = ldv<4>(T0, i0_o * 40000 + i1_o * 4);
+      const Vec<float, 4> T0_v = ldv<4>(T0, i0_o * size1 + i1_o * 4);
       T0_p.template putv<4>(i1_o_i * 4 + i1_o_o * 2048, T0_v);
       #pragma unroll
       for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
@@ -26,7 +28,7 @@ persistent_kernel(
   float T4 = 0.0f;
   #pragma unroll 4
   for (i32 i1_o_o = 0; i1_o_o < 20; ++i1_o_o) {
-    if (i1_o_i + i1_o_o * 512 < 10000) {
+    if (i1_o_o < 19 || i1_o_i + i1_o_o * 512 < size0) {
       const i32 i1_o = i1_o_i + i1_o_o * 512;
       const Vec<float, 4> T0_s = T0_p.template getv<4>(i1_o_i * 4 + i1_o_o * 2048);
       #pragma unroll
@@ -41,7 +43,7 @@ persistent_kernel(
   const Vec<float, 2> T4_d = divisor(T4);
   #pragma unroll 4
   for (i32 i1_o_o = 0; i1_o_o < 20; ++i1_o_o) {
-    if (i1_o_i + i1_o_o * 512 < 10000) {
+    if (i1_o_o < 19 || i1_o_i + i1_o_o * 512 < size0) {
       const i32 i1_o = i1_o_i + i1_o_o * 512;
       const Vec<float, 4> T0_s = T0_p.template getv<4>(i1_o_i * 4 + i1_o_o * 2048);
       Vec<float, 4> T6_o;
@@ -53,7 +55,7 @@ persistent_kernel(
         const float T6_e = convert<float>(T5);  // T6 = fd.ops.cast(T5, dtype=DataType.Float)
         T6_o.v[i1_i] = T6_e;
       }
-      stv<4>(T6, i0_o * 40000 + i1_o * 4, T6_o);
+      stv<4>(T6, i0_o * size1 + i1_o * 4, T6_o);
     }
   }
 }

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integers that come from the sizes of a call: they compute as any int, and know it.
+
+Index arithmetic treats a `Sized` as the number that it is, so what it simplifies does not depend on
+where a number is from. A printer passes it to the kernel instead of writing it into the text:
+
+>>> rows, columns = sized("n0", 96), sized("n1", 768)
+>>> 4 * columns, rows * columns // 8, rows * columns + 0 == 73728, columns // 768
+(4*n1, n0*n1/8, True, 1)
+
+0 and 1 are plain: a text says what is not there.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import gcd
+from typing import Any
+
+
+class Sized(int):
+    """An int that is a product of sizes, times a number: names has the sizes, base their product.
+
+    Two of one value are the same kernel argument if they have the same names.
+    """
+
+    names: tuple[str, ...]
+    base: int
+
+    @property
+    def label(self) -> tuple[tuple[str, ...], int]:
+        """What tells it from other numbers, and from sizes of another origin."""
+        return self.names, int(self)
+
+    def __mul__(self, other: int) -> int:
+        if isinstance(other, Sized):
+            names = tuple(sorted((*self.names, *other.names)))
+            return _made(int(self) * int(other), names, self.base * other.base)
+        return self if other == 1 else _made(int(self) * other, self.names, self.base)
+
+    def __add__(self, other: int) -> int:
+        if other == 0:
+            return self
+        if isinstance(other, Sized) and self.names == other.names:
+            return _made(int(self) + int(other), self.names, self.base)
+        return _opaque(int(self) + int(other), self, "+", other)
+
+    def __sub__(self, other: int) -> int:
+        return self + -other
+
+    def __rsub__(self, other: int) -> int:
+        return -self + other
+
+    def __floordiv__(self, other: int) -> int:
+        value, rest = divmod(int(self), int(other))
+        if rest:
+            return _opaque(value, self, "//", other)
+        if isinstance(other, Sized):
+            names = _without(self.names, other.names)
+            if names is None:
+                return _opaque(value, self, "//", other)
+            return _made(value, names, self.base // other.base)
+        return _made(value, self.names, self.base)
+
+    def __rfloordiv__(self, other: int) -> int:
+        return _opaque(other // int(self), other, "//", self)
+
+    def __mod__(self, other: int) -> int:
+        return _opaque(int(self) % int(other), self, "%", other)
+
+    def __rmod__(self, other: int) -> int:
+        return _opaque(other % int(self), other, "%", self)
+
+    def __neg__(self) -> int:
+        return _made(-int(self), self.names, self.base)
+
+    def __abs__(self) -> int:
+        return self if self > 0 else -self
+
+    __rmul__ = __mul__
+    __radd__ = __add__
+
+    def __repr__(self) -> str:
+        share = Fraction(int(self), self.base)
+        words = list(self.names)
+        if abs(share.numerator) != 1 or not words:
+            words.insert(0, str(abs(share.numerator)))
+        text = "-" * (share < 0) + "*".join(words)
+        return text if share.denominator == 1 else f"{text}/{share.denominator}"
+
+    __str__ = __repr__
+
+
+def sized(name: str, value: int) -> int:
+    """A size of the call; 0 and 1 are plain numbers."""
+    return _made(value, (name,), value)
+
+
+def greatest_divisor(a: int, b: int, most: int = 0) -> int:
+    """The greatest common divisor of two numbers, itself from a size if it is one of them.
+
+    most > 0: if only b is from a size, of what b has in common with `most` as well, so that few
+    facts about a size show in a text.
+    """
+    if type(b) is Sized and type(a) is not Sized and most:
+        return gcd(a, int(b), most)
+    found = gcd(int(a), int(b))
+    return a if found == a else (b if found == b else found)
+
+
+def _made(value: int, names: tuple[str, ...], base: int) -> int:
+    if value in (0, 1) or not names:
+        return value
+    made = int.__new__(Sized, value)
+    made.names, made.base = names, base
+    return made
+
+
+def _opaque(value: int, a: int, sign: str, b: int) -> int:
+    """A number that is no product: its formula is its name."""
+    return _made(value, (f"({a} {sign} {b})",), value)
+
+
+def _without(names: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The names left after the others are taken away, each once; None if one is not there."""
+    left = list(names)
+    for name in taken:
+        if name not in left:
+            return None
+        left.remove(name)
+    return tuple(left)
+
+
+def label_of(number: Any) -> object:
+    """The label of a Sized; None for any other number."""
+    return number.label if type(number) is Sized else None

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Divisors that many elements share, and those that differ from call to call.
+
+softmax:  T8 = T6 / T7, T7 a row value     ->  T7_d = divisor(T7);  T8 = quotient(T6, T7_d)
+mean:     T9 = T8 / 1024.0, of 1024 rows   ->  T9_by = (float) size0;  T9 = T8 / T9_by
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from thunder_fuser.analysis.demand import Point
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.scalar import const
+from thunder_fuser.ir.sized import sized
+from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.kernel import Call, IndexValue, Let, Operand
+from thunder_fuser.lower.scope import Scope
+
+LARGEST_COUNT = 2**31 - 1
+
+
+class Divisors:
+    """The divisors of one kernel.
+
+    get: the value of a point and what it depends on; name: a C name for (base, key).
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        get: Callable[[Point, Scope], tuple[Operand, frozenset[str]]],
+        name: Callable[[str, object], str],
+    ) -> None:
+        self.ctx, self._get, self._name = ctx, get, name
+
+    def is_of_row(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
+        """True for element / row value in Float, as in softmax, on a GPU.
+
+        There a division is some ten instructions, and has a branch.
+        """
+        ctx, divisor = self.ctx, expr.inputs[-1]
+        if ctx.is_cpu or expr.op != "truediv" or isinstance(divisor, Literal):
+            return False
+        floats = all(t is DataType.Float for t in (dtype, *ctx.operand_types(expr, dtype)))
+        row_value = not ctx.is_full(ctx.facts.reads[point][-1])
+        return floats and row_value and ctx.is_full(point)
+
+    def of_row(self, point: Point, operand: Operand, scope: Scope) -> str:
+        """The variable with what all quotients by a row value share, made once a row."""
+        name = self._name(f"{self.ctx.local(point.name)}_d", point)
+        if scope.find(("divisor", name)) is None:
+            needs = self._get(point, scope)[1]
+            home = scope.home(needs)
+            home.put(Let(name, DataType.Float, Call("divisor", (operand,)), 2))
+            home.values["divisor", name] = (name, needs)
+        return name
+
+    def is_count(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
+        """True for x / N where N may be how many elements were added, as in a mean.
+
+        A power of two stays where it divides each element: the compiler multiplies instead.
+        """
+        if expr.op != "truediv" or not isinstance(expr.inputs[-1], Literal) or not dtype.is_float:
+            return False
+        by = expr.inputs[-1].value
+        if isinstance(by, complex) or not 2 < by <= LARGEST_COUNT or by % 1:
+            return False
+        is_power = int(by).bit_count() == 1
+        return not (is_power and self.ctx.is_full(point))
+
+    def count(self, point: Point, expr: OpRecord, dtype: DataType, scope: Scope) -> str:
+        """The variable of a divisor that the launch passes."""
+        literal = expr.inputs[-1]
+        assert isinstance(literal, Literal)
+        name = self._name(f"{self.ctx.local(point.name)}_by", literal)
+        if scope.find(name) is None:
+            count = sized(f"{expr.outputs[0]}_by", int(literal.value))
+            home = scope.home(frozenset())
+            home.put(Let(name, dtype, IndexValue(const(count), dtype)))
+            home.values[name] = (name, frozenset())
+        return name
