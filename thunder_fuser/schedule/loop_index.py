@@ -9,6 +9,7 @@ variable of its own, bounded by its extent, and a Guard that says when it is val
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,14 +37,30 @@ class LoopIndex:
     guards: tuple[Guard, ...]
 
 
-def variable_name(axis: str) -> str:
-    """An axis name as an identifier; not one of the integer types' (i8, i16, i32, i64).
+_AXES = re.compile(r"i\d+(?:\*i\d+)*")
+_LETTERS = "ijklmnpqrstuvwxyz"
 
-    >>> variable_name("i0*i1.o"), variable_name("i8")
-    ('i0_i1_o', 'i8_')
+
+class _Names:
+    """Names of variables: each axis, or run of merged ones, has a letter, from the outermost on.
+
+    So loops over [i0, i1] merged and over [i1] alone, where i0 has size 1, have one name.
+
+    >>> names = _Names()
+    >>> names("i0*i1.o"), names("i2.i"), names("i0*i1.i"), names("i2.o*i0*i1")
+    ('i_o', 'j_i', 'i_i', 'j_o_i')
     """
-    name = axis.replace(".", "_").replace("*", "_")
-    return name + "_" if name in ("i8", "i16", "i32", "i64") else name
+
+    def __init__(self) -> None:
+        self._letters: dict[str, str] = {}
+
+    def __call__(self, axis: str) -> str:
+        return _AXES.sub(self._letter, axis).replace(".", "_").replace("*", "_")
+
+    def _letter(self, found: re.Match[str]) -> str:
+        number = len(self._letters)
+        letter = _LETTERS[number] if number < len(_LETTERS) else f"z{number}"
+        return self._letters.setdefault(found.group(), letter)
 
 
 def loop_index(
@@ -57,7 +74,8 @@ def loop_index(
     for transform in transforms:
         domain = apply(domain, transform)
         extents.update({axis.name: axis.extent for axis in domain})
-    known = {axis.name: _loop_symbol(axis.name, axis.extent) for axis in domain}
+    names = _Names()
+    known = {axis.name: _loop_symbol(names(axis.name), axis.extent) for axis in domain}
     loops, guards = dict(known), []
     for transform in reversed(transforms):
         if isinstance(transform, Merge):
@@ -65,7 +83,7 @@ def loop_index(
             inner = extents[transform.inner]
             known[transform.outer], known[transform.inner] = merged // inner, merged % inner
         elif isinstance(transform, Split):
-            guard = _joined(transform, known, extents)
+            guard = _joined(transform, known, extents, names)
             known[transform.axis] = guard.variable
             if guard.variable is not guard.value:
                 guards.append(guard)
@@ -81,14 +99,16 @@ def runs_loop(domain: Domain) -> str:
 
 
 def _loop_symbol(name: str, extent: Scalar) -> Scalar:
-    return const(0) if extent is const(1) else symbol(variable_name(name), 0, int(extent.value) - 1)
+    return const(0) if extent is const(1) else symbol(name, 0, int(extent.value) - 1)
 
 
-def _joined(split: Split, known: Mapping[str, Scalar], extents: Mapping[str, Scalar]) -> Guard:
+def _joined(
+    split: Split, known: Mapping[str, Scalar], extents: Mapping[str, Scalar], names: _Names
+) -> Guard:
     """The axis that was split; its own value if the split divides."""
     extent = extents[split.axis]
     value = known[split.axis + ".o"] * split.factor + known[split.axis + ".i"]
     if int(extent.value) % int(split.factor) == 0:
         return Guard(split.axis, value, value, extent)
-    variable = symbol(variable_name(split.axis), 0, int(extent.value) - 1)
+    variable = symbol(names(split.axis), 0, int(extent.value) - 1)
     return Guard(split.axis, variable, value, extent)

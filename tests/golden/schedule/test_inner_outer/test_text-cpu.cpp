@@ -15,7 +15,7 @@ extern "C" void inner_outer_kernel(
     const i64 size3,
     int threads) {
   #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (i64 i0_o = 0; i0_o < size0; ++i0_o) {
+  for (i64 i_o = 0; i_o < size0; ++i_o) {
     double T22_a[4096];
     #pragma omp simd
     for (i64 slot = 0; slot < 4096; ++slot) {
@@ -26,23 +26,23 @@ extern "C" void inner_outer_kernel(
     for (i64 slot = 0; slot < 4096; ++slot) {
       T24_a[slot] = 0.0;
     }
-    for (i64 i0_i = 0; i0_i < size1; ++i0_i) {
+    for (i64 i_i = 0; i_i < size1; ++i_i) {
       double T14_a = 0.0;
       double T13_a = 0.0;
-      const float T3_e = ld(T3, i0_i + i0_o * size1);
-      const float T4_e = ld(T4, i0_i + i0_o * size1);
+      const float T3_e = ld(T3, i_i + i_o * size1);
+      const float T4_e = ld(T4, i_i + i_o * size1);
       #pragma omp simd reduction(sum_f64 : T14_a) reduction(sum_f64 : T13_a)
-      for (i64 i1 = 0; i1 < 4096; ++i1) {
-        const bf16 T1_e = ld(T1, i0_i * size2 + i0_o * size3 + i1);
+      for (i64 j = 0; j < 4096; ++j) {
+        const bf16 T1_e = ld(T1, i_i * size2 + i_o * size3 + j);
         const float T8 = convert<float>(T1_e);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
-        T24_a[i1] = Sum::apply(T24_a[i1], convert<double>(T8));
-        const bf16 T0_e = ld(T0, i0_i * size2 + i0_o * size3 + i1);
+        T24_a[j] = Sum::apply(T24_a[j], convert<double>(T8));
+        const bf16 T0_e = ld(T0, i_i * size2 + i_o * size3 + j);
         const float T5 = convert<float>(T0_e);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
         const float T6 = (T5 - T3_e);  // T6 = fd.ops.sub(T5, T3)
         const float T7 = (T6 * T4_e);  // T7 = fd.ops.mul(T6, T4)
         const float T21 = (T8 * T7);  // T21 = fd.ops.mul(T8, T7)
-        T22_a[i1] = Sum::apply(T22_a[i1], convert<double>(T21));
-        const bf16 T2_e = ld(T2, i1);
+        T22_a[j] = Sum::apply(T22_a[j], convert<double>(T21));
+        const bf16 T2_e = ld(T2, j);
         const float T9 = convert<float>(T2_e);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
         const float T11 = (T8 * T9);  // T11 = fd.ops.mul(T8, T10)
         T14_a = Sum::apply(T14_a, convert<double>(T11));
@@ -54,13 +54,13 @@ extern "C" void inner_outer_kernel(
       const float T14 = convert<float>(T14_a);  // T14 = fd.ops.sum(T11, dims=[1], keepdim=True)
       const float T18 = (T14 * 0.00024414062f);  // T18 = fd.ops.mul(T14, 0.000244140625)
       #pragma omp simd
-      for (i64 i1 = 0; i1 < 4096; ++i1) {
-        const bf16 T1_e = ld(T1, i0_i * size2 + i0_o * size3 + i1);
+      for (i64 j = 0; j < 4096; ++j) {
+        const bf16 T1_e = ld(T1, i_i * size2 + i_o * size3 + j);
         const float T8 = convert<float>(T1_e);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
-        const bf16 T2_e = ld(T2, i1);
+        const bf16 T2_e = ld(T2, j);
         const float T9 = convert<float>(T2_e);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
         const float T11 = (T8 * T9);  // T11 = fd.ops.mul(T8, T10)
-        const bf16 T0_e = ld(T0, i0_i * size2 + i0_o * size3 + i1);
+        const bf16 T0_e = ld(T0, i_i * size2 + i_o * size3 + j);
         const float T5 = convert<float>(T0_e);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
         const float T6 = (T5 - T3_e);  // T6 = fd.ops.sub(T5, T3)
         const float T7 = (T6 * T4_e);  // T7 = fd.ops.mul(T6, T4)
@@ -69,15 +69,15 @@ extern "C" void inner_outer_kernel(
         const float T19 = (T17 - T18);  // T19 = fd.ops.sub(T17, T18)
         const float T20 = (T19 * T4_e);  // T20 = fd.ops.mul(T19, T4)
         const bf16 T26_e = convert<bf16>(T20);  // T26 = fd.ops.cast(T20, dtype=DataType.BFloat16)
-        st(T26, i0_i * size2 + i0_o * size3 + i1, T26_e);
+        st(T26, i_i * size2 + i_o * size3 + j, T26_e);
       }
     }
     #pragma omp simd
-    for (i64 i1 = 0; i1 < 4096; ++i1) {
-      const float T22_e = convert<float>(T22_a[i1]);  // T22 = fd.ops.sum(T21, dims=[0], keepdim=False)
-      st(T22, i0_o * size2 + i1, T22_e);
-      const float T24_e = convert<float>(T24_a[i1]);  // T24 = fd.ops.sum(T8, dims=[0], keepdim=False)
-      st(T24, i0_o * size2 + i1, T24_e);
+    for (i64 j = 0; j < 4096; ++j) {
+      const float T22_e = convert<float>(T22_a[j]);  // T22 = fd.ops.sum(T21, dims=[0], keepdim=False)
+      st(T22, i_o * size2 + j, T22_e);
+      const float T24_e = convert<float>(T24_a[j]);  // T24 = fd.ops.sum(T8, dims=[0], keepdim=False)
+      st(T24, i_o * size2 + j, T24_e);
     }
   }
 }

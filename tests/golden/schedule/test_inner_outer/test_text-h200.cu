@@ -14,8 +14,8 @@ inner_outer_kernel(
     const i32 size1,
     const i32 size2) {
   const Shared<float> scratch_f32(0, 8);
-  const i32 i0_o = static_cast<i32>(blockIdx.x);
-  const i32 i1_o_i = static_cast<i32>(threadIdx.x);
+  const i32 i_o = static_cast<i32>(blockIdx.x);
+  const i32 j_o_i = static_cast<i32>(threadIdx.x);
   float T22_e[16];
   #pragma unroll
   for (i32 slot = 0; slot < 16; ++slot) {
@@ -27,29 +27,29 @@ inner_outer_kernel(
     T24_e[slot] = 0.0f;
   }
   #pragma unroll 1
-  for (i32 i0_i_o = 0; i0_i_o < size0; ++i0_i_o) {
+  for (i32 i_i_o = 0; i_i_o < size0; ++i_i_o) {
     Vec<bf16, 8> T1_p[2];
     Vec<bf16, 8> T0_p[2];
     Vec<bf16, 8> T2_p[2];
     float T14 = 0.0f;
     float T13 = 0.0f;
-    const float T3_e = ld(T3, i0_i_o + i0_o * size0);
-    const float T4_e = ld(T4, i0_i_o + i0_o * size0);
+    const float T3_e = ld(T3, i_i_o + i_o * size0);
+    const float T4_e = ld(T4, i_i_o + i_o * size0);
     #pragma unroll
-    for (i32 i1_o_o = 0; i1_o_o < 2; ++i1_o_o) {
-      T1_p[i1_o_o] = ldv<8>(T1, i0_i_o * size1 + i0_o * size2 + i1_o_i * 8 + i1_o_o * 2048);
-      T0_p[i1_o_o] = ldv<8>(T0, i0_i_o * size1 + i0_o * size2 + i1_o_i * 8 + i1_o_o * 2048);
-      T2_p[i1_o_o] = ldv<8>(T2, i1_o_i * 8 + i1_o_o * 2048);
+    for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
+      T1_p[j_o_o] = ldv<8>(T1, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048);
+      T0_p[j_o_o] = ldv<8>(T0, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048);
+      T2_p[j_o_o] = ldv<8>(T2, j_o_i * 8 + j_o_o * 2048);
       #pragma unroll
-      for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-        const float T8 = convert<float>(T1_p[i1_o_o].v[i1_i]);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
-        T24_e[i1_i + i1_o_o * 8] = Sum::apply(T24_e[i1_i + i1_o_o * 8], T8);
-        const float T5 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
+      for (i32 j_i = 0; j_i < 8; ++j_i) {
+        const float T8 = convert<float>(T1_p[j_o_o].v[j_i]);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
+        T24_e[j_i + j_o_o * 8] = Sum::apply(T24_e[j_i + j_o_o * 8], T8);
+        const float T5 = convert<float>(T0_p[j_o_o].v[j_i]);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
         const float T6 = (T5 - T3_e);  // T6 = fd.ops.sub(T5, T3)
         const float T7 = (T6 * T4_e);  // T7 = fd.ops.mul(T6, T4)
         const float T21 = (T8 * T7);  // T21 = fd.ops.mul(T8, T7)
-        T22_e[i1_i + i1_o_o * 8] = Sum::apply(T22_e[i1_i + i1_o_o * 8], T21);
-        const float T9 = convert<float>(T2_p[i1_o_o].v[i1_i]);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
+        T22_e[j_i + j_o_o * 8] = Sum::apply(T22_e[j_i + j_o_o * 8], T21);
+        const float T9 = convert<float>(T2_p[j_o_o].v[j_i]);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
         const float T11 = (T8 * T9);  // T11 = fd.ops.mul(T8, T10)
         T14 = Sum::apply(T14, T11);
         const float T12 = (T11 * T7);  // T12 = fd.ops.mul(T11, T7)
@@ -61,14 +61,14 @@ inner_outer_kernel(
     const float T15 = (T13 * 0.00024414062f);  // T15 = fd.ops.mul(T13, 0.000244140625)
     const float T18 = (T14 * 0.00024414062f);  // T18 = fd.ops.mul(T14, 0.000244140625)
     #pragma unroll
-    for (i32 i1_o_o = 0; i1_o_o < 2; ++i1_o_o) {
+    for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
       Vec<bf16, 8> T26_o;
       #pragma unroll
-      for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-        const float T8 = convert<float>(T1_p[i1_o_o].v[i1_i]);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
-        const float T9 = convert<float>(T2_p[i1_o_o].v[i1_i]);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
+      for (i32 j_i = 0; j_i < 8; ++j_i) {
+        const float T8 = convert<float>(T1_p[j_o_o].v[j_i]);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
+        const float T9 = convert<float>(T2_p[j_o_o].v[j_i]);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
         const float T11 = (T8 * T9);  // T11 = fd.ops.mul(T8, T10)
-        const float T5 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
+        const float T5 = convert<float>(T0_p[j_o_o].v[j_i]);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
         const float T6 = (T5 - T3_e);  // T6 = fd.ops.sub(T5, T3)
         const float T7 = (T6 * T4_e);  // T7 = fd.ops.mul(T6, T4)
         const float T16 = (T15 * T7);  // T16 = fd.ops.mul(T15, T7)
@@ -76,21 +76,21 @@ inner_outer_kernel(
         const float T19 = (T17 - T18);  // T19 = fd.ops.sub(T17, T18)
         const float T20 = (T19 * T4_e);  // T20 = fd.ops.mul(T19, T4)
         const bf16 T26_e = convert<bf16>(T20);  // T26 = fd.ops.cast(T20, dtype=DataType.BFloat16)
-        T26_o.v[i1_i] = T26_e;
+        T26_o.v[j_i] = T26_e;
       }
-      stv<8>(T26, i0_i_o * size1 + i0_o * size2 + i1_o_i * 8 + i1_o_o * 2048, T26_o);
+      stv<8>(T26, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048, T26_o);
     }
   }
   #pragma unroll
-  for (i32 i1_o_o = 0; i1_o_o < 2; ++i1_o_o) {
+  for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
     Vec<float, 8> T22_o;
     Vec<float, 8> T24_o;
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-      T22_o.v[i1_i] = T22_e[i1_i + i1_o_o * 8];
-      T24_o.v[i1_i] = T24_e[i1_i + i1_o_o * 8];
+    for (i32 j_i = 0; j_i < 8; ++j_i) {
+      T22_o.v[j_i] = T22_e[j_i + j_o_o * 8];
+      T24_o.v[j_i] = T24_e[j_i + j_o_o * 8];
     }
-    stv<8>(T22, i0_o * size1 + i1_o_i * 8 + i1_o_o * 2048, T22_o);
-    stv<8>(T24, i0_o * size1 + i1_o_i * 8 + i1_o_o * 2048, T24_o);
+    stv<8>(T22, i_o * size1 + j_o_i * 8 + j_o_o * 2048, T22_o);
+    stv<8>(T24, i_o * size1 + j_o_i * 8 + j_o_o * 2048, T24_o);
   }
 }

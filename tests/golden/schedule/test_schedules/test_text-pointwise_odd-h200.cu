@@ -8,16 +8,16 @@ pointwise_kernel(
     const i32 size0,
     const i32 size1,
     const i64 divisor2) {
-  const i32 i0_i1_o_o_o = static_cast<i32>(blockIdx.x);
-  const i32 i0_i1_o_i = static_cast<i32>(threadIdx.x);
-  __builtin_assume(i0_i1_o_i < 128);
-  if (i0_i1_o_i + i0_i1_o_o_o * 128 < size0) {
-    const i32 i0_i1_o = i0_i1_o_i + i0_i1_o_o_o * 128;
-    const float T0_e = ld(T0, i0_i1_o);
-    const float T1_e = ld(T1, index_mod(i0_i1_o, size1, divisor2));
+  const i32 i_o_o_o = static_cast<i32>(blockIdx.x);
+  const i32 i_o_i = static_cast<i32>(threadIdx.x);
+  __builtin_assume(i_o_i < 128);
+  if (i_o_i + i_o_o_o * 128 < size0) {
+    const i32 i_o = i_o_i + i_o_o_o * 128;
+    const float T0_e = ld(T0, i_o);
+    const float T1_e = ld(T1, index_mod(i_o, size1, divisor2));
     const float T3 = (T0_e + T1_e);  // T3 = fd.ops.add(T0, T2)
     const float T4 = relu(T3);  // T4 = fd.ops.relu(T3)
     const float T5_e = convert<float>(T4);  // T5 = fd.ops.cast(T4, dtype=DataType.Float)
-    st(T5, i0_i1_o, T5_e);
+    st(T5, i_o, T5_e);
   }
 }

@@ -7,8 +7,8 @@ extern "C" void reduction_kernel(
     int threads) {
   double T2_a = 0.0;
   #pragma omp simd reduction(sum_f64 : T2_a)
-  for (i64 i0_i1 = 0; i0_i1 < size0; ++i0_i1) {
-    const float T0_e = ld(T0, i0_i1);
+  for (i64 i = 0; i < size0; ++i) {
+    const float T0_e = ld(T0, i);
     const float T1 = expf(T0_e);  // T1 = fd.ops.exp(T0)
     T2_a = Sum::apply(T2_a, convert<double>(T1));
   }

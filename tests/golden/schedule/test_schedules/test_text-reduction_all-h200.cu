@@ -6,18 +6,18 @@ reduction_kernel(
     float* __restrict__ T3,
     const i32 size0) {
   const Shared<float> scratch_f32(0, 8);
-  const i32 i0_i1_o_i = static_cast<i32>(threadIdx.x);
+  const i32 i_o_i = static_cast<i32>(threadIdx.x);
   float T2 = 0.0f;
   #pragma unroll
-  for (i32 i0_i1_o_o = 0; i0_i1_o_o < 8; ++i0_i1_o_o) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i1_o_i * 4 + i0_i1_o_o * size0);
+  for (i32 i_o_o = 0; i_o_o < 8; ++i_o_o) {
+    const Vec<float, 4> T0_v = ldv<4>(T0, i_o_i * 4 + i_o_o * size0);
     #pragma unroll
-    for (i32 i0_i1_i = 0; i0_i1_i < 4; ++i0_i1_i) {
-      const float T1 = expf(T0_v.v[i0_i1_i]);  // T1 = fd.ops.exp(T0)
+    for (i32 i_i = 0; i_i < 4; ++i_i) {
+      const float T1 = expf(T0_v.v[i_i]);  // T1 = fd.ops.exp(T0)
       T2 = Sum::apply(T2, T1);
     }
   }
   T2 = reduce_x<Sum, 256, 1>(T2, scratch_f32);
   const float T3_e = convert<float>(T2);  // T3 = fd.ops.cast(T2, dtype=DataType.Float)
-  if (i0_i1_o_i < 1) st(T3, 0, T3_e);
+  if (i_o_i < 1) st(T3, 0, T3_e);
 }

@@ -9,30 +9,30 @@ reduction_kernel(
     const i32 size2,
     const i32 size3) {
   const Shared<float> scratch_f32(0, 8192);
-  const i32 i1_o_o = static_cast<i32>(blockIdx.x);
-  const i32 i0_o = static_cast<i32>(blockIdx.y);
-  const i32 i1_o_i = static_cast<i32>(threadIdx.x);
-  const i32 i0_i_i = static_cast<i32>(threadIdx.y);
+  const i32 i_o_o = static_cast<i32>(blockIdx.x);
+  const i32 j_o = static_cast<i32>(blockIdx.y);
+  const i32 i_o_i = static_cast<i32>(threadIdx.x);
+  const i32 j_i_i = static_cast<i32>(threadIdx.y);
   float T3_e[8];
   #pragma unroll
-  for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-    T3_e[i1_i] = 0.0f;
+  for (i32 i_i = 0; i_i < 8; ++i_i) {
+    T3_e[i_i] = 0.0f;
   }
   #pragma unroll 4
-  for (i32 i0_i_o = 0; i0_i_o < size0; ++i0_i_o) {
-    const Vec<bf16, 8> T0_v = ldv<8>(T0, i0_i_i * size1 + i0_i_o * size2 + i0_o * size3 + i1_o_i * 8 + i1_o_o * 256);
+  for (i32 j_i_o = 0; j_i_o < size0; ++j_i_o) {
+    const Vec<bf16, 8> T0_v = ldv<8>(T0, i_o_i * 8 + i_o_o * 256 + j_i_i * size1 + j_i_o * size2 + j_o * size3);
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-      const float T1 = convert<float>(T0_v.v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
+    for (i32 i_i = 0; i_i < 8; ++i_i) {
+      const float T1 = convert<float>(T0_v.v[i_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       const float T2 = expf(T1);  // T2 = fd.ops.exp(T1)
-      T3_e[i1_i] = Sum::apply(T3_e[i1_i], T2);
+      T3_e[i_i] = Sum::apply(T3_e[i_i], T2);
     }
   }
   reduce_y<Sum, 32, 32, 8>(T3_e, scratch_f32);
   Vec<float, 8> T3_o;
   #pragma unroll
-  for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-    T3_o.v[i1_i] = T3_e[i1_i];
+  for (i32 i_i = 0; i_i < 8; ++i_i) {
+    T3_o.v[i_i] = T3_e[i_i];
   }
-  if (i0_i_i < 1) stv<8>(T3, i0_o * size1 + i1_o_i * 8 + i1_o_o * 256, T3_o);
+  if (j_i_i < 1) stv<8>(T3, i_o_i * 8 + i_o_o * 256 + j_o * size1, T3_o);
 }

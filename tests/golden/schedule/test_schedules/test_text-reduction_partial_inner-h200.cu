@@ -9,20 +9,20 @@ reduction_kernel(
     const i32 size2,
     const i32 size3) {
   const Shared<float> scratch_f32(0, 0);
-  const i32 i0_o = static_cast<i32>(blockIdx.x);
-  const i32 i0_i = static_cast<i32>(threadIdx.y);
-  const i32 i1_o_o = static_cast<i32>(blockIdx.y);
-  const i32 i1_o_i_i = static_cast<i32>(threadIdx.x);
+  const i32 i_o = static_cast<i32>(blockIdx.x);
+  const i32 i_i = static_cast<i32>(threadIdx.y);
+  const i32 j_o_o = static_cast<i32>(blockIdx.y);
+  const i32 j_o_i_i = static_cast<i32>(threadIdx.x);
   float T2_e = 0.0f;
   #pragma unroll
-  for (i32 i1_o_i_o = 0; i1_o_i_o < 4; ++i1_o_i_o) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0_i * size0 + i0_o * size1 + i1_o_i_i * 4 + i1_o_i_o * 128 + i1_o_o * size2);
+  for (i32 j_o_i_o = 0; j_o_i_o < 4; ++j_o_i_o) {
+    const Vec<float, 4> T0_v = ldv<4>(T0, i_i * size0 + i_o * size1 + j_o_i_i * 4 + j_o_i_o * 128 + j_o_o * size2);
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
-      const float T1 = expf(T0_v.v[i1_i]);  // T1 = fd.ops.exp(T0)
+    for (i32 j_i = 0; j_i < 4; ++j_i) {
+      const float T1 = expf(T0_v.v[j_i]);  // T1 = fd.ops.exp(T0)
       T2_e = Sum::apply(T2_e, T1);
     }
   }
   T2_e = reduce_x<Sum, 32, 4>(T2_e, scratch_f32);
-  if (i1_o_i_i < 1) st(T2, i0_i + i0_o * 4 + i1_o_o * size3, T2_e);
+  if (j_o_i_i < 1) st(T2, i_i + i_o * 4 + j_o_o * size3, T2_e);
 }

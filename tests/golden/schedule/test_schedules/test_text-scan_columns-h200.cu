@@ -6,27 +6,27 @@ scan_kernel(
     float* __restrict__ T3,
     const i32 size0,
     const i32 size1) {
-  const i32 i1_o_o = static_cast<i32>(blockIdx.x);
-  const i32 i1_o_i = static_cast<i32>(threadIdx.x);
+  const i32 i_o_o = static_cast<i32>(blockIdx.x);
+  const i32 i_o_i = static_cast<i32>(threadIdx.x);
   float T2[4];
   #pragma unroll
-  for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
-    T2[i1_i] = -infinity<float>();
+  for (i32 i_i = 0; i_i < 4; ++i_i) {
+    T2[i_i] = -infinity<float>();
   }
   #pragma unroll 4
-  for (i32 i0 = 0; i0 < size0; ++i0) {
-    const Vec<float, 4> T0_v = ldv<4>(T0, i0 * size1 + i1_o_i * 4 + i1_o_o * 256);
+  for (i32 j = 0; j < size0; ++j) {
+    const Vec<float, 4> T0_v = ldv<4>(T0, i_o_i * 4 + i_o_o * 256 + j * size1);
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
-      const float T1 = expf(T0_v.v[i1_i]);  // T1 = fd.ops.exp(T0)
-      T2[i1_i] = Max::apply(T2[i1_i], T1);
+    for (i32 i_i = 0; i_i < 4; ++i_i) {
+      const float T1 = expf(T0_v.v[i_i]);  // T1 = fd.ops.exp(T0)
+      T2[i_i] = Max::apply(T2[i_i], T1);
     }
     Vec<float, 4> T3_o;
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 4; ++i1_i) {
-      const float T3_e = relu(T2[i1_i]);  // T3 = fd.ops.relu(T2)
-      T3_o.v[i1_i] = T3_e;
+    for (i32 i_i = 0; i_i < 4; ++i_i) {
+      const float T3_e = relu(T2[i_i]);  // T3 = fd.ops.relu(T2)
+      T3_o.v[i_i] = T3_e;
     }
-    stv<4>(T3, i0 * size1 + i1_o_i * 4 + i1_o_o * 256, T3_o);
+    stv<4>(T3, i_o_i * 4 + i_o_o * 256 + j * size1, T3_o);
   }
 }

@@ -24,4 +24,4 @@ def move(s):  # read T0 before; 2048 elements each in shared memory
     s.parallelize("i0*i1.o.i.o", "unroll")
     s.parallelize("i0*i1.o.i.i", "threadIdx.x")
     s.parallelize("i0*i1.i", "vectorize")
-    # element 1024*(i0_i1_i % 2) + (i0_i1_i // 2) + 2*i0_i1_o_i_i + 512*i0_i1_o_i_o, computed at i0_i + 4*i1_i_i0_o_i_i + 1024*i1_i_i0_o_i_o
+    # element 1024*(i_i % 2) + (i_i // 2) + 2*i_o_i_i + 512*i_o_i_o, computed at 4*i_i_j_o_i_i + 1024*i_i_j_o_i_o + j_i

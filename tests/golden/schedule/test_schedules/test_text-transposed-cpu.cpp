@@ -9,17 +9,17 @@ extern "C" void reduction_kernel(
     const i64 size1,
     int threads) {
   #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (i64 i1 = 0; i1 < size0; ++i1) {
+  for (i64 i = 0; i < size0; ++i) {
     double T4_a = 0.0;
     #pragma omp simd reduction(sum_f64 : T4_a)
-    for (i64 i0 = 0; i0 < size1; ++i0) {
-      const float T0_e = ld(T0, i0 * size0 + i1);
-      const float T1_e = ld(T1, i0 + i1 * size1);
+    for (i64 j = 0; j < size1; ++j) {
+      const float T0_e = ld(T0, i + j * size0);
+      const float T1_e = ld(T1, i * size1 + j);
       const float T3_e = (T0_e + T1_e);  // T3 = fd.ops.add(T2, T1)
       T4_a = Sum::apply(T4_a, convert<double>(T3_e));
-      st(T3, i0 + i1 * size1, T3_e);
+      st(T3, i * size1 + j, T3_e);
     }
     const float T4_e = convert<float>(T4_a);  // T4 = fd.ops.sum(T3, dims=[1], keepdim=False)
-    st(T4, i1, T4_e);
+    st(T4, i, T4_e);
   }
 }

@@ -12,28 +12,28 @@ reduction_kernel(
     const i32 size3,
     const i32 size4) {
   const Shared<float> scratch_f32(0, 0);
-  const i32 i1_o = static_cast<i32>(blockIdx.x);
-  const i32 i1_i = static_cast<i32>(threadIdx.y);
-  __builtin_assume(i1_i < 8);
-  const i32 i0_o_i = static_cast<i32>(threadIdx.x);
-  __builtin_assume(i0_o_i < 16);
+  const i32 i_o = static_cast<i32>(blockIdx.x);
+  const i32 i_i = static_cast<i32>(threadIdx.y);
+  __builtin_assume(i_i < 8);
+  const i32 j_o_i = static_cast<i32>(threadIdx.x);
+  __builtin_assume(j_o_i < 16);
   float T4_e = 0.0f;
   #pragma unroll
-  for (i32 i0_o_o = 0; i0_o_o < 2; ++i0_o_o) {
-    if (i0_o_o < 1 || i0_o_i + i0_o_o * 16 < size0) {
-      const i32 i0_o = i0_o_i + i0_o_o * 16;
-      const Vec<float, 4> T1_v = ldv<4>(T1, i0_o * 4 + i1_i * size1 + i1_o * size2);
+  for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
+    if (j_o_o < 1 || j_o_i + j_o_o * 16 < size0) {
+      const i32 j_o = j_o_i + j_o_o * 16;
+      const Vec<float, 4> T1_v = ldv<4>(T1, i_i * size1 + i_o * size2 + j_o * 4);
       Vec<float, 4> T3_o;
       #pragma unroll
-      for (i32 i0_i = 0; i0_i < 4; ++i0_i) {
-        const float T0_e = ld(T0, i0_i * size3 + i0_o * size4 + i1_i + i1_o * 8);
-        const float T3_e = (T0_e + T1_v.v[i0_i]);  // T3 = fd.ops.add(T2, T1)
+      for (i32 j_i = 0; j_i < 4; ++j_i) {
+        const float T0_e = ld(T0, i_i + i_o * 8 + j_i * size3 + j_o * size4);
+        const float T3_e = (T0_e + T1_v.v[j_i]);  // T3 = fd.ops.add(T2, T1)
         T4_e = Sum::apply(T4_e, T3_e);
-        T3_o.v[i0_i] = T3_e;
+        T3_o.v[j_i] = T3_e;
       }
-      stv<4>(T3, i0_o * 4 + i1_i * size1 + i1_o * size2, T3_o);
+      stv<4>(T3, i_i * size1 + i_o * size2 + j_o * 4, T3_o);
     }
   }
   T4_e = reduce_x<Sum, 16, 8>(T4_e, scratch_f32);
-  if (i0_o_i < 1) st(T4, i1_i + i1_o * 8, T4_e);
+  if (j_o_i < 1) st(T4, i_i + i_o * 8, T4_e);
 }

@@ -6,17 +6,17 @@ persistent_kernel(
     bf16* __restrict__ T9,
     const i32 size0) {
   const Shared<float> scratch_f32(0, 4);
-  const i32 i0_o = static_cast<i32>(blockIdx.x);
-  const i32 i1_o_i = static_cast<i32>(threadIdx.x);
+  const i32 i_o = static_cast<i32>(blockIdx.x);
+  const i32 j_o_i = static_cast<i32>(threadIdx.x);
   Vec<bf16, 8> T0_p[8];
   float T6_p[64];
   float T2 = -infinity<float>();
   #pragma unroll
-  for (i32 i1_o_o = 0; i1_o_o < 8; ++i1_o_o) {
-    T0_p[i1_o_o] = ldv<8>(T0, i0_o * size0 + i1_o_i * 8 + i1_o_o * 1024);
+  for (i32 j_o_o = 0; j_o_o < 8; ++j_o_o) {
+    T0_p[j_o_o] = ldv<8>(T0, i_o * size0 + j_o_i * 8 + j_o_o * 1024);
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-      const float T1 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
+    for (i32 j_i = 0; j_i < 8; ++j_i) {
+      const float T1 = convert<float>(T0_p[j_o_o].v[j_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       T2 = Max::apply(T2, T1);
     }
   }
@@ -25,27 +25,27 @@ persistent_kernel(
   const bf16 T3 = convert<bf16>(T2);  // T3 = fd.ops.cast(T2, dtype=DataType.BFloat16)
   const float T4 = convert<float>(T3);  // T4 = fd.ops.cast(T3, dtype=DataType.Float)
   #pragma unroll
-  for (i32 i1_o_o = 0; i1_o_o < 8; ++i1_o_o) {
+  for (i32 j_o_o = 0; j_o_o < 8; ++j_o_o) {
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-      const float T1 = convert<float>(T0_p[i1_o_o].v[i1_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
+    for (i32 j_i = 0; j_i < 8; ++j_i) {
+      const float T1 = convert<float>(T0_p[j_o_o].v[j_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
       const float T5 = (T1 - T4);  // T5 = fd.ops.sub(T1, T4)
       const float T6 = short_exp(T5);  // T6 = fd.ops.exp(T5)
-      T6_p[i1_i + i1_o_o * 8] = T6;
+      T6_p[j_i + j_o_o * 8] = T6;
       T7 = Sum::apply(T7, T6);
     }
   }
   T7 = reduce_x<Sum, 128, 1>(T7, scratch_f32);
   const Vec<float, 2> T7_d = divisor(T7);
   #pragma unroll
-  for (i32 i1_o_o = 0; i1_o_o < 8; ++i1_o_o) {
+  for (i32 j_o_o = 0; j_o_o < 8; ++j_o_o) {
     Vec<bf16, 8> T9_o;
     #pragma unroll
-    for (i32 i1_i = 0; i1_i < 8; ++i1_i) {
-      const float T8 = quotient(T6_p[i1_i + i1_o_o * 8], T7_d);  // T8 = fd.ops.truediv(T6, T7)
+    for (i32 j_i = 0; j_i < 8; ++j_i) {
+      const float T8 = quotient(T6_p[j_i + j_o_o * 8], T7_d);  // T8 = fd.ops.truediv(T6, T7)
       const bf16 T9_e = convert<bf16>(T8);  // T9 = fd.ops.cast(T8, dtype=DataType.BFloat16)
-      T9_o.v[i1_i] = T9_e;
+      T9_o.v[j_i] = T9_e;
     }
-    stv<8>(T9, i0_o * size0 + i1_o_i * 8 + i1_o_o * 1024, T9_o);
+    stv<8>(T9, i_o * size0 + j_o_i * 8 + j_o_o * 1024, T9_o);
   }
 }
