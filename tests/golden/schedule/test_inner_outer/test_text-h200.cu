@@ -3,13 +3,13 @@
 extern "C" __global__ void __launch_bounds__(256)
 inner_outer_kernel(
     const bf16* __restrict__ T0,
-    const float* __restrict__ T3,
-    const float* __restrict__ T4,
-    const bf16* __restrict__ T1,
-    const bf16* __restrict__ T2,
+    const float* __restrict__ T1,
+    const float* __restrict__ T2,
+    const bf16* __restrict__ T3,
+    const bf16* __restrict__ T4,
     float* __restrict__ T22,
-    float* __restrict__ T24,
-    bf16* __restrict__ T26,
+    float* __restrict__ T23,
+    bf16* __restrict__ T24,
     const i32 size0,
     const i32 size1,
     const i32 size2) {
@@ -21,35 +21,35 @@ inner_outer_kernel(
   for (i32 slot = 0; slot < 16; ++slot) {
     T22_e[slot] = 0.0f;
   }
-  float T24_e[16];
+  float T23_e[16];
   #pragma unroll
   for (i32 slot = 0; slot < 16; ++slot) {
-    T24_e[slot] = 0.0f;
+    T23_e[slot] = 0.0f;
   }
   #pragma unroll 1
   for (i32 i_i_o = 0; i_i_o < size0; ++i_i_o) {
-    Vec<bf16, 8> T1_p[2];
+    Vec<bf16, 8> T3_p[2];
     Vec<bf16, 8> T0_p[2];
-    Vec<bf16, 8> T2_p[2];
+    Vec<bf16, 8> T4_p[2];
     float T14 = 0.0f;
     float T13 = 0.0f;
-    const float T3_e = ld(T3, i_i_o + i_o * size0);
-    const float T4_e = ld(T4, i_i_o + i_o * size0);
+    const float T1_e = ld(T1, i_i_o + i_o * size0);
+    const float T2_e = ld(T2, i_i_o + i_o * size0);
     #pragma unroll
     for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
-      T1_p[j_o_o] = ldv<8>(T1, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048);
+      T3_p[j_o_o] = ldv<8>(T3, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048);
       T0_p[j_o_o] = ldv<8>(T0, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048);
-      T2_p[j_o_o] = ldv<8>(T2, j_o_i * 8 + j_o_o * 2048);
+      T4_p[j_o_o] = ldv<8>(T4, j_o_i * 8 + j_o_o * 2048);
       #pragma unroll
       for (i32 j_i = 0; j_i < 8; ++j_i) {
-        const float T8 = convert<float>(T1_p[j_o_o].v[j_i]);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
-        T24_e[j_i + j_o_o * 8] = Sum::apply(T24_e[j_i + j_o_o * 8], T8);
+        const float T8 = convert<float>(T3_p[j_o_o].v[j_i]);  // T8 = fd.ops.cast(T3, dtype=DataType.Float)
+        T23_e[j_i + j_o_o * 8] = Sum::apply(T23_e[j_i + j_o_o * 8], T8);
         const float T5 = convert<float>(T0_p[j_o_o].v[j_i]);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
-        const float T6 = (T5 - T3_e);  // T6 = fd.ops.sub(T5, T3)
-        const float T7 = (T6 * T4_e);  // T7 = fd.ops.mul(T6, T4)
+        const float T6 = (T5 - T1_e);  // T6 = fd.ops.sub(T5, T1)
+        const float T7 = (T6 * T2_e);  // T7 = fd.ops.mul(T6, T2)
         const float T21 = (T8 * T7);  // T21 = fd.ops.mul(T8, T7)
         T22_e[j_i + j_o_o * 8] = Sum::apply(T22_e[j_i + j_o_o * 8], T21);
-        const float T9 = convert<float>(T2_p[j_o_o].v[j_i]);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
+        const float T9 = convert<float>(T4_p[j_o_o].v[j_i]);  // T9 = fd.ops.cast(T4, dtype=DataType.Float)
         const float T11 = (T8 * T9);  // T11 = fd.ops.mul(T8, T10)
         T14 = Sum::apply(T14, T11);
         const float T12 = (T11 * T7);  // T12 = fd.ops.mul(T11, T7)
@@ -62,35 +62,35 @@ inner_outer_kernel(
     const float T18 = (T14 * 0.00024414062f);  // T18 = fd.ops.mul(T14, 0.000244140625)
     #pragma unroll
     for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
-      Vec<bf16, 8> T26_o;
+      Vec<bf16, 8> T24_o;
       #pragma unroll
       for (i32 j_i = 0; j_i < 8; ++j_i) {
-        const float T8 = convert<float>(T1_p[j_o_o].v[j_i]);  // T8 = fd.ops.cast(T1, dtype=DataType.Float)
-        const float T9 = convert<float>(T2_p[j_o_o].v[j_i]);  // T9 = fd.ops.cast(T2, dtype=DataType.Float)
+        const float T8 = convert<float>(T3_p[j_o_o].v[j_i]);  // T8 = fd.ops.cast(T3, dtype=DataType.Float)
+        const float T9 = convert<float>(T4_p[j_o_o].v[j_i]);  // T9 = fd.ops.cast(T4, dtype=DataType.Float)
         const float T11 = (T8 * T9);  // T11 = fd.ops.mul(T8, T10)
         const float T5 = convert<float>(T0_p[j_o_o].v[j_i]);  // T5 = fd.ops.cast(T0, dtype=DataType.Float)
-        const float T6 = (T5 - T3_e);  // T6 = fd.ops.sub(T5, T3)
-        const float T7 = (T6 * T4_e);  // T7 = fd.ops.mul(T6, T4)
+        const float T6 = (T5 - T1_e);  // T6 = fd.ops.sub(T5, T1)
+        const float T7 = (T6 * T2_e);  // T7 = fd.ops.mul(T6, T2)
         const float T16 = (T15 * T7);  // T16 = fd.ops.mul(T15, T7)
         const float T17 = (T11 - T16);  // T17 = fd.ops.sub(T11, T16)
         const float T19 = (T17 - T18);  // T19 = fd.ops.sub(T17, T18)
-        const float T20 = (T19 * T4_e);  // T20 = fd.ops.mul(T19, T4)
-        const bf16 T26_e = convert<bf16>(T20);  // T26 = fd.ops.cast(T20, dtype=DataType.BFloat16)
-        T26_o.v[j_i] = T26_e;
+        const float T20 = (T19 * T2_e);  // T20 = fd.ops.mul(T19, T2)
+        const bf16 T24_e = convert<bf16>(T20);  // T24 = fd.ops.cast(T20, dtype=DataType.BFloat16)
+        T24_o.v[j_i] = T24_e;
       }
-      stv<8>(T26, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048, T26_o);
+      stv<8>(T24, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048, T24_o);
     }
   }
   #pragma unroll
   for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
     Vec<float, 8> T22_o;
-    Vec<float, 8> T24_o;
+    Vec<float, 8> T23_o;
     #pragma unroll
     for (i32 j_i = 0; j_i < 8; ++j_i) {
       T22_o.v[j_i] = T22_e[j_i + j_o_o * 8];
-      T24_o.v[j_i] = T24_e[j_i + j_o_o * 8];
+      T23_o.v[j_i] = T23_e[j_i + j_o_o * 8];
     }
     stv<8>(T22, i_o * size1 + j_o_i * 8 + j_o_o * 2048, T22_o);
-    stv<8>(T24, i_o * size1 + j_o_i * 8 + j_o_o * 2048, T24_o);
+    stv<8>(T23, i_o * size1 + j_o_i * 8 + j_o_o * 2048, T23_o);
   }
 }
