@@ -60,15 +60,26 @@ def test_bounds_are_met_and_missed() -> None:
     assert met(row(1, 1), row(2, 9)) == {}
 
 
+def test_loading_has_a_tighter_bound_than_compiling() -> None:
+    rows = [row(128, 1.25 * 128), replace(row(128, 1.25 * 128), state="warm")]
+    assert [(one.met, one.limit) for one in verdicts(rows)] == [(True, 1.35), (False, 1.15)]
+
+
+def test_a_second_process_must_find_every_kernel(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="assert_cache_hit"):
+        run._in_a_process(1, "none", "warm", str(tmp_path), "ours")
+
+
 def test_the_command_prints_a_table_and_writes_a_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "found.json"
     given = ["bench", "compile", "--layers", "1", "--repeats", "1", "--policy", "none"]
     assert main([*given, "--json", str(path)]) == 0
-    (only,) = json.loads(path.read_text())["rows"]
-    assert only["layers"] == 1 and only["counts"]["kernels"] == 5
-    assert only["ratio"] == only["ours"]["wall"] / only["alone"]["wall"]
+    cold, warm = json.loads(path.read_text())["rows"]
+    assert (cold["state"], warm["state"]) == ("cold", "warm")
+    assert cold["layers"] == 1 and cold["counts"]["kernels"] == warm["counts"]["kernels"] == 5
+    assert cold["ratio"] == cold["ours"]["wall"] / cold["alone"]["wall"]
     text = capsys.readouterr().out
     assert "Seconds of the first training step" in text and "Milliseconds in our own" in text
 
@@ -87,9 +98,3 @@ def test_layers_are_counts(layers: str, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         main(["bench", "compile", f"--layers={layers}"])
     assert "counts of 1 or more" in capsys.readouterr().err
-
-
-def test_a_process_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(run.POLICIES, "wrong", {"no_such_option": 1})
-    with pytest.raises(InputError, match="no_such_option"):
-        run._in_a_process(1, "wrong", "ours")

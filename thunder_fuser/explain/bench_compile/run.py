@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,14 +19,17 @@ from thunder_fuser.explain.bench.facts import facts
 from thunder_fuser.explain.bench.run import write_json
 from thunder_fuser.explain.bench_compile.measure import ALONE, OURS, Measured, Seconds
 from thunder_fuser.explain.table import table
-from thunder_fuser.options import Value
+from thunder_fuser.options import OPTIONS, Value
 from thunder_fuser.stages import STAGES
 
 LAYERS = (1, 2, 4, 8, 16, 32, 64, 128)
-POLICIES: Mapping[str, dict[str, Value]] = {"none": {}}
+POLICIES: Mapping[str, dict[str, Value]] = (
+    {name: {"rematerialization": name} for name in ("time", "memory", "none")}
+    if "rematerialization" in OPTIONS else {"none": {}}
+)
 
-COLD = "cold"
-DEEP, COLD_LIMIT = 128, 1.35
+COLD, WARM = "cold", "warm"
+DEEP, LIMITS = 128, {COLD: 1.35, WARM: 1.15}
 DOUBLING_FROM, DOUBLING_LIMIT = 32, 2.2
 KERNELS_FROM = 16
 ERROR_LIMIT = 1e-5
@@ -32,7 +37,7 @@ ERROR_LIMIT = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class BenchCompile:
-    """What to run. repeats: processes a depth, of which the shortest times count."""
+    """What to run. repeats: processes a depth and state, of which the shortest times count."""
 
     layers: tuple[int, ...] = LAYERS
     policies: tuple[str, ...] = tuple(POLICIES)
@@ -57,6 +62,11 @@ class Row:
     @property
     def ratio(self) -> float:
         return self.ours.wall / self.alone.wall
+
+    @property
+    def cpu_ratio(self) -> float:
+        """The same of processor seconds, which other processes change less."""
+        return self.ours.cpu / self.alone.cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,10 @@ class Report:
         return {
             "facts": self.facts,
             "options": asdict(self.given),
-            "rows": [{**asdict(row), "ratio": row.ratio} for row in self.rows],
+            "rows": [
+                {**asdict(row), "ratio": row.ratio, "cpu_ratio": row.cpu_ratio}
+                for row in self.rows
+            ],
             "bounds": [{**asdict(one), "met": one.met} for one in verdicts(self.rows)],
         }
 
@@ -106,22 +119,28 @@ def bench_compile(given: BenchCompile) -> bool:
 
 
 def _rows(given: BenchCompile) -> Iterator[Row]:
+    """For each depth the rows of both states: what a first process compiled, a second one loads."""
     for policy in given.policies:
         for layers in given.layers:
-            runs = [
-                _in_a_process(layers, policy, first=(ALONE, OURS)[number % 2])
-                for number in range(given.repeats)
-            ]
-            yield _row(policy, COLD, runs)
+            runs: dict[str, list[Measured]] = {COLD: [], WARM: []}
+            for number in range(given.repeats):
+                first = (ALONE, OURS)[number % 2]
+                with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as folder:
+                    for state, found in runs.items():
+                        found.append(_in_a_process(layers, policy, state, folder, first))
+            yield from (_row(policy, state, found) for state, found in runs.items())
 
 
-def _in_a_process(layers: int, policy: str, first: str) -> Measured:
+def _in_a_process(layers: int, policy: str, state: str, folder: str, first: str) -> Measured:
     """One measurement in a fresh process; InputError with its last words if it fails."""
-    wanted = {"layers": layers, "first": first, "options": POLICIES[policy]}
+    # A kernel that the first process left must not be compiled by the second.
+    options = {**POLICIES[policy], "assert_cache_hit": state == WARM}
+    wanted = {"layers": layers, "first": first, "options": options}
+    store = {OPTIONS["cache_dir"].env: folder, OPTIONS["cache"].env: "rw"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "thunder_fuser.explain.bench_compile.measure",
          json.dumps(wanted)],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, env={**os.environ, **store},
     )  # fmt: skip
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
@@ -151,7 +170,7 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
         title = f"{policy}, {state}"
         if DEEP in own:
             name = f"{title}: time over Thunder's own, {DEEP} layers"
-            found.append(Verdict(name, COLD_LIMIT, own[DEEP].ratio))
+            found.append(Verdict(name, LIMITS[state], own[DEEP].ratio))
         growths = [
             own[2 * n].ours.wall / own[n].ours.wall
             for n in own if n >= DOUBLING_FROM and 2 * n in own
@@ -177,7 +196,7 @@ def _text(report: Report) -> str:
 
 
 def _times(rows: Sequence[Row]) -> str:
-    head = ("policy", "caches", "layers", "s", "Thunder s", "ratio", "x half", "regions", "ops",
+    head = ("policy", "caches", "layers", "s", "Thunder s", "ratio", "cpu ratio", "x half", "regions", "ops",
             "largest", "kernels")  # fmt: skip
     before = {(row.policy, row.state, row.layers): row for row in rows}
     lines = []
@@ -187,7 +206,8 @@ def _times(rows: Sequence[Row]) -> str:
         counts = (row.counts.regions, row.counts.ops, row.counts.largest, row.counts.kernels)
         lines.append(
             [row.policy, row.state, str(row.layers), f"{row.ours.wall:.3f}",
-             f"{row.alone.wall:.3f}", f"{row.ratio:.2f}", growth, *map(str, counts)]
+             f"{row.alone.wall:.3f}", f"{row.ratio:.2f}", f"{row.cpu_ratio:.2f}", growth,
+             *map(str, counts)]
         )  # fmt: skip
     return "Seconds of the first training step\n\n" + table(head, lines)
 
