@@ -196,8 +196,8 @@ def _text(report: Report) -> str:
 
 
 def _times(rows: Sequence[Row]) -> str:
-    head = ("policy", "caches", "layers", "s", "Thunder s", "ratio", "cpu ratio", "x half", "regions", "ops",
-            "largest", "kernels")  # fmt: skip
+    head = ("policy", "caches", "layers", "s", "Thunder s", "ratio", "cpu ratio", "x half",
+            "regions", "ops", "largest", "kernels")  # fmt: skip
     before = {(row.policy, row.state, row.layers): row for row in rows}
     lines = []
     for row in rows:
