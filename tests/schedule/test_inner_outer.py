@@ -77,6 +77,7 @@ def test_sums_that_do_not_fit_get_a_kernel_of_their_own() -> None:
         (1031, 77, D.Float),  # no vectors
         (700, 1000, D.Half),
         (300, 2304, D.Float),
+        (140, 6160, D.BFloat16),  # on a GPU two blocks share a row, and ask for the next one ahead
     ],
 )
 def test_results(rows: int, columns: int, dtype: DataType, target: str) -> None:

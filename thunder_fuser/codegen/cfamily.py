@@ -42,6 +42,7 @@ from thunder_fuser.lower.kernel import (
     OpenGates,
     Operand,
     Parameter,
+    Prefetch,
     Random,
     RingLoad,
     Set,
@@ -134,8 +135,11 @@ class CPrinter:
             head = [pad + line for line in self.loop_head(statement)]
             return [*head, *self.block(statement.body, depth + 1), pad + "}"]
         if isinstance(statement, If):
-            head = [f"{pad}if ({self.condition(statement.condition)}) {{"]
-            return [*head, *self.block(statement.body, depth + 1), pad + "}"]
+            lines = [f"{pad}if ({self.condition(statement.condition)}) {{"]
+            lines += self.block(statement.body, depth + 1)
+            if statement.otherwise:
+                lines += [f"{pad}}} else {{", *self.block(statement.otherwise, depth + 1)]
+            return [*lines, pad + "}"]
         if isinstance(statement, Block):
             head = [f"{pad}{{  // {statement.comment}"]
             return [*head, *self.block(statement.body, depth + 1), pad + "}"]
@@ -162,6 +166,9 @@ class CPrinter:
             return f"{target} = {REDUCERS[s.op]}::apply({target}, {value});"
         if isinstance(s, Store):
             return self.store(s)
+        if isinstance(s, Prefetch):
+            ask = f"prefetch({s.buffer}, {self.index(s.position)});"
+            return f"if ({self.condition(s.condition)}) {ask}"
         if isinstance(s, SharedStore):
             put = f"template putv<{s.width}>" if s.width > 1 else "put"
             value = self.operand(s.value, s.dtype)
@@ -254,6 +261,10 @@ class CPrinter:
             places = [self.index(load.first), self.index(load.at), size]
             typed = (f"static_cast<{self.index_type}>({place})" for place in places)
             text = f"ldr<{load.width}>({load.buffer}, {', '.join(typed)})"
+        elif load.limit is not None:
+            at, limit = self.index(load.position), self.sizes.number(load.limit)
+            typed = (f"static_cast<{self.index_type}>({place})" for place in (at, limit))
+            text = f"lde<{load.width}>({load.buffer}, {', '.join(typed)})"
         else:
             call = f"ldv<{load.width}>" if load.width > 1 else "ld"
             text = f"{call}({load.buffer}, {self.index(load.position)})"

@@ -21,6 +21,7 @@ from thunder.core import dtypes, prims
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
 from thunder.executors.sdpaex import sdpa_ex
+from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 
 from thunder_fuser.executors.support import FLOATS, INTS, Reject, data_type
 
@@ -267,7 +268,7 @@ COMPOSITES = {
         Composite(
             "torch.nn.functional.scaled_dot_product_attention",
             _refuses_attention,
-            _ATTENTION.execution_transform,
+            attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
             _ATTENTION.grad_transform,
         ),
     )

@@ -82,11 +82,14 @@ class Split:
     """axis -> axis.o, axis.i with axis.i of extent `factor`; the last outer step may be partial.
 
     With inner=False it is axis.o that has the extent `factor`.
+    shift: how far the first step starts before the axis, in [0, factor), as an expression of other
+    axes: axis = factor*axis.o + axis.i - shift. The first step may then be partial too.
     """
 
     axis: str
     factor: int
     inner: bool = True
+    shift: Scalar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ def apply(domain: Domain, transform: Transform) -> Domain:
     """One transform on a loop domain.
 
     [i0{4}, i1{100}] --Split("i1", 8)-->        [i0{4}, i1.o{13}, i1.i{8}]
+    [i0{4}, i1{97}] --Split("i1", 8, i0 % 8)--> [i0{4}, i1.o{13}, i1.i{8}]
     [i0{4}, i1{100}] --Merge("i0", "i1")-->     [i0*i1{400}]
     """
     if isinstance(transform, Split):
@@ -166,7 +170,8 @@ def _split(domain: Domain, split: Split) -> Domain:
         raise ScheduleError(
             f"split of {axis.name}", expected="a factor >= 1", got=str(split.factor)
         )
-    sizes = (ceil_div(axis.extent, split.factor), const(split.factor))
+    reach = axis.extent if split.shift is None else axis.extent + (split.factor - 1)
+    sizes = (ceil_div(reach, split.factor), const(split.factor))
     outer, inner = sizes if split.inner else sizes[::-1]
     made = ((axis.name + ".o", outer), (axis.name + ".i", inner))
     return _with(domain, at, at, tuple(IterDomain(n, e, axis.kind) for n, e in made))

@@ -292,7 +292,14 @@ def divides(divisor: int, value: Scalar) -> bool:
 
     >>> divides(4, symbol("i") * 8 + 4), divides(4, symbol("i") * 2)
     (True, False)
+    >>> divides(8, symbol("i") * 17 - symbol("i") % 8)
+    True
     """
+    for atom, factor in value.terms[0]:
+        if atom.op == "mod" and atom.parts[1].is_const:
+            whole, by = atom.parts[0], atom.parts[1].value
+            if factor * by % divisor == 0:  # factor * (whole % by) differs by multiples of it
+                value = value + (whole - atom) * factor
     return value % divisor is const(0)
 
 

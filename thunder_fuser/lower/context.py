@@ -11,7 +11,8 @@ from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.ops import SCANS, DtypeRule
 from thunder_fuser.ir.record import Literal, Operand, OpRecord
-from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.scalar import Scalar, conjunction, const
+from thunder_fuser.lower.exps import short_exps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.sizes import loops_of
@@ -48,6 +49,17 @@ class Context:
             return []
         loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
         return [a for a in loops if not self.loops.loops[a.name].is_const]
+
+    def next_row(self, position: Scalar) -> tuple[Scalar, Scalar]:
+        """The position one row of the block further on, and where there is one."""
+        (row,) = self.row_loops
+        variable = self.loops.loops[row.name]
+        step = {str(variable): variable + 1}
+        guards = [g for g in self.loops.guards if variable.symbols & g.value.symbols]
+        plain = position.substitute({str(g.variable): g.value for g in guards})
+        exists = [g.value.substitute(step).lt(g.extent) for g in guards]
+        moved = position + (plain.substitute(step) - plain)
+        return moved, conjunction([(variable + 1).lt(row.extent), *exists])
 
     @property
     def home(self) -> str:
@@ -91,10 +103,9 @@ class Context:
         return self.lane is not None and not self.lane.is_reduction and collects
 
     @cached_property
-    def gives_halves(self) -> bool:
-        """True on a GPU if every result is a 16-bit float: a short exp is exact enough for them."""
-        tensors = (self.part.tensors[name] for name in self.part.outputs)
-        return not self.is_cpu and all(view.dtype.is_half for view in tensors)
+    def short_exps(self) -> frozenset[str]:
+        """The exps that may be less exact than the rest; none on the CPU."""
+        return frozenset() if self.is_cpu else short_exps(self.part)
 
     @cached_property
     def steps(self) -> int:
@@ -148,6 +159,12 @@ class Context:
         view, strides = self.part.tensors[name], self.part.strides[name]
         pairs = zip(view.sizes, strides, strict=True)
         return sum((int(size) - 1) * int(stride) for size, stride in pairs)
+
+    def elements(self, name: str) -> int:
+        """The positions in memory from a tensor's first element to its last one."""
+        view, strides = self.part.tensors[name], self.part.strides[name]
+        wide = [(n, s) for n, s in zip(view.sizes, strides, strict=True) if n > 1]
+        return sum(((n - 1) * s for n, s in wide), 1)
 
     def local(self, name: str) -> str:
         """The variable that holds a value: its own name, unless that is the result's pointer."""

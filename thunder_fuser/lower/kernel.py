@@ -43,13 +43,17 @@ class Math:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """buffer[position] where the condition holds, else zero. width > 1: a vector."""
+    """buffer[position] where the condition holds, else zero. width > 1: a vector.
+
+    limit: if given, lanes from buffer[limit] on are zero, where the tensor ends.
+    """
 
     buffer: str
     position: Scalar
     dtype: DataType
     width: int = 1
     condition: Scalar = field(default_factory=lambda: const(1))
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +240,15 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Asks for buffer[position] where the condition holds: it is read soon."""
+
+    buffer: str
+    position: Scalar
+    condition: Scalar
+
+
+@dataclass(frozen=True, slots=True)
 class SharedStore:
     """Puts a Vec (by name), or one element, into a shared array."""
 
@@ -335,10 +348,11 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """The body, where the condition holds."""
+    """The body, where the condition holds; else the other one."""
 
     condition: Scalar
     body: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +368,7 @@ class Block:
     body: tuple[Statement, ...]
 
 
-Change = Set | Accumulate | Store | SharedStore | BlockReduce | ClusterReduce | BlockScan
+Change = Set | Accumulate | Store | Prefetch | SharedStore | BlockReduce | ClusterReduce | BlockScan
 Wait = OpenGates | GatesReady | Barrier
 Statement = Let | Array | Words | Variable | Change | Wait | For | If | Block
 

@@ -58,7 +58,7 @@ from thunder_fuser.lower.sizes import with_free_sizes
 from thunder_fuser.lower.stores import Stores
 from thunder_fuser.lower.tiles import Window, passes
 from thunder_fuser.lower.values import Values
-from thunder_fuser.schedule.loop_index import Guard
+from thunder_fuser.schedule.loop_index import Edge, Guard
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
@@ -317,6 +317,9 @@ class _Lowerer:
         for name in scans:
             self._declare_scan(scope, name)
         accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, own))
+        if self.loops.edge is not None and number == 0 and self.values.keeps_vectors:
+            # All steps' loads before the first one's work: behind its branches they would wait.
+            self._nest_loops(scope, [], [], ())
         self._nest_loops(scope, reductions, results, accumulators)
         for name in own:
             self._reduce_block(scope, name)
@@ -412,6 +415,12 @@ class _Lowerer:
         if self.ctx.lane is None:
             self._work(scope, scope, reductions, results)
             return
+        if self.loops.edge is not None:
+            if reductions or results:
+                self._edge_lanes(scope, self.loops.edge, reductions, results)
+            else:
+                self.values.fill(scope)
+            return
         inner, extent = self._lane_scope(scope)
         after = self._work(scope, inner, reductions, results)
         scope.put(
@@ -425,6 +434,27 @@ class _Lowerer:
         )
         for statement in after:
             scope.put(statement)
+
+    def _edge_lanes(
+        self, scope: Scope, edge: Edge, reductions: list[str], results: list[str]
+    ) -> None:
+        """The same work twice: for steps that lie within a row, and for those at its ends.
+
+        if (0 <= i1 && i1 + 7 < 4095) { for v: sum += x[v];  stv<8>(T1, ...); }
+        else                          { for v: if (0 <= i1 + v && i1 + v < 4095) { ... } }
+        """
+        lane, extent = self.ctx.lane_symbol, const(self.ctx.lanes)
+        unfilled = self.values.unfilled()
+        inner = scope.child(str(lane))
+        after = self._work(scope, inner, reductions, results)
+        body = tuple(inner.statements)
+        whole = (For(str(lane), extent, ParallelType.VECTORIZE, body), *after)
+        self.values.refill(unfilled)
+        inner = scope.child(str(lane))
+        self._work(inner, inner, reductions, results)  # no wide stores
+        held = (If(edge.holds, tuple(inner.statements)),)
+        ends = (For(str(lane), extent, ParallelType.VECTORIZE, held),)
+        scope.put(If(edge.whole(lane, self.ctx.lanes), whole, ends))
 
     def _scan(self, scope: Scope, name: str) -> None:
         """One scan's elements of one step; afterwards each lane can read its own."""

@@ -30,6 +30,7 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.sized import sized
+from thunder_fuser.schedule.axes import row_shift
 from thunder_fuser.schedule.loop_index import runs_loop
 from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion, Tile
 
@@ -52,7 +53,7 @@ def with_free_sizes(scheduled: ScheduledFusion) -> ScheduledFusion:
     return replace(
         scheduled,
         part=free,
-        transforms=_transforms(scheduled),
+        transforms=tuple(_transform(scheduled, free, t) for t in scheduled.transforms),
         persistent=tuple(_buffer(one, moved) for one in scheduled.persistent),
         tile=None if scheduled.tile is None else _tile(scheduled.tile, moved),
     )
@@ -84,17 +85,15 @@ def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
     return lanes or (scheduled.params.inner and axis.extent.value <= SHORT_LOOP)
 
 
-def _transforms(scheduled: ScheduledFusion) -> tuple[Transform, ...]:
-    """The length of a run of partial results follows from the sizes."""
-    if scheduled.part.chunked is None:
-        return scheduled.transforms
-    runs = runs_loop(scheduled.loop)
-    return tuple(
-        replace(t, factor=sized("run", t.factor))
-        if isinstance(t, Split) and t.axis + ".o" == runs
-        else t
-        for t in scheduled.transforms
-    )
+def _transform(scheduled: ScheduledFusion, free: Part, made: Transform) -> Transform:
+    """The same one; the length of a run of partial results, and a shift, follow from the sizes."""
+    if not isinstance(made, Split):
+        return made
+    if made.shift is not None:
+        return replace(made, shift=row_shift(free, tuple(made.axis.split("*")), made.factor))
+    if free.chunked is not None and made.axis + ".o" == runs_loop(scheduled.loop):
+        return replace(made, factor=sized("run", made.factor))
+    return made
 
 
 # ---- the sizes of axes

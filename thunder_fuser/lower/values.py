@@ -27,6 +27,7 @@ from thunder_fuser.lower.kernel import (
     Load,
     Math,
     Operand,
+    Prefetch,
     Random,
     RingLoad,
     Set,
@@ -43,6 +44,10 @@ from thunder_fuser.lower.tiles import Window
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
 NONE: frozenset[str] = frozenset()
 MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
+# Bytes of the elements whose next row a block asks for while it is at one. Norm backward of bf16:
+# 69 to 79 % of clone without, 79 to 92 % with; of f32, with vectors twice as long, 88 and 93 %
+# without, 76 and 86 % with (H200).
+ASKED_AHEAD = 2
 BEFORE = -1  # the number of no nest: what was filled there is there for all
 
 
@@ -227,9 +232,15 @@ class Values:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         base = position - ctx.lane_symbol
         base, condition, needs = self.places.access(base, point.condition, scope)
-        load = Load(view.name, base, view.dtype, ctx.width, condition)
+        # Past the end of a row is another row, which the lanes' work leaves out.
+        limit = None if ctx.loops.edge is None else ctx.elements(view.name)
+        load = Load(view.name, base, view.dtype, ctx.width, condition, limit)
         home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
+        if ctx.row_loops and self.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
+            self._prefetch(view.name, base, home)
         buffer = self._buffers.get(point)
+        if buffer is not None and buffer.filled_in == self.nest and not buffer.shared:
+            return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | {ctx.home}
         if buffer is not None and buffer.filled_in is None and not buffer.shared:
             needs |= ctx.step.symbols | {ctx.home}
             scope.home(needs).put(Set(Lane(buffer.array, ctx.step), load, view.dtype))
@@ -246,6 +257,14 @@ class Values:
             )
             buffer.filled_in = self.nest
         return Lane(name, None, ctx.lane_symbol), lanes
+
+    def _prefetch(self, name: str, position: Scalar, scope: Scope) -> None:
+        """Asks for the same vector of the next row that the block walks."""
+        following, condition = self.ctx.next_row(position)
+        key = ("prefetch", name, following)
+        if following is not position and scope.find(key) is None:
+            scope.put(Prefetch(name, following, condition))
+            scope.values[key] = (name, position.symbols)
 
     # ---- math
 
@@ -299,7 +318,7 @@ class Values:
         elif self.divisors.is_of_row(point, expr, dtype):
             by = self.divisors.of_row(self.ctx.facts.reads[point][-1], operands[1], scope)
             return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
-        elif expr.op == "exp" and dtype is DataType.Float and self.ctx.gives_halves:
+        elif point.name in self.ctx.short_exps:
             return self._put(point, Call("short_exp", operands), needs, scope)
         return self._put(point, Math(expr.op, operands, types, dtype), needs, scope, expr)
 
@@ -444,6 +463,26 @@ class Values:
             window.position, const(1), lane, width, itemsize=itemsize, alignment=MAX_BYTES
         )
         self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
+
+    @property
+    def keeps_vectors(self) -> bool:
+        """True if there are inputs that are kept in whole vectors."""
+        return any(buffer.vector for buffer in self._buffers.values())
+
+    def fill(self, scope: Scope) -> None:
+        """Loads a step of the inputs that are kept in whole vectors."""
+        for point, buffer in self._buffers.items():
+            if buffer.vector and buffer.filled_in is None:
+                self._load(point, scope)
+
+    def unfilled(self) -> list[Buffer]:
+        """The buffers that are filled element by element and have not been."""
+        return [b for b in self._buffers.values() if b.filled_in is None and not b.vector]
+
+    def refill(self, buffers: list[Buffer]) -> None:
+        """Fills these buffers again: another branch does the work of the same step."""
+        for buffer in buffers:
+            buffer.filled_in = None
 
     def _own_position(self) -> Scalar:
         """Each thread keeps its own: ((y * steps + step) * threads.x + x) * lanes + lane."""

@@ -9,7 +9,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Demand, Point, demand
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
-from thunder_fuser.ir.domain import Domain, Transform
+from thunder_fuser.ir.domain import Domain, Parallelize, ParallelType, Transform
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 
@@ -75,6 +75,26 @@ def _walks_on(
     return coefficient(position, outer) == coefficient(position, inner) * extent
 
 
+SHORTEST_SHIFTED = 1024  # columns; the two ends of shorter rows are too much of their work
+
+
+def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None:
+    """How far before its row a step of aligned vectors starts, if rows are worth it: Split.shift.
+
+    T0[i0, i1] of 4095 columns in vectors of 8: row i0 starts at 4095 * i0, which is (7 * i0) % 8
+    elements behind a multiple of 8.
+    """
+    if size_of(part, columns) < SHORTEST_SHIFTED:
+        return None
+    widest = max(part.global_tensors, key=part.bytes_of)
+    points = [p for p in accesses(part, part.facts) if p.name == widest]
+    points = [p for p in points if p.symbols & set(columns)]
+    if not points:
+        return None
+    row = offset(points[0].index, part.strides[widest]).substitute(dict.fromkeys(columns, 0))
+    return row % width
+
+
 def size_of(part: Part, axes: Iterable[str]) -> int:
     """The product of the extents of the axes."""
     return prod(part.extents[name].value for name in axes)
@@ -84,7 +104,6 @@ def best_width(
     part: Part,
     axes: Domain,
     transforms_for: Callable[[int], tuple[Transform, ...] | None],
-    lane: str,
     alignment: dict[str, int],
 ) -> int:
     """The vector width with the fewest memory instructions an element; ties go to the narrower.
@@ -98,11 +117,17 @@ def best_width(
         transforms = transforms_for(width)
         if transforms is not None:
             loops = loop_index(axes, transforms, part.chunked)
-            cost = _cost(part, loops, lane, width, alignment)
+            cost = _cost(part, loops, _lane(transforms), width, alignment)
             if cost < best_cost - 1e-9:
                 best, best_cost = width, cost
         width *= 2
     return best
+
+
+def _lane(transforms: tuple[Transform, ...]) -> str:
+    """The loop over the elements of a vector."""
+    made = [t for t in transforms if isinstance(t, Parallelize)]
+    return next(t.axis for t in made if t.parallel is ParallelType.VECTORIZE)
 
 
 def _cost(

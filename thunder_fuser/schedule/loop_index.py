@@ -5,6 +5,11 @@ A split that does not divide leaves a last step that runs over the end. There th
 variable of its own, bounded by its extent, and a Guard that says when it is valid:
 
     i1{100} split 8:  i1 = 8*i1.o + i1.i, guarded by i1 < 100
+
+A shifted split has steps that are partial at both ends. Its axis keeps its value, which shows where
+its steps lie in memory, and is the Edge:
+
+    i1{97} split 8, shift i0 % 8:  i1 = 8*i1.o + i1.i - i0 % 8, within the axis if 0 <= i1 < 97
 """
 
 from __future__ import annotations
@@ -14,8 +19,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Chunked
-from thunder_fuser.ir.domain import Domain, Merge, Split, Transform, apply, merged_name
-from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.domain import (
+    Domain,
+    Merge,
+    ParallelType,
+    Split,
+    Transform,
+    apply,
+    merged_name,
+)
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,24 @@ class Guard:
     extent: Scalar
 
 
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The index of an axis whose steps of lanes may begin before it and end behind it."""
+
+    index: Scalar
+    extent: Scalar
+
+    @property
+    def holds(self) -> Scalar:
+        """Where a lane is within the axis."""
+        return conjunction([const(-1).lt(self.index), self.index.lt(self.extent)])
+
+    def whole(self, lane: Scalar, width: int) -> Scalar:
+        """Where all lanes of a step are within the axis."""
+        first = self.index - lane
+        return conjunction([const(-1).lt(first), (first + (width - 1)).lt(self.extent)])
+
+
 @dataclass(frozen=True)
 class LoopIndex:
     """The variable of each loop, the index of each axis on the way, and what must be guarded."""
@@ -35,6 +66,7 @@ class LoopIndex:
     loops: Mapping[str, Scalar]
     index: Mapping[str, Scalar]
     guards: tuple[Guard, ...]
+    edge: Edge | None = None
 
 
 _AXES = re.compile(r"i\d+(?:\*i\d+)*")
@@ -76,7 +108,8 @@ def loop_index(
         extents.update({axis.name: axis.extent for axis in domain})
     names = _Names()
     known = {axis.name: _loop_symbol(names(axis.name), axis.extent) for axis in domain}
-    loops, guards = dict(known), []
+    loops, guards = dict(known), list[Guard]()
+    shifted = [t for t in transforms if isinstance(t, Split) and t.shift is not None]
     for transform in reversed(transforms):
         if isinstance(transform, Merge):
             merged = known[merged_name(transform.outer, transform.inner)]
@@ -87,14 +120,17 @@ def loop_index(
             known[transform.axis] = guard.variable
             if guard.variable is not guard.value:
                 guards.append(guard)
+    if shifted:  # by axes that are known only now
+        known = {name: index.substitute(known) for name, index in known.items()}
     if chunked is not None:
         known[chunked.axis] = loops[runs_loop(domain)]
-    return LoopIndex(loops, known, tuple(guards))
+    edges = [Edge(known[split.axis], extents[split.axis]) for split in shifted]
+    return LoopIndex(loops, known, tuple(guards), *edges)
 
 
 def runs_loop(domain: Domain) -> str:
     """The loop over blocks of the axes whose runs are reduced; no others, if rows are kept too."""
-    blocks = [a for a in domain if a.parallel.is_block]
+    blocks = [a for a in domain if a.parallel in (ParallelType.BIDX, ParallelType.BIDY)]
     return next((a.name for a in blocks if a.is_reduction), blocks[0].name)
 
 
@@ -108,7 +144,9 @@ def _joined(
     """The axis that was split; its own value if the split divides."""
     extent = extents[split.axis]
     value = known[split.axis + ".o"] * split.factor + known[split.axis + ".i"]
-    if int(extent.value) % int(split.factor) == 0:
+    if split.shift is not None:
+        value = value - split.shift
+    if split.shift is not None or int(extent.value) % int(split.factor) == 0:
         return Guard(split.axis, value, value, extent)
     variable = symbol(names(split.axis), 0, int(extent.value) - 1)
     return Guard(split.axis, variable, value, extent)

@@ -72,6 +72,11 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
     return replace(nothing, threads=(LONG_ROW_THREADS, 1))
 
 
+def kept_inputs(scheduled: ScheduledFusion) -> tuple[PersistentBuffer, ...]:
+    """The inputs of a row that several nests read, in registers, whatever they take."""
+    return _in("registers", _candidates(scheduled, with_dear=False))
+
+
 def _bytes(kept: list[Candidate]) -> int:
     return sum(candidate.buffer.bytes for candidate in kept)
 

@@ -11,11 +11,18 @@ from __future__ import annotations
 from math import prod
 
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.vectorize import coefficient
+from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.schedule.axes import best_width, collapse, memory_order, positions, size_of
+from thunder_fuser.schedule.axes import (
+    best_width,
+    collapse,
+    memory_order,
+    positions,
+    row_shift,
+    size_of,
+)
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -94,14 +101,23 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
 def _schedule_cuda(
     part: Part, target: Target, order: tuple[str, ...], alignment: dict[str, int]
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
+
+    Long rows of odd length: [M, N] -> [M, N.o, N.i@vectorize], M and N.o walked as one.
+    """
     domain = reference(part, order, ())
-    total = size_of(part, order)
+    total, row = size_of(part, order), _odd_row(part, order)
 
     def build(width: int, unroll: int = 1) -> tuple[Transform, ...] | None:
-        if total % width:
-            return None
         s = Transforms(domain)
-        outer, lane = s.split(s.merge(tuple(axis.name for axis in domain)), width)
+        shift = row_shift(part, row, width) if size_of(part, row) % width else None
+        if shift is not None:
+            vectors, lane = s.split(s.merge(row), width, shift)
+            outer = s.merge((*order[: -len(row)], vectors))
+        elif total % width:
+            return None
+        else:
+            outer, lane = s.split(s.merge(tuple(axis.name for axis in domain)), width)
         outer, thread = s.split(outer, THREADS)
         block, step = s.split(outer, unroll)
         s.parallelize(block, ParallelType.BIDX)
@@ -110,11 +126,26 @@ def _schedule_cuda(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    merged = "*".join(axis.name for axis in domain)
-    width = best_width(part, domain, build, merged + ".i", alignment)
+    width = best_width(part, domain, build, alignment)
     unroll = _unroll(part, target, order, width)
     params = HeuristicParams(NAME, width, (THREADS, 1), unroll)
     return params, build(width, unroll) or ()
+
+
+def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes that all tensors walk as one, if vectors are better cut from them than from all.
+
+    That is so where vectors do not divide the whole, and where rows have values of their own, which
+    a vector that crosses rows reads once an element. A flat vector of whole ones reads a bias best:
+    bias and GELU of [65552, 4095] 99 % of clone flat, 94 % by rows (H200).
+    """
+    groups = collapse(part, order)
+    if not groups:
+        return ()
+    symbols = [position.symbols for _, position, _ in positions(part, part.facts)]
+    of_rows = any(found and not found & set(groups[-1]) for found in symbols)
+    narrow = min(part.tensors[name].dtype.bytes for name in part.global_tensors)
+    return groups[-1] if of_rows or size_of(part, order) % (MAX_BYTES // narrow) else ()
 
 
 def _unroll(part: Part, target: Target, order: tuple[str, ...], width: int) -> int:

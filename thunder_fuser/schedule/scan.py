@@ -128,7 +128,7 @@ def _cuda_inner(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    width = best_width(part, domain, build, found.scanned + ".i", alignment)
+    width = best_width(part, domain, build, alignment)
     return HeuristicParams(NAME, width, (x, y)), build(width) or ()
 
 
@@ -150,7 +150,7 @@ def _cuda_outer(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    width = best_width(part, domain, build, "*".join(found.kept) + ".i", alignment)
+    width = best_width(part, domain, build, alignment)
     return HeuristicParams(NAME, width, (COLUMN_THREADS, 1), inner=False), build(width) or ()
 
 

@@ -168,7 +168,8 @@ def _tile_text(tile: Tile) -> list[str]:
 
 def _transform_text(transform: Transform) -> str:
     if isinstance(transform, Split):
-        return f'split("{transform.axis}", {transform.factor})'
+        shift = "" if transform.shift is None else f', shift="{transform.shift}"'
+        return f'split("{transform.axis}", {transform.factor}{shift})'
     if isinstance(transform, Merge):
         return f'merge("{transform.outer}", "{transform.inner}")'
     if isinstance(transform, Reorder):
@@ -183,9 +184,9 @@ class Transforms:
         self.domain = domain
         self.made: list[Transform] = []
 
-    def split(self, axis: str, factor: int) -> tuple[str, str]:
+    def split(self, axis: str, factor: int, shift: Scalar | None = None) -> tuple[str, str]:
         """axis -> (axis.o, axis.i), axis.i of extent `factor`."""
-        self._apply(Split(axis, factor))
+        self._apply(Split(axis, factor, shift=shift))
         return axis + ".o", axis + ".i"
 
     def merge(self, names: tuple[str, ...]) -> str:

@@ -123,7 +123,7 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
 
         narrow = make(1)
         assert narrow is not None  # 1 divides everything
-        return make(best_width(part, domain, transforms_for, narrow.lane, alignment)) or narrow
+        return make(best_width(part, domain, transforms_for, alignment)) or narrow
 
     # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
     computed = walk(across, inner, unrolled=not found.loads)

@@ -26,7 +26,7 @@ MIN_ELEMENTS = 1 << 16  # less is done before a second kernel has started
 MAX_ON_CHIP = 1 << 18  # longer rows are read from memory once a reduction, however it is done
 COLUMN_BYTES = 512  # of a row that one block of an outer reduction takes: 32 vectors
 INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # that an SM holds: of 256 and of 1024 threads
-ROW_BLOCKS = 4  # blocks an SM has of inner_outer, for rows of 4096; of short ones twice as many
+ROW_BLOCKS = 4  # blocks an SM has of inner_outer, for rows of 4096; of 1024 four times as many
 MIN_RUN_BYTES = 48  # of one column, so that the sums are a small part of the bytes
 CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
@@ -116,7 +116,7 @@ def _run_of_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
     if target.is_cpu:
         return -(-rows // CPU_RUNS)
     enough = rows * itemsize // (target.sm_count * MIN_RUN_BYTES)
-    per_sm = min(2 * ROW_BLOCKS, ROW_BLOCKS * 4096 // columns, enough)
+    per_sm = min(4 * ROW_BLOCKS, ROW_BLOCKS * 4096 // columns, enough)
     run = -(-rows // (target.sm_count * max(per_sm, 1)))
     return -(-run // 4) * 4  # of short rows a block takes four at once
 

@@ -98,10 +98,21 @@ template <typename T, typename I>
 inline void st(T* pointer, I i, T value, int line = __builtin_LINE()) {
   __builtin_memcpy(emu_address(pointer, i, sizeof(T), 1, line), &value, sizeof(T));
 }
+template <typename T, typename I>
+inline void prefetch(const T* pointer, I i, int line = __builtin_LINE()) {
+  emu_address(pointer, i, sizeof(T), 1, line);  // stops outside the tensor, as a load does
+}
 template <int N, typename T, typename I>
 inline Vec<T, N> ldv(const T* pointer, I i, int line = __builtin_LINE()) {
   Vec<T, N> values;
   __builtin_memcpy(&values, emu_address(pointer, i, sizeof(T), N, line), sizeof(T) * N);
+  return values;
+}
+template <int N, typename T, typename I>
+inline Vec<T, N> lde(const T* pointer, I i, I limit, int line = __builtin_LINE()) {
+  if (i <= limit - N) return ldv<N>(pointer, i, line);
+  Vec<T, N> values{};
+  for (int k = 0; i + k < limit; ++k) values.v[k] = ld(pointer, i + k, line);
   return values;
 }
 template <int N, typename T, typename I>

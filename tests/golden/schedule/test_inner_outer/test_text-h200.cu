@@ -12,7 +12,8 @@ inner_outer_kernel(
     bf16* __restrict__ T24,
     const i32 size0,
     const i32 size1,
-    const i32 size2) {
+    const i32 size2,
+    const i32 size3) {
   const Shared<float> scratch_f32(0, 8);
   const i32 i_o = static_cast<i32>(blockIdx.x);
   const i32 j_o_i = static_cast<i32>(threadIdx.x);
@@ -37,7 +38,9 @@ inner_outer_kernel(
     const float T2_e = ld(T2, i_i_o + i_o * size0);
     #pragma unroll
     for (i32 j_o_o = 0; j_o_o < 2; ++j_o_o) {
+      if (i_i_o < size3) prefetch(T3, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048 + size1);
       T3_p[j_o_o] = ldv<8>(T3, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048);
+      if (i_i_o < size3) prefetch(T0, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048 + size1);
       T0_p[j_o_o] = ldv<8>(T0, i_i_o * size1 + i_o * size2 + j_o_i * 8 + j_o_o * 2048);
       T4_p[j_o_o] = ldv<8>(T4, j_o_i * 8 + j_o_o * 2048);
       #pragma unroll

@@ -1,0 +1,13 @@
+def schedule(s):  # pointwise(vectorize=8, threads=128x1, unroll=1)
+    s.split("i1", 8, shift="(1031*i0) % 8")
+    s.merge("i0", "i1.o")
+    s.split("i0*i1.o", 128)
+    s.split("i0*i1.o.o", 1)
+    s.parallelize("i0*i1.o.o.o", "blockIdx.x")
+    s.parallelize("i0*i1.o.o.i", "unroll")
+    s.parallelize("i0*i1.o.i", "threadIdx.x")
+    s.parallelize("i1.i", "vectorize")
+    # T2   loop[i0*i1.o.o.o{65}@blockIdx.x, i0*i1.o.o.i{1}@unroll, i0*i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
+    # T3   loop[i0*i1.o.o.o{65}@blockIdx.x, i0*i1.o.o.i{1}@unroll, i0*i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
+    # T4   loop[i0*i1.o.o.o{65}@blockIdx.x, i0*i1.o.o.i{1}@unroll, i0*i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
+    # T5   loop[i0*i1.o.o.o{65}@blockIdx.x, i0*i1.o.o.i{1}@unroll, i0*i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]

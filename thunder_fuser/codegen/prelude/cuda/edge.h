@@ -1,0 +1,27 @@
+// provides: lde
+// needs: device vec memory memory_vec
+#ifndef THUNDER_FUSER_EMULATOR
+// N elements, those from `limit` on zero. Only the last vector of a tensor is put together of
+// elements, which its thread waits for; both ways end in the same words, so others do not.
+template <int N, typename T, typename I>
+DEVICE Vec<T, N> lde(const T* pointer, I i, I limit) {
+  using Words = VecWords<T, N>;
+  Words out;
+  if (i <= limit - N) {
+    const auto* from = reinterpret_cast<const typename Words::word*>(pointer + i);
+#pragma unroll
+    for (int k = 0; k < Words::COUNT; ++k) out.words[k] = from[k];
+  } else {
+    Words ends;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      ends.vec.v[k] = T{};
+      if (i + k < limit) ends.vec.v[k] = ld(pointer, i + k);
+    }
+#pragma unroll
+    for (int k = 0; k < Words::COUNT; ++k) out.words[k] = ends.words[k];
+    asm volatile("" ::: "memory");
+  }
+  return out.vec;
+}
+#endif
