@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from thunder_fuser.errors import FuserError
+from thunder_fuser.explain import stored
 from thunder_fuser.explain.bench.points import DTYPES as BENCH_DTYPES
 from thunder_fuser.explain.bench.points import SIZES
 from thunder_fuser.explain.bench.run import Bench, bench
@@ -44,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", title="commands", metavar="")
     _add_demo(commands)
     _add_bench(commands)
+    _add_cache(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
     env.set_defaults(run=_run_env)
     return parser
@@ -124,6 +129,66 @@ def _run_bench(parser: argparse.ArgumentParser, given: argparse.Namespace) -> in
         given.budget, given.json, given.plot,
     )
     return 0 if bench(wanted) else 1
+
+
+def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "look at the compiled kernels on disk, carry or remove them; see docs/caches.md"
+    parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(run=lambda parser, given: parser.error("cache: name a command of it"))
+    parts = parser.add_subparsers(title="commands", metavar="")
+
+    def part(name: str, help: str, run: Callable[[argparse.Namespace], str]) -> Any:
+        one = parts.add_parser(name, help=help, description=f"{help.capitalize()}.")
+        one.set_defaults(run=lambda _, given: _printed(lambda: run(given)))
+        return one
+
+    libraries = "also CPU libraries: code that runs in the process which loads it"
+    part("info", "where it is and what it holds", lambda _: stored.info())
+    one = part("list", "a line for each entry", lambda given: stored.listing(given.pattern))
+    one.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
+    one = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
+    one.add_argument("--remove", action="store_true", help="remove what is damaged")
+    one.set_defaults(run=_run_verify)
+    one = part("prune", "remove the longest unused", lambda given: stored.prune(given.megabytes))
+    one.add_argument("megabytes", type=_count, help="what may stay")
+    part("clear", "remove every entry", lambda _: stored.clear())
+    one = part("explain", "in which fields an entry differs from the nearest other one",
+               lambda given: stored.explain(given.key))  # fmt: skip
+    one.add_argument("key", nargs="?", default="", help="what its key begins with; default: newest")
+    for name, help, run in (
+        ("export", "write the entries into a new file", stored.export_to),
+        ("import", "add the entries of a file", stored.import_from),
+    ):
+        one = part(name, help, partial(_carry, run))
+        one.add_argument("file", type=Path)
+        one.add_argument("--libraries", action="store_true", help=libraries)
+
+
+def _carry(run: Callable[..., str], given: argparse.Namespace) -> str:
+    return run(given.file, libraries=given.libraries)
+
+
+def _printed(run: Callable[[], str]) -> int:
+    """Prints what a command tells; 1 if the disk does not do as it should."""
+    try:
+        print(run())
+    except OSError as error:
+        print(f"{error.filename or 'the store'}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _count(text: str) -> int:
+    """A number that is not negative."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a whole number was expected, not {text!r}")
+    return int(text)
+
+
+def _run_verify(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    text, good = stored.verify(remove=given.remove)
+    print(text)
+    return 0 if good else 1
 
 
 def _device(parser: argparse.ArgumentParser, wanted: str | None) -> str:

@@ -14,6 +14,7 @@ import torch
 from thunder.core.proxies import Proxy, TensorProxy
 
 from thunder_fuser.errors import (
+    CacheMissError,
     EmulatorError,
     FuserError,
     LaunchError,
@@ -69,8 +70,8 @@ class RegionCallable:
             try:
                 definition = self._define(args)
                 return self._compile(definition, self.name, args)
-            except (LaunchError, EmulatorError, OptionError):
-                raise  # a kernel that misbehaves, or a wrong option, is never papered over
+            except (LaunchError, EmulatorError, OptionError, CacheMissError):
+                raise  # a kernel that misbehaves, or a broken promise, is never papered over
             except FuserError as error:
                 if option("strict"):
                     raise

@@ -20,6 +20,7 @@ from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.report import fusion_table, why_text
 from thunder_fuser.explain.table import table
 from thunder_fuser.explain.timing import times_on
+from thunder_fuser.runtime.binaries import Binaries, binaries
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SAMPLES = 4
@@ -45,9 +46,17 @@ class Demo:
 
 def demo(given: Demo) -> bool:
     """Prints everything; True if every tolerance holds."""
+    before = binaries()
     good = [_one(given, name, dtype) for name in BLOCKS for dtype in given.dtypes]
+    print(_compiled(before))
     print("every error is within its tolerance" if all(good) else "an error exceeds its tolerance")
     return all(good)
+
+
+def _compiled(before: Binaries) -> str:
+    """What was compiled since, what was there already, and how long that took."""
+    compiled, found, seconds = (now - then for now, then in zip(binaries(), before, strict=True))
+    return f"Kernels: {compiled} compiled, {found} found in the store, {seconds:.2f} s in all\n"
 
 
 def _one(given: Demo, name: str, dtype: str) -> bool:

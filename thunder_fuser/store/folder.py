@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from thunder_fuser.errors import FuserError
 from thunder_fuser.store.entry import ENDING
 
 MOST_BYTES = 256 << 20  # of one file
@@ -28,7 +29,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OPEN = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
-class RefusedError(Exception):
+class RefusedError(FuserError):
     """A folder or a file that is not safe to use: says why."""
 
 
