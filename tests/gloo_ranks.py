@@ -107,6 +107,42 @@ def check_whole_tensor_facts(mesh: DeviceMesh) -> None:
     assert torch.equal(whole, expected)
 
 
+def check_jit(mesh: DeviceMesh) -> None:
+    """thunder.jit on DTensors, with gradients: a column-parallel block after a sharded norm."""
+    import thunder
+
+    from thunder_fuser import fuser
+
+    def norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(F.layer_norm(x, (32,), w, b)) * 2.0 - x / 3.0
+
+    def column(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, w, b)
+        return F.gelu(y) - torch.sigmoid(y)
+
+    cases = (
+        (norm, [make(8, 32), make(32, seed=1), make(32, seed=2)], [Shard(0), WHOLE, WHOLE]),
+        (column, [make(5, 16), make(24, 16, seed=1), make(24, seed=2)],
+         [WHOLE, Shard(0), Shard(0)]),
+    )
+    for function, inputs, placements in cases:
+        given = [
+            distribute_tensor(t, mesh, [p]).requires_grad_()
+            for t, p in zip(inputs, placements, strict=True)
+        ]
+        plain = [t.clone().requires_grad_() for t in inputs]
+        result = thunder.jit(function, executors=[fuser], fuser_strict=True)(*given)
+        expected = function(*plain)
+        torch.testing.assert_close(result.full_tensor(), expected, msg=function.__name__)
+        gradient = torch.ones_like(expected)
+        spread = distribute_tensor(gradient, mesh, result.placements)
+        ours = torch.autograd.grad(result, given, spread)
+        theirs = torch.autograd.grad(expected, plain, gradient)
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine.full_tensor(), other, msg=function.__name__)
+        assert len(fuser.last_claims.regions) >= 2
+
+
 def check_two_dimensions() -> None:
     if dist.get_world_size() != 4:
         return
@@ -127,6 +163,7 @@ def main() -> None:
     check_definitions(mesh)
     check_whole_tensor_facts(mesh)
     check_two_dimensions()
+    check_jit(mesh)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.errors import (
     CacheMissError,
@@ -21,10 +22,11 @@ from thunder_fuser.errors import (
     OptionError,
     ToolchainError,
 )
+from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
 from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import write_repro
-from thunder_fuser.executors.translate import layout_of, record_region
+from thunder_fuser.executors.translate import layout_of, record_region, whole_layout
 from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.ir.record import Definition
@@ -54,10 +56,14 @@ class RegionCallable:
         self._given = dict(given)
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
+        self.call: Any
         if region.makes_views:
             self.call = view_function(region)
         else:
             self.call = make_dispatch(inputs, self._miss, checked=False)
+        self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
+        if self.on_mesh:
+            self.call = on_locals(self.call, region.inputs, region.outputs)
         self.call.owner = self  # type: ignore[attr-defined]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
@@ -79,9 +85,16 @@ class RegionCallable:
 
     @stage("record")
     def _define(self, args: Sequence[Any]) -> Definition:
-        layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
         region = self.region
+        if self.on_mesh:
+            layouts = [
+                whole_layout(proxy) if isinstance(proxy, TensorProxy) else None
+                for proxy in region.inputs
+            ]
+        else:
+            layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
         definition = record_region(region.leaves, region.inputs, region.outputs, layouts)
+        definition = sharded(definition, region.inputs)
         self.definitions.append(definition)
         return definition
 
@@ -96,7 +109,8 @@ class RegionCallable:
             f" not be compiled: {reason}.{again}",
             stacklevel=3,
         )
-        return torch_function(self.region, self.name)
+        run = torch_function(self.region, self.name)
+        return on_dtensors(run, self.region.inputs) if self.on_mesh else run
 
 
 def _kind(proxy: Proxy) -> str:

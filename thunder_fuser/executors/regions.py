@@ -39,6 +39,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.errors import AliasError
+from thunder_fuser.executors.dtensor import mesh_of_call
 from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.pieces import Users, pieces
 from thunder_fuser.executors.support import device_of, leaves_of
@@ -226,6 +227,7 @@ def _together(
         and refusals[at] is None
         and _is_backward(one) == _is_backward(other)
         and device_of(one) == device_of(other)
+        and mesh_of_call(one) == mesh_of_call(other)
     )
 
 

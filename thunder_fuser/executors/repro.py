@@ -29,7 +29,7 @@ def tensor(size, stride, dtype, device):
     return values.to(dtype).as_strided(size, stride)
 
 
-torch.manual_seed(0)
+{group}torch.manual_seed(0)
 inputs = [
 {inputs}
 ]
@@ -38,6 +38,12 @@ with FusionDefinition() as fd:
 for output in fd.execute(inputs):
     print(output)
 '''
+
+# The tensors below are one device's parts.
+_GROUP = """\
+# run by torchrun, with as many processes as the mesh has devices
+torch.distributed.init_process_group()
+"""
 
 
 def repro_text(
@@ -48,6 +54,7 @@ def repro_text(
         name=name,
         reason=" ".join(reason.split()),
         function=definition_text(definition),
+        group=_GROUP if any(r.op == "set_device_mesh" for r in definition) else "",
         inputs="\n".join(f"    {_argument(arg)}," for arg in args),
     )
 

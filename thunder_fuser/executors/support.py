@@ -16,8 +16,10 @@ from thunder.core.devices import Device, DeviceType
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
 from thunder_fuser.errors import DefinitionError
+from thunder_fuser.executors.dtensor import DTENSOR, refuse_placements
 from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.padding import padded
 from thunder_fuser.executors.random import STATELESS, recorded
@@ -59,7 +61,7 @@ def support(bsym: BoundSymbol) -> Reject | None:
         return Reject("a fusion already")
     row = row_of(bsym)
     if row is not None:
-        return accepts(row, bsym.args, bsym.kwargs)
+        return accepts(row, bsym.args, bsym.kwargs) or refuse_placements(bsym, row)
     if not bsym.subsymbols:
         return _NEVER.get(bsym.sym.name) or Reject(f"no rule for {bsym.sym.name}")
     if bsym.sym.executor is not None:
@@ -162,8 +164,8 @@ def _refuse_value(value: Any) -> Reject | None:
 
 
 def _refuse_tensor(tensor: TensorProxy) -> Reject | None:
-    # Subclasses (DTensor and other wrappers) hold more than one plain tensor.
-    if type(tensor) is not TensorProxy:
+    # Subclasses but DTensor's, for which see dtensor.py, hold more than one plain tensor.
+    if type(tensor) not in (TensorProxy, DTensorProxy):
         return Reject(f"tensor {tensor.name} is a {type(tensor).__name__}")
     if tensor.device.devicetype not in (DeviceType.CPU, DeviceType.CUDA):
         return Reject(f"device {tensor.device.device_str()}")
@@ -480,6 +482,7 @@ _TABLE = (
     # ---- scans
     Row("torch.cumsum", _cumsum, check=_check_cumsum),
     *INDEXING,
+    *DTENSOR,
 )
 
 ROWS: dict[PrimIDs | str, Row] = {row.id: row for row in _TABLE}

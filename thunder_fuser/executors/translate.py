@@ -60,6 +60,14 @@ def layout_of(tensor: torch.Tensor) -> Layout:
     return Layout(shape, contiguity, order, from_torch_dtype(tensor.dtype))
 
 
+def whole_layout(proxy: TensorProxy) -> Layout:
+    """The layout of a whole tensor of known sizes, in no particular memory."""
+    shape = tuple(int(size) for size in proxy.shape)
+    rank = len(shape)
+    contiguity = tuple(None if size == 1 else False for size in shape)
+    return Layout(shape, contiguity, tuple(range(rank - 1, -1, -1)), known_type(proxy.dtype))
+
+
 def record_region(
     leaves: Sequence[BoundSymbol],
     inputs: Sequence[Proxy],

@@ -38,7 +38,7 @@ def mesh_of(value: Any) -> Mesh:
 
 def sharding_of(name: str, value: Any) -> Sharding:
     """The sharding of a DTensor; InputError for one that strides and runs do not describe."""
-    mesh, rank = mesh_of(value), value.dim()
+    mesh, rank = mesh_of(value), value.ndim
     found: list[list[Any]] = [[] for _ in range(rank)]
     for dimension, placement in enumerate(value.placements):
         if placement.is_replicate():
