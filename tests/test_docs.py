@@ -183,6 +183,37 @@ def column_order() -> str:
     return "\n".join(lines) + "\n"
 
 
+def reordered() -> tuple[FusionDefinition, list[torch.Tensor]]:
+    """Twice a tensor that lies inner before outer, in the same layout."""
+    fd = FusionDefinition()
+    x = fd.define_tensor([-1], True)
+    y = fd.ops.mul(x, 2.0)
+    fd.add_output(y)
+    for tensor in (x, y):
+        tensor.outer_split(0, 2)
+        tensor.merge(1, 0)
+        tensor.set_allocation_domain(tensor.get_loop_domain())
+    return fd, [torch.tensor([0.0, 3, 1, 4, 2, 5])]
+
+
+def on_devices() -> tuple[FusionDefinition, list[torch.Tensor]]:
+    """Two devices with half of the rows each, and a counter over all rows."""
+    fd = FusionDefinition()
+    x = fd.define_tensor([-1, -1], True)
+    rows = fd.ops.iota(fd.ops.size(x, 0), dtype=D.Float)
+    fd.add_output(fd.ops.mul(x, fd.ops.broadcast(rows, [False, True])))
+    x.set_device_mesh([0, 1])
+    x.outer_split(0, 2)
+    x.axis(0).parallelize("mesh_x")
+    return fd, [torch.ones(4, 6)]
+
+
+def before_and_after(made: tuple[FusionDefinition, list[torch.Tensor]]) -> str:
+    fd, inputs = made
+    keys = input_keys(fd.fusion, tuple(inputs))
+    return f"{fd.fusion}\n\n{run_passes(specialise(fd.fusion, keys))}"
+
+
 DUMPS: dict[str, Callable[[], str]] = {
     "definition": lambda: definition_text(recorded().records),
     "trie": trie_text,
@@ -198,6 +229,9 @@ DUMPS: dict[str, Callable[[], str]] = {
     "program": lambda: recorded().program(arguments(), target="cpu").text,
     "dispatch": dispatch_text,
     "layout": column_order,
+    "inner_outer": lambda: before_and_after(reordered()),
+    "inner_outer_kernel": lambda: kernel_only(emitted(scheduled(*reordered(), CPU), CPU)),
+    "on_devices": lambda: before_and_after(on_devices()),
     "softmax_segment": softmax_fusion,
     "softmax_axes": softmax_axes,
     "softmax_schedule": lambda: str(softmax_schedule()),

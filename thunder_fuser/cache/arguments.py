@@ -90,9 +90,7 @@ def _check_argument(view: TensorView, value: Any) -> None:
     _check_kind(view, value)
     if view.is_scalar:
         return
-    if is_bound(view):
-        check_bound(view, value)
-    elif value.dim() != len(view.shape):
+    if not is_bound(view) and value.dim() != len(view.shape):
         raise InputError(
             f"argument {view.name}", expected=f"rank {len(view.shape)}", got=_describe(value)
         )
@@ -102,6 +100,7 @@ def _check_argument(view: TensorView, value: Any) -> None:
             raise InputError(
                 f"argument {view.name}", expected=f"size {extent} on axis {at}", got=f"size {size}"
             )
+    check_bound(view, value)
     if value.dtype is not to_torch_dtype(view.dtype):
         raise InputError(
             f"argument {view.name}", expected=str(to_torch_dtype(view.dtype)), got=str(value.dtype)

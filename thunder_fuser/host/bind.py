@@ -11,7 +11,7 @@ Tensors that lie as their strides say, whole, go through untouched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -185,28 +185,35 @@ def _without_devices(
 
 
 def check_bound(view: TensorView, value: torch.Tensor) -> None:
-    """Raises InputError if a storage does not fit its allocation domain."""
+    """Raises InputError if a tensor does not fit its allocation domain."""
     local = local_domain(view)
     sizes, strides = list(value.shape), list(value.stride())
+    names = [axis.name for axis in local.memory]
     if not local.transforms:
         sizes = [sizes[at] for at in local.allocation]
         strides = [strides[at] for at in local.allocation]
-    binding.logical_sizes(local, sizes, f"argument {view.name}")
-    _check_contiguity(view.name, local, sizes, strides)
+    if is_bound(view):
+        binding.logical_sizes(local, sizes, f"argument {view.name}")
+    else:
+        names = [str(at) for at in local.allocation]
+    _check_contiguity(view.name, zip(names, local.contiguity, sizes, strides, strict=True))
 
 
-def _check_contiguity(
-    name: str, domain: TensorDomain, sizes: Sequence[int], strides: Sequence[int]
-) -> None:
-    """Every axis that was said to be dense is: its stride is what the faster axes span."""
+def _check_contiguity(name: str, axes: Iterable[tuple[str, bool | None, int, int]]) -> None:
+    """Every axis that was said to be dense is: its stride is what the faster axes span.
+
+    axes: (name, what was said, size, stride) in memory order.
+    """
     expected = 1
-    rows = list(zip(domain.memory, domain.contiguity, sizes, strides, strict=True))
+    rows = list(axes)
+    if any(size == 0 for _, _, size, _ in rows):
+        return
     for axis, flag, size, stride in reversed(rows):
-        if size == 1 or 0 in sizes:
+        if size == 1 or (flag is None and stride == 0):
             continue
         if flag and stride != expected:
             raise InputError(
-                f"argument {name}: axis {axis.name}",
+                f"argument {name}: axis {axis}",
                 expected=f"stride {expected}, as its contiguity says", got=f"stride {stride}",
                 do="pass it through .contiguous(), or define it with contiguity False",
             )  # fmt: skip
