@@ -31,6 +31,8 @@ def check_arguments(fusion: Fusion, arguments: Sequence[Any]) -> None:
         _check_argument(fusion.tensors[name], value)
         if name in written:
             _check_writable(name, value)
+        if isinstance(value, torch.Tensor):
+            check_bound(fusion.tensors[name], value)
 
 
 def check_device(target: Target, device: torch.device) -> None:
@@ -100,7 +102,6 @@ def _check_argument(view: TensorView, value: Any) -> None:
             raise InputError(
                 f"argument {view.name}", expected=f"size {extent} on axis {at}", got=f"size {size}"
             )
-    check_bound(view, value)
     if value.dtype is not to_torch_dtype(view.dtype):
         raise InputError(
             f"argument {view.name}", expected=str(to_torch_dtype(view.dtype)), got=str(value.dtype)
