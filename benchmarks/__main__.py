@@ -8,11 +8,16 @@ import sys
 
 import torch
 
-from benchmarks import blocks, sanitize, warm_path
+from benchmarks import blocks, cache_stress, sanitize, warm_path
 from benchmarks.sections import Sections
 from thunder_fuser.explain.bench.facts import facts
 
-PARTS = {"blocks": blocks, "warm_path": warm_path, "sanitize": sanitize}
+PARTS = {
+    "blocks": blocks,
+    "cache_stress": cache_stress,
+    "warm_path": warm_path,
+    "sanitize": sanitize,
+}
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from eviction_example import transcript
 from graphs import softmax, turned
 
 from thunder_fuser.cache.trie import FusionCache
@@ -34,6 +35,7 @@ from thunder_fuser.target import CPU, H200, Target
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
+PAGES = ("pipeline", "domains", "schedulers", "caches")
 D = DataType
 
 
@@ -228,6 +230,7 @@ DUMPS: dict[str, Callable[[], str]] = {
     "cpu": lambda: kernel_only(emitted(scheduled(recorded(), arguments(), CPU), CPU)),
     "program": lambda: recorded().program(arguments(), target="cpu").text,
     "dispatch": dispatch_text,
+    "evictions": transcript,
     "layout": column_order,
     "inner_outer": lambda: before_and_after(reordered()),
     "inner_outer_kernel": lambda: kernel_only(emitted(scheduled(*reordered(), CPU), CPU)),
@@ -246,7 +249,7 @@ DUMPS: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["pipeline", "domains", "schedulers"])
+@pytest.mark.parametrize("name", PAGES)
 def test_dumps(name: str, request: pytest.FixtureRequest) -> None:
     path = DOCS / f"{name}.md"
     before = path.read_text(encoding="utf-8")
@@ -258,9 +261,16 @@ def test_dumps(name: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_every_dump_is_shown_once() -> None:
-    texts = [(DOCS / f"{name}.md").read_text() for name in ("pipeline", "domains", "schedulers")]
+    texts = [(DOCS / f"{name}.md").read_text() for name in PAGES]
     shown = [match.group(2) for text in texts for match in BLOCK.finditer(text)]
     assert sorted(shown) == sorted(DUMPS)
+
+
+def test_tests_that_docs_name_exist() -> None:
+    tests = "".join(path.read_text() for path in (DOCS.parent / "tests").rglob("test_*.py"))
+    page = (DOCS / "caches.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)(?:\[.*?\])?`", page))
+    assert named and [name for name in named if f"def {name}(" not in tests] == []
 
 
 def test_links_lead_somewhere() -> None:

@@ -157,3 +157,25 @@ def test_launch_errors_name_the_kernel() -> None:
     too_much = make_source("greedy", "", [], smem_bytes=1 << 20)
     with pytest.raises(LaunchError, match="Kernel greedy, 1048576 bytes of shared memory"):
         load(too_much)
+
+
+@gpu
+def test_modules_are_unloaded_but_for_captured_ones() -> None:
+    def fill(number: int) -> cuda.CudaKernel:
+        params = [Param("T0", "float", "output")]
+        return load(make_source(f"fill_{number}", f"st(T0, threadIdx.x, {number}.0f);", params))
+
+    x = torch.zeros(32, device="cuda")
+    first = fill(1)
+    first.launch(stream(), (x.data_ptr(),))
+    del first
+    second = fill(2)  # waits for the launch, then unloads
+    assert not cuda._RETIRED and bool((x == 1).all())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        second.launch(stream(), (x.data_ptr(),))
+    del second
+    fill(1).launch(stream(), (x.data_ptr(),))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert bool((x == 2).all())

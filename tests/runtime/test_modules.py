@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA modules: shared by text, unloaded after their last user and never under a launch.
+
+A driver that only writes down what it is asked stands in for the device; tests/gpu has a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakValueDictionary
+
+import pytest
+import torch
+from kernel_texts import make_source
+
+from thunder_fuser.codegen.source import KernelSource, Param
+from thunder_fuser.once import Once
+from thunder_fuser.runtime import cuda
+
+
+class Driver:
+    """Every call succeeds; `said` has those that matter here."""
+
+    CUfunction_attribute = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="smem",
+        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED="cluster",
+    )
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+        self._handles = iter(range(1, 1000))
+
+    def cuModuleLoadData(self, cubin: bytes) -> tuple[int, int]:
+        handle = next(self._handles)
+        self.said.append(("load", handle))
+        return 0, handle
+
+    def cuModuleGetFunction(self, module: int, name: bytes) -> tuple[int, Any]:
+        return 0, ("function", module, name)
+
+    def cuFuncSetAttribute(self, function: Any, attribute: str, value: int) -> tuple[int]:
+        self.said.append((attribute, value))
+        return (0,)
+
+    def cuCtxSynchronize(self) -> tuple[int]:
+        self.said.append("wait")
+        return (0,)
+
+    def cuModuleUnload(self, module: int) -> tuple[int]:
+        self.said.append(("unload", module))
+        return (0,)
+
+    def cuLaunchKernel(self, *_: Any) -> tuple[int]:
+        return (0,)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: (0, 0)
+
+    def take(self) -> list[Any]:
+        """What was said since the last time."""
+        said, self.said = self.said, []
+        return said
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    fake = Driver()
+    monkeypatch.setattr(cuda, "driver", fake)
+    monkeypatch.setattr(cuda, "_MODULES", Once(WeakValueDictionary()))
+    capturing(monkeypatch, False)
+    cuda._primary_context.cache_clear()
+    cuda._RETIRED.clear()
+    yield fake
+    cuda._RETIRED.clear()
+    cuda._CAPTURED.clear()
+    cuda._RETIRED.clear()
+    cuda._primary_context.cache_clear()
+
+
+def capturing(monkeypatch: pytest.MonkeyPatch, state: bool) -> None:
+    name = "_cuda_isCurrentStreamCapturing"
+    monkeypatch.setattr(torch._C, name, lambda: state, raising=False)
+
+
+def source(number: int, **more: Any) -> KernelSource:
+    params = [Param("T0", "float", "output")]
+    made = make_source(f"kernel_{number}", f"st(T0, 0, {number}.0f);", params)
+    return replace(made, **more)
+
+
+def load(number: int, device: int = 0, **more: Any) -> cuda.CudaKernel:
+    return cuda.load_kernel(source(number, **more), "sm_90a", device)
+
+
+def test_a_text_is_loaded_once(driver: Driver) -> None:
+    """Also where it is launched in other ways; the more demanding way is allowed for both."""
+    kernels = [load(1), load(1, grid=(7, 1, 1)), load(1, smem_bytes=100_000), load(1, cluster=16)]
+    assert driver.take() == [("load", 1), ("smem", 100_000), ("cluster", 1)]
+    kernels += [load(1, smem_bytes=60_000), load(1, cluster=16)]
+    assert driver.take() == []
+    assert len({id(kernel._module) for kernel in kernels}) == 1
+
+
+def test_each_device_has_its_own(driver: Driver) -> None:
+    kept = [load(1, device=0), load(1, device=1)]
+    assert driver.take() == [("load", 1), ("load", 2)] and len(kept) == 2
+
+
+def test_unloaded_after_the_last_user_when_nothing_runs(driver: Driver) -> None:
+    first, second = load(1), load(1)
+    del first
+    kept = load(2)
+    assert driver.take() == [("load", 1), ("load", 2)]
+    del second
+    assert driver.take() == []  # not from a finalizer, which may run anywhere
+    kept = [kept, load(3)]
+    assert driver.take() == ["wait", ("unload", 1), ("load", 3)]
+    kept.append(load(1))
+    assert driver.take() == [("load", 4)]
+
+
+def test_other_devices_are_not_waited_for(driver: Driver) -> None:
+    gone = load(1, device=1)
+    del gone
+    kept = [load(2, device=0)]
+    assert driver.take() == [("load", 1), ("load", 2)]
+    kept.append(load(3, device=1))
+    assert driver.take() == ["wait", ("unload", 1), ("load", 3)]
+
+
+def test_a_captured_kernel_stays(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph may launch it as long as the process lives."""
+    kernel = load(1)
+    capturing(monkeypatch, True)
+    kernel.launch(5, (0,))
+    capturing(monkeypatch, False)
+    del kernel
+    kept = [load(2)]
+    assert driver.take() == [("load", 1), ("load", 2)] and kept
+
+
+def test_nothing_is_waited_for_during_a_capture(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = load(1)
+    del gone
+    capturing(monkeypatch, True)
+    kept = [load(2)]
+    capturing(monkeypatch, False)
+    assert driver.take() == [("load", 1), ("load", 2)]
+    kept.append(load(3))
+    assert driver.take() == ["wait", ("unload", 1), ("load", 3)]
+
+
+def test_the_default_stream_is_never_asked(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be captured, and a warm launch has no time to ask."""
+    kernel = load(1)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+    kernel.launch(0, (0,))
+    with pytest.raises(TypeError):
+        kernel.launch(5, (0,))
