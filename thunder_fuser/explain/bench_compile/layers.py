@@ -20,10 +20,13 @@ Function = Callable[..., Any]
 
 
 def residual(x: Any, weights: Sequence[Any]) -> Any:
-    """x: [rows, columns]; weights: two of [columns, columns] for each layer."""
-    for attention, mlp in zip(weights[::2], weights[1::2], strict=True):
-        x = torch.tanh(x) @ attention + x
-        x = torch.tanh(x) @ mlp + x
+    """x: [rows, columns]; weights: two of [columns, columns] for each layer.
+
+    By index, for Thunder's interpreter takes four times as long to follow zip and slices.
+    """
+    for at in range(0, len(weights), 2):
+        x = torch.tanh(x) @ weights[at] + x
+        x = torch.tanh(x) @ weights[at + 1] + x
     return x
 
 

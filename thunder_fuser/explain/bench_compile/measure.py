@@ -112,4 +112,6 @@ def _counts(function: Jitted) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    # The tensors are small; on a busy machine threads that wait for each other would take longest.
+    torch.set_num_threads(1)
     print(json.dumps(asdict(measure(Wanted(**json.loads(sys.argv[1]))))))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -163,26 +163,34 @@ def _row(policy: str, state: str, runs: Sequence[Measured]) -> Row:
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
-    """The bounds that the measured depths can say something about."""
+    """The bounds that the measured depths can say something about, on times by both clocks."""
     found = []
     for policy, state in dict.fromkeys((row.policy, row.state) for row in rows):
         own = {row.layers: row for row in rows if (row.policy, row.state) == (policy, state)}
-        title = f"{policy}, {state}"
-        if DEEP in own:
-            name = f"{title}: time over Thunder's own, {DEEP} layers"
-            found.append(Verdict(name, LIMITS[state], own[DEEP].ratio))
-        growths = [
-            own[2 * n].ours.wall / own[n].ours.wall
-            for n in own if n >= DOUBLING_FROM and 2 * n in own
-        ]
-        if growths:
-            name = f"{title}: time over that of half the layers, from {DOUBLING_FROM} on"
-            found.append(Verdict(name, DOUBLING_LIMIT, max(growths)))
+        for clock in ("wall", "cpu"):
+            bounds = [*_over_thunder(own, LIMITS[state], clock), *_over_half(own, clock)]
+            found += [replace(one, name=f"{policy}, {state}: {one.name}") for one in bounds]
         if KERNELS_FROM in own:
-            deepest = own[max(own)].counts.kernels
-            name = f"{title}: kernels of {max(own)} layers"
-            found.append(Verdict(name, own[KERNELS_FROM].counts.kernels, deepest))
+            name = f"{policy}, {state}: kernels of {max(own)} layers"
+            limit, deepest = (own[at].counts.kernels for at in (KERNELS_FROM, max(own)))
+            found.append(Verdict(name, limit, deepest))
     return found
+
+
+def _over_thunder(own: Mapping[int, Row], limit: float, clock: str) -> Iterator[Verdict]:
+    if DEEP in own:
+        ratio = getattr(own[DEEP].ours, clock) / getattr(own[DEEP].alone, clock)
+        yield Verdict(f"{clock} time over Thunder's own, {DEEP} layers", limit, ratio)
+
+
+def _over_half(own: Mapping[int, Row], clock: str) -> Iterator[Verdict]:
+    growths = [
+        getattr(own[2 * n].ours, clock) / getattr(own[n].ours, clock)
+        for n in own if n >= DOUBLING_FROM and 2 * n in own
+    ]
+    if growths:
+        name = f"{clock} time over that of half the layers, from {DOUBLING_FROM} on"
+        yield Verdict(name, DOUBLING_LIMIT, max(growths))
 
 
 # ------------------------------------------------------------------------------------------ text
