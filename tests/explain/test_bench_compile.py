@@ -38,7 +38,7 @@ def test_the_model_has_two_matmuls_a_layer_and_gradients_of_all() -> None:
 
 
 def test_a_measurement_has_times_counts_and_stages() -> None:
-    found = measure(Wanted(2))
+    found = measure(Wanted(2, options=run.POLICIES["none"]))
     assert found.seconds["ours"].wall > 0 and found.seconds["thunder"].cpu > 0
     assert set(found.stages) <= set(STAGES) and found.stages["claim"][1] == 1
     # Forward: 2N + 1 regions. Backward: 2N of the tanhs, and the sums of the residual stream.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import thunder
 import torch
 from steps import LINEAR, growth
 from thunder.core import devices, dtypes, prims
@@ -24,6 +25,8 @@ from thunder_fuser.executors.regions import Region, claim
 from thunder_fuser.executors.support import leaves_of, support
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit
 from thunder_fuser.executors.translate import layout_of, record_region
+from thunder_fuser.explain.bench_compile.layers import arguments
+from thunder_fuser.explain.bench_compile.layers import residual as stream
 from thunder_fuser.explain.programs import compiled
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
@@ -127,6 +130,31 @@ def test_the_fusion_pass(layer: Layer) -> None:
         return lambda: fuser.fusion_pass(trace)
 
     assert growth(make, 80) < LINEAR
+
+
+class Keeping(ThunderFuser):
+    """Keeps the joint trace that Thunder gives it."""
+
+    given: TraceCtx | None = None
+
+    def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
+        self.given = trace
+        return super().fusion_pass(trace)
+
+
+def test_the_fusion_pass_of_a_training_step() -> None:
+    """Of the model that the benchmark of compile time measures, forward and backward."""
+
+    def make(depth: int) -> Callable[[], Any]:
+        keeping = Keeping("linear_test_joint", lambda *given: lambda *args: [])
+        x, weights = arguments(depth)
+        with pytest.raises(ValueError, match="unpack"):  # its regions return nothing
+            thunder.jit(stream, executors=[keeping])(x, weights)
+        given = keeping.given
+        assert given is not None
+        return lambda: ThunderFuser.fusion_pass(keeping, given)
+
+    assert growth(make, 8) < LINEAR
 
 
 def test_forming_a_region() -> None:
