@@ -6,6 +6,8 @@ Run by tests/test_processes.py, or by hand:  torchrun --nproc-per-node 2 tests/g
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -170,3 +172,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo that still runs at the end of the process would terminate it

@@ -56,10 +56,11 @@ def run_gloo(script: str, size: int, seconds: int = 150) -> None:
     """The script in `size` processes; AssertionError with their output if one fails."""
     path = Path(__file__).with_name(script)
     port = 29500 + os.getpid() % 2000 + size
+    places = [str(path.parent.parent), str(path.parent), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(path.parent.parent), str(path.parent)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, places)),
     }  # fmt: skip
     processes = [
         subprocess.Popen(

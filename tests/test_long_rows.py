@@ -123,7 +123,7 @@ def test_against_fp64(op: str, dtype: torch.dtype, columns: int, cluster: int) -
     check(op, 3 * rand(2, columns, dtype=dtype), cluster)
 
 
-@pytest.mark.parametrize(("rows", "walked"), [(9, 2), (17, 4), (33, 8)])
+@pytest.mark.parametrize(("rows", "walked"), [(9, 2), (17, 4), (33, 4)])
 @pytest.mark.parametrize("op", ["rms_norm", "softmax"])  # one reduction of a row, and two
 def test_a_cluster_walks_several_rows(op: str, rows: int, walked: int) -> None:
     """Where weights are read again. The gates open in turns; the last cluster has fewer rows."""

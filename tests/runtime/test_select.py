@@ -50,7 +50,8 @@ def test_both_dialects_provide_the_same_scalars() -> None:
     blocks = {"Shared", "shfl_xor", "shfl_idx", "sync_threads", "reduce_x", "reduce_y", "scan_x"}
     clusters = {"open_gate", "gates_ready", "wait_gate", "put_to_peer"}
     clusters |= {"open_gates", "reduce_cluster"}
-    assert of["cuda"] - of["cpu"] == blocks | clusters
+    memory = {"lde", "prefetch"}
+    assert of["cuda"] - of["cpu"] == blocks | clusters | memory
     assert of["cpu"] - of["cuda"] == {"philox_fill", "scan_row"}
 
 

@@ -146,6 +146,8 @@ class Facts:
         )
 
     def _read_in_place(self, expr: OpRecord) -> frozenset[str]:
+        if any(0 in self.fusion.tensors[name].sizes for name in (*expr.outputs, *names_of(expr))):
+            return frozenset()  # there is no element, and no place
         index = self._index(expr.outputs[0])
         found = accesses(expr, index, self.fusion.tensors)
         same = (a for a in found if a.index == self._index(a.operand) and a.condition.is_const)
