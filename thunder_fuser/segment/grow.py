@@ -116,7 +116,8 @@ class Groups:
                 if name in self.home:
                     yield self.order.find(self.home[name]), group
                 readers.setdefault(name, []).append(group)
-            spaces.setdefault(self._space(one), []).append(group)
+            for space in dict.fromkeys((self._space(one), *_kept(one))):
+                spaces.setdefault(space, []).append(group)
         for line in (*readers.values(), *spaces.values()):
             for step in range(1, WINDOW + 1):
                 yield from zip(line, line[step:])  # noqa: B905  each with the one `step` behind
@@ -129,6 +130,11 @@ class Groups:
         for name in one.stores:
             found |= self.facts.axes[name]
         return found
+
+
+def _kept(one: Summary) -> list[frozenset[str]]:
+    """The axes of its row values: a pointwise group over them may join it."""
+    return sorted((pattern.kept for pattern in one.patterns), key=sorted)
 
 
 Rank = Callable[[Groups, int, int], float]

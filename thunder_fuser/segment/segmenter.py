@@ -26,6 +26,7 @@ from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.recompute import recompute_cheap_edges
+from thunder_fuser.segment.refine import refine
 from thunder_fuser.segment.summary import MAX_OPS
 from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import Target
@@ -46,6 +47,8 @@ def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
     plans = [_drafts(groups) for groups in found]
     best = min(range(len(plans)), key=lambda at: total(facts, plans[at]))
     drafts = recompute_cheap_edges(verdicts, plans[best])
+    if len(units) <= MOST_SEARCHED:
+        drafts = refine(verdicts, drafts)
     drafts = by_liveness(facts, drafts)
     return _planned(verdicts, drafts, _refusals(found[best], drafts))
 

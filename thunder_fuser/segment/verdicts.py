@@ -84,6 +84,12 @@ class Verdicts:
         found = self.ask(*key)
         return found if isinstance(found, tuple) else ()
 
+    def has_cut(self, exprs: Iterable[int]) -> bool:
+        """True if one of the expressions reads a segment_set among them."""
+        line = [self.facts.exprs[at] for at in exprs]
+        cut = {name for expr in line if expr.op == "segment_set" for name in expr.outputs}
+        return bool(cut) and any(not cut.isdisjoint(expr.inputs) for expr in line)
+
     def _pointwise(self, one: Summary) -> tuple[Reject, ...]:
         axes = stored_axes(self.facts, one)
         if len(axes) > 1:

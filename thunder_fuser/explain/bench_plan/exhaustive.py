@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least cost that any plan of a small fusion has, by trying all of them.
+
+A plan is which values reach memory and which of them one kernel writes; the rest follows. A kernel
+computes what it writes from what others have written, reading that or computing it once more,
+whichever is cheaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations, product
+
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.schedule.scheduler import Scheduler
+from thunder_fuser.segment.draft import Draft, cost_of, external
+from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.verdicts import Verdicts
+from thunder_fuser.target import Target
+
+Numbers = frozenset[int]
+Option = tuple[float, Numbers]  # what a kernel costs, and the expressions it computes
+MAX_COMBINATIONS = 256
+
+
+def least_cost(fusion: Fusion, target: Target) -> float:
+    """The cost of the best plan, as the segmenter counts it. Takes up to ten expressions."""
+    return _Search(Facts(fusion, target)).least()
+
+
+class _Search:
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.verdicts = facts, Verdicts(facts)
+        self._options: dict[tuple[Numbers, Numbers], list[Option]] = {}
+        self.best = float("inf")
+
+    def least(self) -> float:
+        facts = self.facts
+        must = {facts.number[n] for n in facts.results if n in facts.number}
+        for at, expr in enumerate(facts.exprs):
+            if expr.row.kind is OpKind.EXTERNAL or expr.op == "segment_set":
+                must.add(at)
+        others = [at for at in range(len(facts.exprs)) if at not in must and not facts.is_number(at)]
+        for more in _subsets(others):
+            stored = frozenset(must | set(more))
+            self._extend(stored, sorted(stored), [])
+        return self.best
+
+    def _extend(self, stored: Numbers, left: list[int], blocks: list[Numbers]) -> None:
+        """All ways to put what is left into these blocks or new ones."""
+        floor = len(blocks) * self.facts.target.launch_bytes
+        if floor >= self.best:
+            return
+        if not left:
+            self._weigh(stored, blocks)
+            return
+        first, rest = left[0], left[1:]
+        for at, block in enumerate(blocks):
+            self._extend(stored, rest, [*blocks[:at], block | {first}, *blocks[at + 1 :]])
+        self._extend(stored, rest, [*blocks, frozenset([first])])
+
+    def _weigh(self, stored: Numbers, blocks: list[Numbers]) -> None:
+        found = []
+        for block in blocks:
+            options = self._kernels(block, stored)
+            if not options:
+                return
+            found.append(options)
+        if sum(options[0][0] for options in found) >= self.best:
+            return
+        for number, chosen in enumerate(product(*found)):
+            cost = sum(option[0] for option in chosen)
+            if cost < self.best and self._is_acyclic(blocks, [option[1] for option in chosen]):
+                self.best = cost
+            if number == MAX_COMBINATIONS:
+                return
+
+    def _is_acyclic(self, blocks: Sequence[Numbers], exprs: Sequence[Numbers]) -> bool:
+        number = self.facts.number
+        home = {at: b for b, block in enumerate(blocks) for at in block}
+        needs = [
+            {home[number[n]] for n in external(self.facts, one) if n in number} for one in exprs
+        ]
+        done: set[int] = set()
+        while len(done) < len(blocks):
+            ready = [b for b, need in enumerate(needs) if b not in done and need <= done]
+            if not ready:
+                return False
+            done.update(ready)
+        return True
+
+    def _kernels(self, block: Numbers, stored: Numbers) -> list[Option]:
+        """The kernels that write a block's values, best first."""
+        key = (block, stored)
+        if key not in self._options:
+            found: dict[Numbers, float] = {}
+            self._computed(block, stored - block, found)
+            options = [(cost, exprs) for exprs, cost in found.items()]
+            self._options[key] = sorted(options, key=lambda option: option[0])
+        return self._options[key]
+
+    def _computed(self, block: Numbers, elsewhere: Numbers, found: dict[Numbers, float]) -> None:
+        """Every set of expressions that may compute the block, with its cost if a scheduler takes
+        it: what is stored elsewhere is read, or computed too."""
+        facts = self.facts
+        stores = frozenset(
+            n for at in block for n in facts.exprs[at].outputs
+            if facts.uses[n] or n in facts.results
+        )
+        reachable = [at for at in sorted(elsewhere) if at < max(block)]
+        for again in _subsets(reachable):
+            exprs = self._closure(block, elsewhere - set(again))
+            if exprs in found or not self._is_allowed(exprs):
+                continue
+            if isinstance(self.verdicts.ask(exprs, stores), Scheduler):
+                found[exprs] = cost_of(facts, Draft(exprs, stores))
+
+    def _closure(self, block: Numbers, stop: Numbers) -> Numbers:
+        facts = self.facts
+        found: set[int] = set()
+        stack = list(block)
+        while stack:
+            at = stack.pop()
+            if at not in found:
+                found.add(at)
+                makers = (facts.number.get(n) for n in facts.operands[at])
+                stack += [m for m in makers if m is not None and m not in stop]
+        return frozenset(found)
+
+    def _is_allowed(self, exprs: Numbers) -> bool:
+        """False where a boundary is read by the kernel that makes it."""
+        cut = {n for at in exprs for n in self.facts.exprs[at].outputs
+               if self.facts.exprs[at].op == "segment_set"}
+        return not any(cut & set(self.facts.operands[at]) for at in exprs)
+
+
+def _subsets(items: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    return chain.from_iterable(combinations(items, k) for k in range(len(items) + 1))
