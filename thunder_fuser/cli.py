@@ -23,8 +23,11 @@ from thunder_fuser.explain.bench_compile.run import (
     BenchCompile,
     bench_compile,
 )
+from thunder_fuser.explain.bench_plan.run import PARTS as PLAN_PARTS
+from thunder_fuser.explain.bench_plan.run import BenchPlan, bench_plan
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
 from thunder_fuser.explain.environment import environment
+from thunder_fuser.target import TARGETS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +95,9 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--json", metavar="FILE", help="where the figures go")
     add("--plot", metavar="FILE", help="where a picture goes (needs matplotlib)")
     parser.set_defaults(run=_run_bench)
-    _add_bench_compile(parser.add_subparsers(title="more", metavar=""))
+    more = parser.add_subparsers(title="more", metavar="")
+    _add_bench_compile(more)
+    _add_bench_plan(more)
 
 
 def _add_bench_compile(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -120,6 +125,24 @@ def _run_bench_compile(parser: argparse.ArgumentParser, given: argparse.Namespac
     policies = (given.policy,) if given.policy else tuple(POLICIES)
     wanted = BenchCompile(given.layers, policies, given.repeats, given.json)
     return 0 if bench_compile(wanted) else 1
+
+
+def _add_bench_plan(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "plan real graphs, compare plans of small ones with the best, and time large ones"
+    parser = parts.add_parser("plan", help=text, description=f"{text.capitalize()}.")
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PLAN_PARTS, default=PLAN_PARTS)
+    add("--target", choices=tuple(TARGETS), default="h200", help="of the real graphs")
+    add("--fusions", type=int, default=300, metavar="N", help="random ones beside the best plan")
+    add("--json", metavar="FILE", help="where the figures go")
+    parser.set_defaults(run=_run_bench_plan)
+
+
+def _run_bench_plan(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    if given.fusions < 1:
+        parser.error("--fusions: at least 1")
+    wanted = BenchPlan(tuple(given.parts), given.target, given.fusions, json=given.json)
+    return 0 if bench_plan(wanted) else 1
 
 
 def _run_bench(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:

@@ -92,6 +92,18 @@ def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> fr
     return frozenset(found)
 
 
+def is_twice(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
+    """True if two sets compute a dear expression: its bits could differ from kernel to kernel,
+    and what is searched for in one be missing in the other. Cheap ones are exact."""
+    seen: set[int] = set()
+    for exprs in sets:
+        dear = {at for at in exprs if not facts.exprs[at].row.is_cheap}
+        if not dear.isdisjoint(seen):
+            return True
+        seen |= dear
+    return False
+
+
 def external(facts: Facts, exprs: Iterable[int]) -> list[str]:
     """The names of what expressions read that none of them makes, in order."""
     line = sorted(exprs)

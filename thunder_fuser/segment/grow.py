@@ -20,8 +20,9 @@ from thunder_fuser.segment.draft import passes
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.privatize import Unit
 from thunder_fuser.segment.summary import Summary, cost, merged, summary_of
-from thunder_fuser.segment.verdicts import Verdicts
+from thunder_fuser.segment.verdicts import NAME, Verdicts
 
+CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)
 WINDOW = 4  # neighbours among the readers of one value that are tried with each
 MAX_ROUNDS = 6
 
@@ -95,7 +96,7 @@ class Groups:
             self.refused[a, b] = refusal
             return False
         if not self.order.merge(a, b):
-            self.refused[a, b] = (Reject("segmenter", "a third segment would lie on a cycle"),)
+            self.refused[a, b] = CYCLE
             return False
         keep, gone = min(a, b), max(a, b)
         both.is_sound = True

@@ -2,8 +2,8 @@
 """A small plan -> a better one, one step at a time, as long as one of these lowers its cost:
 
     merge     two segments become one
-    dissolve  the readers of a segment compute what it does, and it goes
-    copy      a reader computes what it reads, or the last expression behind it
+    dissolve  the readers of a segment compute what it does, if that is cheap, and it goes
+    copy      a reader computes what it reads, if that is cheap, or the last expression behind it
     read      a segment reads what it had computed too, for another stores it anyway
     pull      what reads a value moves to where that is made
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from thunder_fuser.segment.draft import Draft, cost_of, external, live_exprs, settled
+from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice, live_exprs, settled
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.verdicts import Verdicts
 
@@ -55,7 +55,7 @@ class _Search:
         best = None
         for sets in _steps(self.facts, drafts):
             found = arranged(self.facts, sets, drafts)
-            if found is None:
+            if found is None or is_twice(self.facts, [one.exprs for one in found]):
                 continue
             now = self.total(found)
             if now < cost * (1 - 1e-6) and all(self._is_allowed(one) for one in found):

@@ -19,16 +19,16 @@ from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.segment.draft import Draft, reads_of, settled, total
+from thunder_fuser.segment.draft import Draft, external, reads_of, settled, total
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.grow import Groups, by_gain, by_program, grow
+from thunder_fuser.segment.grow import CYCLE, Groups, by_gain, by_program, grow
 from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.recompute import recompute_cheap_edges
 from thunder_fuser.segment.refine import refine
 from thunder_fuser.segment.summary import MAX_OPS
-from thunder_fuser.segment.verdicts import Verdicts
+from thunder_fuser.segment.verdicts import NAME, Verdicts
 from thunder_fuser.target import Target
 
 MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
@@ -40,17 +40,19 @@ def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
     verdicts = Verdicts(facts)
     whole = _whole(verdicts)
     if whole is not None:
-        return _planned(verdicts, whole, ())
+        return planned(verdicts, whole, ())
     units = privatize(facts)
     ranks = (by_gain, by_program) if len(units) <= MOST_SEARCHED else (by_gain,)
     found = [grow(facts, units, verdicts, rank) for rank in ranks]
-    plans = [_drafts(groups) for groups in found]
+    plans = [drafts_of(groups) for groups in found]
     best = min(range(len(plans)), key=lambda at: total(facts, plans[at]))
     drafts = recompute_cheap_edges(verdicts, plans[best])
     if len(units) <= MOST_SEARCHED:
         drafts = refine(verdicts, drafts)
+    if any(verdicts.refuses_set(one.exprs, one.stores) for one in drafts):
+        drafts = one_by_one(verdicts)
     drafts = by_liveness(facts, drafts)
-    return _planned(verdicts, drafts, _refusals(found[best], drafts))
+    return planned(verdicts, drafts, _refusals(found[best], drafts))
 
 
 def _whole(verdicts: Verdicts) -> list[Draft] | None:
@@ -65,7 +67,7 @@ def _whole(verdicts: Verdicts) -> list[Draft] | None:
     return [one] if isinstance(verdicts.ask(one.exprs, one.stores), Scheduler) else None
 
 
-def _drafts(groups: Groups) -> list[Draft]:
+def drafts_of(groups: Groups) -> list[Draft]:
     """The groups as drafts, in an order in which they can run."""
     line = groups.order.groups()
     place = {group: at for at, group in enumerate(line)}
@@ -86,17 +88,44 @@ def _refusals(groups: Groups, drafts: Sequence[Draft]) -> tuple[Refusal, ...]:
     for (a, b), reasons in groups.refused.items():
         first, second = (place.get(groups.order.find(at), -1) for at in (a, b))
         if min(first, second) >= 0 and first != second:
+            if reasons == CYCLE and len(drafts) <= MOST_SEARCHED:
+                reasons = _cycle(groups.facts, drafts, *sorted((first, second)))
             found[min(first, second), max(first, second)] = reasons
     return tuple(Refusal(*pair, reasons) for pair, reasons in sorted(found.items(), key=_by_pair))
+
+
+def _cycle(facts: Facts, drafts: Sequence[Draft], a: int, b: int) -> tuple[Reject, ...]:
+    """The refusal that names a path from one draft to a later one through others, if one is left.
+
+    Values are listed in turn: what the first stores, what is made of it, what the last reads.
+    """
+    home = {name: at for at, one in enumerate(drafts) for name in sorted(one.stores)}
+    came: dict[int, tuple[int, str]] = {}
+    line = [b]
+    for at in line:
+        for name in external(facts, drafts[at].exprs):
+            maker = home.get(name)
+            if maker is None or maker in came or (at, maker) == (b, a):
+                continue
+            came[maker] = (at, name)
+            line.append(maker)
+    if a not in came:
+        return CYCLE
+    path, at = [], a
+    while at != b:
+        at, name = came[at]
+        path.append(name)
+    return (Reject(NAME, f"it would be a cycle: {' -> '.join(path)} passes through others"),)
 
 
 def _by_pair(item: tuple[tuple[int, int], tuple[Reject, ...]]) -> tuple[int, int]:
     return item[0]
 
 
-def _planned(
+def planned(
     verdicts: Verdicts, drafts: Sequence[Draft], refusals: tuple[Refusal, ...]
 ) -> SegmentedFusion:
+    """The plan of accepted drafts, which stand in an order in which they can run."""
     facts = verdicts.facts
     segments = tuple(_segment(verdicts, one) for one in drafts)
     return SegmentedFusion(
@@ -110,15 +139,31 @@ def _planned(
     )
 
 
+def one_by_one(verdicts: Verdicts) -> list[Draft]:
+    """A segment for each expression; ScheduleError that lists those that fit nowhere alone."""
+    facts = verdicts.facts
+    line = [at for at in range(len(facts.exprs)) if not facts.is_number(at)]
+    home = {name: n for n, at in enumerate(line) for name in facts.exprs[at].outputs}
+    drafts = settled(facts, [frozenset([at]) for at in line], home)
+    refused = [(one, verdicts.refuses_set(one.exprs, one.stores)) for one in drafts]
+    lines = [
+        f"{record_text(facts.exprs[min(one.exprs)])}: {'; '.join(map(str, reasons))}"
+        for one, reasons in refused if reasons
+    ]
+    if lines:
+        raise ScheduleError(
+            f"{len(lines)} expressions that no scheduler takes, even alone",
+            expected="one that accepts each",
+            got="\n    " + "\n    ".join(lines),
+            do="leave these operations to torch",
+        )
+    return drafts
+
+
 def _segment(verdicts: Verdicts, one: Draft) -> Segment:
     found = verdicts.ask(one.exprs, one.stores)
     part = verdicts.part(one.exprs, one.stores)
-    if not isinstance(found, Scheduler):
-        raise ScheduleError(
-            "segment " + "; ".join(record_text(e) for e in part.exprs),
-            expected="a scheduler that accepts it",
-            got="; ".join(map(str, found)),
-        )
+    assert isinstance(found, Scheduler)  # all drafts were asked about
     return Segment(part, found, verdicts.facts.target, edge_bytes(verdicts.facts, one))
 
 
@@ -126,6 +171,17 @@ def edge_bytes(facts: Facts, one: Draft) -> int:
     """What a segment reads and stores in memory."""
     read = sum(reads_of(facts, one.exprs, one.stores).values())
     return read + sum(facts.bytes[name] for name in one.stores)
+
+
+def plan_cost(plan: SegmentedFusion, target: Target) -> float:
+    """What the segmenter minimises; see draft.cost_of."""
+    facts = Facts(plan.fusion, target)
+    drafts = []
+    for one in plan.segments:
+        made = [facts.number[expr.outputs[0]] for expr in one.ops]
+        exprs = frozenset(at for at in made if not facts.is_number(at))
+        drafts.append(Draft(exprs, frozenset(one.outputs)))
+    return total(facts, drafts)
 
 
 def _lower_bound(facts: Facts) -> int:

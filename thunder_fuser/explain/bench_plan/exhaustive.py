@@ -2,8 +2,8 @@
 """The least cost that any plan of a small fusion has, by trying all of them.
 
 A plan is which values reach memory and which of them one kernel writes; the rest follows. A kernel
-computes what it writes from what others have written, reading that or computing it once more,
-whichever is cheaper.
+computes what it writes from what others have written, reading that or, if the expressions are
+cheap ones, computing it once more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import chain, combinations, product
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.schedule.scheduler import Scheduler
-from thunder_fuser.segment.draft import Draft, cost_of, external
+from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import Target
@@ -41,8 +41,8 @@ class _Search:
         for at, expr in enumerate(facts.exprs):
             if expr.row.kind is OpKind.EXTERNAL or expr.op == "segment_set":
                 must.add(at)
-        others = [at for at in range(len(facts.exprs)) if at not in must and not facts.is_number(at)]
-        for more in _subsets(others):
+        others = (at for at in range(len(facts.exprs)) if not facts.is_number(at))
+        for more in _subsets([at for at in others if at not in must]):
             stored = frozenset(must | set(more))
             self._extend(stored, sorted(stored), [])
         return self.best
@@ -71,8 +71,9 @@ class _Search:
             return
         for number, chosen in enumerate(product(*found)):
             cost = sum(option[0] for option in chosen)
-            if cost < self.best and self._is_acyclic(blocks, [option[1] for option in chosen]):
-                self.best = cost
+            exprs = [option[1] for option in chosen]
+            if cost < self.best and self._is_acyclic(blocks, exprs):
+                self.best = self.best if is_twice(self.facts, exprs) else cost
             if number == MAX_COMBINATIONS:
                 return
 

@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan is made of, what it costs, and that its segments compute what the fusion means."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from graphs import Graph, meta, rows, softmax
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import Case, cases
+
+from thunder_fuser import compiler
+from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.errors import ScheduleError
+from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.specialise import specialise
+from thunder_fuser.runtime.evaluate import _Evaluator, evaluate, values_of
+from thunder_fuser.schedule.scheduler import Reject, Scheduler
+from thunder_fuser.segment import verdicts as verdicts_module
+from thunder_fuser.segment.draft import Draft
+from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.grow import Groups, grow
+from thunder_fuser.segment.liveness import by_liveness, peak
+from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.privatize import privatize
+from thunder_fuser.segment.segmenter import drafts_of, one_by_one, planned
+from thunder_fuser.segment.summary import merged
+from thunder_fuser.segment.verdicts import Verdicts
+from thunder_fuser.target import CPU, H200
+
+D = DataType
+SLOW = settings(
+    deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def names(plan: SegmentedFusion) -> list[str]:
+    return [one.scheduler.name for one in plan.segments]
+
+
+# ------------------------------------------------------------------------------------ nvFuser #3832
+
+
+def forced_beside_a_norm(columns: int) -> Graph:
+    """A row normalised by its sum, and an unrelated value behind a boundary."""
+    fd, x = rows(4, columns, dtype=D.BFloat16)
+    other = fd.define_tensor(shape=[-1], contiguity=True, dtype=D.BFloat16)
+    wide = fd.ops.set(fd.ops.cast(x, D.Float))
+    total = fd.ops.broadcast(fd.ops.sum(wide, [1]), [False, True])
+    fd.add_output(fd.ops.cast(fd.ops.add(wide, total), D.BFloat16))
+    fd.add_output(fd.ops.segment_set(fd.ops.cast(other, D.Float)))
+    return fd, [meta(4, columns, dtype=D.BFloat16), meta(10, dtype=D.BFloat16)]
+
+
+def test_a_forced_segment_does_not_widen_what_stays_on_chip() -> None:
+    fd, (_, other) = forced_beside_a_norm(65536)
+    plan = fd.plan([meta(128, 65536, dtype=D.BFloat16), other], target="h200")
+    assert names(plan) == ["persistent", "pointwise"]
+    norm, forced = plan.segments
+    (kept,) = norm.persistent_buffers
+    assert (kept.name, kept.dtype, kept.bytes) == (norm.inputs[0], D.BFloat16, 131072)
+    assert norm.inputs == (plan.fusion.inputs[0],) and forced.inputs == (plan.fusion.inputs[1],)
+    assert plan.edge_bytes == plan.lower_bound and plan.peak_bytes == 0
+    assert not forced.persistent_buffers
+
+
+@pytest.mark.parametrize(("target", "columns"), [("cpu", 65536), ("emulator", 512)])
+def test_its_results(target: str, columns: int) -> None:
+    fd, _ = forced_beside_a_norm(columns)
+    x, other = torch.randn(4, columns).bfloat16(), torch.randn(10).bfloat16()
+    got, forced = fd.execute([x, other], target=target)
+    want = x.double() + x.double().sum(1, keepdim=True)
+    torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=1e-2)
+    assert torch.equal(forced, other.float())
+
+
+# ----------------------------------------------------------------------------- what plans look like
+
+
+def two_sums(dtype: DataType) -> Graph:
+    """Sums over rows and over columns of a dear bf16 value, which both cast up."""
+    fd, x = rows(64, 128, dtype=dtype)
+    y = fd.ops.cast(fd.ops.cast(fd.ops.tanh(x), D.BFloat16), D.Float)
+    fd.add_output(fd.ops.sum(fd.ops.mul(y, y), [1]))
+    fd.add_output(fd.ops.max(y, [0]))
+    return fd, [meta(64, 128, dtype=dtype)]
+
+
+def test_an_edge_carries_the_narrow_value_and_both_sides_cast_it() -> None:
+    fd, inputs = two_sums(D.Float)
+    plan = fd.plan(inputs, target="h200")
+    made = {name for one in plan.segments for name in one.outputs}
+    edges = {n for one in plan.segments for n in one.inputs if n in made}
+    full = [n for n in edges if plan.fusion.tensors[n].sizes == (64, 128)]
+    assert [plan.fusion.tensors[n].dtype for n in full] == [D.BFloat16]
+    up = [e for e in plan.fusion.exprs if e.op == "cast" and e.inputs == (full[0],)]
+    assert sum(set(up) <= set(one.ops) for one in plan.segments) == 2
+
+
+def test_readers_of_one_input_share_a_segment() -> None:
+    fd, x = rows(1024, 1024)
+    for number in (1.0, 2.0, 3.0):
+        fd.add_output(fd.ops.tanh(fd.ops.mul(x, number)))
+    fd.add_output(fd.ops.matmul(x, x))
+    plan = fd.plan([meta(1024, 1024)], target="h200")
+    assert sorted(names(plan)) == ["expr_eval", "pointwise"]
+    assert max(len(one.outputs) for one in plan.segments) == 3
+
+
+def test_halves_of_a_made_value_are_read_where_it_is_made() -> None:
+    fd, x = rows(64, 128)
+    y = fd.ops.tanh(x)
+    left = fd.ops.slice(y, [0, 0], [64, 64])
+    right = fd.ops.slice(y, [0, 64], [64, 128])
+    fd.add_output(fd.ops.cat([fd.ops.neg(right), left], 1))
+    plan = fd.plan([meta(64, 128)], target="h200")
+    assert names(plan) == ["pointwise"]
+    assert plan.edge_bytes == 2 * 64 * 128 * 4
+
+
+def test_a_slice_alone_counts_as_what_it_reads() -> None:
+    fd, x = rows(64, 128)
+    fd.add_output(fd.ops.tanh(fd.ops.slice(x, [0, 0], [64, 32])))
+    assert fd.plan([meta(64, 128)], target="h200").edge_bytes == 2 * 64 * 32 * 4
+
+
+def test_the_text_says_what_a_segment_moves_and_keeps() -> None:
+    fd, inputs = softmax(64, 8192, dtype=D.BFloat16)
+    text = str(fd.plan(inputs, target="h200"))
+    for part in ("persistent(", "stays on chip: T0 (bf16, 16384 bytes a row in registers)",
+                 "bytes at its edges", "bytes at segment edges", "bytes of intermediates at most"):
+        assert part in text
+
+
+def test_the_picture_has_every_segment_and_edge() -> None:
+    fd, inputs = two_sums(D.Float)
+    plan = fd.plan(inputs, target="h200")
+    lines = plan.dot().splitlines()
+    assert lines[0] == "digraph plan {" and lines[-1] == "}"
+    for number, one in enumerate(plan.segments):
+        assert sum(line.startswith(f"  s{number} [") for line in lines) == 1
+        arrows = [line for line in lines if f"-> s{number} [" in line]
+        assert len(arrows) == len(one.inputs)
+
+
+# ---------------------------------------------------------------------------------- forced segments
+
+
+def test_a_value_is_never_read_where_its_boundary_is() -> None:
+    fd, x = rows(64, 128)
+    middle = fd.ops.segment_set(fd.ops.tanh(x))
+    fd.add_output(fd.ops.exp(middle))
+    fd.add_output(fd.ops.sin(fd.ops.segment_set(fd.ops.cos(middle))))
+    plan = fd.plan([meta(64, 128)], target="h200")
+    for one in plan.segments:
+        cut = {e.outputs[0] for e in one.ops if e.op == "segment_set"}
+        assert not any(cut & set(e.inputs) for e in one.ops)
+    assert len(plan.segments) == 3
+
+
+def around(boundary: str) -> SegmentedFusion:
+    """exp(x) * tanh(boundary(exp(x))): the product may not join exp(x) around the boundary."""
+    fd, x = rows(1024, 1024)
+    a = fd.ops.exp(x)
+    between = fd.ops.segment_set(a) if boundary == "segment_set" else fd.ops.matmul(a, a)
+    between = fd.ops.segment_set(fd.ops.tanh(between))
+    fd.add_output(fd.ops.mul(a, between))
+    return fd.plan([meta(1024, 1024)], target="h200")
+
+
+@pytest.mark.parametrize("boundary", ["segment_set", "matmul"])
+def test_a_join_around_a_boundary_is_refused_with_the_path(boundary: str) -> None:
+    plan = around(boundary)
+    paths = [r.reason for one in plan.refusals for r in one.reasons if "cycle" in r.reason]
+    assert paths and all(" -> " in path for path in paths)
+    made: set[str] = set(plan.fusion.inputs)
+    for one in plan.segments:
+        assert set(one.inputs) <= made
+        made |= set(one.outputs)
+
+
+def test_what_no_scheduler_takes_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fd, x = rows(64, 128)
+    fd.add_output(fd.ops.tanh(fd.ops.exp(x)))
+    fd.add_output(fd.ops.sin(x))
+
+    def refuses(part: Any, target: Any) -> Reject | None:
+        bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
+        return Reject("picky", f"no {bad[0]}") if bad else None
+
+    picky = Scheduler("picky", refuses, None)
+    monkeypatch.setattr(verdicts_module, "SCHEDULERS", (picky,))
+    monkeypatch.setattr(verdicts_module, "find_scheduler", lambda part, target: (
+        picky if refuses(part, target) is None else (refuses(part, target),)
+    ))
+    with pytest.raises(ScheduleError, match="2 expressions that no scheduler takes") as raised:
+        fd.plan([meta(64, 128)])
+    text = str(raised.value)
+    assert "fd.ops.tanh(T1): picky: no tanh" in text and "fd.ops.sin(T0): picky: no sin" in text
+    assert "fd.ops.exp(T0)" not in text
+
+
+# ----------------------------------------------------------------------------------------- liveness
+
+
+def test_segments_run_in_the_order_that_keeps_few_bytes_alive() -> None:
+    """Four large values, each made and used up: made one after the other, not all at first."""
+    fd, x = rows(256, 256)
+    inputs = [fd.define_tensor(shape=[-1, -1], contiguity=True) for _ in range(3)]
+    larges = [fd.ops.matmul(one, one) for one in (x, *inputs)]
+    for large in larges:
+        fd.add_output(fd.ops.matmul(large, large))
+    plan = fd.plan([meta(256, 256)] * 4, target="h200")
+    facts = Facts(plan.fusion, H200)
+    drafts = [_draft(facts, one) for one in plan.segments]
+    widest = max(range(20), key=lambda seed: peak(facts, _shuffled(facts, drafts, seed)))
+    worst = _shuffled(facts, drafts, widest)
+    assert peak(facts, by_liveness(facts, worst)) < peak(facts, worst)
+    assert plan.peak_bytes == peak(facts, drafts) == 256 * 256 * 4
+
+
+def _draft(facts: Facts, one: Any) -> Draft:
+    made = (facts.number[e.outputs[0]] for e in one.ops)
+    return Draft(frozenset(at for at in made if not facts.is_number(at)), frozenset(one.outputs))
+
+
+def _shuffled(facts: Facts, drafts: Sequence[Draft], seed: int) -> list[Draft]:
+    """A random order in which every draft reads earlier ones."""
+    chance, left, have = random.Random(seed), list(drafts), set(facts.fusion.inputs)
+    line: list[Draft] = []
+    while left:
+        ready = [d for d in left if all(
+            n in have for at in d.exprs for n in facts.operands[at]
+            if facts.number.get(n, -1) not in d.exprs
+        )]
+        one = chance.choice(ready)
+        left.remove(one)
+        line.append(one)
+        have |= one.stores
+    return line
+
+
+# ------------------------------------------------------------------------------- they are all right
+
+
+def specialised(case: Case) -> Verdicts:
+    keys = input_keys(case.fusion, case.inputs)
+    return Verdicts(Facts(run_passes(specialise(case.fusion, keys)), CPU))
+
+
+def at_random(seed: int) -> Any:
+    chance = random.Random(seed)
+    return lambda groups, a, b: chance.choice((-chance.random(), 1.0))
+
+
+def plans(case: Case, seed: int) -> list[SegmentedFusion]:
+    """Every expression by itself, and groups that grew at random."""
+    verdicts = specialised(case)
+    units = privatize(verdicts.facts)
+    drafts = [drafts_of(grow(verdicts.facts, units, verdicts, at_random(seed)))]
+    with suppress(ScheduleError):  # what only fits together with another one
+        drafts.append(one_by_one(verdicts))
+    good = [d for d in drafts if not any(verdicts.refuses_set(o.exprs, o.stores) for o in d)]
+    return [planned(verdicts, one, ()) for one in good]
+
+
+@settings(SLOW, max_examples=60)
+@given(case=cases(most_ops=60), seed=st.integers(0, 1 << 30))
+def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
+    """Each from its inputs alone, in their order, op by op; equal to the bit."""
+    keys = input_keys(case.fusion, case.inputs)
+    whole = compiler.plan_segments(case.fusion, keys, CPU)
+    for plan in (whole, *plans(case, seed)):
+        torch.manual_seed(0)
+        want = values_of(plan.fusion, case.inputs)
+        torch.manual_seed(0)
+        got = _piece_by_piece(plan, case.inputs)
+        for output in plan.fusion.outputs:
+            torch.testing.assert_close(
+                got[output.name], want[output.name], rtol=0, atol=0, equal_nan=True
+            )
+
+
+def _piece_by_piece(plan: SegmentedFusion, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    evaluator = _Evaluator(plan.fusion, inputs, None, torch.device("cpu"))
+    memory = dict(evaluator.values)
+    for one in plan.segments:
+        evaluator.values = {name: memory[name] for name in one.inputs}
+        for record in one.ops:
+            evaluator.run(record)
+        memory.update({name: evaluator.values[name] for name in one.outputs})
+    return memory
+
+
+@settings(SLOW, max_examples=5)
+@given(case=cases(tame=True, most_ops=12), seed=st.integers(0, 1 << 30))
+def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: int) -> None:
+    keys = input_keys(case.fusion, case.inputs)
+    for plan in plans(case, seed)[:1]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiler, "plan_segments", lambda *_, plan=plan: plan)
+            program = compiler.compile_fusion(case.fusion, keys, CPU, torch.device("cpu"))
+        want = evaluate(case.fusion, case.fresh_inputs())
+        got = program.run(*case.fresh_inputs())
+        for ours, theirs in zip(got, want, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2, equal_nan=True)
+
+
+@settings(SLOW, max_examples=40)
+@given(case=cases(most_ops=25), seed=st.integers(0, 1 << 30))
+def test_summaries_say_what_schedulers_say(case: Case, seed: int) -> None:
+    """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
+    verdicts = specialised(case)
+    facts = verdicts.facts
+    groups: Groups = grow(facts, privatize(facts), verdicts, at_random(seed))
+    for a, b in dict.fromkeys(groups.pairs()):
+        one, two = groups.summary[a], groups.summary[b]
+        if a == b or verdicts.cut_between(one, two):
+            continue
+        both = merged(facts, one, two)
+        sound = not verdicts.refuses(both)
+        assert sound == (not verdicts.refuses_set(both.exprs, both.stores)), (a, b)
+
+
+def test_an_unused_result_of_a_torch_call_needs_no_reader() -> None:
+    fd = FusionDefinition()
+    x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+    values, _ = fd.ops.topk(x, 2, 1, True, True)
+    fd.add_output(fd.ops.exp(values))
+    assert "expr_eval" in names(fd.plan([meta(8, 8)]))

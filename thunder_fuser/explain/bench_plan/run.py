@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked -> tables of plans, bounds met or missed, a JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import log2
+from time import process_time
+from typing import Any
+
+import torch
+
+from thunder_fuser.compiler import plan_segments
+from thunder_fuser.explain.bench.facts import facts
+from thunder_fuser.explain.bench.run import write_json
+from thunder_fuser.explain.bench_plan.exhaustive import least_cost
+from thunder_fuser.explain.bench_plan.families import FAMILIES
+from thunder_fuser.explain.bench_plan.graphs import GRAPHS
+from thunder_fuser.explain.bench_plan.random_graphs import random_graph
+from thunder_fuser.explain.bench_plan.trace import TracedRegion, regions
+from thunder_fuser.explain.table import table
+from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.segmenter import plan_cost
+from thunder_fuser.target import TARGETS, Target, named
+
+PARTS = ("graphs", "optimum", "time")
+BOUND = 1.10  # of the bytes of a graph's regions over the least
+MEAN, MOST = 1.05, 1.5  # of a plan's cost over the best one's
+DOUBLING, SECONDS = 2.3, 20.0
+SIZES = (156, 312, 625, 1250, 2500, 5000, 10000)
+MAX_EXPRS = 9
+SEEDS = 5
+_TARGETS = ("h200", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """What to run. optimum: how many random fusions; sizes: expressions of the timed ones."""
+
+    parts: tuple[str, ...] = PARTS
+    target: str = "h200"
+    optimum: int = 300
+    sizes: tuple[int, ...] = SIZES
+    repeats: int = 3
+    json: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphRow:
+    """The regions of one direction of a graph together; bytes as the plan reports them."""
+
+    graph: str
+    direction: str
+    regions: int
+    segments: int
+    kernels: int
+    edge_bytes: int
+    lower_bound: int
+    peak_bytes: int
+    schedulers: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        return self.edge_bytes / max(self.lower_bound, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow:
+    """CPU seconds of a plan, the least of a few runs."""
+
+    family: str
+    ops: int
+    segments: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A bound, what was found, and whether that meets it."""
+
+    name: str
+    limit: float
+    found: float
+
+    @property
+    def met(self) -> bool:
+        return self.found <= self.limit
+
+    def __str__(self) -> str:
+        word = "met" if self.met else "MISSED"
+        return f"{word:7} {self.name}: {self.found:.3f}, at most {self.limit:g}"
+
+
+def bench_plan(given: BenchPlan) -> bool:
+    """Runs the parts and prints their tables; True if every bound is met."""
+    content: dict[str, Any] = {"facts": facts(torch.device("cpu")), "target": given.target}
+    verdicts: list[Verdict] = []
+    if "graphs" in given.parts:
+        rows = list(graph_rows(named(given.target)))
+        content["graphs"] = [{**asdict(row), "ratio": row.ratio} for row in rows]
+        verdicts += [_graph_verdict(row) for row in rows]
+        print(_graph_table(rows))
+    if "optimum" in given.parts:
+        ratios = optimum_ratios(given.optimum)
+        mean, most = sum(ratios) / len(ratios), max(ratios)
+        content["optimum"] = {"fusions": len(ratios), "mean": mean, "most": most}
+        verdicts.append(Verdict(f"cost over the best plan's, mean of {len(ratios)}", MEAN, mean))
+        verdicts.append(Verdict("cost over the best plan's, the most", MOST, most))
+    if "time" in given.parts:
+        times = list(time_rows(given.sizes, given.repeats))
+        content["time"] = [asdict(row) for row in times]
+        verdicts += [*_time_verdicts(times), _same_plans(given.sizes[0])]
+        print(_time_table(times))
+    content["verdicts"] = [{**asdict(one), "met": one.met} for one in verdicts]
+    print("\n".join(map(str, verdicts)))
+    if given.json:
+        write_json(given.json, content)
+    return all(one.met for one in verdicts)
+
+
+# ----------------------------------------------------------------------------------- real graphs
+
+
+def graph_rows(target: Target) -> Iterator[GraphRow]:
+    """A row for the forward and the backward of every graph."""
+    for name, graph in GRAPHS.items():
+        torch.manual_seed(0)
+        found = regions(*graph.make())
+        for direction in dict.fromkeys(one.direction for one in found):
+            yield _graph_row(name, [one for one in found if one.direction == direction], target)
+
+
+def _graph_row(name: str, found: list[TracedRegion], target: Target) -> GraphRow:
+    plans = [plan_segments(one.fusion, one.keys, target) for one in found]
+    segments = [segment for plan in plans for segment in plan.segments]
+    return GraphRow(
+        name,
+        found[0].direction,
+        len(plans),
+        len(segments),
+        sum(one.scheduler.schedule is not None for one in segments),
+        sum(plan.edge_bytes for plan in plans),
+        sum(plan.lower_bound for plan in plans),
+        max(plan.peak_bytes for plan in plans),
+        tuple(one.scheduler.name for one in segments),
+    )
+
+
+def _graph_verdict(row: GraphRow) -> Verdict:
+    why = GRAPHS[row.graph].beyond
+    note = f" ({why})" if why and row.ratio > BOUND else ""
+    return Verdict(f"{row.graph}, {row.direction}: bytes over the least{note}", BOUND, row.ratio)
+
+
+def _graph_table(rows: list[GraphRow]) -> str:
+    head = ("graph", "direction", "regions", "segments", "kernels", "MiB", "over least", "peak MiB")
+    return table(head, [
+        (r.graph, r.direction, str(r.regions), str(r.segments), str(r.kernels),
+         f"{r.edge_bytes / 2**20:.1f}", f"{r.ratio:.3f}", f"{r.peak_bytes / 2**20:.2f}")
+        for r in rows
+    ])  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- the best there is
+
+
+def optimum_ratios(count: int) -> list[float]:
+    """The cost of plans over that of the best, for seeds up to `count`, planned for each target.
+
+    Fusions that passes left with more than MAX_EXPRS expressions are left out.
+    """
+    ratios = []
+    for seed in range(count):
+        fd, inputs = random_graph(seed, 4 + seed % 6)
+        target = TARGETS[_TARGETS[seed % len(_TARGETS)]]
+        plan = fd.plan(inputs, target=target)
+        if 0 < len(plan.fusion.exprs) <= MAX_EXPRS:
+            ratios.append(plan_cost(plan, target) / least_cost(plan.fusion, target))
+    return ratios
+
+
+# -------------------------------------------------------------------------------------------- time
+
+
+def time_rows(sizes: tuple[int, ...], repeats: int) -> Iterator[TimeRow]:
+    """Every family at every size."""
+    for name, make in FAMILIES.items():
+        for ops in sizes:
+            fd, inputs = make(ops)
+            _ = fd.fusion
+            least, plan = min(
+                (_timed(lambda fd=fd, inputs=inputs: fd.plan(inputs, target="h200"))
+                 for _ in range(repeats)), key=lambda found: found[0],
+            )  # fmt: skip
+            yield TimeRow(name, ops, len(plan.segments), least)
+
+
+def _timed(call: Any) -> tuple[float, SegmentedFusion]:
+    start = process_time()
+    plan = call()
+    return process_time() - start, plan
+
+
+def _time_verdicts(rows: list[TimeRow]) -> Iterator[Verdict]:
+    for name in dict.fromkeys(row.family for row in rows):
+        line = [row for row in rows if row.family == name]
+        for before, after in pairwise(line):
+            # A step of another size counts as the doublings it is made of.
+            growth = (after.seconds / before.seconds) ** (1 / log2(after.ops / before.ops))
+            yield Verdict(f"{name}: {before.ops} to {after.ops}, a doubling", DOUBLING, growth)
+        yield Verdict(f"{name}: seconds of {line[-1].ops}", SECONDS, line[-1].seconds)
+
+
+def _time_table(rows: list[TimeRow]) -> str:
+    head = ("family", "ops", "segments", "seconds")
+    return table(head, [(r.family, str(r.ops), str(r.segments), f"{r.seconds:.3f}") for r in rows])
+
+
+def _same_plans(ops: int) -> Verdict:
+    """How many different texts all families' plans have under SEEDS seeds of Python's hashes."""
+    code = f"from {__name__} import digest; print(digest({ops}))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        ).stdout
+        for seed in range(SEEDS)
+    }  # fmt: skip
+    return Verdict(f"different plans under {SEEDS} values of PYTHONHASHSEED", 1, len(found))
+
+
+def digest(ops: int) -> str:
+    """A digest of the plans of every family and of random fusions, texts and pictures."""
+    graphs = [make(ops) for make in FAMILIES.values()]
+    graphs += [random_graph(seed, 12) for seed in range(20)]
+    plans = [fd.plan(inputs, target="h200") for fd, inputs in graphs]
+    text = "".join(str(plan) + plan.dot() for plan in plans)
+    return hashlib.sha256(text.encode()).hexdigest()
