@@ -273,7 +273,7 @@ def plans(case: Case, seed: int) -> list[SegmentedFusion]:
     return [planned(verdicts, one, ()) for one in good]
 
 
-@settings(SLOW, max_examples=60)
+@settings(SLOW, max_examples=30)
 @given(case=cases(most_ops=60), seed=st.integers(0, 1 << 30))
 def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
     """Each from its inputs alone, in their order, op by op; equal to the bit."""
@@ -301,7 +301,7 @@ def _piece_by_piece(plan: SegmentedFusion, inputs: Sequence[Any]) -> dict[str, t
     return memory
 
 
-@settings(SLOW, max_examples=5)
+@settings(SLOW, max_examples=4)
 @given(case=cases(tame=True, most_ops=12), seed=st.integers(0, 1 << 30))
 def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: int) -> None:
     keys = input_keys(case.fusion, case.inputs)
@@ -315,7 +315,7 @@ def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: in
             torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2, equal_nan=True)
 
 
-@settings(SLOW, max_examples=40)
+@settings(SLOW, max_examples=25)
 @given(case=cases(most_ops=25), seed=st.integers(0, 1 << 30))
 def test_summaries_say_what_schedulers_say(case: Case, seed: int) -> None:
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
