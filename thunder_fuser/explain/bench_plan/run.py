@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from thunder_fuser.compiler import plan_segments
+from thunder_fuser.executors.dry_run import TracedRegion, regions
 from thunder_fuser.explain.bench.facts import facts
 from thunder_fuser.explain.bench.run import write_json
 from thunder_fuser.explain.bench_plan.exhaustive import least_cost
 from thunder_fuser.explain.bench_plan.families import FAMILIES
 from thunder_fuser.explain.bench_plan.graphs import GRAPHS
 from thunder_fuser.explain.bench_plan.random_graphs import random_graph
-from thunder_fuser.explain.bench_plan.trace import TracedRegion, regions
 from thunder_fuser.explain.table import table
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.segmenter import plan_cost
