@@ -42,7 +42,7 @@ def on_each(
     size: int,
     build: Callable[[], FusionDefinition],
     inputs: Callable[[int], list[torch.Tensor]],
-    target: str,
+    target: str | None,
 ) -> list[list[torch.Tensor]]:
     """The results of every rank."""
     found = []

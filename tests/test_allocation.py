@@ -14,6 +14,7 @@ from cases import TARGETS, poisoned
 from layouts import Call, is_permutation, lay_out, random_chain, random_shape, stored
 
 from thunder_fuser import AllocatedTensor, FusionDefinition
+from thunder_fuser.cache.entry import MOST_BOUND
 from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.ir.language import Tensor
 from thunder_fuser.ir.text import rebuild
@@ -205,6 +206,15 @@ def test_what_does_not_divide_is_refused() -> None:
         doubled(by_eight).execute([torch.zeros(4, 7)])
     with pytest.raises(InputError, match="expected size 4 in the allocation domain"):
         doubled(by_eight, size=31).execute([torch.zeros(5, 8)])
+
+
+def test_entries_for_given_shapes_are_few() -> None:
+    fd = doubled(by_eight)
+    for size in range(25, 25 + 80):
+        rows = -(-size // 8)
+        meta = torch.empty(size, device="meta")
+        fd.plan([(torch.empty(rows, 8, device="meta"), meta)])
+    assert len(fd.entry._shaped) == MOST_BOUND
 
 
 # ---- bad input

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,11 @@ from thunder_fuser.once import make_lock
 from thunder_fuser.options import options_key
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
+
+V = TypeVar("V")
+
+# Meshes, placements and given logical shapes that one definition keeps entries for.
+MOST_BOUND = 64
 
 
 class FusionEntry:
@@ -114,7 +119,7 @@ class FusionEntry:
         found = self._placed.get(key)
         if found is None:
             made = placed(self, arguments, lambda one: FusionEntry(one, self.number))
-            found = self._placed.setdefault(key, made)
+            found = _kept(self._placed, key, made)
         return found
 
     def bind(self, arguments: Sequence[Any]) -> tuple[FusionEntry, Sequence[Any]]:
@@ -127,9 +132,11 @@ class FusionEntry:
         arguments, shapes = bound.storages(arguments)
         if not shapes:
             return self, arguments
-        if shapes not in self._shaped:
-            self._shaped[shapes] = FusionEntry(bound.with_shapes(shapes), self.number)
-        return self._shaped[shapes], arguments
+        found = self._shaped.get(shapes)
+        if found is None:
+            made = FusionEntry(bound.with_shapes(shapes), self.number)
+            found = _kept(self._shaped, shapes, made)
+        return found, arguments
 
     @property
     def bound(self) -> Bound:
@@ -158,6 +165,13 @@ class FusionEntry:
             return self._prepared().program_for(arguments, target)
         finally:
             self.unpin()
+
+
+def _kept(table: dict[Any, V], key: Any, made: V) -> V:
+    """The table's own for the key; the oldest entry goes where there are too many."""
+    if len(table) >= MOST_BOUND:
+        table.pop(next(iter(table)), None)
+    return table.setdefault(key, made)
 
 
 def _dispatch(programs: Programs, bound: Bound, target: Target | None) -> Runner:

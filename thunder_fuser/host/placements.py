@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 
-from thunder_fuser.errors import CommunicationError, InputError
+from thunder_fuser.errors import CommunicationError, InputError, VerifyError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord
@@ -123,8 +123,8 @@ def _propagated(fusion: Fusion, arguments: Sequence[Any]) -> list[Placements] | 
         inputs = [_without_data(value) if is_dtensor(value) else value for value in arguments]
         try:
             found = values_of(fusion, inputs)
-        except (NotImplementedError, RuntimeError):
-            return None  # no rule of DTensor's
+        except (NotImplementedError, RuntimeError, TypeError, ValueError, VerifyError):
+            return None  # no rule of DTensor's, or one for other types
     whole = (Replicate(),) * mesh.ndim
     results = [found[output.name] for output in fusion.outputs]
     return [r.placements if isinstance(r, DTensor) else whole for r in results]
