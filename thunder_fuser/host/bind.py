@@ -43,6 +43,9 @@ class Bound:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.has_layouts = any(record.op in LAYOUT for record in fusion.definition)
+        views = [fusion.tensors[name] for name in fusion.inputs] if self.has_layouts else []
+        # The rank of the memory behind each argument, found here: it takes longer than a call.
+        self._ranks = [_memory_rank(view) if is_bound(view) else -1 for view in views]
 
     def storages(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Shapes]:
         """The memory behind each argument, and logical shapes that it does not tell.
@@ -52,7 +55,10 @@ class Bound:
         if not self.has_layouts:
             return arguments, ()
         values, shapes = [], []
-        for name, value in zip(self.fusion.inputs, arguments, strict=True):
+        for name, rank, value in zip(self.fusion.inputs, self._ranks, arguments, strict=True):
+            if rank < 0 or (type(value) is torch.Tensor and value.dim() == rank):
+                values.append(value)
+                continue
             view = self.fusion.tensors[name]
             value, shape = _parts(view, value)
             value = _storage(view, value)
@@ -118,12 +124,17 @@ def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bo
         return False
 
 
+def _memory_rank(view: TensorView) -> int:
+    """The rank of a storage, or of one device's part."""
+    local = local_domain(view)
+    return len(local.allocation) if local.transforms else len(local.no_reductions)
+
+
 def _storage(view: TensorView, value: Any) -> Any:
     """An argument as what its memory is: parts on other devices left out."""
     if not isinstance(value, torch.Tensor) or not is_bound(view):
         return value
-    local = local_domain(view)
-    rank = len(local.allocation) if local.transforms else len(local.no_reductions)
+    local, rank = local_domain(view), _memory_rank(view)
     if value.dim() == rank:
         return value
     return _without_devices(view, local, value, rank)
