@@ -30,6 +30,7 @@ class Option:
     enters_key: bool = False
     least: int | None = None
     choices: tuple[Value, ...] = ()
+    or_callable: bool = False
 
     @property
     def env(self) -> str:
@@ -41,6 +42,8 @@ class Option:
             value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
         if isinstance(value, str) and self.type is int and value.lstrip("-").isdigit():
             value = int(value)
+        if self.or_callable and callable(value):
+            return value  # type: ignore[return-value]
         if type(value) is not self.type:
             raise OptionError(
                 f"option {self.name}", expected=f"the type {self.type.__name__}", got=repr(value)
@@ -67,6 +70,15 @@ OPTIONS: Mapping[str, Option] = {
         Option("emulate_reversed", bool, False, "the emulator runs a block's threads in reverse"),
         Option("fuel", int, -1, "how many regions may be fused; -1: all (to bisect)", least=-1),
         Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
+        Option(
+            "rematerialization", str, "time", or_callable=True,
+            help="what the backward keeps: none, time, memory, budget(x), save_only(names) or a"
+            " callable; see docs/rematerialization.md",
+        ),
+        Option(
+            "repeatable", bool, False, "an op has the same bits whatever stands around it (set for"
+            " functions with gradients, where values are made again)", True,
+        ),
         Option("dump", str, "", "a folder that gets the text of every verb of every fusion", True),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True, 0),
         Option("max_fusions", int, 8192, "how many definitions the process's cache keeps", least=1),

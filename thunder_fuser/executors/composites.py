@@ -189,7 +189,8 @@ def _pull(loss: _Loss, rows: _Rows, softmax: Any) -> Any:
     """The gradient of one row's loss: softmax - (column is target), weighted and smoothed."""
     hit, kept = loss.at_target(), 1.0 - loss.label_smoothing
     if loss.weight is None:
-        pulled = ltorch.sub(softmax, ltorch.where(hit, kept, 0.0))
+        # A choice between two numbers would be one of float32.
+        pulled = ltorch.sub(softmax, ltorch.mul(_as_type(hit, softmax.dtype), kept))
         return ltorch.sub(pulled, loss.shift) if loss.label_smoothing else pulled
     at_target = _column(ltorch.mul(rows.weight, kept))
     pushed, pulled = at_target, ltorch.where(hit, at_target, 0.0)

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from thunder.common import CompileData
 from thunder.core.compile_data import get_compile_data, get_compile_option
+from thunder.core.devices import DeviceType
 from thunder.core.proxies import Proxy, unvariableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
@@ -34,10 +35,16 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
-from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
+from thunder_fuser.executors.rounding import rounded_where_stored
+from thunder_fuser.executors.support import ROWS, accepts, device_of, leaves_of, row_of, support
+from thunder_fuser.host.device import target_of_device
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, option
+from thunder_fuser.rematerialization.apply import Remade, rematerialized
+from thunder_fuser.rematerialization.cost import Machine
+from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
+from thunder_fuser.target import CPU
 
 _KEYWORD = "fuser_"
 
@@ -57,6 +64,7 @@ class ThunderFuser(FusionExecutor):
         self.compile_region = compile_region
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
+        self.last_cut: Remade | None = None
         self._claims: WeakKeyDictionary[CompileData, Claims] = WeakKeyDictionary()
         # Composites that Thunder took apart, by the name of their result: gone from the trace when
         # the regions are claimed.
@@ -120,7 +128,7 @@ class ThunderFuser(FusionExecutor):
         given = _given_options()
         limit = int(given.get("fuel", option("fuel")))
         prefix = self._prefix(given)
-        trace = without_state(trace, self.can_fuse, leaves_of)
+        trace = self._cut(trace, given)
         claims = claim(trace.bound_symbols, support)
         items = without_dead_views([*self._fueled(claims.items, limit)])
         if not _inplace_check_disabled():
@@ -128,13 +136,25 @@ class ThunderFuser(FusionExecutor):
         bsyms: list[BoundSymbol] = []
         count = 0
         for item in items:
-            bsyms.append(self.fuse(item, count) if isinstance(item, Region) else item)
+            is_region = isinstance(item, Region)
+            bsyms.append(self._fused(item, f"{prefix}{count}", given) if is_region else item)
             count += isinstance(item, Region)
         fused = from_trace(trace)
         fused.bound_symbols = bsyms
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {count} regions"))
         self._keep(fused, claims)
         return fused
+
+    def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
+        """The trace whose backward reads of the forward what the policy keeps."""
+        policy = policy_of(given.get("rematerialization", option("rematerialization")))
+        trace = without_state(trace, self.can_fuse, leaves_of)
+        trace = rounded_where_stored(trace, self.can_fuse, leaves_of)
+        machine = _machine(trace)
+        cut, self.last_cut = rematerialized(trace, policy, machine, self.can_fuse, leaves_of)
+        if self.last_cut is not None:  # what is made again must have the bits of the forward
+            given.setdefault("repeatable", True)
+        return cut
 
     def _fueled(
         self, items: Sequence[BoundSymbol | Region], limit: int
@@ -185,6 +205,15 @@ class ThunderFuser(FusionExecutor):
         if not prefix.isidentifier():
             raise OptionError("option name_prefix", expected="a Python name", got=repr(prefix))
         return prefix
+
+
+def _machine(trace: TraceCtx) -> Machine:
+    """That of the first tensor on a GPU, else the CPU."""
+    for bsym in trace.bound_symbols:
+        device = device_of(bsym)
+        if device is not None and device.devicetype is DeviceType.CUDA:
+            return Machine.of(target_of_device(device.index or 0))
+    return Machine.of(CPU)
 
 
 def _region_of(region: Any) -> Region:

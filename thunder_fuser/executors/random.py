@@ -1,19 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random primitives of a trace -> stateless ones, which the backward repeats instead of saving.
+"""Random primitives of a trace -> stateless ones, which the backward may repeat.
 
-    t1 = prims.uniform((8, 8), 0.0, 1.0)        s, o = draw_random(cpu, 1)
-    t2 = prims.lt(t1, 0.9)                      t1 = random_uniform((8, 8), 0.0, 1.0, (s, o, 0))
-    t3 = mul(x, t2)                         ->  t2 = prims.lt(t1, 0.9)
-    g = get_grad(t3)                            t3 = mul(x, t2)
-    t4 = mul(g, t2)                             g = get_grad(t3)
-                                                t1r = random_uniform((8, 8), 0.0, 1.0, (s, o, 0))
-                                                t2r = prims.lt(t1r, 0.9)
-                                                t4 = mul(g, t2r)
+    t1 = prims.uniform((8, 8), 0.0, 1.0)    ->  s, o = draw_random(cpu, 1)
+                                                t1 = random_uniform((8, 8), 0.0, 1.0, (s, o, 0))
 
-What the backward needs of the forward is then two integers. Values made of random numbers and of
-nothing else (masks, and what is computed of them) are repeated before each op of the backward that
-reads them. A region of the backward makes equal ones once; see Note [Random numbers] in ir/ops.py
-for why they have the bits of the forward.
+What the backward needs of a mask is then two integers; rematerialization/ decides. See Note [Random
+numbers] in ir/ops.py for why a repeated value has the bits of the first.
 
 Under torch.utils.checkpoint Thunder repeats the random primitive itself, as bw_t1: it gets the
 stream of t1, without which the recomputed forward would be another one.
@@ -28,8 +20,8 @@ import torch
 from thunder.core.devices import Device, to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.prims import OpTags, PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy, numberproxy, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+from thunder.core.proxies import Proxy, TensorProxy, numberproxy
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 from thunder.extend import OperatorExecutor
 
@@ -118,7 +110,7 @@ def recorded(name: str) -> Callable[..., Any]:
 
 
 def without_state(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
-    """The trace with random primitives made stateless, and repeated in the backward.
+    """The trace with random primitives made stateless.
 
     supported: whether a bound symbol can be fused; leaves_of: the primitives of one that can.
     """
@@ -126,7 +118,7 @@ def without_state(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> T
         return trace
     bsyms = [part for bsym in trace.bound_symbols for part in _apart(bsym, supported, leaves_of)]
     new = from_trace(trace)
-    new.bound_symbols = _repeated(new, _stateless(new, bsyms, supported), supported)
+    new.bound_symbols = _stateless(new, bsyms, supported)
     new.set_provenance(TraceProvenance("Random numbers without state"))
     return new
 
@@ -193,64 +185,3 @@ def _read(bsym: BoundSymbol, state: tuple[Proxy, Proxy], number: int) -> BoundSy
     made.tags |= bsym.tags
     made.header = bsym.header
     return made
-
-
-# ---------------------------------------------------------------------------------- the backward
-
-
-def _repeated(
-    trace: TraceCtx, bsyms: Sequence[BoundSymbol], supported: Supported
-) -> list[BoundSymbol]:
-    """The bound symbols, those of the backward preceded by copies of the random values they read.
-
-    Each reader has copies of its own, so that no mask lives from one region to the next.
-    """
-    made: dict[str, BoundSymbol] = {}
-    found: list[BoundSymbol] = []
-    for bsym in bsyms:
-        if BoundSymbolTag.BACKWARD not in bsym.tags:
-            if _only_random(bsym, made, supported):
-                made.update((out.name, bsym) for out in bsym.flat_proxy_outs)
-            found.append(bsym)
-            continue
-        swaps: dict[Any, Proxy] = {}
-        for maker in _makers(bsym, made):
-            with tracectx(trace):
-                for out in maker.flat_proxy_outs:
-                    swaps[variableify(out)] = out.replace_name(f"{out.name}r", disambiguate=True)
-            copy = maker.from_bsym_swap_proxies(swaps)
-            found.append(copy.from_bsym(tags=copy.tags | {BoundSymbolTag.BACKWARD}))
-        found.append(bsym.from_bsym_swap_proxies(swaps, skip_output=True) if swaps else bsym)
-    return found
-
-
-def _only_random(bsym: BoundSymbol, made: dict[str, BoundSymbol], supported: Supported) -> bool:
-    """True for what is computed, element by element, of random numbers alone."""
-    if bsym.sym in (random_uniform, random_normal):
-        return True
-    args = bsym.flat_proxy_args
-    return (
-        bool(args)
-        and all(arg.name in made for arg in args)
-        and not _reduces(bsym)
-        and supported(bsym)
-    )
-
-
-def _reduces(bsym: BoundSymbol) -> bool:
-    tags = bsym.sym.tags or ()
-    return OpTags.REDUCTION_OP in tags or any(map(_reduces, bsym.subsymbols))
-
-
-def _makers(bsym: BoundSymbol, made: dict[str, BoundSymbol]) -> list[BoundSymbol]:
-    """What makes the random values that a bound symbol reads, in order."""
-    order = {id(maker): at for at, maker in enumerate(made.values())}
-    found: dict[int, BoundSymbol] = {}
-    stack = [bsym]
-    while stack:
-        for arg in stack.pop().flat_proxy_args:
-            maker = made.get(arg.name)
-            if maker is not None and id(maker) not in found:
-                found[id(maker)] = maker
-                stack.append(maker)
-    return sorted(found.values(), key=lambda maker: order[id(maker)])

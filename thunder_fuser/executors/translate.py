@@ -28,7 +28,7 @@ from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
-from thunder_fuser.ir.language import Recorder, Tensor, Value
+from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
@@ -96,24 +96,6 @@ class TypedRecorder(Recorder):
         super().__init__()
         self._types: dict[str, DataType] = {}
         self._scalars: set[str] = set()
-        self._origins: dict[str, str] = {}
-
-    def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Value:
-        """Appends one op, but a cast back to the type a value was rounded from gives that value.
-
-        So a chain of 16-bit ops keeps Float inside a region and is rounded where it leaves, as
-        torch.compile does too.
-        """
-        source = inputs[0] if op == "cast" else None
-        if not isinstance(source, str):
-            return super().call(op, inputs, attrs)
-        origin = self._origins.get(source)
-        if origin is not None and self._types[origin] is attrs["dtype"]:
-            return Tensor(origin)
-        value = super().call(op, inputs, attrs)
-        if self._types[source].is_float and self._types[value.name].is_float:
-            self._origins[value.name] = source
-        return value
 
     def record(self, record: OpRecord) -> None:
         """Appends one call, noting the type of its result."""

@@ -16,6 +16,7 @@ from thunder_fuser.lower.exps import short_exps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.sizes import loops_of
+from thunder_fuser.options import option
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -28,6 +29,7 @@ class Context:
         self.scheduled = scheduled
         self.part = scheduled.part
         self.is_cpu = scheduled.target.is_cpu
+        self.repeatable = bool(option("repeatable"))
         self.loops: LoopIndex = loop_index(
             scheduled.axes, scheduled.transforms, scheduled.part.chunked
         )
@@ -105,7 +107,7 @@ class Context:
     @cached_property
     def short_exps(self) -> frozenset[str]:
         """The exps that may be less exact than the rest; none on the CPU."""
-        return frozenset() if self.is_cpu else short_exps(self.part)
+        return frozenset() if self.is_cpu or self.repeatable else short_exps(self.part)
 
     @cached_property
     def steps(self) -> int:

@@ -41,7 +41,8 @@ class Divisors:
         There a division is some ten instructions, and has a branch.
         """
         ctx, divisor = self.ctx, expr.inputs[-1]
-        if ctx.is_cpu or expr.op != "truediv" or isinstance(divisor, Literal):
+        exact = ctx.is_cpu or ctx.repeatable
+        if exact or expr.op != "truediv" or isinstance(divisor, Literal):
             return False
         floats = all(t is DataType.Float for t in (dtype, *ctx.operand_types(expr, dtype)))
         row_value = not ctx.is_full(ctx.facts.reads[point][-1])
