@@ -180,7 +180,8 @@ def _fast_axes(part: Part) -> dict[Point, str]:
     found: dict[Point, str] = {}
     for point in accesses(part, part.facts):
         position = _position(part, point)
-        for name in part.extents:
+        symbols = position.symbols  # few, where a part may have hundreds of axes
+        for name in (name for name in part.extents if name in symbols):
             if coefficient(position, name) == 1 and is_linear(position, name):
                 found.setdefault(point, name)
     return found

@@ -93,8 +93,10 @@ def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> fr
 
 
 def is_twice(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
-    """True if two sets compute a dear expression: its bits could differ from kernel to kernel,
-    and what is searched for in one be missing in the other. Cheap ones are exact."""
+    """True if two sets compute a dear expression in a fusion that compares: its bits could differ
+    from kernel to kernel, and what is searched for in one be missing in the other."""
+    if not facts.compares:
+        return False
     seen: set[int] = set()
     for exprs in sets:
         dear = {at for at in exprs if not facts.exprs[at].row.is_cheap}

@@ -14,7 +14,7 @@ from thunder_fuser.analysis.domain_map import DomainMap
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.ops import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.target import Target
@@ -63,6 +63,7 @@ class Facts:
         for at, names in enumerate(self.operands):
             for name in names:
                 self.uses[name].append(at)
+        self.compares = any(self._compares(expr) for expr in self.exprs)
         self.symbols: dict[str, Scalar] = {}
         self.work = [self._work(e) for e in self.exprs]
         self.patterns = [self._pattern(e) for e in self.exprs]
@@ -101,6 +102,13 @@ class Facts:
         names = names_of(expr) if expr.row.kind is OpKind.REDUCTION else expr.outputs
         count = max((self.elements[n] for n in names), default=0)
         return count * expr.row.cost / self.target.ops_per_byte
+
+    def _compares(self, expr: OpRecord) -> bool:
+        """True if the last bit of a computed float may decide what the result is."""
+        names = (n for n in names_of(expr) if n in self.number)
+        return expr.row.rule is DtypeRule.COMPARE and any(
+            self.fusion.tensors[name].dtype.is_float for name in names
+        )
 
     def _pattern(self, expr: OpRecord) -> Pattern | None:
         if expr.row.kind is not OpKind.REDUCTION:

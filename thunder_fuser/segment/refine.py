@@ -2,8 +2,8 @@
 """A small plan -> a better one, one step at a time, as long as one of these lowers its cost:
 
     merge     two segments become one
-    dissolve  the readers of a segment compute what it does, if that is cheap, and it goes
-    copy      a reader computes what it reads, if that is cheap, or the last expression behind it
+    dissolve  the readers of a segment compute what it does, and it goes
+    copy      a reader computes what it reads, or the last expression behind it
     read      a segment reads what it had computed too, for another stores it anyway
     pull      what reads a value moves to where that is made
 """

@@ -2,8 +2,7 @@
 """The least cost that any plan of a small fusion has, by trying all of them.
 
 A plan is which values reach memory and which of them one kernel writes; the rest follows. A kernel
-computes what it writes from what others have written, reading that or, if the expressions are
-cheap ones, computing it once more.
+computes what it writes from what others have written, reading that or computing it once more.
 """
 
 from __future__ import annotations

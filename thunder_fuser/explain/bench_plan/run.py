@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
@@ -202,6 +203,8 @@ def time_rows(sizes: tuple[int, ...], repeats: int) -> Iterator[TimeRow]:
 
 
 def _timed(call: Any) -> tuple[float, SegmentedFusion]:
+    gc.collect()
+    gc.freeze()  # what earlier fusions left is not this one's to look through
     start = process_time()
     plan = call()
     return process_time() - start, plan
