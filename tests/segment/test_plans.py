@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from graphs import Graph, meta, rows, softmax
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from strategies import Case, cases
 
@@ -38,7 +38,7 @@ from thunder_fuser.target import CPU, H200
 
 D = DataType
 SLOW = settings(
-    deadline=None, derandomize=True,
+    deadline=None, derandomize=True, phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

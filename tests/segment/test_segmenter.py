@@ -66,9 +66,9 @@ def empty() -> Graph:
 
 
 def dear_edge() -> Graph:
-    """exp is not computed twice: the second segment reads it."""
+    """What costs more than it moves is not computed twice: the second segment reads it."""
     fd, x = rows(64, 128)
-    y = fd.ops.tanh(fd.ops.exp(x))
+    y = fd.ops.lgamma(fd.ops.digamma(x))
     fd.add_output(fd.ops.sum(y, [1]))
     fd.add_output(fd.ops.max(y, [0]))
     return fd, [meta(64, 128)]

@@ -17,11 +17,13 @@ def accepts_expr_eval(part: Part, target: Target) -> Reject | None:
 
 
 def accepts_no_op(part: Part, target: Target) -> Reject | None:
-    """Takes expressions without elements: all their results, or what each reads or makes."""
+    """Takes expressions without elements: all their results, or what each reads or makes; also the
+    numbers that they are given."""
     if all(0 in part.tensors[name].sizes for name in part.outputs):
         return None
-    for expr in part.exprs:
+    own = [e for e in part.exprs if not all(part.tensors[n].is_scalar for n in e.outputs)]
+    for expr in own:
         names = [*expr.outputs, *(o for o in expr.inputs if isinstance(o, str))]
         if not any(0 in part.tensors[name].sizes for name in names):
             return Reject("no_op", f"{expr.op} -> {expr.outputs[0]} has elements to compute")
-    return None
+    return None if own else Reject("no_op", "it computes numbers")
