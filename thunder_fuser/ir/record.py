@@ -46,8 +46,8 @@ LAYOUT = ("split", "merge", "reorder", "parallelize", "set_allocation_domain", "
 # Attributes in which a string is the name of a value, not a word.
 NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
 
-# Those that may hold a size of the call.
-SIZE_ATTRS = (*NAMED_ATTRS, "pad_widths", "chunk")
+# Those that may hold a size of the call, or depend on which axes have size 1.
+SIZE_ATTRS = (*NAMED_ATTRS, "pad_widths", "chunk", "dims", "keepdim")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.sized import sized
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.kernel import Call, IndexValue, Let, Operand
+from thunder_fuser.lower.kernel import Call, IndexValue, Let, Math, Operand
 from thunder_fuser.lower.scope import Scope
 
 LARGEST_COUNT = 2**31 - 1
@@ -58,27 +58,35 @@ class Divisors:
             home.values["divisor", name] = (name, needs)
         return name
 
-    def is_count(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
-        """True for x / N where N may be how many elements were added, as in a mean.
+    def is_count(self, expr: OpRecord, dtype: DataType) -> bool:
+        """True for x / N where N may be how many elements were added, as in a mean."""
+        by = expr.inputs[-1]
+        if expr.op not in ("truediv", "div") or not isinstance(by, Literal):
+            return False
+        if set(self.ctx.operand_types(expr, dtype)) - {DataType.Float, DataType.Double}:
+            return False
+        value = by.value
+        return not isinstance(value, complex) and 2 < value <= LARGEST_COUNT and value % 1 == 0
 
-        A power of two stays where it divides each element: the compiler multiplies instead.
+    def by_count(
+        self, point: Point, expr: OpRecord, x: Operand, dtype: DataType, scope: Scope
+    ) -> Math:
+        """x divided by a number that the launch passes.
+
+        A power of two multiplies instead, by its reciprocal, where it divides each element.
         """
-        if expr.op != "truediv" or not isinstance(expr.inputs[-1], Literal) or not dtype.is_float:
-            return False
-        by = expr.inputs[-1].value
-        if isinstance(by, complex) or not 2 < by <= LARGEST_COUNT or by % 1:
-            return False
-        is_power = int(by).bit_count() == 1
-        return not (is_power and self.ctx.is_full(point))
-
-    def count(self, point: Point, expr: OpRecord, dtype: DataType, scope: Scope) -> str:
-        """The variable of a divisor that the launch passes."""
         literal = expr.inputs[-1]
-        assert isinstance(literal, Literal)
+        assert isinstance(literal, Literal) and not isinstance(literal.value, complex)
+        count, types = int(literal.value), (dtype, dtype)
         name = self._name(f"{self.ctx.local(point.name)}_by", literal)
+        is_power = count.bit_count() == 1 and self.ctx.is_full(point)
         if scope.find(name) is None:
-            count = sized(f"{expr.outputs[0]}_by", int(literal.value))
+            size = IndexValue(const(sized(f"{expr.outputs[0]}_by", count)), dtype)
             home = scope.home(frozenset())
-            home.put(Let(name, dtype, IndexValue(const(count), dtype)))
+            given = f"{name}_n" if is_power else name
+            home.put(Let(given, dtype, size))
+            if is_power:
+                one = Literal.of(1.0)
+                home.put(Let(name, dtype, Math("truediv", (one, given), types, dtype)))
             home.values[name] = (name, frozenset())
-        return name
+        return Math("mul" if is_power else "truediv", (x, name), types, dtype)

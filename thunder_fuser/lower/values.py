@@ -311,16 +311,17 @@ class Values:
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.part.tensors[point.name].dtype
-        types = self.ctx.operand_types(expr, dtype)
-        if self.divisors.is_count(point, expr, dtype):
-            count = self.divisors.count(point, expr, dtype, scope)
-            expr, operands = replace(expr, inputs=(expr.inputs[0], count)), (operands[0], count)
-        elif self.divisors.is_of_row(point, expr, dtype):
+        if self.divisors.is_count(expr, dtype):
+            divided = self.divisors.by_count(point, expr, operands[0], dtype, scope)
+            known = replace(expr, inputs=(expr.inputs[0], str(divided.operands[1])))
+            return self._put(point, divided, needs, scope, known)
+        if self.divisors.is_of_row(point, expr, dtype):
             by = self.divisors.of_row(self.ctx.facts.reads[point][-1], operands[1], scope)
             return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
-        elif point.name in self.ctx.short_exps:
+        if point.name in self.ctx.short_exps:
             return self._put(point, Call("short_exp", operands), needs, scope)
-        return self._put(point, Math(expr.op, operands, types, dtype), needs, scope, expr)
+        value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
+        return self._put(point, value, needs, scope)
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.part.tensors[point.name].dtype

@@ -49,9 +49,9 @@ extern "C" void inner_outer_kernel(
         const float T12 = (T11 * T7);  // T12 = fd.ops.mul(T11, T7)
         T13_a = Sum::apply(T13_a, convert<double>(T12));
       }
-      const float T13 = convert<float>(T13_a);  // T13 = fd.ops.sum(T12, dims=[1], keepdim=True)
+      const float T13 = convert<float>(T13_a);  // T13 = fd.ops.sum(T12)
       const float T15 = (T13 * 0.00024414062f);  // T15 = fd.ops.mul(T13, 0.000244140625)
-      const float T14 = convert<float>(T14_a);  // T14 = fd.ops.sum(T11, dims=[1], keepdim=True)
+      const float T14 = convert<float>(T14_a);  // T14 = fd.ops.sum(T11)
       const float T18 = (T14 * 0.00024414062f);  // T18 = fd.ops.mul(T14, 0.000244140625)
       #pragma omp simd
       for (i64 j = 0; j < 4096; ++j) {
@@ -74,9 +74,9 @@ extern "C" void inner_outer_kernel(
     }
     #pragma omp simd
     for (i64 j = 0; j < 4096; ++j) {
-      const float T22_e = convert<float>(T22_a[j]);  // T22 = fd.ops.sum(T21, dims=[0], keepdim=False)
+      const float T22_e = convert<float>(T22_a[j]);  // T22 = fd.ops.sum(T21)
       st(T22, i_o * size2 + j, T22_e);
-      const float T23_e = convert<float>(T23_a[j]);  // T23 = fd.ops.sum(T8, dims=[0], keepdim=False)
+      const float T23_e = convert<float>(T23_a[j]);  // T23 = fd.ops.sum(T8)
       st(T23, i_o * size2 + j, T23_e);
     }
   }

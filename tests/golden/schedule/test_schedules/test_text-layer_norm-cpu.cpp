@@ -22,7 +22,7 @@ extern "C" void persistent_kernel(
       T4_a = Sum::apply(T4_a, convert<double>(T3));
     }
     double T8_a = 0.0;
-    const float T4 = convert<float>(T4_a);  // T4 = fd.ops.sum(T3, dims=[1], keepdim=True)
+    const float T4 = convert<float>(T4_a);  // T4 = fd.ops.sum(T3)
     const float T5 = (T4 / T5_by);  // T5 = fd.ops.truediv(T4, T5_by)
     #pragma omp simd reduction(sum_f64 : T8_a)
     for (i64 j = 0; j < 1024; ++j) {
@@ -32,7 +32,7 @@ extern "C" void persistent_kernel(
       const float T7 = (T6 * T6);  // T7 = fd.ops.mul(T6, T6)
       T8_a = Sum::apply(T8_a, convert<double>(T7));
     }
-    const float T8 = convert<float>(T8_a);  // T8 = fd.ops.sum(T7, dims=[1], keepdim=True)
+    const float T8 = convert<float>(T8_a);  // T8 = fd.ops.sum(T7)
     const float T9 = (T8 / T9_by);  // T9 = fd.ops.truediv(T8, T9_by)
     const float T10 = (T9 + 1e-05f);  // T10 = fd.ops.add(T9, 1e-05)
     const float T11 = rsqrt_(T10);  // T11 = fd.ops.rsqrt(T10)

@@ -12,7 +12,7 @@ extern "C" void reduction_kernel(
     const float T1 = expf(T0_e);  // T1 = fd.ops.exp(T0)
     T2_a = Sum::apply(T2_a, convert<double>(T1));
   }
-  const float T2 = convert<float>(T2_a);  // T2 = fd.ops.sum(T1, dims=[0, 1], keepdim=False)
+  const float T2 = convert<float>(T2_a);  // T2 = fd.ops.sum(T1)
   const float T3_e = convert<float>(T2);  // T3 = fd.ops.cast(T2, dtype=DataType.Float)
   st(T3, 0, T3_e);
 }

@@ -16,7 +16,7 @@ extern "C" void reduction_kernel(
       const float T2 = expf(T1);  // T2 = fd.ops.exp(T1)
       T3_a = Sum::apply(T3_a, convert<double>(T2));
     }
-    const float T3 = convert<float>(T3_a);  // T3 = fd.ops.sum(T2, dims=[1], keepdim=False)
+    const float T3 = convert<float>(T3_a);  // T3 = fd.ops.sum(T2)
     const bf16 T4_e = convert<bf16>(T3);  // T4 = fd.ops.cast(T3, dtype=DataType.BFloat16)
     st(T4, i, T4_e);
   }

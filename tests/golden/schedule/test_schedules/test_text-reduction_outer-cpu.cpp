@@ -25,7 +25,7 @@ extern "C" void reduction_kernel(
     }
     #pragma omp simd
     for (i64 i_i = 0; i_i < 256; ++i_i) {
-      const float T3 = convert<float>(T3_a[i_i]);  // T3 = fd.ops.sum(T2, dims=[0], keepdim=False)
+      const float T3 = convert<float>(T3_a[i_i]);  // T3 = fd.ops.sum(T2)
       const bf16 T4_e = convert<bf16>(T3);  // T4 = fd.ops.cast(T3, dtype=DataType.BFloat16)
       st(T4, i_i + i_o * 256, T4_e);
     }

@@ -28,7 +28,7 @@ extern "C" void reduction_kernel(
       }
       #pragma omp simd
       for (i64 i_i = 0; i_i < 256; ++i_i) {
-        const float T3_e = convert<float>(T3_a[i_i]);  // T3 = fd.ops.sum(T2, dims=[0], keepdim=False)
+        const float T3_e = convert<float>(T3_a[i_i]);  // T3 = fd.ops.sum(T2)
         st(T3, i_i + i_o * 256 + j_o * size3, T3_e);
       }
     }

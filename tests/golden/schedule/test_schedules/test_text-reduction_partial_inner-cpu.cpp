@@ -18,7 +18,7 @@ extern "C" void reduction_kernel(
         const float T1 = expf(T0_e);  // T1 = fd.ops.exp(T0)
         T2_a = Sum::apply(T2_a, convert<double>(T1));
       }
-      const float T2_e = convert<float>(T2_a);  // T2 = fd.ops.sum(T1, dims=[1], keepdim=False)
+      const float T2_e = convert<float>(T2_a);  // T2 = fd.ops.sum(T1)
       st(T2, i + j_o * size0, T2_e);
     }
   }

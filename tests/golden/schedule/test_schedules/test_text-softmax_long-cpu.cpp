@@ -24,7 +24,7 @@ extern "C" void persistent_kernel(
       T3_p[j] = T3;
       T4_a = Sum::apply(T4_a, convert<double>(T3));
     }
-    const float T4 = convert<float>(T4_a);  // T4 = fd.ops.sum(T3, dims=[1], keepdim=True)
+    const float T4 = convert<float>(T4_a);  // T4 = fd.ops.sum(T3)
     #pragma omp simd
     for (i64 j = 0; j < 40000; ++j) {
       const float T5 = (T3_p[j] / T4);  // T5 = fd.ops.truediv(T3, T4)

@@ -22,7 +22,7 @@ extern "C" void persistent_kernel(
       const float T3 = expf(T2);  // T3 = fd.ops.exp(T2)
       T4_a = Sum::apply(T4_a, convert<double>(T3));
     }
-    const float T4 = convert<float>(T4_a);  // T4 = fd.ops.sum(T3, dims=[1], keepdim=True)
+    const float T4 = convert<float>(T4_a);  // T4 = fd.ops.sum(T3)
     #pragma omp simd
     for (i64 j = 0; j < size1; ++j) {
       const float T0_e = ld(T0, i * size1 + j);

@@ -28,7 +28,7 @@ extern "C" void persistent_kernel(
       T6_p[j] = T6;
       T7_a = Sum::apply(T7_a, convert<double>(T6));
     }
-    const float T7 = convert<float>(T7_a);  // T7 = fd.ops.sum(T6, dims=[1], keepdim=True)
+    const float T7 = convert<float>(T7_a);  // T7 = fd.ops.sum(T6)
     #pragma omp simd
     for (i64 j = 0; j < 8192; ++j) {
       const float T8 = (T6_p[j] / T7);  // T8 = fd.ops.truediv(T6, T7)

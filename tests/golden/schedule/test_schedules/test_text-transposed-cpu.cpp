@@ -19,7 +19,7 @@ extern "C" void reduction_kernel(
       T4_a = Sum::apply(T4_a, convert<double>(T3_e));
       st(T3, i * size1 + j, T3_e);
     }
-    const float T4_e = convert<float>(T4_a);  // T4 = fd.ops.sum(T3, dims=[1], keepdim=False)
+    const float T4_e = convert<float>(T4_a);  // T4 = fd.ops.sum(T3)
     st(T4, i, T4_e);
   }
 }
