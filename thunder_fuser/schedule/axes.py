@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, Point, demand
+from thunder_fuser.analysis.demand import Demand, Point
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
 from thunder_fuser.ir.domain import Domain, Parallelize, ParallelType, Transform
@@ -111,13 +111,14 @@ def best_width(
     transforms_for(width) gives the transforms, or None where the width divides nothing.
     """
     smallest = min((part.tensors[n].dtype.bytes for n in part.global_tensors), default=4)
+    accessed = [(*one, alignment.get(one[0], MAX_BYTES)) for one in positions(part, part.facts)]
     best, best_cost = 1, float("inf")
     width = 1
     while width * smallest <= MAX_BYTES:
         transforms = transforms_for(width)
         if transforms is not None:
             loops = loop_index(axes, transforms, part.chunked)
-            cost = _cost(part, loops, _lane(transforms), width, alignment)
+            cost = _cost(part, accessed, loops, (_lane(transforms), width))
             if cost < best_cost - 1e-9:
                 best, best_cost = width, cost
         width *= 2
@@ -131,15 +132,20 @@ def _lane(transforms: tuple[Transform, ...]) -> str:
 
 
 def _cost(
-    part: Part, loops: LoopIndex, lane_name: str, width: int, alignment: dict[str, int]
+    part: Part,
+    accessed: list[tuple[str, Scalar, Scalar, int]],
+    loops: LoopIndex,
+    vector: tuple[str, int],
 ) -> float:
-    """Memory instructions an element."""
-    lane = loops.loops[lane_name]
-    facts = demand(part, loops.index)
+    """Memory instructions an element.
+
+    accessed: tensor, position and condition over plain axes, alignment; vector: lane and width.
+    """
+    lane, width = loops.loops[vector[0]], vector[1]
     total = 0.0
-    for name, position, condition in positions(part, facts):
+    for name, plain, unless, aligned in accessed:
+        position, condition = plain.substitute(loops.index), unless.substitute(loops.index)
         itemsize = part.tensors[name].dtype.bytes
-        aligned = alignment.get(name, MAX_BYTES)
         if is_vector(position, condition, lane, width, itemsize=itemsize, alignment=aligned):
             total += max(1, width * itemsize // MAX_BYTES) / width
         elif lane.symbols & position.symbols or not width > 1:
