@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from benchmarks import blocks, cache_stress, sanitize, warm_path
+from benchmarks import blocks, cache_stress, sanitize, sizes, warm_path
 from benchmarks.sections import Sections
 from thunder_fuser.explain.bench.facts import facts
 
@@ -16,6 +16,7 @@ PARTS = {
     "blocks": blocks,
     "cache_stress": cache_stress,
     "warm_path": warm_path,
+    "sizes": sizes,
     "sanitize": sanitize,
 }
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -20,8 +22,10 @@ from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Tensor
-from thunder_fuser.ir.scalar import const, symbol
+from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.sized import Sized, sized
+from thunder_fuser.lower import lower as lowering
+from thunder_fuser.lower.context import Context
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.target import Target, named
 
@@ -233,3 +237,39 @@ def test_no_elements(name: str, shape: tuple[int, int, int]) -> None:
     fd = _definition(name, DataType.Float)
     (result,) = fd.execute([torch.empty(shape)], target="cpu")
     assert result.shape == shape
+
+
+def _scalars(node: object) -> Iterator[Scalar]:
+    """Every index, condition and extent of a kernel, in order."""
+    if isinstance(node, Scalar):
+        yield node
+    elif isinstance(node, tuple):
+        for item in node:
+            yield from _scalars(item)
+    elif is_dataclass(node):
+        for one in fields(node):
+            yield from _scalars(getattr(node, one.name))
+
+
+def _divisions(scalar: Scalar) -> int:
+    return (scalar.op in ("div", "mod")) + sum(map(_divisions, scalar.parts))
+
+
+SHAPES = [(4, 512), (3, 77), (1, 1000), (7, 33)]
+
+
+@pytest.mark.parametrize("target", ["h200", "cpu"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_nothing_is_simplified_less(name: str, target: str) -> None:
+    """With its sizes as numbers, a kernel walks the same places, by no fewer divisions."""
+    fd, values = _definition(name, BF16), random.Random(1)
+    for b, s in SHAPES:
+        inputs = [meta(*shape, dtype=BF16) for shape in OPERATIONS[name][2](b, s)]
+        for scheduled in _schedules(fd, inputs, named(target)):
+            free = lowering.lower(scheduled, "free")
+            plain = lowering._Lowerer(Context(scheduled)).kernel("plain")
+            for ours, theirs in zip(_scalars(free.body), _scalars(plain.body), strict=True):
+                assert ours.symbols == theirs.symbols and _divisions(ours) <= _divisions(theirs)
+                at = {symbol: values.randrange(7) for symbol in theirs.symbols}
+                found, expected = ours.substitute(at), theirs.substitute(at)
+                assert int(found.value) == expected.value, (ours, theirs)
