@@ -33,9 +33,9 @@ def _texts(jitted: object) -> set[str]:
 def test_other_lengths_need_no_new_kernels() -> None:
     model = Block()
     jitted, first = jit(model, strict=True), set[str]()
-    for length in (16, 24, 40, 64):
-        x = torch.randn(2, length, WIDTH, requires_grad=True)
-        y = torch.randn(2, length, WIDTH, requires_grad=True)
+    for length in (16, 32, 48, 64):
+        x = torch.randn(4, length, WIDTH, requires_grad=True)
+        y = torch.randn(4, length, WIDTH, requires_grad=True)
         y.data.copy_(x.data)
         found, expected = jitted(x), model(y)
         found.square().sum().backward()
@@ -51,8 +51,8 @@ def test_an_odd_length_needs_few(length: int) -> None:
     """Where the number of elements is no multiple of a thread's chunk there is a guard."""
     model = Block()
     jitted = jit(model, strict=True)
-    jitted(torch.randn(2, 32, WIDTH))
+    jitted(torch.randn(4, 32, WIDTH))
     first = _texts(jitted)
-    x = torch.randn(2, length, WIDTH)
+    x = torch.randn(4, length, WIDTH)
     torch.testing.assert_close(jitted(x), model(x))
     assert len(_texts(jitted) - first) <= 1
