@@ -73,11 +73,11 @@ def test_the_function_itself_enters_no_module_of_ours() -> None:
     assert modules_entered(lambda: run(x)) == set()
 
 
-def test_another_layout_compiles_again() -> None:
+def test_another_size_is_planned_again() -> None:
     """So that the tests above do not pass because nothing is recorded."""
     run = region().entry.callable()
     run(torch.randn(6, 8))
-    entered = compiler_modules(lambda: run(torch.randn(8, 6).t()))
+    entered = compiler_modules(lambda: run(torch.randn(7, 8)))
     assert {name.split("/")[0] for name in entered} >= {"schedule", "lower", "codegen"}
 
 

@@ -83,7 +83,8 @@ def test_softmax_prints(golden: Callable[..., None]) -> None:
 def test_text_is_the_same_for_every_hash_seed() -> None:
     """Sets and dictionaries may order themselves by hash; nothing that prints may follow them."""
     code = "from test_text import layer_norm; print(str(layer_norm()), end='')"
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)])
+    places = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
+    path = os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])
     texts = [
         subprocess.run(
             [sys.executable, "-c", code],
