@@ -23,6 +23,9 @@ from thunder_fuser.explain.bench_compile.run import (
     BenchCompile,
     bench_compile,
 )
+from thunder_fuser.explain.bench_memory.models import MODELS
+from thunder_fuser.explain.bench_memory.run import LAYERS as MEMORY_LAYERS
+from thunder_fuser.explain.bench_memory.run import BenchMemory, bench_memory
 from thunder_fuser.explain.bench_plan.run import PARTS as PLAN_PARTS
 from thunder_fuser.explain.bench_plan.run import BenchPlan, bench_plan
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
@@ -98,6 +101,7 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     more = parser.add_subparsers(title="more", metavar="")
     _add_bench_compile(more)
     _add_bench_plan(more)
+    _add_bench_memory(more)
 
 
 def _add_bench_compile(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -109,6 +113,19 @@ def _add_bench_compile(parts: argparse._SubParsersAction[argparse.ArgumentParser
     add("--repeats", type=int, default=3, metavar="N", help="processes a depth; the shortest count")
     add("--json", metavar="FILE", help="where the figures go")
     parser.set_defaults(run=_run_bench_compile)
+
+
+def _add_bench_memory(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "bytes kept for the backward under each policy, beside torch.compile's"
+    parser = parts.add_parser("memory", help=text, description=f"{text.capitalize()}.")
+    parser.add_argument("--models", nargs="+", default=tuple(MODELS), choices=tuple(MODELS))
+    parser.add_argument("--layers", type=_depths, default=MEMORY_LAYERS, metavar="1,4,...")
+    parser.add_argument("--json", metavar="FILE", help="where the figures go")
+    parser.set_defaults(run=_run_bench_memory)
+
+
+def _run_bench_memory(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
+    return 0 if bench_memory(BenchMemory(tuple(given.models), given.layers, given.json)) else 1
 
 
 def _depths(text: str) -> tuple[int, ...]:

@@ -144,9 +144,9 @@ class _Problem:
         self.choices = [self._choice(op, tags) for op in facts.operations]
 
     def cut(self, share: float) -> _Found:
-        """share 1: time first, then bytes; 0: bytes first; else the fastest within the budget."""
-        if share == 1:
-            return self._solve(1, _FIRST)
+        """share 1: time and bytes alike; 0: bytes first; else the fastest within the budget."""
+        if share == 1:  # a byte kept counts as much as one moved: arithmetic may cost that
+            return self._solve(self.machine.time(Cost(1)), 1)
         least = self._solve(_FIRST, 1)
         if share == 0:
             return least
