@@ -209,4 +209,4 @@ def test_pad_between_elements(shape: Any, config: Any, emulate: bool) -> None:
 
 
 def test_every_row_is_tested() -> None:
-    assert set(ROWS) == {case.values[0].id for case in CASES} | set(APART) | INDEXED
+    assert set(ROWS) == {case.values[0].id for case in CASES} | set(APART) | INDEXED | SHARDED

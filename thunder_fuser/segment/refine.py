@@ -3,7 +3,7 @@
 
     merge     two segments become one
     dissolve  the readers of a segment compute what it does, and it goes
-    copy      a reader computes what it reads, or the last expression behind it
+    copy      a reader computes what it reads, the cheap expressions or the last one behind it
     read      a segment reads what it had computed too, for another stores it anyway
     pull      what reads a value moves to where that is made
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice, live_exprs, settled
 from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.recompute import cheap_chain
 from thunder_fuser.segment.verdicts import Verdicts
 
 MAX_COPIED = 16  # expressions taken along in one step
@@ -124,6 +125,7 @@ def _steps(facts: Facts, drafts: Sequence[Draft]) -> Iterator[Sets]:
         last = facts.number[name]
         if len(chain) <= MAX_COPIED:
             yield _with(sets, {reader: sets[reader] | chain})
+        yield _with(sets, {reader: sets[reader] | cheap_chain(facts, name)})
         yield _with(sets, {reader: sets[reader] | {last}})
         yield _with(sets, {reader: sets[reader] | {last}, maker: sets[maker] - {last}})
         for use in facts.uses[name]:
