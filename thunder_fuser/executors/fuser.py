@@ -137,8 +137,8 @@ class ThunderFuser(FusionExecutor):
         count = 0
         for item in items:
             is_region = isinstance(item, Region)
-            bsyms.append(self._fused(item, f"{prefix}{count}", given) if is_region else item)
-            count += isinstance(item, Region)
+            bsyms.append(self.fuse(item, count, given) if is_region else item)
+            count += is_region
         fused = from_trace(trace)
         fused.bound_symbols = bsyms
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {count} regions"))
@@ -183,15 +183,17 @@ class ThunderFuser(FusionExecutor):
         """What was claimed and refused for a compiled function; see thunder.compile_data."""
         return self._claims.get(data)
 
-    def fuse(self, region: Any, fusion_counter: int) -> BoundSymbol:
-        """The bound symbol of a region: ours, or one that Thunder has edited."""
+    def fuse(
+        self, region: Any, fusion_counter: int, given: dict[str, Value] | None = None
+    ) -> BoundSymbol:
+        """The bound symbol of a region: ours, or one that Thunder has edited.
+
+        given: the options of the region; by default those of the running thunder.jit.
+        """
         if not isinstance(region, Region):
             region = _region_of(region)
-        given = _given_options()
-        return self._fused(region, f"{self._prefix(given)}{fusion_counter}", given)
-
-    def _fused(self, region: Region, name: str, given: dict[str, Value]) -> BoundSymbol:
-        # The name ends in digits: Thunder reads the number back out of it.
+        given = _given_options() if given is None else given
+        name = f"{self._prefix(given)}{fusion_counter}"  # Thunder reads the number back out of it
         return self.register_temporary_operation(
             name,
             RegionCallable(name, region, self.compile_region, given).call,
