@@ -11,7 +11,7 @@ alike give at most `stages` + 1 kinds of regions, whose kernels they share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -276,16 +276,3 @@ def _read_by_later_runs(facts: Facts) -> Iterator[tuple[str, int]]:
     for op in facts.operations:
         if not op.refusal:
             yield from ((name, op.run) for name in op.inputs if run.get(name, op.run) != op.run)
-
-
-def chain_lengths(facts: Facts, made: Sequence[int] | frozenset[int]) -> dict[int, int]:
-    """For each operation made again, how many regions of the forward its chain crosses."""
-    length: dict[int, int] = {}
-    for at in sorted(made):
-        op = facts.operations[at]
-        makers = [facts.maker[name] for name in op.inputs if name in facts.maker]
-        length[at] = max(
-            (length[m] + (facts.operations[m].run != op.run) for m in makers if m in length),
-            default=1,
-        )
-    return length

@@ -23,10 +23,9 @@ from thunder_fuser.options import OPTIONS, Value
 from thunder_fuser.stages import STAGES
 
 LAYERS = (1, 2, 4, 8, 16, 32, 64, 128)
-POLICIES: Mapping[str, dict[str, Value]] = (
-    {name: {"rematerialization": name} for name in ("time", "memory", "none")}
-    if "rematerialization" in OPTIONS else {"none": {}}
-)
+POLICIES: Mapping[str, dict[str, Value]] = {
+    name: {"rematerialization": name} for name in ("time", "memory", "none")
+}
 
 COLD, WARM = "cold", "warm"
 DEEP, LIMITS = 128, {COLD: 1.35, WARM: 1.15}
