@@ -158,9 +158,7 @@ class Context:
 
     def reach(self, name: str) -> int:
         """The largest position of a tensor in memory, in elements."""
-        view, strides = self.part.tensors[name], self.part.strides[name]
-        pairs = zip(view.sizes, strides, strict=True)
-        return sum((int(size) - 1) * int(stride) for size, stride in pairs)
+        return int(self.elements(name)) - 1
 
     def elements(self, name: str) -> int:
         """The positions in memory from a tensor's first element to its last one."""
