@@ -19,6 +19,7 @@ from thunder_fuser.explain.bench.facts import facts
 from thunder_fuser.explain.bench.run import write_json
 from thunder_fuser.explain.bench_compile.measure import ALONE, OURS, Measured, Seconds
 from thunder_fuser.explain.table import table
+from thunder_fuser.explain.verdict import Verdict
 from thunder_fuser.options import OPTIONS, Value
 from thunder_fuser.stages import STAGES
 
@@ -66,23 +67,6 @@ class Row:
     def cpu_ratio(self) -> float:
         """The same of processor seconds, which other processes change less."""
         return self.ours.cpu / self.alone.cpu
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A bound, what was found, and whether that meets it."""
-
-    name: str
-    limit: float
-    found: float
-
-    @property
-    def met(self) -> bool:
-        return self.found <= self.limit
-
-    def __str__(self) -> str:
-        word = "met" if self.met else "MISSED"
-        return f"{word:7} {self.name}: {self.found:.2f}, at most {self.limit:g}"
 
 
 @dataclass

@@ -26,6 +26,7 @@ from thunder_fuser.explain.bench_plan.families import FAMILIES
 from thunder_fuser.explain.bench_plan.graphs import GRAPHS
 from thunder_fuser.explain.bench_plan.random_graphs import random_graph
 from thunder_fuser.explain.table import table
+from thunder_fuser.explain.verdict import Verdict
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.segmenter import plan_cost
 from thunder_fuser.target import TARGETS, Target, named
@@ -79,23 +80,6 @@ class TimeRow:
     ops: int
     segments: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A bound, what was found, and whether that meets it."""
-
-    name: str
-    limit: float
-    found: float
-
-    @property
-    def met(self) -> bool:
-        return self.found <= self.limit
-
-    def __str__(self) -> str:
-        word = "met" if self.met else "MISSED"
-        return f"{word:7} {self.name}: {self.found:.3f}, at most {self.limit:g}"
 
 
 def bench_plan(given: BenchPlan) -> bool:
