@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from benchmarks import blocks, cache_stress, sanitize, sizes, warm_path
+from benchmarks import blocks, cache_stress, planning, sanitize, sizes, warm_path
 from benchmarks.sections import Sections
 from thunder_fuser.explain.bench.facts import facts
 
@@ -17,6 +17,7 @@ PARTS = {
     "cache_stress": cache_stress,
     "warm_path": warm_path,
     "sizes": sizes,
+    "planning": planning,
     "sanitize": sanitize,
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What needs a CUDA device: tests, compute-sanitizer, both demo blocks, and the kernels' times.
+# What needs a CUDA device: tests, compute-sanitizer, what plans cost, both demo blocks, and the
+# kernels' times.
 #
 #   benchmarks/gpu_check.sh [OUTDIR]
 #
@@ -74,9 +75,10 @@ else
 fi
 wait
 
-parts+=(warm_path blocks bench)
+parts+=(warm_path planning blocks bench)
 part warm_path 60 "$python" -m benchmarks warm_path --device cuda --compile \
     --json "$out/warm_path.json"
+part planning 90 "$python" -m benchmarks planning --device cuda --json "$out/planning.json"
 part blocks 150 "$python" -m benchmarks blocks --device cuda --json "$out/blocks.json"
 # Above 200 s it begins no new point, and says which are left.
 part bench 240 "$python" -m thunder_fuser bench --device cuda --sizes gate --budget 200 \
@@ -87,6 +89,7 @@ for name in memcheck racecheck; do
     [[ -f $out/$name.status ]] && report "$name" 3
 done
 report warm_path 4
+report planning 33
 report blocks 6
 report bench 150
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from strategies import Case, cases
 
+from benchmarks.planning import forced
 from thunder_fuser import compiler
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import ScheduleError
@@ -81,6 +82,13 @@ def test_its_results(target: str, columns: int) -> None:
     want = x.double() + x.double().sum(1, keepdim=True)
     torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=1e-2)
     assert torch.equal(forced, other.float())
+
+
+def test_the_kernel_of_a_norm_is_one_with_and_without_a_forced_segment() -> None:
+    found = forced(2, torch.device("cpu"), seconds=0.0)
+    assert found["same_kernel"]
+    assert found["schedulers"]["forced"] == ["persistent", "pointwise"]
+    assert found["schedulers"]["norm alone"] == ["persistent"]
 
 
 # ----------------------------------------------------------------------------- what plans look like
