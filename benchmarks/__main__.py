@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from benchmarks import blocks, cache_stress, planning, sanitize, sizes, warm_path
+from benchmarks import blocks, cache_stress, planning, sanitize, sizes, train_step, warm_path
 from benchmarks.sections import Sections
 from thunder_fuser.explain.bench.facts import facts
 
@@ -19,6 +19,7 @@ PARTS = {
     "sizes": sizes,
     "planning": planning,
     "sanitize": sanitize,
+    "train_step": train_step,
 }
 
 

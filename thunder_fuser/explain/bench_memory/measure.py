@@ -2,7 +2,7 @@
 """A model's call -> the bytes of memory that live on for its backward.
 
 What autograd keeps is asked of autograd, by its hooks for saved tensors: of each the storage, once,
-less those of parameters, buffers and the input, which live anyway. A view counts as all of what it
+less those of parameters, buffers and the inputs, which live anyway. A view counts as all of what it
 is a view of, for that lives with it.
 """
 
@@ -24,9 +24,9 @@ class Kept:
     parts: tuple[tuple[str, int], ...]
 
 
-def kept_by(call: Callable[..., Any], model: nn.Module, x: torch.Tensor) -> Kept:
+def kept_by(call: Callable[..., Any], model: nn.Module, *inputs: torch.Tensor) -> Kept:
     """What the call keeps between forward and backward, the result alive too."""
-    own = {_place(one) for one in (*model.parameters(), *model.buffers(), x)}
+    own = {_place(one) for one in (*model.parameters(), *model.buffers(), *inputs)}
     found: dict[int, tuple[str, int]] = {}
     alive: list[torch.Tensor] = []  # else a place could be given to another tensor
 
@@ -38,7 +38,7 @@ def kept_by(call: Callable[..., Any], model: nn.Module, x: torch.Tensor) -> Kept
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = call(x)
+        result = call(*inputs)
     del result
     parts = sorted(found.values(), key=lambda part: (-part[1], part[0]))
     return Kept(sum(size for _, size in parts), tuple(parts))

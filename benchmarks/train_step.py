@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step of GPT-2 under each policy: memory and time, beside eager and torch.compile.
+
+Parameters and activations are bf16, without autocast; the loss is taken of float32 logits. A step
+is forward, loss and backward; the optimizer, the same for all, is left out. Gradients begin as
+None. Fails if the error of the loss, or of all gradients together, against the same step in float64
+is over 1.2 times eager's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.sections import Sections
+from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.accuracy import FACTOR, FLOOR_ULPS
+from thunder_fuser.explain.bench.clock import cpu_times, cuda_times
+from thunder_fuser.explain.bench.points import DTYPES
+from thunder_fuser.explain.bench_memory.measure import kept_by
+from thunder_fuser.explain.blocks import SEED, GPTBlock, Sizes
+
+EAGER, COMPILE = "eager", "torch.compile"
+POLICIES = ("none", "time", "memory", "budget(0.5)")
+SECONDS = 10.0  # of running, for all contenders together
+WIDE = Sizes(batch=8, sequence=1024, width=768, heads=12, hidden=3072)
+DEVIATION = 0.02  # of GPT-2's initial weights
+HEADER = (
+    f"{'step':14} {'peak MiB':>9} {'above':>8} {'saved':>8} {'ms':>8} {'x eager':>8} "
+    f"{'x compile':>9} {'gradients':>10} {'x eager':>8} {'first s':>8}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """GPT-2's sizes: its smallest model, unless others are given."""
+
+    layers: int = 12
+    vocabulary: int = 50257
+    block: Sizes = WIDE
+
+
+SMALL = Model(2, 201, Sizes(batch=2, sequence=16, width=32, heads=2, hidden=128))
+
+
+class GPT2(nn.Module):
+    """Tokens and targets [batch, sequence] -> the mean cross entropy; the head is tied."""
+
+    def __init__(self, sizes: Model) -> None:
+        super().__init__()
+        width = sizes.block.width
+        self.tokens = nn.Embedding(sizes.vocabulary, width)
+        self.positions = nn.Parameter(torch.empty(sizes.block.sequence, width))
+        self.blocks = nn.Sequential(*(GPTBlock(sizes.block) for _ in range(sizes.layers)))
+        self.norm = nn.LayerNorm(width)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=DEVIATION)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.blocks(self.tokens(tokens) + self.positions))
+        logits = F.linear(x, self.tokens.weight).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--small", action="store_true", help="tiny sizes")
+    parser.add_argument("--layers", type=int, help="how many blocks")
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, default=True, help="torch.compile too"
+    )
+
+
+def run(given: argparse.Namespace, checks: Sections) -> None:
+    sizes = SMALL if given.small else Model()
+    step = Step.make(replace(sizes, layers=given.layers or sizes.layers), given.device)
+    checks.figures |= {"model": str(sizes), "parameters_bytes": step.parameter_bytes}
+    checks.lines.append(HEADER)
+    calls: dict[str, Call] = {EAGER: step.model}
+    with checks.section("reference"):
+        step.reference()
+    calls |= {p: jit(step.model, strict=True, rematerialization=p) for p in POLICIES}
+    if given.compile:
+        torch._dynamo.reset()
+        calls[COMPILE] = torch.compile(step.model, dynamic=False)
+    found: dict[str, Any] = checks.figures.setdefault("steps", {})
+    for name, call in calls.items():
+        with checks.section(name):
+            found[name] = step.first(call) | step.memory(call)
+    with checks.section("times"):
+        spreads = step.times({name: calls[name] for name in found})
+        for name, us in spreads.items():
+            found[name]["ms"] = us / 1e3
+    for name in found:
+        checks.lines.append(line(name, found))
+        if name in POLICIES:
+            check(checks, name, found)
+
+
+def check(checks: Sections, name: str, found: dict[str, Any]) -> None:
+    """The errors of a step of ours beside eager's."""
+    for what in ("loss_error", "gradient_error"):
+        limit = max(FACTOR * found[EAGER][what], FLOOR_ULPS * torch.finfo(torch.bfloat16).eps)
+        error = found[name][what]
+        checks.check(name, error <= limit, f"{what} {error:.2e}, at most {limit:.2e}")
+
+
+@dataclass
+class Step:
+    """A model, tokens, and what a step of it should give."""
+
+    model: GPT2
+    batch: tuple[torch.Tensor, torch.Tensor]
+    exact: list[torch.Tensor] | None = None  # the loss and the gradients in float64, on the CPU
+
+    @staticmethod
+    def make(sizes: Model, device: torch.device) -> Step:
+        """Seeded weights and tokens, the same on every device."""
+        torch.manual_seed(SEED)
+        model = GPT2(sizes)
+        shape = (2, sizes.block.batch, sizes.block.sequence)
+        tokens, targets = torch.randint(0, sizes.vocabulary, shape).to(device)
+        return Step(model.to(device=device, dtype=DTYPES["bf16"]), (tokens, targets))
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(one.nbytes for one in self.model.parameters())
+
+    def reference(self) -> None:
+        """Takes the step in float64."""
+        double = copy.deepcopy(self.model).double()
+        self.exact = [one.cpu() for one in _step(double, double, self.batch)]
+
+    def first(self, call: Call) -> dict[str, float]:
+        """The first step: its seconds, and how far loss and gradients are off, of their size."""
+        start = time.perf_counter()
+        loss, *gradients = _step(call, self.model, self.batch)
+        self._wait()
+        found = {"first_call_s": time.perf_counter() - start, "loss": float(loss)}
+        if self.exact is None:
+            return found | {"loss_error": math.nan, "gradient_error": math.nan}
+        exact_loss, *exact = self.exact
+        return found | {
+            "loss_error": _off([loss], [exact_loss]), "gradient_error": _off(gradients, exact)
+        }
+
+    def memory(self, call: Call) -> dict[str, int]:
+        """Bytes of a warm step. saved: of tensors that autograd keeps for the backward; live:
+        allocated between forward and backward; peak: allocated at most, and above what there was
+        before the step (the parameters, with no gradients)."""
+        found = {"saved": kept_by(call, self.model, *self.batch).bytes}
+        if self.batch[0].is_cuda:
+            self._clear()
+            before = torch.cuda.memory_allocated()
+            loss = call(*self.batch)
+            found["live"] = torch.cuda.memory_allocated() - before
+            loss.backward()
+            del loss
+            found["peak"] = torch.cuda.max_memory_allocated()
+            found["above"] = found["peak"] - before
+            self._clear()
+        return found
+
+    def times(self, calls: dict[str, Call]) -> dict[str, float]:
+        """The median microseconds of each contender's step, taken in turns."""
+        sets = {
+            name: [lambda call=call: _step(call, self.model, self.batch)]
+            for name, call in calls.items()
+        }
+        self._clear()
+        if self.batch[0].is_cuda:
+            spreads, _ = cuda_times(sets, SECONDS, graphs=False)
+        else:
+            spreads = cpu_times(sets, SECONDS, keep=False)
+        return {name: spread.us for name, spread in spreads.items()}
+
+    def _clear(self) -> None:
+        """Frees gradients and what Python still holds; the peak is counted from here."""
+        self.model.zero_grad(set_to_none=True)
+        gc.collect()
+        if self.batch[0].is_cuda:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def _wait(self) -> None:
+        if self.batch[0].is_cuda:
+            torch.cuda.synchronize()
+
+
+def _step(
+    call: Call, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
+) -> list[torch.Tensor]:
+    """The loss, and the gradients, which are the model's no longer."""
+    loss = call(*batch)
+    loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return [loss.detach(), *gradients]  # type: ignore[list-item]
+
+
+def _off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    """The norm of all differences over the norm of all exact values."""
+    missed = size = 0.0
+    for one, other in zip(found, exact, strict=True):
+        wanted = other.to(one.device)
+        missed += float((one - wanted).square().sum())
+        size += float(wanted.square().sum())
+    return math.sqrt(missed / size)
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """One row of the table; `-` for what this device or run does not have."""
+    one = found[name]
+    ms = one.get("ms", math.nan)
+
+    def faster(other: str) -> float:
+        return found.get(other, {}).get("ms", math.nan) / ms
+
+    mib = [one[key] / 2**20 if key in one else math.nan for key in ("peak", "above", "saved")]
+    worse = one["gradient_error"] / found[EAGER]["gradient_error"]
+    cells = (
+        f"{mib[0]:9.1f}", f"{mib[1]:8.1f}", f"{mib[2]:8.1f}", f"{ms:8.2f}", f"{faster(EAGER):8.2f}",
+        f"{faster(COMPILE):9.2f}", f"{one['gradient_error']:10.2e}", f"{worse:8.2f}",
+        f"{one['first_call_s']:8.1f}",
+    )  # fmt: skip
+    return " ".join((f"{name:14}", *cells)).replace("nan", "  -")
