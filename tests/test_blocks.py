@@ -18,7 +18,7 @@ from thunder_fuser.explain.report import why
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 TARGETS = {"cpu": False, "emulator": True}
 
-MATMULS = {"linear", "matmul", "scaled_dot_product_attention"}
+MATMULS = {"linear", "matmul", "attention_forward", "attention_backward"}
 # Views, by the names Thunder gives them before and after its torch executor has claimed them.
 VIEWS = {
     "broadcast_in_dim", "expand", "flatten", "permute", "reshape", "shallow_copy", "slice_prim",
@@ -84,11 +84,15 @@ def test_only_matmuls_and_views_are_left_to_torch(name: str, dtype: str) -> None
 @each_block
 @each_dtype
 def test_the_emulator_agrees_with_the_cpu(name: str, dtype: str) -> None:
-    """Within 4 ulp at the value's RMS size: sums run in another order."""
+    """Within 4 ulp at the value's RMS size: sums run in another order.
+
+    In float32 or within two of eager's errors, of which each target may have one, see above.
+    """
     on_cpu, emulated = (run(name, dtype, target).results for target in TARGETS)
+    eager = {one.name: one.eager for one in run(name, dtype, "cpu").errors if dtype == "f32"}
     for key, value in on_cpu.items():
         size, difference = (
             float(t.double().square().mean().sqrt()) for t in (value, emulated[key] - value)
         )
         ulp = torch.finfo(DTYPES[dtype]).eps * 2.0 ** math.floor(math.log2(size))
-        assert difference <= 4 * ulp, key
+        assert difference <= max(4 * ulp, 2 * eager.get(key, 0.0)), key

@@ -6,8 +6,8 @@
     here:     rows, each reduced in one pass    logits[N, C], target[N], two numbers a row
 
 Cross entropy is made of primitives of support.py, so regions take them like any other; attention
-goes to torch's kernels. Where `refuses` says why not, Thunder takes the composite apart, and its
-pieces are claimed one by one.
+goes to torch's kernels (attention.py). Where `refuses` says why not, Thunder takes the composite
+apart, and its pieces are claimed one by one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
-from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
-from thunder.executors.sdpaex import sdpa_ex
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 
+from thunder_fuser.executors.attention import attention_gradient, refuses_attention
 from thunder_fuser.executors.support import FLOATS, INTS, Reject, data_type
 
 
@@ -237,26 +236,6 @@ def _refuses_types(
 _REDUCTIONS = ("none", "sum", "mean")
 
 
-# ------------------------------------------------------------------------------------- attention
-
-_ATTENTION = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
-
-
-def _refuses_attention(
-    query: TensorProxy, key: TensorProxy, value: TensorProxy, *rest: Any, **more: Any
-) -> Reject | None:
-    """What torch's own attention kernels take goes to them, by Thunder's executor for them.
-
-    Taken apart, attention writes the matrix of all scores to memory.
-    """
-    if query.device.devicetype is not DeviceType.CUDA:
-        return Reject("attention on the CPU, which Thunder takes apart")
-    names = ("attn_mask", "dropout_p", "is_causal")
-    given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None}
-    given |= dict(zip(names, rest, strict=False)) | more
-    fits = _ATTENTION.checker(query, key, value, **given)
-    return None if fits else Reject("attention that no kernel of torch takes")
-
 COMPOSITES = {
     row.id: row
     for row in (
@@ -268,9 +247,9 @@ COMPOSITES = {
         ),
         Composite(
             "torch.nn.functional.scaled_dot_product_attention",
-            _refuses_attention,
+            refuses_attention,
             attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
-            _ATTENTION.grad_transform,
+            attention_gradient,
         ),
     )
 }

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scaled_dot_product_attention through torch's own kernels, which never store the scores.
+
+    t4 = scaled_dot_product_attention(q, k, v)     what the backward reads
+->  Thunder:  matmul, softmax, matmul              q, k, v, probabilities[B, H, L, S]
+    here:     t4, t5 = attention_forward(q, k, v)  q, k, v, t4, log(sum(exp(scores)))[B, H, L]
+
+q: [B, H, L, E]; k, v: [B, H, S, E]; a mask: [L, S] or [B, H, L, S], or 1 in place of any of these.
+On CUDA this is Thunder's executor for torch's kernels. Thunder has none for the CPU's: the two
+operators are here. What they do not take, Thunder takes apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import dtypes, prims
+from thunder.core.devices import DeviceType
+from thunder.core.prims import OpTags
+from thunder.core.proxies import TensorProxy
+from thunder.executors.sdpaex import sdpa_ex
+from thunder.extend import OperatorExecutor
+
+from thunder_fuser.executors.support import FLOATS, Reject, data_type
+
+KERNELS = OperatorExecutor("thunder_fuser_attention")
+_CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
+_aten = torch.ops.aten
+
+Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
+
+
+# --------------------------------------------------------------------------- operators for the CPU
+
+
+def _forward_types(
+    qkv: Triple, mask: Any, *, is_causal: bool, scale: float | None
+) -> tuple[TensorProxy, TensorProxy]:
+    query = qkv[0]
+    log_sums = TensorProxy(like=query, shape=query.shape[:3], dtype=_as_wide(query.dtype))
+    return TensorProxy(like=query), log_sums
+
+
+def _backward_types(gradient: Any, qkv: Triple, *rest: Any, **given: Any) -> Triple:
+    query, key, value = (TensorProxy(like=tensor) for tensor in qkv)
+    return query, key, value
+
+
+def _forward(
+    qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None
+) -> Any:
+    return _aten._scaled_dot_product_flash_attention_for_cpu(
+        *map(_rows, qkv), 0.0, is_causal, attn_mask=_added(mask, qkv[0]), scale=scale
+    )
+
+
+def _backward(
+    gradient: torch.Tensor, qkv: Triple, out: torch.Tensor, log_sums: torch.Tensor,
+    mask: torch.Tensor | None, *, is_causal: bool, scale: float | None,
+) -> Any:  # fmt: skip
+    return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *map(_rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal,
+        attn_mask=_added(mask, qkv[0]), scale=scale,
+    )  # fmt: skip
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The kernels read rows without asking for their stride."""
+    return tensor if tensor.stride(-1) == 1 else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _added(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
+    """What is added to the scores. A mask of bools is kept as such, and converted twice."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -math.inf)
+
+
+attention_forward = KERNELS.register_operator(
+    "attention_forward", meta=_forward_types, fn=_forward,
+    tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
+)  # fmt: skip
+attention_backward = KERNELS.register_operator(
+    "attention_backward", meta=_backward_types, fn=_backward
+)
+
+
+# ------------------------------------------------------------------------------------- the gradient
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The parameters of scaled_dot_product_attention."""
+
+    query: TensorProxy
+    key: TensorProxy
+    value: TensorProxy
+    attn_mask: TensorProxy | None = None
+    dropout_p: Any = 0.0
+    is_causal: Any = False
+    scale: Any = None
+
+    @property
+    def tensors(self) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
+        return self.query, self.key, self.value
+
+    @property
+    def on_cpu(self) -> bool:
+        return bool(self.query.device.devicetype is DeviceType.CPU)
+
+    def of_thunder(self, function: Callable[..., Any]) -> Any:
+        """What a function of Thunder's executor for CUDA says, which names all parameters."""
+        return function(
+            *self.tensors, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale
+        )
+
+
+def attention_gradient(*args: Any, **kwargs: Any) -> Any:
+    """The result, and what the gradients are, of a call that `refuses_attention` takes."""
+    call = _Call(*args, **kwargs)
+    if not call.on_cpu:
+        return call.of_thunder(_CUDA.grad_transform)
+    mask, given = call.attn_mask, {"is_causal": call.is_causal, "scale": call.scale}
+    out, log_sums = attention_forward(call.tensors, mask, **given)
+    gradient = prims.get_grad(out)
+    made = attention_backward(gradient, call.tensors, out, log_sums, mask, **given)
+    for tensor, its in zip(call.tensors, made, strict=True):
+        prims.put_grad(tensor, its)
+    if mask is not None and dtypes.is_float_dtype(mask.dtype):
+        # Whether the gradient is needed is not known here; where not, it is dead code.
+        prims.put_grad(mask, _summed_to(mask, _of_scores(call, gradient, log_sums)))
+    return out
+
+
+def _of_scores(call: _Call, gradient: Any, log_sums: Any) -> Any:
+    """[B, H, L, S], the gradient of the scores: p * (of_p - sum(p * of_p)), p the probabilities.
+
+    A row without a score, whose log_sums is -inf, has p = 0.
+    """
+    scale = 1 / math.sqrt(call.query._shape[-1]) if call.scale is None else call.scale
+    gradient, query, key, value, mask = map(_wide, (gradient, *call.tensors, call.attn_mask))
+    scores = ltorch.mul(ltorch.matmul(query, ltorch.transpose(key, -2, -1)), scale)
+    below = ltorch.where(ltorch.eq(log_sums, -math.inf), math.inf, log_sums)
+    p = ltorch.exp(ltorch.sub(ltorch.add(scores, mask), ltorch.unsqueeze(below, -1)))
+    of_p = ltorch.matmul(gradient, ltorch.transpose(value, -2, -1))
+    mean = ltorch.sum(ltorch.mul(p, of_p), -1, keepdim=True)
+    return ltorch.mul(p, ltorch.sub(of_p, mean))
+
+
+def _summed_to(mask: TensorProxy, scores: TensorProxy) -> Any:
+    """[B, H, L, S] -> the shape and type of the mask, summed where it was repeated."""
+    shape = (1,) * (4 - mask.ndim) + tuple(mask._shape)
+    sizes = zip(shape, scores._shape, strict=True)
+    repeated = tuple(at for at, (one, all) in enumerate(sizes) if one < all)
+    summed = ltorch.sum(scores, repeated, keepdim=True) if repeated else scores
+    return ltorch.to(ltorch.reshape(summed, tuple(mask._shape)), mask.dtype)
+
+
+def _wide(tensor: TensorProxy) -> Any:
+    return ltorch.to(tensor, _as_wide(tensor.dtype))
+
+
+def _as_wide(dtype: dtypes.dtype) -> dtypes.dtype:
+    return dtypes.float64 if dtype == dtypes.float64 else dtypes.float32
+
+
+# --------------------------------------------------------------------------------- what is refused
+
+
+def refuses_attention(*args: Any, **kwargs: Any) -> Reject | None:
+    """Why Thunder takes a call apart; taken apart, it writes the matrix of all scores to memory."""
+    call = _Call(*args, **kwargs)
+    if not call.on_cpu:
+        fits = call.of_thunder(_CUDA.checker)
+        return None if fits else Reject("attention that no kernel of torch takes")
+    return _refuses_numbers(call) or _refuses_types(call) or _refuses_shapes(call)
+
+
+def _refuses_numbers(call: _Call) -> Reject | None:
+    if call.dropout_p != 0:
+        return Reject("attention with dropout, on the CPU")
+    known = isinstance(call.is_causal, bool) and isinstance(call.scale, (int, float, type(None)))
+    return None if known else Reject("attention with a computed number")
+
+
+def _refuses_types(call: _Call) -> Reject | None:
+    given = [one for one in (*call.tensors, call.attn_mask) if one is not None]
+    if any(type(one) is not TensorProxy or one.device != call.query.device for one in given):
+        return Reject("attention of other than plain tensors of one device")
+    dtype = call.query.dtype
+    if data_type(dtype) not in FLOATS or any(one.dtype != dtype for one in call.tensors):
+        return Reject("attention of several types, or of other than floats")
+    if not all(dtypes.is_boolean_dtype(one.dtype) or one.dtype == dtype for one in given):
+        return Reject("attention with a mask of another type")
+    return None
+
+
+def _refuses_shapes(call: _Call) -> Reject | None:
+    """What torch itself does not give to its kernels for the CPU. They divide by sizes of 0."""
+    query, key, value = (tuple(tensor._shape) for tensor in call.tensors)
+    if not all(type(size) is int and size > 0 for size in (*query, *key, *value)):
+        return Reject("attention of no elements, or of symbolic sizes")
+    if not len(query) == len(key) == 4 or key != value or key != (*query[:2], key[2], query[3]):
+        return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
+    return _refuses_mask(call.attn_mask, (*query[:3], key[2]))
+
+
+def _refuses_mask(mask: TensorProxy | None, scores: tuple[int, ...]) -> Reject | None:
+    if mask is None:
+        return None
+    sizes = zip(mask._shape, scores[-mask.ndim :], strict=False)
+    if mask.ndim in (2, 4) and all(one in (1, all) for one, all in sizes):
+        return None
+    return Reject("attention with a mask of other than [L, S] or [B, H, L, S]")
