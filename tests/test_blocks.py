@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 import torch
 
+from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 from thunder_fuser.explain.accuracy import Accuracy, accuracy, results
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
@@ -51,7 +52,7 @@ def run(name: str, dtype: str, target: str) -> Run:
     return Run(
         errors, results(jitted, block, *samples[0]), why(jitted),
         [one.name for one in fusions_of(jitted)],
-        [bsym.sym.name for bsym in bsyms if not bsym.sym.is_fusion],
+        [bsym.sym.name for bsym in bsyms if bsym.sym.executor is not fuser],
     )
 
 

@@ -69,7 +69,7 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option("emulate_reversed", bool, False, "the emulator runs a block's threads in reverse"),
         Option("fuel", int, -1, "how many regions may be fused; -1: all (to bisect)", least=-1),
-        Option("name_prefix", str, "thunderFusion", "what region names begin with in a trace"),
+        Option("name_prefix", str, "thunderFusion", "what names of fusions begin with in a trace"),
         Option(
             "rematerialization", str, "time", or_callable=True,
             help="what the backward keeps: none, time, memory, budget(x), save_only(names) or a"

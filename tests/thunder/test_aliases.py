@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from thunder_fuser.executors.traces import claims_of, fusions_of, jit
+from thunder_fuser.executors.traces import claims_of, final_traces, fusions_of, jit
 from thunder_fuser.explain.report import report
 
 Function = Callable[[Any, Any], Any]
@@ -302,6 +302,8 @@ def test_a_run_of_views_is_a_region_without_a_kernel() -> None:
     jitted = jit(chain, strict=True)
     outcome(jitted, "dense")
     (one,) = fusions_of(jitted)
+    assert one.name == "fuserViews0"
+    assert not any(bsym.sym.is_fusion for bsym in final_traces(jitted)[0].bound_symbols)
     assert one.region.makes_views and not one.definitions
     assert report(jitted).splitlines()[1].split()[2:6] == ["6", "0", "0", "views"]
     assert not claims_of(jitted).unfused

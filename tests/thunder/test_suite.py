@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed tenth of Thunder's own forward tests, through the emulator.
+"""A fixed tenth of Thunder's own forward tests through the emulator, and those of its own cut.
 
 The runner lies beside the checkout; without it there is nothing to run.
 """
@@ -11,26 +11,52 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 RUNNER = Path(__file__).parents[3] / "shared/thunder_suite/run_thunder_suite.py"
 
 
-@pytest.mark.skipif(not RUNNER.exists(), reason="the runner of Thunder's suite is not here")
-@pytest.mark.parametrize("shard", ["0/40", "10/40", "20/40", "30/40"])
-def test_a_part_of_the_forward_suite(shard: str, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
+def suite(report: Path, *arguments: str, **settings: str) -> tuple[Any, str]:
+    """What the runner found in Thunder's tests, and what it printed."""
     command = [
         sys.executable, str(RUNNER), "thunder_fuser:fuser", "--device", "cpu",
-        "--suites", "forward", "--shard", shard, "--json", str(report),
-    ]
+        "--json", str(report), *arguments,
+    ]  # fmt: skip
     # A worker of pytest-xdist would pass its own settings on.
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    env |= {"THUNDER_FUSER_EMULATE": "1", "THUNDER_FUSER_STRICT": "1"}
+    env |= {"THUNDER_FUSER_STRICT": "1", **settings}
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    found = json.loads(report.read_text())
-    assert found["failures"] == [], ran.stdout[-4000:]
-    assert ran.returncode == 0, ran.stdout[-4000:]
+    return json.loads(report.read_text()), ran.stdout[-4000:]
+
+
+needs_runner = pytest.mark.skipif(
+    not RUNNER.exists(), reason="the runner of Thunder's suite is not here"
+)
+
+
+@needs_runner
+@pytest.mark.parametrize("shard", ["0/40", "10/40", "20/40", "30/40"])
+def test_a_part_of_the_forward_suite(shard: str, tmp_path: Path) -> None:
+    found, text = suite(
+        tmp_path / "report.json", "--suites", "forward", "--shard", shard,
+        THUNDER_FUSER_EMULATE="1",
+    )
+    assert found["failures"] == [] and found["rc"] == 0, text
     assert found["stats"]["forward/passed"] > 30
     assert found["stats"]["forward/fused"] > 20
+
+
+@needs_runner
+def test_the_remat_suite(tmp_path: Path) -> None:
+    """Thunder's tests of its own cut find our fusions by name.
+
+    One looks for a dropout mask among what crosses; ours is made again from two integers.
+    """
+    found, text = suite(
+        tmp_path / "report.json", "--suites", "remat", THUNDER_FUSER_NAME_PREFIX="nvFusion"
+    )
+    failed = [name.split("_thunderfuser")[0] for name, _ in found["failures"]]
+    assert failed == ["test_find_cut_dropout"], text
+    assert found["stats"]["remat/passed"] == 7

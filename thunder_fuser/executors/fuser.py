@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +18,7 @@ from thunder.common import CompileData
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import Proxy, unvariableify
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
@@ -47,6 +48,7 @@ from thunder_fuser.stages import stage
 from thunder_fuser.target import CPU
 
 _KEYWORD = "fuser_"
+_VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools know them
 
 
 class ThunderFuser(FusionExecutor):
@@ -133,17 +135,25 @@ class ThunderFuser(FusionExecutor):
         items = without_dead_views([*self._fueled(claims.items, limit)])
         if not _inplace_check_disabled():
             check_in_place(items, prefix)
-        bsyms: list[BoundSymbol] = []
-        count = 0
-        for item in items:
-            is_region = isinstance(item, Region)
-            bsyms.append(self.fuse(item, count, given) if is_region else item)
-            count += is_region
         fused = from_trace(trace)
-        fused.bound_symbols = bsyms
-        fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {count} regions"))
+        fused.bound_symbols = [*self._bound(items, given)]
+        fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
+        fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
         self._keep(fused, claims)
         return fused
+
+    def _bound(
+        self, items: Sequence[BoundSymbol | Region], given: dict[str, Value]
+    ) -> Iterator[BoundSymbol]:
+        """Regions as bound symbols of ours."""
+        fusions, views = count(), count()
+        for item in items:
+            if not isinstance(item, Region):
+                yield item
+            elif item.makes_views:
+                yield self._views(item, next(views), given)
+            else:
+                yield self.fuse(item, next(fusions), given)
 
     def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
         """The trace whose backward reads of the forward what the policy keeps."""
@@ -200,6 +210,21 @@ class ThunderFuser(FusionExecutor):
             inputs=list(region.inputs),
             outputs=list(region.outputs),
             bsyms=list(region.leaves),
+        )
+
+    def _views(self, region: Region, number: int, given: dict[str, Value]) -> BoundSymbol:
+        """The bound symbol of a region of views. It launches nothing: it is no fusion."""
+        name = f"{_VIEWS}{number}"
+        call = RegionCallable(name, region, self.compile_region, given).call
+
+        def bind(bsym: BoundSymbol) -> None:
+            bsym._call_ctx = {name: call}
+
+        symbol = Symbol(
+            name, lambda *args: list(region.outputs), executor=self, _bind_postprocess=bind
+        )
+        return symbol.bind(
+            *region.inputs, output=list(region.outputs), subsymbols=region.leaves
         )
 
     def _prefix(self, given: dict[str, Value]) -> str:

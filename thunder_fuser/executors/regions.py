@@ -469,10 +469,11 @@ def check_in_place(items: Sequence[BoundSymbol | Region], prefix: str) -> None:
     count = 0
     for item in items:
         if isinstance(item, Region):
+            name = "a view" if item.makes_views else f"{prefix}{count}"
             for proxy in item.inputs:
                 if proxy.name in written:
-                    raise _read_after_write(f"{prefix}{count}", proxy, written[proxy.name])
-            count += 1
+                    raise _read_after_write(name, proxy, written[proxy.name])
+            count += not item.makes_views
         elif item.sym.id in _COPIES:
             written[item.flat_proxy_args[1].name] = item
 
