@@ -42,7 +42,7 @@ def path_of(store: Store, one: Recipe) -> Path:
 @contextmanager
 def warned() -> Iterator[list[str]]:
     """The messages of the store's warnings, each of which is given once in a process."""
-    stores._WARNED.clear()
+    stores._WARNED._values.clear()
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

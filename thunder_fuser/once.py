@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks that a forked child gets free, and a table that makes each missing value once."""
+"""Locks that a forked child gets free; a table that makes each value once, and a bounded one."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Hashable, MutableMapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
@@ -30,6 +31,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free_all)
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Who makes a value now, and how many wait to see it: they stay in one line, also where the
+    value is forgotten at once."""
+
+    lock: threading.Lock = field(default_factory=make_lock)
+    users: int = 0
+
+
 class Once(Generic[V]):
     """A table that makes each missing value once, whoever asks; different keys at the same time.
 
@@ -38,7 +48,7 @@ class Once(Generic[V]):
 
     def __init__(self, values: MutableMapping[Hashable, V]) -> None:
         self.values = values
-        self._makers: dict[Hashable, threading.Lock] = {}
+        self._turns: dict[Hashable, _Turn] = {}
         self._guard = make_lock()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
@@ -47,20 +57,47 @@ class Once(Generic[V]):
             found = self.values.get(key)
             if found is not None:
                 return found
-            maker = self._makers.setdefault(key, make_lock())
-        with maker:
-            return self._get_or_make(key, make)
+            turn = self._turns.setdefault(key, _Turn())
+            turn.users += 1
+        try:
+            with turn.lock:
+                return self._get_or_make(key, make)
+        finally:
+            with self._guard:
+                turn.users -= 1
+                if not turn.users:
+                    self._turns.pop(key, None)
 
     def _get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
         with self._guard:
             found = self.values.get(key)
         if found is not None:  # another thread made it meanwhile
             return found
-        try:
-            value = make()
-            with self._guard:
-                self.values[key] = value
-            return value
-        finally:
-            with self._guard:
-                self._makers.pop(key, None)
+        value = make()
+        with self._guard:
+            self.values[key] = value
+        return value
+
+
+class Bounded(Generic[V]):
+    """A table of at most `most` values, from which the oldest goes. Safe under threads."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._values: dict[Hashable, V] = {}
+        self._guard = make_lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Hashable) -> V | None:
+        """The value of `key`, if it is there."""
+        return self._values.get(key)
+
+    def keep(self, key: Hashable, value: V) -> V:
+        """The table's own value for the key: this one if it had none."""
+        with self._guard:
+            value = self._values.setdefault(key, value)
+            if len(self._values) > self.most:
+                del self._values[next(iter(self._values))]
+        return value

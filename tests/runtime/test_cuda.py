@@ -2,7 +2,6 @@
 """NVRTC without a GPU, the packed argument block, and (marked gpu) launches through the driver."""
 
 import ctypes
-import statistics
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ import pytest
 import torch
 from kernel_texts import column_sum, make_source, softmax, vector_add
 
+from thunder_fuser.codegen.prelude import identifiers
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime import cuda
@@ -49,12 +49,12 @@ def test_a_text_is_compiled_once_for_each_arch() -> None:
     assert all(0 < stat.milliseconds < 10_000 for stat in stats)
 
 
-def test_a_small_kernel_compiles_quickly() -> None:
-    """Nothing is included: 20 ms each on an EPYC core in 2026; the bound is for busy machines."""
-    for k in range(5):
-        cuda.compile_cubin(vector_add().text + f"// number {k}\n", "quick", "sm_90a")
-    times = [stat.milliseconds for stat in compile_stats() if stat.name == "quick"]
-    assert statistics.median(times) < 200
+def test_a_small_kernel_is_a_small_text() -> None:
+    """NVRTC takes as long as it reads: nothing is included, and pasted is what is used alone."""
+    text = vector_add().text
+    assert "#include" not in text and len(text.splitlines()) < 100
+    assert {"ld", "st", "ldv", "stv", "Vec", "i64"} <= identifiers(text)
+    assert not identifiers(text) & {"bf16", "Sum", "Shared", "sync_threads", "shfl_xor", "philox"}
 
 
 def test_a_compile_error_shows_the_log_and_the_lines() -> None:

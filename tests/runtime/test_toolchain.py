@@ -13,7 +13,6 @@ from kernel_texts import make_source
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import Param
 from thunder_fuser.errors import CompileError, ToolchainError
-from thunder_fuser.once import Once
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.runtime.cpu import FLAGS, compile_cpu
 from thunder_fuser.runtime.toolchain import Library, find_compiler, load_library
@@ -62,13 +61,6 @@ def test_many_threads_build_once(monkeypatch: pytest.MonkeyPatch) -> None:
         worker.join()
     assert len(found) == 8 and len(set(map(id, found))) == 1 and len(runs) == 1
     assert found[0].function("built_once", (), ctypes.c_int)() == 7
-
-
-def test_a_failure_is_not_remembered() -> None:
-    table: Once[int] = Once({})
-    with pytest.raises(ZeroDivisionError):
-        table.get("key", lambda: 1 // 0)
-    assert table.get("key", lambda: 5) == table.get("key", lambda: 6) == 5
 
 
 def test_a_compile_error_shows_the_lines() -> None:

@@ -5,28 +5,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from thunder_fuser.cache.arguments import check_arguments, check_count, check_kinds
 from thunder_fuser.cache.placed import Placed, placed
 from thunder_fuser.cache.programs import ProgramKey, Programs
-from thunder_fuser.host.bind import Bound, Shapes
+from thunder_fuser.host.bind import Bound
 from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.placements import is_dtensor
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.once import make_lock
+from thunder_fuser.once import Bounded, make_lock
 from thunder_fuser.options import options_key
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 
-V = TypeVar("V")
-
-# Meshes, placements and given logical shapes that one definition keeps entries for.
+# Meshes, placements, given logical shapes, and options that one definition keeps entries for.
 MOST_BOUND = 64
 
 
@@ -42,10 +40,10 @@ class FusionEntry:
         self.error: Exception | None = None
         self._programs: Programs | None = None
         self._lock = make_lock()
-        self._callables: dict[Any, Runner] = {}
+        self._callables: Bounded[Runner] = Bounded(MOST_BOUND)
         self._bound: Bound | None = None
-        self._shaped: dict[Shapes, FusionEntry] = {}
-        self._placed: dict[Any, Placed] = {}
+        self._shaped: Bounded[FusionEntry] = Bounded(MOST_BOUND)
+        self._placed: Bounded[Placed] = Bounded(MOST_BOUND)
         self._users: list[None] = []  # append and pop are atomic, a counter is not
 
     @property
@@ -119,7 +117,7 @@ class FusionEntry:
         found = self._placed.get(key)
         if found is None:
             made = placed(self, arguments, lambda one: FusionEntry(one, self.number))
-            found = _kept(self._placed, key, made)
+            found = self._placed.keep(key, made)
         return found
 
     def bind(self, arguments: Sequence[Any]) -> tuple[FusionEntry, Sequence[Any]]:
@@ -135,7 +133,7 @@ class FusionEntry:
         found = self._shaped.get(shapes)
         if found is None:
             made = FusionEntry(bound.with_shapes(shapes), self.number)
-            found = _kept(self._shaped, shapes, made)
+            found = self._shaped.keep(shapes, made)
         return found, arguments
 
     @property
@@ -155,7 +153,7 @@ class FusionEntry:
         found = self._callables.get(key)
         if found is None:
             made = _dispatch(self._prepared(), self.bound, target)
-            found = self._callables.setdefault(key, made)
+            found = self._callables.keep(key, made)
         return found
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
@@ -165,13 +163,6 @@ class FusionEntry:
             return self._prepared().program_for(arguments, target)
         finally:
             self.unpin()
-
-
-def _kept(table: dict[Any, V], key: Any, made: V) -> V:
-    """The table's own for the key; the oldest entry goes where there are too many."""
-    if len(table) >= MOST_BOUND:
-        table.pop(next(iter(table)), None)
-    return table.setdefault(key, made)
 
 
 def _dispatch(programs: Programs, bound: Bound, target: Target | None) -> Runner:

@@ -30,11 +30,15 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.sharding import shards
+from thunder_fuser.once import Bounded
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.target import Target
 
 if TYPE_CHECKING:
     from thunder_fuser.cache.entry import FusionEntry
+
+
+MOST_SHAPES = 256  # of local arguments, whose results' placements one entry keeps
 
 
 class Placed:
@@ -43,7 +47,7 @@ class Placed:
     def __init__(self, entry: FusionEntry, arguments: Sequence[Any]) -> None:
         self.entry = entry
         self.mesh = next(value.device_mesh for value in arguments if is_dtensor(value))
-        self._specs: dict[Any, list[Any]] = {}
+        self._specs: Bounded[list[Any]] = Bounded(MOST_SHAPES)
 
     def execute(self, arguments: Sequence[Any], target: Target | None) -> list[Any]:
         """The results as DTensors."""
@@ -53,7 +57,7 @@ class Placed:
         if specs is None:
             places = self._places(arguments, local)
             results = self.entry.execute(local, target)
-            specs = self._specs[key] = list(map(self._spec, results, places))
+            specs = self._specs.keep(key, list(map(self._spec, results, places)))
         else:
             results = self.entry.execute(local, target)
         return [

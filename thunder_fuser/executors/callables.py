@@ -95,7 +95,8 @@ class RegionCallable:
             layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
         definition = record_region(region.leaves, region.inputs, region.outputs, layouts)
         definition = sharded(definition, region.inputs)
-        self.definitions.append(definition)
+        if definition not in self.definitions:  # other sizes are most often the same one
+            self.definitions.append(definition)
         return definition
 
     def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch.distributed as dist
@@ -23,6 +23,6 @@ def coordinate(ranks: Any, word: str) -> int:
     return _coordinate(ranks, word, dist.get_rank())
 
 
-@cache
+@lru_cache(maxsize=256)
 def _coordinate(ranks: Any, word: str, rank: int) -> int:
     return Mesh.of(ranks).coordinate(rank, ParallelType(word))

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ class Library:
     Not a ctypes.CDLL: a function of one refers to itself, and so would stay until a collection.
     """
 
-    def __init__(self, path: Path) -> None:
-        handle = _ctypes.dlopen(str(path), os.RTLD_NOW)
+    def __init__(self, path: str) -> None:
+        handle = _ctypes.dlopen(path, os.RTLD_NOW)
         finalize(self, _ctypes.dlclose, handle).atexit = False
         self._handle = handle
 
@@ -50,7 +50,8 @@ class Library:
 
     def function(self, name: str, argument_types: Sequence[Any], result: Any = None) -> Any:
         """A function, which holds its library; it runs without Python's lock."""
-        made = ctypes.CFUNCTYPE(result, *argument_types)(self.address(name))
+        made = _FUNCTION(self.address(name))  # ctypes would keep a type for each signature
+        made.argtypes, made.restype = list(argument_types), result
         made.library = self  # type: ignore[attr-defined]
         return made
 
@@ -66,9 +67,9 @@ class Compiler:
     @property
     def fingerprint(self) -> str:
         """What changes when the compiler does, also where another one says the same version."""
-        where = Path(self.path).resolve()
+        size = os.stat(self.path).st_size  # not by a Path, which interns every part of its name
         glibc = os.confstr("CS_GNU_LIBC_VERSION") if hasattr(os, "confstr") else ""
-        return f"{self.version} ({' '.join(self.command)}, {where.stat().st_size} bytes), {glibc}"
+        return f"{self.version} ({' '.join(self.command)}, {size} bytes), {glibc}"
 
     @property
     def is_clang(self) -> bool:
@@ -81,7 +82,7 @@ def find_compiler() -> Compiler:
     return _find_compiler(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
-@cache
+@lru_cache(maxsize=16)
 def _find_compiler(requested: str, search_path: str) -> Compiler:
     commands = [shlex.split(requested)] if requested.strip() else [[name] for name in CANDIDATES]
     for command in commands:
@@ -155,10 +156,11 @@ def _load(name: str, content: bytes) -> Library:
     if not _is_for(content, _own_program()):
         raise ToolchainError(f"library {name}", expected="one for this machine", got="another")
     with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as folder:  # mode 0700
-        file = Path(folder) / f"{name}.so"
-        file.write_bytes(content)
+        path = os.path.join(folder, f"{name}.so")
+        with open(path, "wb") as file:
+            file.write(content)
         try:
-            return Library(file)
+            return Library(path)
         except OSError as error:  # a folder that may not hold programs
             raise ToolchainError("a built kernel", expected="to load", got=str(error)) from error
 
@@ -228,6 +230,8 @@ def numbered_lines(text: str, line: int) -> str:
         for number in range(first, last + 1)
     )
 
+
+_FUNCTION = ctypes.CFUNCTYPE(None)
 
 # By key. Weak: what nothing holds is unloaded.
 _LOADED: Once[Library] = Once(WeakValueDictionary())

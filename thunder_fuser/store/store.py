@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError
+from thunder_fuser.once import Bounded
 from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
@@ -183,7 +184,7 @@ def current_store() -> Store | None:
     return _store(root, mode, int(option("cache_megabytes")) << 20)
 
 
-@cache
+@lru_cache(maxsize=16)
 def _store(root: Path, mode: str, most_bytes: int) -> Store:
     return Store(root, mode, most_bytes)
 
@@ -215,9 +216,9 @@ def _named(name: str, content: bytes) -> Entry:
 
 def _warn(message: str) -> None:
     """Once for each message, whatever the filters say."""
-    if message not in _WARNED:
-        _WARNED.add(message)
+    if _WARNED.get(message) is None:
+        _WARNED.keep(message, True)
         warnings.warn(message, CacheWarning, stacklevel=3)
 
 
-_WARNED: set[str] = set()
+_WARNED: Bounded[bool] = Bounded(4096)
