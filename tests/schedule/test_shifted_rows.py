@@ -70,6 +70,11 @@ def test_it_does_not(graph: Graph, target: Target) -> None:
     assert "lde<" not in scheduled(graph, target)[1].text
 
 
+def test_only_first_and_last_steps_are_tested() -> None:
+    text = scheduled(softmax(64, 7001, dtype=D.BFloat16), H200)[1].text
+    assert "(0 < j_o_o || " in text and "(j_o_o < 3 || " in text and "size2), j_o_o < 3)" in text
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @settings(max_examples=3, deadline=None)
 @given(count=st.integers(1, 9), columns=st.integers(1024, 1100), offset=st.integers(0, 9))

@@ -31,6 +31,7 @@ from thunder_fuser.lower.kernel import (
     ClusterReduce,
     Coordinate,
     For,
+    GatesMade,
     GatesReady,
     If,
     IndexValue,
@@ -73,6 +74,7 @@ C_TYPES = {
 }
 REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 TRUE = const(1)
+FALSE = const(0)
 
 
 class CPrinter:
@@ -186,6 +188,8 @@ class CPrinter:
             return f"{target} = reduce_cluster<{sizes}>({arguments});"
         if isinstance(s, OpenGates):
             return f"open_gates<{s.threads}, {s.cluster}>({s.scratch}, {s.gates}, {s.gate});"
+        if isinstance(s, GatesMade):
+            return "gates_made();"
         if isinstance(s, GatesReady):
             return "gates_ready();"
         if isinstance(s, Barrier):
@@ -264,7 +268,8 @@ class CPrinter:
         elif load.limit is not None:
             at, limit = self.index(load.position), self.sizes.number(load.limit)
             typed = (f"static_cast<{self.index_type}>({place})" for place in (at, limit))
-            text = f"lde<{load.width}>({load.buffer}, {', '.join(typed)})"
+            inside = "" if load.inside is FALSE else f", {self.condition(load.inside)}"
+            text = f"lde<{load.width}>({load.buffer}, {', '.join(typed)}{inside})"
         else:
             call = f"ldv<{load.width}>" if load.width > 1 else "ld"
             text = f"{call}({load.buffer}, {self.index(load.position)})"

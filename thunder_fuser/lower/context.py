@@ -13,6 +13,7 @@ from thunder_fuser.ir.ops import SCANS, DtypeRule
 from thunder_fuser.ir.record import Literal, Operand, OpRecord
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.exps import short_exps
+from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.sizes import loops_of
@@ -113,6 +114,14 @@ class Context:
     def steps(self) -> int:
         """Iterations of the loops around the lanes in a nest, all threads alike."""
         return prod(int(a.extent.value) for a in self.nest_loops if a is not self.lane)
+
+    @cached_property
+    def whole_steps(self) -> tuple[Scalar, Scalar]:
+        """Where steps are known to lie behind a row's beginning, and where before its end."""
+        walked = [a for a in self.nest_loops if a is not self.lane]
+        if self.loops.edge is None or len(walked) != 1:
+            return const(0), const(0)
+        return whole_steps(self.loops, walked[0])
 
     @property
     def step(self) -> Scalar:

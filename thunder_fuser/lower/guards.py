@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from thunder_fuser.ir.domain import IterDomain
-from thunder_fuser.ir.scalar import Scalar, minimum
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
 from thunder_fuser.ir.sized import Sized
-from thunder_fuser.schedule.loop_index import Guard, LoopIndex
+from thunder_fuser.schedule.loop_index import Edge, Guard, LoopIndex
 
 
 def valid(guard: Guard) -> Scalar:
@@ -28,6 +28,38 @@ def valid_step(guard: Guard, loop: IterDomain | None, loops: LoopIndex) -> Scala
         return whole
     last = loop.extent.value - 1
     return minimum(loops.loops[loop.name] - last, guard.value - guard.extent).lt(0)
+
+
+def whole_steps(loops: LoopIndex, walked: IterDomain) -> tuple[Scalar, Scalar]:
+    """The steps of an unrolled loop along an axis with edges that are known not to lie at them.
+
+    i1 = 8*(128*s + t) + v - shift, shift < 8, of 4095:  0 < s, s < 3
+    """
+    edge, step = loops.edge, loops.loops[walked.name]
+    assert edge is not None
+    index = edge.index.substitute({str(g.variable): g.value for g in loops.guards})
+    width = dict(index.terms[0]).get(step, 0)
+    rest = index - step * width
+    if type(walked.extent.value) is Sized or not (-width <= rest.lo and rest.hi < width):
+        return const(0), const(0)
+    return const(0).lt(step), step.lt(int(edge.extent.value) // width)
+
+
+def either(a: Scalar, b: Scalar) -> Scalar:
+    """Where one of two comparisons holds."""
+    if const(0) in (a, b) or const(1) in (a, b):
+        return a if b is const(0) or a is const(1) else b
+    return minimum(a.parts[0], b.parts[0]).lt(0)
+
+
+def whole_step(edge: Edge, known: tuple[Scalar, Scalar], lane: Scalar, width: int) -> Scalar:
+    """Where all lanes of a step are within the axis; `known`: where that needs no test, as above.
+
+    (0 < s or 0 <= i1) and (s < 3 or i1 + 7 < 4095)
+    """
+    first = edge.index - lane
+    begun, ended = const(-1).lt(first), (first + (width - 1)).lt(edge.extent)
+    return conjunction([either(known[0], begun), either(known[1], ended)])
 
 
 def clips(guard: Guard, variable: Scalar) -> bool:

@@ -46,6 +46,7 @@ class Load:
     """buffer[position] where the condition holds, else zero. width > 1: a vector.
 
     limit: if given, lanes from buffer[limit] on are zero, where the tensor ends.
+    inside: where it is known without a test that none are.
     """
 
     buffer: str
@@ -54,6 +55,7 @@ class Load:
     width: int = 1
     condition: Scalar = field(default_factory=lambda: const(1))
     limit: int | None = None
+    inside: Scalar = field(default_factory=lambda: const(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +307,11 @@ class OpenGates:
 
 
 @dataclass(frozen=True, slots=True)
+class GatesMade:
+    """Tells the other blocks of the cluster that this one's gates are made."""
+
+
+@dataclass(frozen=True, slots=True)
 class GatesReady:
     """Waits until the gates of all blocks of the cluster are made."""
 
@@ -369,7 +376,7 @@ class Block:
 
 
 Change = Set | Accumulate | Store | Prefetch | SharedStore | BlockReduce | ClusterReduce | BlockScan
-Wait = OpenGates | GatesReady | Barrier
+Wait = OpenGates | GatesMade | GatesReady | Barrier
 Statement = Let | Array | Words | Variable | Change | Wait | For | If | Block
 
 

@@ -30,7 +30,7 @@ from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum, symbol
 from thunder_fuser.ir.sized import Sized
 from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.guards import clips, valid, valid_step
+from thunder_fuser.lower.guards import clips, valid, valid_step, whole_step
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulate,
@@ -53,6 +53,7 @@ from thunder_fuser.lower.kernel import (
     Statement,
     Variable,
 )
+from thunder_fuser.lower.row_loads import row_loads
 from thunder_fuser.lower.scope import ROOT, ROW, Scope
 from thunder_fuser.lower.sizes import with_free_sizes
 from thunder_fuser.lower.stores import Stores
@@ -317,10 +318,13 @@ class _Lowerer:
         for name in scans:
             self._declare_scan(scope, name)
         accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, own))
+        plain, looked_up = row_loads(self.ctx) if number == 0 else ([], [])
+        self.values.put_all(plain, scope)
         if self.loops.edge is not None and number == 0 and self.values.keeps_vectors:
             # All steps' loads before the first one's work: behind its branches they would wait.
             self._nest_loops(scope, [], [], ())
         self._nest_loops(scope, reductions, results, accumulators)
+        self.values.put_all(looked_up, scope)
         for name in own:
             self._reduce_block(scope, name)
 
@@ -454,7 +458,8 @@ class _Lowerer:
         self._work(inner, inner, reductions, results)  # no wide stores
         held = (If(edge.holds, tuple(inner.statements)),)
         ends = (For(str(lane), extent, ParallelType.VECTORIZE, held),)
-        scope.put(If(edge.whole(lane, self.ctx.lanes), whole, ends))
+        inside = whole_step(edge, self.ctx.whole_steps, lane, self.ctx.lanes)
+        scope.put(If(inside, whole, ends))
 
     def _scan(self, scope: Scope, name: str) -> None:
         """One scan's elements of one step; afterwards each lane can read its own."""
@@ -518,7 +523,7 @@ class _Lowerer:
         if self.is_cpu or (threads[0] if axis == "x" else threads[1]) == 1:
             return
         if self.ctx.cluster > 1:
-            scope.put(self.cluster.reduce(name))
+            self.cluster.reduce(name, scope)
             return
         count = self.ctx.lanes if self.ctx.lane_is_kept else 0
         scope.put(self._join_threads(name, axis, count))

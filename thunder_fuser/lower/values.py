@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -87,6 +88,11 @@ class Values:
         for missing in self._missing(point, scope):
             self._get(missing, scope)
         return self._get(point, scope)[0]
+
+    def put_all(self, points: Iterable[Point], scope: Scope) -> None:
+        """Makes the values of points, to be found where they are used."""
+        for point in points:
+            self.get(point, scope)
 
     def _missing(self, point: Point, scope: Scope) -> list[Point]:
         """The points to be made for one point, each after those that it reads."""
@@ -234,7 +240,7 @@ class Values:
         base, condition, needs = self.places.access(base, point.condition, scope)
         # Past the end of a row is another row, which the lanes' work leaves out.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
-        load = Load(view.name, base, view.dtype, ctx.width, condition, limit)
+        load = Load(view.name, base, view.dtype, ctx.width, condition, limit, ctx.whole_steps[1])
         home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
         if ctx.row_loops and self.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
             self._prefetch(view.name, base, home)

@@ -37,7 +37,7 @@ NAME = "inner_outer"
 COLUMNS = 16
 MOST_COLUMNS = 24  # their sums and rows fit the 128 registers that threads of a block of 512 have
 ODD_COLUMNS = 8  # without vectors each byte takes more instructions: more threads share them
-THREADS = (32, 64, 128, 256, 512)
+THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 MAX_CLUSTER = 4
 CPU_SUM_BYTES = 256 * 1024  # sums a thread keeps in its second-level cache
 
@@ -141,7 +141,7 @@ def _cuda(
     domain = reference(part, found.rows, found.columns)
     columns = size_of(part, found.columns)
     x, cluster = _shape(columns, _clusters(target))
-    y = max(128 // x, 1)
+    y = max(128 // x, 1) if cluster == 1 else 1
 
     def build(width: int) -> tuple[Transform, ...] | None:
         if columns % width:  # a shifted row's sums would be of other columns than the next one's

@@ -53,11 +53,6 @@ class Edge:
         """Where a lane is within the axis."""
         return conjunction([const(-1).lt(self.index), self.index.lt(self.extent)])
 
-    def whole(self, lane: Scalar, width: int) -> Scalar:
-        """Where all lanes of a step are within the axis."""
-        first = self.index - lane
-        return conjunction([const(-1).lt(first), (first + (width - 1)).lt(self.extent)])
-
 
 @dataclass(frozen=True)
 class LoopIndex:

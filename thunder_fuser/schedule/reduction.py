@@ -34,9 +34,6 @@ from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
 from thunder_fuser.target import Target
 
 CPU_COLUMNS = 256
-MAX_ROWS_OF_CLUSTER = 4
-SHORT_SHARE = 32 * 1024  # bytes of a row in one block of a cluster
-QUEUE = 8  # blocks for each SM, at least, if a cluster walks more than one row
 # Passes over a row with weights whose steps may pass its ends. 4095 columns of bf16: RMS norm with
 # two 84 -> 94 % of clone, layer norm with three 76 -> 66 %; without weights softmax 87 -> 91 %,
 # its backward 89 -> 101 % (H200).
@@ -161,7 +158,7 @@ def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) 
     found = replace(found, shifted=found.shifted and not again)
     if again or (placed.threads, placed.cluster) != (params.threads, 1):
         params, transforms = _inner_with(
-            part, target, found, alignment, placed.threads, cluster=placed.cluster
+            part, found, alignment, placed.threads, cluster=placed.cluster
         )
     return replace(
         scheduled,
@@ -186,12 +183,11 @@ def _cuda_inner(
     block = 256 if columns > 16384 else 128
     while rows < target.sm_count and x < 1024 and x * 32 < columns:
         x *= 2  # few rows: the only parallelism left is along the row
-    return _inner_with(part, target, found, alignment, (x, max(block // x, 1)))
+    return _inner_with(part, found, alignment, (x, max(block // x, 1)))
 
 
 def _inner_with(
     part: Part,
-    target: Target,
     found: Pattern,
     alignment: dict[str, int],
     threads: tuple[int, int],
@@ -200,7 +196,7 @@ def _inner_with(
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     """[K, R] -> [K.o@bx, K.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]
 
-    With a cluster: [K.o@bx, K.i, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
+    With a cluster: [K@bx, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
     """
     domain = reference(part, found.kept, found.reduced)
     columns, chunk = size_of(part, found.reduced), found.chunk
@@ -212,11 +208,9 @@ def _inner_with(
             return None
         s = Transforms(domain)
         if found.kept:
-            walked = _rows_of_cluster(part, target, found, cluster)
-            block, row = s.split(s.merge(found.kept), threads[1] if cluster == 1 else walked)
+            block, row = s.split(s.merge(found.kept), threads[1])
             s.parallelize(block, ParallelType.BIDX)
-            if cluster == 1:
-                s.parallelize(row, ParallelType.TIDY)
+            s.parallelize(row, ParallelType.TIDY)
         vectors, lane = s.split(s.merge(found.reduced), width, shift)
         _, vectors = _runs(s, found, vectors, chunk // width)
         _, thread = s.split(vectors, threads[0] * cluster)
@@ -230,25 +224,6 @@ def _inner_with(
     width = best_width(part, domain, build, alignment)
     y = threads[1] if found.kept else 1
     return HeuristicParams("", width, (threads[0], y), cluster=cluster), build(width) or ()
-
-
-def _rows_of_cluster(part: Part, target: Target, found: Pattern, cluster: int) -> int:
-    """Rows that a cluster walks: several where it reads weights again and has little to do in one.
-
-    The weights then come from the first-level cache, which the start of a cluster empties, and the
-    next row is asked for ahead. Norms with weights of bf16, 32768 and 131072 columns: 82 to 91 % of
-    clone with 4 rows, 81 to 88 % with 8. Softmax: 84 % with 4 rows, 95 % with one (H200).
-    """
-    kept, columns = set(found.kept), size_of(part, found.reduced)
-    inputs = [part.tensors[name] for name in part.inputs]
-    weights = [v for v in inputs if v.shape and not kept & set(part.domain_map.axes(v))]
-    share = columns // cluster * max((view.dtype.bytes for view in inputs), default=0)
-    rows, walked = size_of(part, found.kept), 1
-    if not weights or share > SHORT_SHARE:
-        return walked
-    while walked < MAX_ROWS_OF_CLUSTER and 2 * walked * QUEUE * target.sm_count <= rows * cluster:
-        walked *= 2
-    return walked
 
 
 def _runs(s: Transforms, found: Pattern, row: str, chunk: int) -> tuple[tuple[str, ...], str]:

@@ -123,8 +123,8 @@ class ScheduledFusion:
 
     @property
     def walks_rows(self) -> bool:
-        """True if a block walks rows: where sums are carried on, and in a cluster."""
-        return bool(self.carried) or self.params.cluster > 1
+        """True if a block or cluster walks rows, whose sums it carries on."""
+        return bool(self.carried)
 
     def loop_of(self, name: str) -> Domain:
         """The loop domain of one tensor: its axes in the reference's order, then the transforms."""

@@ -109,8 +109,9 @@ inline Vec<T, N> ldv(const T* pointer, I i, int line = __builtin_LINE()) {
   return values;
 }
 template <int N, typename T, typename I>
-inline Vec<T, N> lde(const T* pointer, I i, I limit, int line = __builtin_LINE()) {
-  if (i <= limit - N) return ldv<N>(pointer, i, line);
+inline Vec<T, N> lde(const T* pointer, I i, I limit, bool inside = false,
+                     int line = __builtin_LINE()) {
+  if (inside || i <= limit - N) return ldv<N>(pointer, i, line);
   Vec<T, N> values{};
   for (int k = 0; i + k < limit; ++k) values.v[k] = ld(pointer, i + k, line);
   return values;
@@ -208,6 +209,7 @@ template <typename T> struct Shared {
 };
 
 inline void sync_threads(int line = __builtin_LINE()) { emu_wait(EMU_AT_BARRIER, line); }
+inline void gates_made() {}
 inline void gates_ready(int line = __builtin_LINE()) { emu_wait(EMU_AT_CLUSTER_BARRIER, line); }
 inline void open_gate(Shared<long long> gates, int k, int bytes, bool first,
                       int line = __builtin_LINE()) {

@@ -16,7 +16,7 @@ persistent_kernel(
   __builtin_assume(j_o_i_i < 256);
   open_gates<256, 4>(T4_w, gates, 0);
   open_gates<256, 4>(T1_w, gates, 1);
-  gates_ready();
+  gates_made();
   Vec<float, 4> T0_p[10];
   float T3_p[40];
   float T1 = -infinity<float>();
@@ -31,6 +31,7 @@ persistent_kernel(
       }
     }
   }
+  gates_ready();
   T1 = reduce_cluster<Max, 256, 4>(T1, T1_w, gates, 1, 0);
   float T4 = 0.0f;
   #pragma unroll

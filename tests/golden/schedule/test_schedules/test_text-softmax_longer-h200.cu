@@ -13,7 +13,7 @@ persistent_kernel(
   const i32 j_o_i_i = static_cast<i32>(threadIdx.x);
   open_gates<256, 16>(T4_w, gates, 0);
   open_gates<256, 16>(T1_w, gates, 1);
-  gates_ready();
+  gates_made();
   Vec<float, 4> T0_p[16];
   float T3_p[64];
   float T1 = -infinity<float>();
@@ -25,6 +25,7 @@ persistent_kernel(
       T1 = Max::apply(T1, T0_p[j_o_o].v[j_i]);
     }
   }
+  gates_ready();
   T1 = reduce_cluster<Max, 256, 16>(T1, T1_w, gates, 1, 0);
   float T4 = 0.0f;
   #pragma unroll

@@ -19,14 +19,14 @@ persistent_kernel(
   for (i32 j_o_o = 0; j_o_o < 5; ++j_o_o) {
     if (j_o_o < 4 || j_o_i + j_o_o * 128 < size0) {
       const i32 j_o = j_o_i + j_o_o * 128;
-      T0_p[j_o_o] = lde<8>(T0, static_cast<i32>(((i_o * size1) % 8) * -1 + i_o * size1 + j_o * 8), static_cast<i32>(size2));
+      T0_p[j_o_o] = lde<8>(T0, static_cast<i32>(((i_o * size1) % 8) * -1 + i_o * size1 + j_o * 8), static_cast<i32>(size2), j_o_o < 3);
     }
   }
   #pragma unroll
   for (i32 j_o_o = 0; j_o_o < 5; ++j_o_o) {
     if (j_o_o < 4 || j_o_i + j_o_o * 128 < size0) {
       const i32 j_o = j_o_i + j_o_o * 128;
-      if ((i_o * size1) % 8 < j_o * 8 + 1 && j_o * 8 < ((i_o * size1) % 8) + size3) {
+      if ((0 < j_o_o || (i_o * size1) % 8 < j_o * 8 + 1) && (j_o_o < 3 || j_o * 8 < ((i_o * size1) % 8) + size3)) {
         #pragma unroll
         for (i32 j_i = 0; j_i < 8; ++j_i) {
           const float T1 = convert<float>(T0_p[j_o_o].v[j_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -51,7 +51,7 @@ persistent_kernel(
   for (i32 j_o_o = 0; j_o_o < 5; ++j_o_o) {
     if (j_o_o < 4 || j_o_i + j_o_o * 128 < size0) {
       const i32 j_o = j_o_i + j_o_o * 128;
-      if ((i_o * size1) % 8 < j_o * 8 + 1 && j_o * 8 < ((i_o * size1) % 8) + size3) {
+      if ((0 < j_o_o || (i_o * size1) % 8 < j_o * 8 + 1) && (j_o_o < 3 || j_o * 8 < ((i_o * size1) % 8) + size3)) {
         #pragma unroll
         for (i32 j_i = 0; j_i < 8; ++j_i) {
           const float T1 = convert<float>(T0_p[j_o_o].v[j_i]);  // T1 = fd.ops.cast(T0, dtype=DataType.Float)
@@ -81,7 +81,7 @@ persistent_kernel(
     if (j_o_o < 4 || j_o_i + j_o_o * 128 < size0) {
       const i32 j_o = j_o_i + j_o_o * 128;
       Vec<bf16, 8> T9_o;
-      if ((i_o * size1) % 8 < j_o * 8 + 1 && j_o * 8 < ((i_o * size1) % 8) + size3) {
+      if ((0 < j_o_o || (i_o * size1) % 8 < j_o * 8 + 1) && (j_o_o < 3 || j_o * 8 < ((i_o * size1) % 8) + size3)) {
         #pragma unroll
         for (i32 j_i = 0; j_i < 8; ++j_i) {
           const float T8 = quotient(T6_p[j_i + j_o_o * 8], T7_d);  // T8 = fd.ops.truediv(T6, T7)

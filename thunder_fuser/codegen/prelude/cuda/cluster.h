@@ -1,4 +1,4 @@
-// provides: open_gate gates_ready wait_gate put_to_peer
+// provides: open_gate gates_made gates_ready wait_gate put_to_peer
 // needs: device shared types
 #ifndef THUNDER_FUSER_EMULATOR
 // A gate is an mbarrier in shared memory: it opens when as many bytes have come as it was told, and
@@ -20,11 +20,14 @@ DEVICE void open_gate(Shared<i64> gates, int k, int bytes, bool first) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                ::"r"(gate), "r"(bytes) : "memory");
 }
-// By all threads: afterwards every block of the cluster runs, and its gates take values.
-DEVICE void gates_ready() {
+// By all threads, then gates_ready: after it every block of the cluster runs, and its gates take
+// values. What lies between, such as a row's loads, need not wait for the other blocks.
+DEVICE void gates_made() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+DEVICE void gates_ready() {
+  asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 DEVICE void wait_gate(Shared<i64> gates, int k, int parity) {
   asm volatile(

@@ -1,13 +1,13 @@
 // provides: lde
 // needs: device vec memory memory_vec
 #ifndef THUNDER_FUSER_EMULATOR
-// N elements, those from `limit` on zero. Only the last vector of a tensor is put together of
+// N elements, those from `limit` on zero; none are if `inside`, known as this is compiled. Only the last vector of a tensor is put together of
 // elements, which its thread waits for; both ways end in the same words, so others do not.
 template <int N, typename T, typename I>
-DEVICE Vec<T, N> lde(const T* pointer, I i, I limit) {
+DEVICE Vec<T, N> lde(const T* pointer, I i, I limit, bool inside = false) {
   using Words = VecWords<T, N>;
   Words out;
-  if (i <= limit - N) {
+  if (inside || i <= limit - N) {
     const auto* from = reinterpret_cast<const typename Words::word*>(pointer + i);
 #pragma unroll
     for (int k = 0; k < Words::COUNT; ++k) out.words[k] = from[k];

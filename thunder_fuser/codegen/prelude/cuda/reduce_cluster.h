@@ -1,5 +1,5 @@
 // provides: reduce_cluster open_gates
-// needs: device cluster shared shuffle
+// needs: device cluster power_of_two shared shuffle
 // Over threadIdx.x of all blocks of a cluster. Each warp gives its part to every block; when all have
 // come, each thread adds all parts in the same order. Parts and gates are doubled and used in
 // turns: a block that sends its next part has read the one before, but perhaps not the last.
@@ -27,7 +27,7 @@ DEVICE void open_gates(Shared<W>, Shared<i64> gates, int gate) {
 }
 template <class Op, int BX, int CLUSTER, typename T, typename W>
 DEVICE T reduce_cluster(T value, Shared<W> parts, Shared<i64> gates, int gate, int turn) {
-  constexpr int WARPS = BX / 32, COUNT = WARPS * CLUSTER, WIDTH = COUNT < 32 ? COUNT : 32;
+  constexpr int WARPS = BX / 32, COUNT = WARPS * CLUSTER, WIDTH = power_of_two_below(COUNT);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int slot = turn % 2, first = slot * COUNT, k = 2 * gate + slot;
 #pragma unroll
@@ -41,7 +41,8 @@ DEVICE T reduce_cluster(T value, Shared<W> parts, Shared<i64> gates, int gate, i
   value = from_word<T>(parts.get(first + lane % WIDTH));
 #pragma unroll
   for (int i = WIDTH; i < COUNT; i += WIDTH)
-    value = Op::apply(value, from_word<T>(parts.get(first + i + lane)));
+    if (i + WIDTH <= COUNT || i + lane % WIDTH < COUNT)
+      value = Op::apply(value, from_word<T>(parts.get(first + i + lane % WIDTH)));
 #pragma unroll
   for (int mask = WIDTH / 2; mask > 0; mask /= 2)
     value = Op::apply(value, shfl_xor<T>(value, mask, WIDTH));

@@ -1,5 +1,5 @@
 // provides: reduce_x
-// needs: device block shared shuffle
+// needs: device block power_of_two shared shuffle
 // Over threadIdx.x, for each threadIdx.y. Every thread of a row ends with the same bits: a butterfly
 // applies Op to the same pairs in every lane, and Op is commutative.
 template <class Op, int BX, int BY, typename T>
@@ -15,10 +15,13 @@ DEVICE T reduce_x(T value, Shared<T> scratch) {
     sync_threads();  // the scratch may still be read by the reduction before this one
     if (lane == 0) scratch.put(first + static_cast<int>(threadIdx.x) / 32, value);
     sync_threads();
-    value = scratch.get(first + lane % WARPS);
+    constexpr int PARTS = power_of_two_below(WARPS);
+    value = scratch.get(first + lane % PARTS);
+    if (PARTS < WARPS && lane % PARTS + PARTS < WARPS)
+      value = Op::apply(value, scratch.get(first + lane % PARTS + PARTS));
 #pragma unroll
-    for (int mask = WARPS / 2; mask > 0; mask /= 2)
-      value = Op::apply(value, shfl_xor<T>(value, mask, WARPS));
+    for (int mask = PARTS / 2; mask > 0; mask /= 2)
+      value = Op::apply(value, shfl_xor<T>(value, mask, PARTS));
   }
   return value;
 }
