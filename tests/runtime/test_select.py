@@ -48,8 +48,8 @@ def test_the_files_are_consistent(dialect: str) -> None:
 def test_both_dialects_provide_the_same_scalars() -> None:
     of = {d: {n for p in _fragments(d).values() for n in p.provides} for d in ("cpu", "cuda")}
     blocks = {"Shared", "shfl_xor", "shfl_idx", "sync_threads", "reduce_x", "reduce_y", "scan_x"}
-    clusters = {"open_gate", "gates_ready", "wait_gate", "put_to_peer"}
-    clusters |= {"open_gates", "reduce_cluster"}
+    clusters = {"open_gate", "gates_made", "gates_ready", "wait_gate", "put_to_peer"}
+    clusters |= {"open_gates", "reduce_cluster", "power_of_two_below"}
     memory = {"lde", "prefetch"}
     assert of["cuda"] - of["cpu"] == blocks | clusters | memory
     assert of["cpu"] - of["cuda"] == {"philox_fill", "scan_row"}

@@ -31,13 +31,15 @@ class CudaPrinter(CPrinter):
     dialect: Dialect = "cuda"
 
     def head(self) -> list[str]:
-        threads = self.kernel.threads[0] * self.kernel.threads[1]
+        bounds = f"{self.kernel.threads[0] * self.kernel.threads[1]}"
+        if self.kernel.blocks > 1:
+            bounds += f", {self.kernel.blocks}"  # the compiler then takes no more registers
         arguments = ",\n    ".join(self.parameters())
         cluster = self.kernel.cluster
         dims = f" __cluster_dims__(1, {cluster}, 1)" if cluster > 1 else ""
         return [
             f"// {self.kernel.comment}",
-            f'extern "C" __global__ void{dims} __launch_bounds__({threads})',
+            f'extern "C" __global__ void{dims} __launch_bounds__({bounds})',
             f"{self.kernel.name}(\n    {arguments}) {{",
         ]
 

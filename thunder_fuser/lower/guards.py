@@ -65,4 +65,4 @@ def whole_step(edge: Edge, known: tuple[Scalar, Scalar], lane: Scalar, width: in
 def clips(guard: Guard, variable: Scalar) -> bool:
     """True if the guard only shortens the loop: value == base + variable."""
     base = guard.value - variable
-    return not base.symbols & variable.symbols
+    return bool(guard.value.symbols & variable.symbols) and not base.symbols & variable.symbols

@@ -396,7 +396,7 @@ class Parameter:
 class Kernel:
     """One kernel: parameters, body, launch shape. `work` is elements touched, for thresholds.
 
-    grid: blocks, those of a cluster along y.
+    grid: blocks, those of a cluster along y. blocks: those that an SM is to hold at once, or 0.
     checks: the op and the size behind each CheckedIndex, for the message if it fails.
     """
 
@@ -410,4 +410,5 @@ class Kernel:
     work: int
     comment: str = ""
     cluster: int = 1
+    blocks: int = 0
     checks: tuple[tuple[str, int], ...] = ()

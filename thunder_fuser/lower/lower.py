@@ -111,6 +111,7 @@ class _Lowerer:
             # On a CPU what is vectorised is a size.
             self.ctx.scheduled.params.scheduler if self.is_cpu else str(self.ctx.scheduled.params),
             self.ctx.cluster,
+            self.ctx.scheduled.params.blocks,
             tuple(self.values.places.checks),
         )
 
@@ -255,12 +256,19 @@ class _Lowerer:
             self._store_sums(scope)
 
     def _rows_of_block(self, scope: Scope, axis: IterDomain) -> Scalar:
-        """How many rows a block walks. The CPU stops at the last one; threads in step mask it."""
+        """How many rows a block walks. All its threads stop at the last one, if they have one row.
+
+        Threads that have several rows at once go on in step, and mask those behind the last.
+        """
         extent, variable = axis.extent, self.loops.loops[axis.name]
-        if self.is_cpu:
-            for guard in self._ready(scope):
-                extent = minimum(extent, guard.extent - (guard.value - variable))
-                self._define(scope, guard.variable, guard.value)
+        if self.ctx.threads[1] > 1:
+            return extent
+        for guard in self._ready(scope):
+            if not clips(guard, variable):
+                self.open_guards.append(guard)
+                continue
+            extent = minimum(extent, guard.extent - (guard.value - variable))
+            self._define(scope, guard.variable, guard.value)
         return extent
 
     def _declare_sums(self, scope: Scope, name: str) -> None:

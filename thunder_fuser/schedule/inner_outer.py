@@ -22,6 +22,7 @@ from thunder_fuser.ir.record import names_of
 from thunder_fuser.schedule.axes import best_width, memory_order, size_of
 from thunder_fuser.schedule.persistence import kept_inputs
 from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.row_shape import fits, row_shape
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -32,13 +33,6 @@ from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
 from thunder_fuser.target import Target
 
 NAME = "inner_outer"
-# Columns of a thread. bf16, 4096 to 16384 columns: 79 to 93 % of clone with 16; RMS norm 71 to 81 %
-# with 32, layer norm of 16384 61 % with 8 (H200).
-COLUMNS = 16
-MOST_COLUMNS = 24  # their sums and rows fit the 128 registers that threads of a block of 512 have
-ODD_COLUMNS = 8  # without vectors each byte takes more instructions: more threads share them
-THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-MAX_CLUSTER = 4
 CPU_SUM_BYTES = 256 * 1024  # sums a thread keeps in its second-level cache
 
 
@@ -59,17 +53,12 @@ def accepts(part: Part, target: Target) -> Reject | None:
     columns = size_of(part, found.columns)
     if target.is_cpu:
         sums = columns * 8 * len(_partial(part))
-        fits = sums <= CPU_SUM_BYTES
+        fitting = sums <= CPU_SUM_BYTES
     else:
-        fits = columns <= MOST_COLUMNS * THREADS[-1] * _clusters(target)
-    if not fits:
+        fitting = fits(columns, target)
+    if not fitting:
         return Reject(NAME, f"{columns} columns and their sums do not fit on chip")
     return read_elsewhere(part, part.reductions, NAME) or too_many_places(part, NAME)
-
-
-def _clusters(target: Target) -> int:
-    """The blocks that may share a row."""
-    return min(target.max_cluster, MAX_CLUSTER)
 
 
 def _partial(part: Part) -> list[str]:
@@ -140,8 +129,8 @@ def _cuda(
     """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
     domain = reference(part, found.rows, found.columns)
     columns = size_of(part, found.columns)
-    x, cluster = _shape(columns, _clusters(target))
-    y = max(128 // x, 1) if cluster == 1 else 1
+    shape = row_shape(columns, len(_partial(part)), target)
+    (x, y), cluster = shape.threads, shape.cluster
 
     def build(width: int) -> tuple[Transform, ...] | None:
         if columns % width:  # a shifted row's sums would be of other columns than the next one's
@@ -161,31 +150,8 @@ def _cuda(
         return tuple(s.made)
 
     width = best_width(part, domain, build, alignment)
-    return HeuristicParams(NAME, width, (x, y), cluster=cluster), build(width) or ()
-
-
-def _shape(columns: int, clusters: int) -> tuple[int, int]:
-    """The threads of a block and the blocks of a cluster for a row.
-
-    Of those that leave the fewest threads idle at its end: near COLUMNS each, at most two blocks,
-    256 threads rather than 512 (8192 columns, layer norm: 2 x 256 89 % of clone, 512 85 %; 16384:
-    2 x 512 78 %, 4 x 256 67 %), no cluster if none is needed.
-
-    >>> _shape(1024, 4), _shape(4096, 4), _shape(8192, 4), _shape(16384, 4), _shape(768, 4)
-    ((64, 1), (256, 1), (256, 2), (512, 2), (32, 1))
-    """
-    width = 8 if columns % 8 == 0 else 1
-    wanted, most = (COLUMNS, MOST_COLUMNS) if columns % 2 == 0 else (ODD_COLUMNS, MOST_COLUMNS)
-
-    def badness(shape: tuple[int, int]) -> tuple[float, ...]:
-        x, cluster = shape
-        share = -(-columns // (width * x * cluster)) * width
-        idle = share * x * cluster / columns
-        far = max(share / wanted, wanted / share)
-        return share > most, round(idle, 1), cluster > 2, far, x > 256, cluster
-
-    shapes = [(x, c) for x in THREADS for c in (1, 2, 4) if c <= clusters]
-    return min(shapes, key=badness)
+    params = HeuristicParams(NAME, width, (x, y), cluster=cluster, blocks=shape.blocks)
+    return params, build(width) or ()
 
 
 def _cpu(part: Part, found: Cross) -> tuple[HeuristicParams, tuple[Transform, ...]]:

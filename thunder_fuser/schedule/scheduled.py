@@ -41,7 +41,7 @@ class HeuristicParams:
 
     vectorize: elements a thread loads at once; threads: the block as (x, y); unroll: vectors a
     thread has under way; memory: where persistent buffers live (registers, shared or none);
-    cluster: blocks that share a row.
+    cluster: blocks that share a row; blocks: those that an SM is to hold at once, or 0.
     """
 
     scheduler: str
@@ -51,12 +51,15 @@ class HeuristicParams:
     inner: bool = True
     memory: str = "none"
     cluster: int = 1
+    blocks: int = 0
 
     def __str__(self) -> str:
         x, y = self.threads
         words = [f"vectorize={self.vectorize}", f"threads={x}x{y}", f"unroll={self.unroll}"]
         if self.cluster > 1:
             words.append(f"cluster={self.cluster}")
+        if self.blocks > 1:
+            words.append(f"blocks={self.blocks}")
         if self.memory != "none":
             words.append(f"persistent in {self.memory}")
         return f"{self.scheduler}({', '.join(words)})"

@@ -19,6 +19,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.schedule.axes import memory_order, size_of
+from thunder_fuser.schedule.row_shape import row_shape
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
@@ -26,7 +27,6 @@ MIN_ELEMENTS = 1 << 16  # less is done before a second kernel has started
 MAX_ON_CHIP = 1 << 18  # longer rows are read from memory once a reduction, however it is done
 COLUMN_BYTES = 512  # of a row that one block of an outer reduction takes: 32 vectors
 INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # that an SM holds: of 256 and of 1024 threads
-ROW_BLOCKS = 4  # blocks an SM has of inner_outer, for rows of 4096; of 1024 four times as many
 MIN_RUN_BYTES = 48  # of one column, so that the sums are a small part of the bytes
 CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
@@ -92,7 +92,7 @@ def _chunk(whole: Part, around: _Around, record: OpRecord, target: Target) -> in
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     if not is_inner and _has_rows(whole, frozenset(kept), frozenset(reduced)):
-        return _run_of_rows(rows, results, itemsize, target)
+        return _run_of_rows(whole, record, target)
     units = results if is_inner else -(-results * itemsize // COLUMN_BYTES)
     if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
@@ -111,14 +111,18 @@ def _has_rows(whole: Part, columns: frozenset[str], rows: frozenset[str]) -> boo
     )
 
 
-def _run_of_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
-    """Rows of one block: every SM has as many blocks, and each enough rows to be worth its sums."""
+def _run_of_rows(whole: Part, record: OpRecord, target: Target) -> int:
+    """Rows of one block: one wave of them, each with enough rows to be worth its sums."""
+    axes = frozenset(whole.axes(record.outputs[0]))
+    rows = size_of(whole, whole.domain_map.reduced(whole.tensors[record.outputs[0]]))
     if target.is_cpu:
         return -(-rows // CPU_RUNS)
-    enough = rows * itemsize // (target.sm_count * MIN_RUN_BYTES)
-    per_sm = min(4 * ROW_BLOCKS, ROW_BLOCKS * 4096 // columns, enough)
-    run = -(-rows // (target.sm_count * max(per_sm, 1)))
-    return -(-run // 4) * 4  # of short rows a block takes four at once
+    sums = sum(frozenset(whole.axes(e.outputs[0])) == axes for e in whole.reductions)
+    shape = row_shape(size_of(whole, axes), sums, target)
+    itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
+    enough = max(rows * itemsize // MIN_RUN_BYTES, target.sm_count)
+    run = -(-rows // min(shape.at_once(target), enough))
+    return -(-run // shape.threads[1]) * shape.threads[1]
 
 
 def _whole_rows(chunk: int, extents: list[int]) -> int:

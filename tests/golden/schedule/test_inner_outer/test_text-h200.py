@@ -1,4 +1,4 @@
-def schedule(s):  # inner_outer(vectorize=8, threads=256x1, unroll=1, persistent in registers)
+def schedule(s):  # inner_outer(vectorize=8, threads=256x1, unroll=1, blocks=2, persistent in registers)
     s.split("i0", 32)
     s.split("i0.i", 1)
     s.split("i1", 8)

@@ -27,7 +27,8 @@ DEVICE void open_gates(Shared<W>, Shared<i64> gates, int gate) {
 }
 template <class Op, int BX, int CLUSTER, typename T, typename W>
 DEVICE T reduce_cluster(T value, Shared<W> parts, Shared<i64> gates, int gate, int turn) {
-  constexpr int WARPS = BX / 32, COUNT = WARPS * CLUSTER, WIDTH = power_of_two_below(COUNT);
+  constexpr int WARPS = BX / 32, COUNT = WARPS * CLUSTER;
+  constexpr int WIDTH = power_of_two_below(COUNT < 32 ? COUNT : 32);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int slot = turn % 2, first = slot * COUNT, k = 2 * gate + slot;
 #pragma unroll
