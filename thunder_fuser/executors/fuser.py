@@ -18,7 +18,7 @@ from thunder.common import CompileData
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import Proxy, unvariableify
-from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symbol import BoundSymbol, Symbol, bsym_header
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
@@ -26,6 +26,7 @@ from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
+from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.regions import (
@@ -54,9 +55,10 @@ _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools k
 class ThunderFuser(FusionExecutor):
     """Claims regions of traces; see regions.py for which, callables.py for what they run.
 
-    `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
-    left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
-    `claims_of` gives the newest ones of any compiled function that still lives.
+    `last_fused_trace`, `last_claims` and `last_cut` are those of the newest compilation: the joint
+    trace as it left the fuser (Thunder keeps it nowhere), the regions and refusals it came from,
+    and what the backward makes again. `claims_of` and `cut_of` give the newest ones of any compiled
+    function that still lives.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ThunderFuser(FusionExecutor):
         self.last_claims: Claims | None = None
         self.last_cut: Remade | None = None
         self._claims: WeakKeyDictionary[CompileData, Claims] = WeakKeyDictionary()
+        self._cuts: WeakKeyDictionary[CompileData, Remade] = WeakKeyDictionary()
         # Composites that Thunder took apart, by the name of their result: gone from the trace when
         # the regions are claimed.
         self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
@@ -147,13 +150,16 @@ class ThunderFuser(FusionExecutor):
     ) -> Iterator[BoundSymbol]:
         """Regions as bound symbols of ours."""
         fusions, views = count(), count()
+        comments = Comments(self.last_cut)
         for item in items:
             if not isinstance(item, Region):
                 yield item
             elif item.makes_views:
                 yield self._views(item, next(views), given)
             else:
-                yield self.fuse(item, next(fusions), given)
+                with bsym_header(comments.of(item)):
+                    bsym = self.fuse(item, next(fusions), given)
+                yield bsym
 
     def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
         """The trace whose backward reads of the forward what the policy keeps."""
@@ -187,11 +193,17 @@ class ThunderFuser(FusionExecutor):
             apart = self._refused.pop(data, {}).values()
             claims = replace(claims, unfused=(*apart, *claims.unfused))
             self._claims[data] = claims
+            if self.last_cut is not None:
+                self._cuts[data] = self.last_cut
         self.last_fused_trace, self.last_claims = fused, claims
 
     def claims_of(self, data: CompileData) -> Claims | None:
         """What was claimed and refused for a compiled function; see thunder.compile_data."""
         return self._claims.get(data)
+
+    def cut_of(self, data: CompileData) -> Remade | None:
+        """What a compiled function keeps for its backward; None where there was none."""
+        return self._cuts.get(data)
 
     def fuse(
         self, region: Any, fusion_counter: int, given: dict[str, Value] | None = None

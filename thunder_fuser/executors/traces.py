@@ -17,6 +17,7 @@ from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.regions import Claims
 from thunder_fuser.options import Value
+from thunder_fuser.rematerialization.apply import Remade
 
 _LONGEST = 160
 
@@ -72,6 +73,19 @@ def claims_of(jitted: Jitted) -> Claims:
             do="call thunder.jit(function, executors=[fuser])",
         )
     return claims
+
+
+def cut_of(jitted: Jitted) -> Remade:
+    """What the function keeps for its backward; InputError if it has none."""
+    final_traces(jitted)
+    cut = fuser.cut_of(thunder.compile_data(jitted))
+    if cut is None:
+        raise InputError(
+            "explain", expected="a function jitted with this fuser, with gradients",
+            got="one whose last compilation had no backward",
+            do="call it with tensors that require gradients",
+        )
+    return cut
 
 
 def trace_text(jitted: Jitted) -> str:

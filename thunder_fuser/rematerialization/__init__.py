@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to keep for the backward and what to compute again. Empty yet: see docs/status.md."""
+"""What to keep for the backward and what to compute again; see docs/rematerialization.md."""

@@ -58,11 +58,16 @@ _NAMES = {"convert_element_type": "cast", "random_uniform": "uniform", "random_n
 
 @dataclass(frozen=True)
 class Remade:
-    """What became of a trace: the plan, and for each value made again the names of its copies."""
+    """What became of a trace: the plan, and for each value made again the names of its copies.
+
+    kinds: type and shape of what is kept or made again, as in "bf16[2, 16]"; stages: the policy's.
+    """
 
     facts: Facts
     plan: Plan
     copies: dict[str, tuple[str, ...]]
+    kinds: dict[str, str]
+    stages: int
 
 
 def rematerialized(
@@ -83,7 +88,8 @@ def rematerialized(
     copies: dict[str, list[str]] = {}
     new.bound_symbols = [*_Writer(new, reading, again, copies).bsyms()]
     new.set_provenance(TraceProvenance(f"Rematerialization by the policy {decided.policy}"))
-    return new, Remade(facts, decided, {name: tuple(made) for name, made in copies.items()})
+    made = {name: tuple(names) for name, names in copies.items()}
+    return new, Remade(facts, decided, made, reading.kinds({*decided.kept, *made}), policy.stages)
 
 
 def is_backward(bsym: BoundSymbol) -> bool:
@@ -128,6 +134,14 @@ class Reading:
             else:
                 operations.append(read.operation(at))
         return Facts(tuple(operations), given)
+
+    def kinds(self, names: set[str]) -> dict[str, str]:
+        """t3 -> bf16[2, 16], of results of the forward."""
+        return {
+            out.name: f"{out.dtype.shortname()}{[int(n) for n in out._shape]}"
+            for bsym in self.forward for out in bsym.flat_proxy_outs
+            if out.name in names and isinstance(out, TensorProxy)
+        }
 
 
 _GIVERS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})

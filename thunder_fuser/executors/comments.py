@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A region -> the comment above its fusion in a trace: what it keeps, or makes again.
+
+    # keeps t3, t5 for the backward: 12.0 KiB
+    [t3, t5, t7] = thunderFusion0(x, w)
+    ...
+    # makes again t2, t4: 16.0 KiB that are not kept
+    [t12] = thunderFusion3(t9, t3, x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from thunder_fuser.executors.regions import Region
+from thunder_fuser.rematerialization.apply import Remade
+from thunder_fuser.rematerialization.policy import VIEW
+
+_SHOWN = 4
+
+
+class Comments:
+    """The comments of one trace; none in a trace without a backward."""
+
+    def __init__(self, cut: Remade | None) -> None:
+        copies = {} if cut is None else cut.copies
+        self._values = {} if cut is None else cut.facts.values
+        self._kept = frozenset(() if cut is None else cut.plan.kept)
+        self._original = {copy: name for name, made in copies.items() for copy in made}
+
+    def of(self, region: Region) -> str:
+        """One line, or nothing."""
+        if not region.is_backward:
+            kept = [proxy.name for proxy in region.outputs if proxy.name in self._kept]
+            size = sum(self._values[name].bytes for name in kept)
+            return f"keeps {named(kept)} for the backward: {_kib(size)}" if kept else ""
+        again = self.made_again(region)
+        if not again:
+            return ""
+        return f"makes again {named(again)}: {_kib(self.bytes(again))} that are not kept"
+
+    def made_again(self, region: Region) -> list[str]:
+        """Values of the forward that it makes again, in order."""
+        made = (out.name for leaf in region.leaves for out in leaf.flat_proxy_outs)
+        return [self._original[name] for name in made if name in self._original]
+
+    def bytes(self, again: Iterable[str]) -> int:
+        """Of those values that would have been kept; a view is memory of what it is made of."""
+        values = (self._values[name] for name in again if name not in self._kept)
+        return sum(value.bytes for value in values if value.needed and VIEW not in value.tags)
+
+
+def _kib(size: int) -> str:
+    return f"{size / 1024:.1f} KiB"
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few names, and how many there are beside them.
+
+    >>> named(["t1", "t2", "t3", "t4", "t5", "t6"])
+    't1, t2, t3, t4 and 2 more'
+    """
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

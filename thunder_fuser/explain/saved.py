@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function -> what its backward keeps of the forward, and what is made again where.
+
+    print(saved(jitted))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from thunder_fuser.executors.comments import Comments, named
+from thunder_fuser.executors.traces import Jitted, cut_of, fusions_of
+from thunder_fuser.explain.table import kib, table
+from thunder_fuser.rematerialization.apply import Remade
+from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
+from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN, Tags
+
+_WHY = {
+    CHECKPOINT: "a checkpoint of a residual stream",
+    WRITTEN: "torch reads it in the backward",
+    WIDER: "smaller than what it is made of",
+}
+_CHOSEN = "the cheapest cut"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value of the forward that is kept. bytes: of its memory, counted with the first of several
+    values that lie in it; a view's is that of what it is a view of.
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    op: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A fusion of the backward: the values of the forward that it makes again, by which ops.
+
+    bytes: of those that would have been kept for it.
+    """
+
+    fusion: str
+    values: tuple[str, ...]
+    ops: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What became of the values that the backward reads. Prints as tables, equal rows joined.
+
+    bytes, before: of memory kept with the policy, and with all that Thunder's gradient rules read;
+    a tensor that is there anyway (an argument, a parameter) counts none.
+    """
+
+    plan: Plan
+    bytes: int
+    before: int
+    kept: tuple[Kept, ...]
+    again: tuple[Again, ...]
+
+    def __str__(self) -> str:
+        plan = self.plan
+        head = (
+            f"{plan.policy} keeps {kib(self.bytes)} KiB for the backward, where Thunder's rules"
+            f" keep {kib(self.before)} KiB.\nWriting, reading and making it again takes"
+            f" {_us(plan.time)} us instead of {_us(plan.time_before)} us (estimated)."
+        )
+        parts = [head, table(("kept", "made by", "why", "values", "KiB"), self._kept_rows())]
+        if self.again:
+            heads = ("makes again", "values", "by", "KiB not kept, each")
+            parts.append(table(heads, self._again_rows()))
+        return "\n\n".join(parts) + "\n"
+
+    def _kept_rows(self) -> list[Sequence[str]]:
+        """(f32[2], exp, why, t1), (f32[2], exp, why, t4)  ->  (f32[2], exp, why, "t1, t4")"""
+        found: dict[tuple[str, str, str], list[Kept]] = {}
+        for one in self.kept:
+            found.setdefault((one.kind, one.op, one.why), []).append(one)
+        ordered = sorted(found.items(), key=lambda row: -sum(one.bytes for one in row[1]))
+        return [
+            (*key, named([one.name for one in row]), kib(sum(one.bytes for one in row)))
+            for key, row in ordered
+        ]
+
+    def _again_rows(self) -> list[Sequence[str]]:
+        """A row for fusions that make again the like."""
+        found: dict[tuple[tuple[str, ...], int], list[Again]] = {}
+        for one in self.again:
+            found.setdefault((one.ops, one.bytes), []).append(one)
+        return [
+            (named([one.fusion for one in row]), named(row[0].values), _counted(ops), kib(bytes))
+            for (ops, bytes), row in found.items()
+        ]
+
+
+def saved(jitted: Jitted) -> Saved:
+    """The report on the newest compilation of a function with gradients.
+
+    Raises InputError for a function that was not called, or has no backward.
+    """
+    cut = cut_of(jitted)
+    needed = [name for name, value in cut.facts.values.items() if value.needed]
+    memory = _Memory(cut.facts)
+    return Saved(
+        cut.plan, memory.bytes(cut.plan.kept), memory.bytes(needed),
+        tuple(_kept(cut, memory)), tuple(_again(cut, jitted)),
+    )  # fmt: skip
+
+
+class _Memory:
+    """What each value of a forward lies in: views in that of what they are made of."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._sizes = {name: value.bytes for name, value in facts.values.items()}
+        self.owner: dict[str, str] = {}
+        for op in facts.operations:
+            for value in op.outputs:
+                source = op.inputs[0] if VIEW in value.tags and op.inputs else value.name
+                self.owner[value.name] = self.owner.get(source, source)
+
+    def bytes(self, names: Iterable[str]) -> int:
+        """Of all memory that the values lie in, each once."""
+        return sum(self._sizes.get(name, 0) for name in {self.owner[name] for name in names})
+
+
+def _kept(cut: Remade, memory: _Memory) -> Iterator[Kept]:
+    facts, tags = cut.facts, tags_of(cut.facts, cut.stages)
+    counted: set[str] = set()
+    for name in cut.plan.kept:
+        op, owner = facts.operations[facts.maker[name]], memory.owner[name]
+        size = 0 if owner in counted else memory.bytes([name])
+        counted.add(owner)
+        why = op.refusal or _why(tags[name])
+        if owner != name:
+            at = facts.maker.get(owner)
+            why = "a view of " + ("an argument" if at is None else facts.operations[at].name)
+        yield Kept(name, cut.kinds.get(name, "a number"), size, op.name, why)
+
+
+def _why(tags: Tags) -> str:
+    return next((why for tag, why in _WHY.items() if tag in tags), _CHOSEN)
+
+
+def _again(cut: Remade, jitted: Jitted) -> Iterator[Again]:
+    comments, facts = Comments(cut), cut.facts
+    for one in fusions_of(jitted):
+        values = comments.made_again(one.region)
+        if values and not one.region.makes_views:
+            ops = (facts.operations[facts.maker[name]].name for name in values)
+            yield Again(one.name, tuple(values), tuple(ops), comments.bytes(values))
+
+
+def _counted(ops: Sequence[str]) -> str:
+    """(mul, exp, mul)  ->  mul*2 exp"""
+    return " ".join(op if n == 1 else f"{op}*{n}" for op, n in Counter(ops).items())
+
+
+def _us(nanoseconds: float) -> str:
+    return f"{nanoseconds / 1e3:.1f}"
