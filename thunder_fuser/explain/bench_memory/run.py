@@ -3,29 +3,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from thunder_fuser.errors import InputError
+from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.pairwise import jit_pairwise
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.bench.facts import facts
 from thunder_fuser.explain.bench.run import write_json
+from thunder_fuser.explain.bench_memory.floor import floor
 from thunder_fuser.explain.bench_memory.measure import Kept, kept_by
 from thunder_fuser.explain.bench_memory.models import MODELS, SIZES, make_model
+from thunder_fuser.explain.bench_memory.rows import COMPILE, POLICIES, THUNDER, Row
+from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.table import kib, table
 
 LAYERS = (1, 4, 12)
-POLICIES = ("none", "time", "memory")
-COMPILE = "compile"
-MEMORY_LIMIT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class BenchMemory:
-    """What to run. Policy `none` keeps what Thunder's gradient rules read."""
+    """What to run."""
 
     models: tuple[str, ...] = tuple(MODELS)
     layers: tuple[int, ...] = LAYERS
@@ -33,49 +35,83 @@ class BenchMemory:
 
 
 def bench_memory(given: BenchMemory) -> bool:
-    """Measures on the CPU in bf16, prints and writes; True if no policy keeps more than `none`."""
-    rows: list[dict[str, Any]] = []
+    """Measures on the CPU in bf16, prints and writes; True if each bound is met, or says why not.
+
+    Raises InputError for a model that there is not.
+    """
+    rows: list[Row] = []
+    about = {**facts(torch.device("cpu")), "sizes": str(SIZES)}
     for name in given.models:
         if name not in MODELS:
             raise InputError("bench memory", expected=f"one of {', '.join(MODELS)}", got=name)
         for layers in given.layers:
-            rows.append(_row(name, layers))
+            with progress(f"{name} of {layers} layers"):
+                rows.append(_row(name, layers))
             if given.json is not None:
-                found = {"facts": facts(torch.device("cpu")), "sizes": str(SIZES), "rows": rows}
-                write_json(given.json, found)
+                write_json(given.json, _content(about, rows))
     print(_text(rows))
-    return all(row["bytes"][policy] <= row["bytes"]["none"] for row in rows for policy in POLICIES)
+    return all(one.met or why for row in rows for one, why in row.verdicts())
 
 
-def _row(name: str, layers: int) -> dict[str, Any]:
+def _row(name: str, layers: int) -> Row:
     model = make_model(name, layers, SIZES, torch.bfloat16)
     random = torch.Generator().manual_seed(0)
     x = torch.randn(SIZES.shape, generator=random).to(torch.bfloat16).requires_grad_()
-    calls: dict[str, Callable[..., Any]] = {
-        policy: jit(model, strict=True, rematerialization=policy) for policy in POLICIES
-    }
+    kept = {policy: kept_by(_under(policy, model), model, x) for policy in POLICIES}
+    assert fuser.last_cut is not None  # the model has gradients
+    least = floor(fuser.last_cut.facts)
     torch._dynamo.reset()
-    calls[COMPILE] = torch.compile(model, dynamic=False)
-    kept = {which: kept_by(call, model, x) for which, call in calls.items()}
+    others = {THUNDER: jit_pairwise(model), COMPILE: torch.compile(model, dynamic=False)}
+    kept |= {which: kept_by(call, model, x) for which, call in others.items()}
+    return Row(name, layers, kept, least)
+
+
+def _under(policy: str, model: torch.nn.Module) -> Callable[..., Any]:
+    return jit(model, strict=True, rematerialization=policy)
+
+
+# ------------------------------------------------------------------------------------ text, JSON
+
+
+def _content(about: dict[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     return {
-        "model": name, "layers": layers,
-        "bytes": {which: one.bytes for which, one in kept.items()},
-        "parts": {which: _counted(one) for which, one in kept.items()} if layers == 1 else {},
+        "facts": about,
+        "rows": [
+            {
+                "model": row.model, "layers": row.layers,
+                "bytes": {which: kept.bytes for which, kept in row.kept.items()},
+                "floor": row.floor,
+                "bounds": [
+                    {**asdict(one), "met": one.met, "why": why} for one, why in row.verdicts()
+                ],
+                "parts": {which: _counted(kept) for which, kept in row.kept.items()}
+                if row.layers == 1 else {},
+            }
+            for row in rows
+        ],
     }  # fmt: skip
 
 
 def _counted(kept: Kept) -> list[str]:
-    return [f"{size} {name}" for name, size in kept.parts]
+    return [f"{part.bytes} {part}" for part in kept.parts]
 
 
-def _text(rows: list[dict[str, Any]]) -> str:
-    """KiB, and shares of the smaller of `none` and torch.compile."""
+def _text(rows: Sequence[Row]) -> str:
+    """KiB, and shares of the smaller of Thunder's and torch.compile's."""
+    names = (*POLICIES, THUNDER, COMPILE)
+    head = ("model", "layers", *names, "floor", "time", "memory", "floor")
     lines = []
     for row in rows:
-        found = row["bytes"]
-        least = min(found["none"], found[COMPILE])
-        shares = [f"{found[policy] / least:.3f}" for policy in ("time", "memory")]
-        kibs = [kib(found[which]) for which in (*POLICIES, COMPILE)]
-        lines.append((row["model"], str(row["layers"]), *kibs, *shares))
-    head = ("model", "layers", "none KiB", *POLICIES[1:], COMPILE, "time share", "memory share")
-    return table(head, lines)
+        found = [kib(row.kept[which].bytes) for which in names]
+        shares = (row.kept["time"].bytes, row.kept["memory"].bytes, sum(row.floor.values()))
+        lines.append(
+            (row.model, str(row.layers), *found, kib(shares[-1]),
+             *(f"{row.share(bytes):.4f}" for bytes in shares))
+        )  # fmt: skip
+    said = [f"{one}{why and f'; {why}'}" for row in rows for one, why in row.verdicts()]
+    made = [f"floor of {row.model}, {row.layers}: {_made(row.floor)}" for row in rows]
+    return "\n\n".join((table(head, lines), "\n".join(made), "\n".join(said)))
+
+
+def _made(floor: dict[str, int]) -> str:
+    return ", ".join(f"{name} {kib(bytes)}" for name, bytes in floor.items())

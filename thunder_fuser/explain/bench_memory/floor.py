@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A forward's facts -> the fewest bytes that any policy could keep, and what makes them.
+
+    y = linear(x, w)     never made again: y is kept, or what is made of it
+    h = gelu(y)          made again from y, or kept in place of it, whatever has fewer bytes
+
+The floor is the minimum cut in bytes with everything made again that may be, chains of any length
+among it, so it is below what `memory` keeps, which bounds them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from thunder_fuser.rematerialization.cost import Cost, Machine
+from thunder_fuser.rematerialization.plan import Facts, plan
+from thunder_fuser.rematerialization.policy import FREE, Choice, Tags
+from thunder_fuser.target import CPU
+
+
+@dataclass(frozen=True, slots=True)
+class _Unbounded:
+    """The policy `memory` without checkpoints in chains."""
+
+    stages: int = 1 << 30
+    share: float = 0.0
+
+    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
+        return FREE
+
+
+def floor(facts: Facts) -> dict[str, int]:
+    """Bytes that are kept in any case, by the name of the operation that makes them."""
+    kept = plan(facts, _Unbounded(), Machine.of(CPU)).kept
+    found: Counter[str] = Counter()
+    for name in kept:
+        found[facts.operations[facts.maker[name]].name] += facts.values[name].bytes
+    return dict(found.most_common())
