@@ -15,10 +15,9 @@ from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.pairwise import jit_pairwise
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.accuracy import accuracy
-from thunder_fuser.explain.bench_memory import run
 from thunder_fuser.explain.bench_memory.floor import floor
 from thunder_fuser.explain.bench_memory.measure import Kept, Part, kept_by
-from thunder_fuser.explain.bench_memory.models import MODELS, make_model
+from thunder_fuser.explain.bench_memory.models import MODELS, SIZES, make_model
 from thunder_fuser.explain.bench_memory.rows import Row
 from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.rematerialization.plan import Facts, Operation, Value
@@ -96,14 +95,11 @@ def test_thunders_own_policy_gives_the_gradients() -> None:
     assert [one for one in accuracy(model, jit_pairwise(model), samples) if not one.passes] == []
 
 
-def test_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "SIZES", SMALL)
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "memory.json"
     assert main(["bench", "memory", "--models", "mlp", "--layers", "1", "--json", str(file)]) == 0
     (found,) = json.loads(file.read_text())["rows"]
-    hidden = 2 * SMALL.batch * SMALL.sequence * SMALL.hidden
+    hidden = 2 * SIZES.batch * SIZES.sequence * SIZES.hidden
     assert found["bytes"]["compile"] == found["bytes"]["time"] == 2 * hidden
     assert found["bytes"]["memory"] == found["floor"]["linear"] == hidden
     assert [one["met"] for one in found["bounds"]] == [True, True]

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from thunder_fuser.explain.bench_memory.floor import floor
 from thunder_fuser.explain.bench_memory.measure import Kept, kept_by
 from thunder_fuser.explain.bench_memory.models import MODELS, SIZES, make_model
 from thunder_fuser.explain.bench_memory.rows import COMPILE, POLICIES, THUNDER, Row
+from thunder_fuser.explain.blocks import Sizes
 from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.table import kib, table
 
@@ -31,6 +35,7 @@ class BenchMemory:
 
     models: tuple[str, ...] = tuple(MODELS)
     layers: tuple[int, ...] = LAYERS
+    sizes: Sizes = SIZES
     json: str | None = None
 
 
@@ -39,24 +44,37 @@ def bench_memory(given: BenchMemory) -> bool:
 
     Raises InputError for a model that there is not.
     """
-    rows: list[Row] = []
-    about = {**facts(torch.device("cpu")), "sizes": str(SIZES)}
     for name in given.models:
         if name not in MODELS:
             raise InputError("bench memory", expected=f"one of {', '.join(MODELS)}", got=name)
-        for layers in given.layers:
-            with progress(f"{name} of {layers} layers"):
-                rows.append(_row(name, layers))
-            if given.json is not None:
-                write_json(given.json, _content(about, rows))
+    about = {**facts(torch.device("cpu")), "sizes": str(given.sizes)}
+    rows: list[Row] = []
+    for row in _rows(given):
+        rows.append(row)
+        if given.json is not None:
+            write_json(given.json, _content(about, rows))
     print(_text(rows))
     return all(one.met or why for row in rows for one, why in row.verdicts())
 
 
-def _row(name: str, layers: int) -> Row:
-    model = make_model(name, layers, SIZES, torch.bfloat16)
+def _rows(given: BenchMemory) -> Iterator[Row]:
+    """Each model and depth, in as many processes as there are cores: most of it is tracing."""
+    wanted = [(name, layers, given.sizes) for name in given.models for layers in given.layers]
+    workers = min(os.cpu_count() or 1, len(wanted))
+    if workers == 1:
+        yield from (_row(*one) for one in wanted)
+        return
+    with (
+        progress(f"bytes kept by {len(wanted)} models"),
+        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes,
+    ):
+        yield from processes.map(_row, *zip(*wanted, strict=True))
+
+
+def _row(name: str, layers: int, sizes: Sizes) -> Row:
+    model = make_model(name, layers, sizes, torch.bfloat16)
     random = torch.Generator().manual_seed(0)
-    x = torch.randn(SIZES.shape, generator=random).to(torch.bfloat16).requires_grad_()
+    x = torch.randn(sizes.shape, generator=random).to(torch.bfloat16).requires_grad_()
     kept = {policy: kept_by(_under(policy, model), model, x) for policy in POLICIES}
     assert fuser.last_cut is not None  # the model has gradients
     least = floor(fuser.last_cut.facts)
