@@ -33,7 +33,7 @@ from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.segmenter import drafts_of, one_by_one, planned
-from thunder_fuser.segment.summary import merged
+from thunder_fuser.segment.summary import merged, summaries
 from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import CPU, H200
 
@@ -273,8 +273,8 @@ def at_random(seed: int) -> Any:
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
     """Every expression by itself, and groups that grew at random."""
     verdicts = specialised(case)
-    units = privatize(verdicts.facts)
-    drafts = [drafts_of(grow(verdicts.facts, units, verdicts, at_random(seed)))]
+    units = summaries(verdicts.facts, privatize(verdicts.facts))
+    drafts = [drafts_of(grow(units, verdicts, at_random(seed)))]
     with suppress(ScheduleError):  # what only fits together with another one
         drafts.append(one_by_one(verdicts))
     good = [d for d in drafts if not any(verdicts.refuses_set(o.exprs, o.stores) for o in d)]
@@ -329,7 +329,7 @@ def test_summaries_say_what_schedulers_say(case: Case, seed: int) -> None:
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
     verdicts = specialised(case)
     facts = verdicts.facts
-    groups: Groups = grow(facts, privatize(facts), verdicts, at_random(seed))
+    groups: Groups = grow(summaries(facts, privatize(facts)), verdicts, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):
         one, two = groups.summary[a], groups.summary[b]
         if a == b or verdicts.cut_between(one, two):

@@ -11,15 +11,13 @@ grow in halves, and a plan depends on the program alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.segment.acyclic import Order
 from thunder_fuser.segment.draft import passes
-from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.privatize import Unit
-from thunder_fuser.segment.summary import Summary, cost, merged, summary_of
+from thunder_fuser.segment.summary import Summary, cost, merged
 from thunder_fuser.segment.verdicts import NAME, Verdicts
 
 CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)
@@ -34,26 +32,20 @@ Entry = tuple[tuple[float, int], int, int]
 class Groups:
     """The groups of units so far, their order, and what was refused and why."""
 
-    def __init__(self, facts: Facts, units: tuple[Unit, ...], verdicts: Verdicts) -> None:
-        self.facts, self.units, self.verdicts = facts, units, verdicts
-        readers: dict[str, int] = {}
-        for unit in units:
-            for name, _ in unit.reads:
-                readers[name] = readers.get(name, 0) + 1
-        self.summary: dict[int, Summary] = {
-            at: summary_of(facts, at, unit, readers) for at, unit in enumerate(units)
-        }
-        self.home = {
-            name: at for at, unit in enumerate(units) for name in facts.exprs[unit.expr].outputs
-        }
+    def __init__(self, units: Sequence[Summary], verdicts: Verdicts) -> None:
+        """units: in an order in which they can run."""
+        self.facts, self.verdicts = verdicts.facts, verdicts
+        self.count = len(units)
+        self.summary = dict(enumerate(units))
+        self.home = {name: at for at, one in enumerate(units) for name in one.stores}
         self.order = Order(self._edges(), len(units))
         self.refused: dict[Pair, tuple[Reject, ...]] = {}
         self._costs: dict[int, float] = {}
 
     def _edges(self) -> dict[int, list[int]]:
         edges: dict[int, list[int]] = {}
-        for at, unit in enumerate(self.units):
-            for name, _ in unit.reads:
+        for at, one in self.summary.items():
+            for name in one.reads:
                 if name in self.home:
                     edges.setdefault(self.home[name], []).append(at)
         return edges
@@ -149,12 +141,12 @@ def by_gain(groups: Groups, a: int, b: int) -> float:
 def by_program(groups: Groups, a: int, b: int) -> float:
     """Pairs as the program lists their later halves, as long as they save anything."""
     gain = groups.gain(a, b)
-    return -gain if gain <= 0 else max(a, b) - len(groups.units)
+    return -gain if gain <= 0 else max(a, b) - groups.count
 
 
-def grow(facts: Facts, units: tuple[Unit, ...], verdicts: Verdicts, rank: Rank) -> Groups:
+def grow(units: Sequence[Summary], verdicts: Verdicts, rank: Rank) -> Groups:
     """Merges while that saves bytes; a round asks again what an earlier merge may have changed."""
-    groups = Groups(facts, units, verdicts)
+    groups = Groups(units, verdicts)
     for _ in range(MAX_ROUNDS):
         if not _round(groups, rank):
             break

@@ -5,8 +5,8 @@
 ->  segment 0 (persistent): T2, T4        segment 1 (reduction): T5, reading T4
 
 The cost of a plan is what its segments read and store, a price for each launch, and their work, all
-in bytes (draft.py). Cheap producers are copied into their readers (privatize.py), units merge while
-that saves bytes (grow.py), small plans are searched for a better one (refine.py), what is cheaper
+in bytes (draft.py). Cheap producers are copied into their readers (privatize.py), in large fusions
+what has one reader joins it (contract.py), units merge while that saves bytes (grow.py), small plans are searched for a better one (refine.py), what is cheaper
 to compute again than to move is (recompute.py), and segments run in the order that keeps few bytes
 alive (liveness.py). Schedulers see every expression of a segment.
 """
@@ -20,6 +20,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
 from thunder_fuser.segment.draft import Draft, external, reads_of, settled, total
+from thunder_fuser.segment.contract import contract
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.grow import CYCLE, Groups, by_gain, by_program, grow
 from thunder_fuser.segment.liveness import by_liveness, peak
@@ -27,7 +28,7 @@ from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.recompute import recompute_cheap_edges
 from thunder_fuser.segment.refine import refine
-from thunder_fuser.segment.summary import MAX_OPS
+from thunder_fuser.segment.summary import MAX_OPS, summaries
 from thunder_fuser.segment.verdicts import NAME, Verdicts
 from thunder_fuser.target import Target
 
@@ -41,15 +42,18 @@ def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
     whole = _whole(verdicts)
     if whole is not None:
         return planned(verdicts, whole, ())
-    units = privatize(facts)
-    ranks = (by_gain, by_program) if len(units) <= MOST_SEARCHED else (by_gain,)
-    found = [grow(facts, units, verdicts, rank) for rank in ranks]
+    units = summaries(facts, privatize(facts))
+    is_small = len(units) <= MOST_SEARCHED
+    if not is_small:
+        units = contract(verdicts, units)
+    ranks = (by_gain, by_program) if is_small else (by_gain,)
+    found = [grow(units, verdicts, rank) for rank in ranks]
     plans = [drafts_of(groups) for groups in found]
     best = min(range(len(plans)), key=lambda at: total(facts, plans[at]))
     drafts = recompute_cheap_edges(verdicts, plans[best])
-    if len(units) <= MOST_SEARCHED:
+    if is_small:
         drafts = refine(verdicts, drafts)
-    if any(verdicts.refuses_set(one.exprs, one.stores) for one in drafts):
+    if any(isinstance(verdicts.ask(one.exprs, one.stores), tuple) for one in drafts):
         drafts = one_by_one(verdicts)
     drafts = by_liveness(facts, drafts)
     return planned(verdicts, drafts, _refusals(found[best], drafts))
@@ -162,7 +166,7 @@ def one_by_one(verdicts: Verdicts) -> list[Draft]:
 
 def _segment(verdicts: Verdicts, one: Draft) -> Segment:
     found = verdicts.ask(one.exprs, one.stores)
-    part = verdicts.part(one.exprs, one.stores)
+    part = verdicts.asked_part(one.exprs, one.stores)
     assert isinstance(found, Scheduler)  # all drafts were asked about
     return Segment(part, found, verdicts.facts.target, edge_bytes(verdicts.facts, one))
 

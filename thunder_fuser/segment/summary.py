@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.ops import OpKind
@@ -24,7 +24,8 @@ class Summary:
 
     reads: of each value from outside, [bytes, how many units read it]; stores: of each value made
     here, how many units outside read it, a result counted as one more; cut: what lies behind a
-    segment_set made here; work: see Facts.work; depths: of the reductions made here.
+    segment_set made here; work: see Facts.work; depths: of the reductions made here; straight:
+    expressions of which every element is known to be computed once, at its own place.
     """
 
     exprs: set[int]
@@ -38,10 +39,20 @@ class Summary:
     is_external: bool
     in_place: bool  # every value made here is read at its own element
     is_sound: bool  # so it is, or the schedulers were asked about the places it is read at
+    straight: set[int]
     cut: frozenset[str] = field(default=frozenset())
 
 
-def summary_of(facts: Facts, number: int, unit: Unit, readers: Mapping[str, int]) -> Summary:
+def summaries(facts: Facts, units: Sequence[Unit]) -> list[Summary]:
+    """The summary of each unit."""
+    readers: dict[str, int] = {}
+    for unit in units:
+        for name, _ in unit.reads:
+            readers[name] = readers.get(name, 0) + 1
+    return [_summary(facts, at, unit, readers) for at, unit in enumerate(units)]
+
+
+def _summary(facts: Facts, number: int, unit: Unit, readers: Mapping[str, int]) -> Summary:
     """The summary of one unit; readers: how many units read each value."""
     own = facts.exprs[unit.expr]
     exprs = {unit.expr, *unit.copies}
@@ -66,6 +77,7 @@ def summary_of(facts: Facts, number: int, unit: Unit, readers: Mapping[str, int]
         is_external=own.row.kind is OpKind.EXTERNAL,
         in_place=in_place,
         is_sound=in_place,
+        straight=exprs if in_place else {unit.expr},
         cut=frozenset(own.outputs if own.op == "segment_set" else ()),
     )
 
@@ -98,37 +110,45 @@ def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
     for name in inner:
         _, count = reads.pop(name)
         stores[name] -= count
-    both = _both(a.exprs, b.exprs)
-    in_place = a.in_place and b.in_place and _edges_in_place(facts, a, b, inner)
+    both = a.exprs & b.exprs
+    straight, is_straight = _straight(facts, a, b, inner)
+    in_place = a.in_place and b.in_place and is_straight
+    patterns = a.patterns | b.patterns
+    # Of values that are read where they were before, there is nothing new to ask.
+    is_old = not inner and not both if patterns else is_straight and both <= straight
     return Summary(
         exprs=a.exprs | b.exprs,
         units=[*a.units, *b.units],
         reads=reads,
         stores={name: count for name, count in stores.items() if count},
-        patterns=a.patterns | b.patterns,
+        patterns=patterns,
         depths=a.depths | b.depths,
         work=a.work + b.work - sum(facts.work[at] for at in both),
         is_plain=a.is_plain and b.is_plain,
         is_external=a.is_external or b.is_external,
         in_place=in_place,
-        # Without a value of one in the other, each is read where it was before.
-        is_sound=in_place or (a.is_sound and b.is_sound and not inner and not both),
+        is_sound=in_place or (a.is_sound and b.is_sound and is_old),
+        straight=straight,
         cut=a.cut | b.cut,
     )
 
 
-def _both(a: set[int], b: set[int]) -> set[int]:
-    return a & b if len(b) < len(a) else b & a
+def _straight(
+    facts: Facts, a: Summary, b: Summary, inner: Iterable[str]
+) -> tuple[set[int], bool]:
+    """What is straight in both together, and whether all that one makes and the other reads is
+    read at its own element by what is straight: then what it is made of stays as it was."""
+    bent = [n for n in inner if not _is_read_straight(facts, n, a if n in a.reads else b)]
+    own = [one.straight if one.stores.keys().isdisjoint(bent) else set[int]() for one in (a, b)]
+    twice = (a.exprs & b.exprs) - (own[0] & own[1])
+    return (own[0] | own[1]) - twice, not bent
 
 
-def _edges_in_place(facts: Facts, a: Summary, b: Summary, inner: Iterable[str]) -> bool:
-    """True if what one makes and the other reads is read at its own element."""
-    for name in inner:
-        readers = a.exprs if name in a.reads else b.exprs
-        for at in facts.uses[name]:
-            if at in readers and name not in facts.keeps_place[at]:
-                return False
-    return True
+def _is_read_straight(facts: Facts, name: str, reader: Summary) -> bool:
+    return all(
+        name in facts.keeps_place[at] and at in reader.straight
+        for at in facts.uses[name] if at in reader.exprs
+    )
 
 
 def stored_axes(facts: Facts, one: Summary) -> set[Axes]:

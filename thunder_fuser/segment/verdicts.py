@@ -26,7 +26,7 @@ class Verdicts:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        self._asked: dict[tuple[frozenset[int], frozenset[str]], Found] = {}
+        self._asked: dict[tuple[frozenset[int], frozenset[str]], tuple[Part, Found]] = {}
         self._taken: set[tuple[frozenset[int], frozenset[str]]] = set()
 
     def part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
@@ -52,13 +52,18 @@ class Verdicts:
         """The scheduler that takes these expressions, or every refusal."""
         key = (frozenset(exprs), frozenset(stores))
         if key not in self._asked:
-            self._asked[key] = find_scheduler(self.part(*key), self.facts.target)
-        return self._asked[key]
+            part = self.part(*key)
+            self._asked[key] = part, find_scheduler(part, self.facts.target)
+        return self._asked[key][1]
+
+    def asked_part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
+        """The part of expressions that were asked about, with the facts that were found for it."""
+        return self._asked[frozenset(exprs), frozenset(stores)][0]
 
     def refuses(self, one: Summary) -> tuple[Reject, ...]:
         """Why nothing takes the segment; nothing if something does."""
         if len(one.exprs) > MAX_OPS:
-            return (Reject(NAME, f"{len(one.exprs)} expressions, more than {MAX_OPS}"),)
+            return self.asked(one)
         if one.is_external and len(one.units) > 1:
             return (Reject("expr_eval", "not a single torch call"),)
         if not one.is_plain:
@@ -74,6 +79,8 @@ class Verdicts:
     def refuses_set(self, exprs: Iterable[int], stores: Iterable[str]) -> tuple[Reject, ...]:
         """Why nothing takes these expressions; the scheduler of most segments is asked first."""
         key = (frozenset(exprs), frozenset(stores))
+        if len(key[0]) > MAX_OPS:
+            return (Reject(NAME, f"{len(key[0])} expressions, more than {MAX_OPS}"),)
         if key in self._taken:
             return ()
         if key not in self._asked:
