@@ -39,7 +39,9 @@ def _contracted(verdicts: Verdicts, units: Mapping[int, Summary], most: int) -> 
         walk.add(at, one)
     found: dict[int, Summary] = {}
     for at, one in walk.units.items():
-        if len(one.units) == 1 or one.in_place or not verdicts.asked(one):
+        one.is_sound = one.in_place  # or now it is looked at
+        if len(one.units) == 1 or not verdicts.refuses(one):
+            one.is_sound = len(one.units) > 1 or one.is_sound
             found[at] = one
         else:
             found |= _contracted(verdicts, {n: units[n] for n in sorted(one.units)}, most // 2)
@@ -53,29 +55,32 @@ class _Walk:
         self.verdicts, self.facts, self.most = verdicts, verdicts.facts, most
         self.units: dict[int, Summary] = {}
         self._home: dict[str, int] = {}
+        self._key: dict[int, Twin] = {}
         self._twin: dict[Twin, int] = {}
 
     def add(self, at: int, one: Summary) -> None:
         """One more unit, with what is made for it alone, and in its twin if there is one."""
         one = self._with_makers(one)
-        twin = self._twin.get(self._key(one), -1)
-        if twin in self.units and self._key(self.units[twin]) == self._key(one):
+        key = self._key_of(one)
+        twin = self._twin.get(key, -1)
+        if twin in self.units and self._key[twin] == key:
             both = self._joined(self.units[twin], one)
             if both is not None:
                 at, one = twin, self._with_makers(both)
-        self.units[at] = one
-        self._home.update(dict.fromkeys(one.stores, at))
-        self._twin[self._key(one)] = at
+                key = self._key_of(one)
+        self.units[at], self._key[at], self._twin[key] = one, key, at
+        for name in one.stores:
+            self._home[name] = at
 
-    def _key(self, one: Summary) -> Twin:
+    def _key_of(self, one: Summary) -> Twin:
         return frozenset(one.reads), frozenset(stored_axes(self.facts, one))
 
     def _with_makers(self, one: Summary) -> Summary:
         waiting = list(one.reads)
         while waiting:
-            at = self._home.get(waiting.pop(), -1)
-            maker = self.units.get(at)
-            if maker is None or not _is_for(maker, one):
+            at = self._home.get(waiting.pop())
+            maker = None if at is None else self.units.get(at)
+            if at is None or maker is None or not _is_for(maker, one):
                 continue
             both = self._joined(maker, one)
             if both is not None:
@@ -97,7 +102,7 @@ class _Walk:
 
 def _is_for(maker: Summary, reader: Summary) -> bool:
     """True if nothing else reads what the maker stores."""
-    return all(
-        name in reader.reads and reader.reads[name][1] == count
-        for name, count in maker.stores.items()
-    )
+    for name, count in maker.stores.items():
+        if name not in reader.reads or reader.reads[name][1] != count:
+            return False
+    return True

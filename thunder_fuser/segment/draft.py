@@ -108,7 +108,11 @@ def is_twice(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
 
 def external(facts: Facts, exprs: Iterable[int]) -> list[str]:
     """The names of what expressions read that none of them makes, in order."""
-    line = sorted(exprs)
-    made = {name for at in line for name in facts.exprs[at].outputs}
-    names = dict.fromkeys(name for at in line for name in facts.operands[at])
-    return [name for name in names if name not in made]
+    made: set[str] = set()
+    found: dict[str, None] = {}
+    for at in sorted(exprs):  # in program order: what one of them makes comes before its readers
+        for name in facts.operands[at]:
+            if name not in made:
+                found[name] = None
+        made.update(facts.exprs[at].outputs)
+    return list(found)

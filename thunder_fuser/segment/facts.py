@@ -23,6 +23,7 @@ Axes = frozenset[str]
 
 SECTOR = 32  # bytes that memory gives at once: an element read alone costs as many
 _SCATTERED = ("take_along_axis", "gather")
+_PLAIN = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
 # Reads that touch only what their result shows of the operand.
 _PARTIAL = ("slice", "select", "index_select", "take_along_axis", "gather", "embedding_fwd")
 
@@ -50,7 +51,7 @@ class Facts:
         }
         self.bytes = {name: self._bytes(view) for name, view in fusion.tensors.items()}
         self.elements = {name: prod(view.sizes) for name, view in fusion.tensors.items()}
-        self.is_empty = {name: not n for name, n in self.elements.items()}
+        self._empty = {name for name, n in self.elements.items() if not n}
         self.operands = [
             tuple(n for n in dict.fromkeys(names_of(e)) if not fusion.tensors[n].by_value)
             for e in self.exprs
@@ -65,8 +66,11 @@ class Facts:
                 self.uses[name].append(at)
         self.compares = any(self._compares(expr) for expr in self.exprs)
         self.symbols: dict[str, Scalar] = {}
+        whole = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL, OpKind.INDEX)
+        self._reads_whole = [e.row.kind in whole for e in self.exprs]
         self.work = [self._work(e) for e in self.exprs]
         self.patterns = [self._pattern(e) for e in self.exprs]
+        self.is_plain = [self._is_plain(at) for at in range(len(self.exprs))]
         self.keeps_place = [self._keeps_place(at) for at in range(len(self.exprs))]
         self.depth = self._depths()
 
@@ -86,14 +90,26 @@ class Facts:
 
     def shown(self, at: int, name: str, wanted: int) -> int:
         """Elements of an operand that so many of the result need."""
-        expr, every = self.exprs[at], self.elements[name]
+        every = self.elements[name]
+        if not self._reads_whole[at]:
+            return min(every, wanted)
+        expr = self.exprs[at]
         if expr.op in _PARTIAL and name == expr.inputs[expr.row.source]:
             apart = SECTOR // self.itemsize(name) if expr.op in _SCATTERED else 1
             return min(every, wanted * apart)
-        whole = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL, OpKind.INDEX)
-        return every if expr.row.kind in whole else min(every, wanted)
+        return every
 
     # ---- expressions
+
+    def _is_plain(self, at: int) -> bool:
+        """True if what schedulers say of it follows from axes: no scan, torch call, lookup,
+        partial result, tensor without elements."""
+        expr = self.exprs[at]
+        if expr.row.kind is OpKind.REDUCTION and expr.attr("chunk") is not None:
+            return False
+        return expr.row.kind in _PLAIN and self._empty.isdisjoint(
+            (*self.operands[at], *expr.outputs)
+        )
 
     def _work(self, expr: OpRecord) -> float:
         """What computing it once costs, in bytes that memory moves meanwhile."""

@@ -9,7 +9,7 @@ Up to MOST_EXACT segments all orders are weighed; beyond, the next is the one th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from thunder_fuser.segment.draft import Draft, external
@@ -45,17 +45,23 @@ class _Lives:
             if name in self.temporary and self.readers[name] - done <= {at}
         )
 
+    def peak(self, order: Iterable[int]) -> int:
+        """The most bytes of intermediates that live at once in this order."""
+        left = {name: len(readers) for name, readers in self.readers.items()}
+        now = most = 0
+        for at in order:
+            now += self.made(at)
+            most = max(most, now)
+            for name in self.reads[at]:
+                left[name] -= 1
+                if not left[name] and name in self.temporary:
+                    now -= self.bytes[name]
+        return most
+
 
 def peak(facts: Facts, drafts: Sequence[Draft]) -> int:
     """The most bytes of intermediates, results left out, while drafts run in this order."""
-    lives, done = _Lives(facts, drafts), set[int]()
-    now = most = 0
-    for at in range(len(drafts)):
-        now += lives.made(at)
-        most = max(most, now)
-        now -= lives.freed(at, done)
-        done.add(at)
-    return most
+    return _Lives(facts, drafts).peak(range(len(drafts)))
 
 
 def by_liveness(facts: Facts, drafts: Sequence[Draft]) -> list[Draft]:
@@ -64,8 +70,8 @@ def by_liveness(facts: Facts, drafts: Sequence[Draft]) -> list[Draft]:
     if not lives.temporary:
         return list(drafts)
     found = _best(lives) if len(drafts) <= MOST_EXACT else _greedy(lives)
-    ordered = [drafts[at] for at in found]
-    return ordered if peak(facts, ordered) < peak(facts, drafts) else list(drafts)
+    is_lower = lives.peak(found) < lives.peak(range(len(drafts)))
+    return [drafts[at] for at in found] if is_lower else list(drafts)
 
 
 def _best(lives: _Lives) -> list[int]:

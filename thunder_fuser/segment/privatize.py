@@ -62,9 +62,10 @@ def make_unit(facts: Facts, at: int, shared: dict[int, Chain]) -> Unit:
     """One expression with the copies it takes of shared chains."""
     copies: set[int] = set()
     reads: dict[str, int] = {}
+    is_external = facts.exprs[at].row.kind is OpKind.EXTERNAL
     for name in facts.operands[at]:
         chain = shared.get(facts.number.get(name, -1))
-        if chain is None or facts.exprs[at].row.kind is OpKind.EXTERNAL:
+        if chain is None or is_external:
             reads[name] = min(facts.bytes[name], _shown(facts, at, name) * facts.itemsize(name))
             continue
         copies.update(chain.exprs)
@@ -72,6 +73,8 @@ def make_unit(facts: Facts, at: int, shared: dict[int, Chain]) -> Unit:
             shown = min(chain.elements, _shown(facts, at, name))
             more = shown * facts.itemsize(chain.leaf)
             reads[chain.leaf] = min(reads.get(chain.leaf, 0) + more, facts.bytes[chain.leaf])
+    if not copies:
+        return Unit(at, (), tuple(reads.items()))
     made = {name for copy in copies for name in facts.exprs[copy].outputs}
     left = tuple((name, size) for name, size in reads.items() if name not in made)
     return Unit(at, tuple(sorted(copies)), left)
@@ -104,8 +107,10 @@ def _chain(facts: Facts, at: int, chains: dict[int, Chain]) -> Chain | None:
     if expr.row.kind not in _COPIED or not expr.row.is_cheap or expr.op == "segment_set":
         return None
     operands = facts.operands[at]
+    alone: list[Chain | None] = [None] * len(operands)
     behind = [chains.get(facts.number.get(name, -1)) for name in operands]
-    return _joined(facts, at, behind) or _joined(facts, at, [None] * len(operands))
+    found = _joined(facts, at, behind)
+    return found if found or behind == alone else _joined(facts, at, alone)
 
 
 def _joined(facts: Facts, at: int, behind: list[Chain | None]) -> Chain | None:

@@ -9,6 +9,7 @@ Private copies (privatize.py) have done so where one tensor is behind the value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from thunder_fuser.segment.draft import Draft, external, settled
@@ -22,13 +23,10 @@ def recompute_cheap_edges(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft
     """The drafts, each grown by the cheap expressions behind its inputs where that saves bytes."""
     facts = verdicts.facts
     home = {name: at for at, one in enumerate(drafts) for name in one.stores}
-    readers: dict[str, int] = {}
-    for one in drafts:
-        for name in external(facts, one.exprs):
-            readers[name] = readers.get(name, 0) + 1
+    reads = [external(facts, one.exprs) for one in drafts]
+    readers = Counter(name for names in reads for name in names)
     sets = [one.exprs for one in drafts]
-    for at, one in enumerate(drafts):
-        have = external(facts, one.exprs)
+    for at, (one, have) in enumerate(zip(drafts, reads, strict=True)):
         chains = {name: _chain(facts, home, name) for name in have}
         saving = {
             name: chain for name, chain in chains.items()

@@ -49,7 +49,7 @@ def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
     ranks = (by_gain, by_program) if is_small else (by_gain,)
     found = [grow(units, verdicts, rank) for rank in ranks]
     plans = [drafts_of(groups) for groups in found]
-    best = min(range(len(plans)), key=lambda at: total(facts, plans[at]))
+    best = min(range(len(plans)), key=lambda at: total(facts, plans[at])) if is_small else 0
     drafts = recompute_cheap_edges(verdicts, plans[best])
     if is_small:
         drafts = refine(verdicts, drafts)

@@ -56,15 +56,12 @@ def _summary(facts: Facts, number: int, unit: Unit, readers: Mapping[str, int]) 
     """The summary of one unit; readers: how many units read each value."""
     own = facts.exprs[unit.expr]
     exprs = {unit.expr, *unit.copies}
-    made = {name for at in exprs for name in facts.exprs[at].outputs}
     stores = {
         name: readers.get(name, 0) + (name in facts.results)
         for name in own.outputs
     }
     pattern = facts.patterns[unit.expr]
-    in_place = all(
-        made.isdisjoint(set(facts.operands[at]) - facts.keeps_place[at]) for at in exprs
-    )
+    in_place = not unit.copies or _is_in_place(facts, exprs)
     return Summary(
         exprs=exprs,
         units=[number],
@@ -73,7 +70,7 @@ def _summary(facts: Facts, number: int, unit: Unit, readers: Mapping[str, int]) 
         patterns=frozenset([pattern] if pattern else []),
         depths=frozenset([facts.depth[unit.expr]] if pattern else []),
         work=sum(facts.work[at] for at in exprs),
-        is_plain=_is_plain(facts, exprs),
+        is_plain=all(facts.is_plain[at] for at in exprs),
         is_external=own.row.kind is OpKind.EXTERNAL,
         in_place=in_place,
         is_sound=in_place,
@@ -82,15 +79,10 @@ def _summary(facts: Facts, number: int, unit: Unit, readers: Mapping[str, int]) 
     )
 
 
-def _is_plain(facts: Facts, exprs: Iterable[int]) -> bool:
-    plain = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
-    for at in exprs:
-        expr = facts.exprs[at]
-        if expr.row.kind not in plain or expr.attr("chunk") is not None:
-            return False
-        if any(facts.is_empty[name] for name in (*facts.operands[at], *expr.outputs)):
-            return False
-    return True
+def _is_in_place(facts: Facts, exprs: Iterable[int]) -> bool:
+    """True if what they make is read by them at its own element."""
+    made = {name for at in exprs for name in facts.exprs[at].outputs}
+    return all(made.isdisjoint(set(facts.operands[at]) - facts.keeps_place[at]) for at in exprs)
 
 
 def edge_names(a: Summary, b: Summary) -> list[str]:

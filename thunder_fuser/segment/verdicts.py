@@ -12,9 +12,11 @@ from collections.abc import Iterable
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.schedule.pointwise import MAX_PLACES
 from thunder_fuser.schedule.registry import SCHEDULERS, find_scheduler
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
 from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.places import are_few
 from thunder_fuser.segment.summary import MAX_OPS, Summary, edge_names, stored_axes
 
 Found = Scheduler | tuple[Reject, ...]
@@ -101,7 +103,9 @@ class Verdicts:
         axes = stored_axes(self.facts, one)
         if len(axes) > 1:
             return (Reject("pointwise", f"results over different axes: {_listed(axes)}"),)
-        return () if one.is_sound else self.asked(one)
+        if one.is_sound or are_few(self.facts, one.exprs, one.stores, MAX_PLACES):
+            return ()
+        return self.asked(one)
 
     def _reductions(self, one: Summary) -> tuple[Reject, ...]:
         if len(one.patterns) > 1:
