@@ -26,9 +26,10 @@ from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import _Evaluator, evaluate, values_of
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
 from thunder_fuser.segment import verdicts as verdicts_module
+from thunder_fuser.segment.contract import contract
 from thunder_fuser.segment.draft import Draft
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.grow import Groups, grow
+from thunder_fuser.segment.grow import Groups, by_gain, grow
 from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
@@ -271,10 +272,13 @@ def at_random(seed: int) -> Any:
 
 
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
-    """Every expression by itself, and groups that grew at random."""
+    """Groups that grew at random, contracted units as in large fusions, lone expressions."""
     verdicts = specialised(case)
     units = summaries(verdicts.facts, privatize(verdicts.facts))
-    drafts = [drafts_of(grow(units, verdicts, at_random(seed)))]
+    drafts = [
+        drafts_of(grow(units, verdicts, at_random(seed))),
+        drafts_of(grow(contract(verdicts, units), verdicts, by_gain)),
+    ]
     with suppress(ScheduleError):  # what only fits together with another one
         drafts.append(one_by_one(verdicts))
     good = [d for d in drafts if not any(verdicts.refuses_set(o.exprs, o.stores) for o in d)]
@@ -324,12 +328,14 @@ def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: in
 
 
 @settings(SLOW, max_examples=25)
-@given(case=cases(most_ops=25), seed=st.integers(0, 1 << 30))
-def test_summaries_say_what_schedulers_say(case: Case, seed: int) -> None:
+@given(case=cases(most_ops=25), seed=st.integers(0, 1 << 30), large=st.booleans())
+def test_summaries_say_what_schedulers_say(case: Case, seed: int, large: bool) -> None:
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
     verdicts = specialised(case)
     facts = verdicts.facts
-    groups: Groups = grow(summaries(facts, privatize(facts)), verdicts, at_random(seed))
+    units = summaries(facts, privatize(facts))
+    units = contract(verdicts, units) if large else units
+    groups: Groups = grow(units, verdicts, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):
         one, two = groups.summary[a], groups.summary[b]
         if a == b or verdicts.cut_between(one, two):

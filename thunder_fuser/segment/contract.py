@@ -39,13 +39,18 @@ def _contracted(verdicts: Verdicts, units: Mapping[int, Summary], most: int) -> 
         walk.add(at, one)
     found: dict[int, Summary] = {}
     for at, one in walk.units.items():
-        one.is_sound = one.in_place  # or now it is looked at
-        if len(one.units) == 1 or not verdicts.refuses(one):
-            one.is_sound = len(one.units) > 1 or one.is_sound
+        if len(one.units) == 1 or _is_taken(verdicts, one):
             found[at] = one
         else:
             found |= _contracted(verdicts, {n: units[n] for n in sorted(one.units)}, most // 2)
     return found
+
+
+def _is_taken(verdicts: Verdicts, one: Summary) -> bool:
+    """Whether some scheduler takes it, wherever its values are read."""
+    one.is_sound = one.in_place
+    one.is_sound = not verdicts.refuses(one)
+    return one.is_sound
 
 
 class _Walk:

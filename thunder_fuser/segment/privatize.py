@@ -65,13 +65,13 @@ def make_unit(facts: Facts, at: int, shared: dict[int, Chain]) -> Unit:
     is_external = facts.exprs[at].row.kind is OpKind.EXTERNAL
     for name in facts.operands[at]:
         chain = shared.get(facts.number.get(name, -1))
+        shown = _shown(facts, at, name)
         if chain is None or is_external:
-            reads[name] = min(facts.bytes[name], _shown(facts, at, name) * facts.itemsize(name))
+            reads[name] = min(facts.bytes[name], shown * facts.itemsize(name))
             continue
         copies.update(chain.exprs)
         if chain.leaf is not None:
-            shown = min(chain.elements, _shown(facts, at, name))
-            more = shown * facts.itemsize(chain.leaf)
+            more = min(chain.elements, shown) * facts.itemsize(chain.leaf)
             reads[chain.leaf] = min(reads.get(chain.leaf, 0) + more, facts.bytes[chain.leaf])
     if not copies:
         return Unit(at, (), tuple(reads.items()))
@@ -109,6 +109,8 @@ def _chain(facts: Facts, at: int, chains: dict[int, Chain]) -> Chain | None:
     operands = facts.operands[at]
     alone: list[Chain | None] = [None] * len(operands)
     behind = [chains.get(facts.number.get(name, -1)) for name in operands]
+    if behind == alone and len(operands) > 1:
+        return None
     found = _joined(facts, at, behind)
     return found if found or behind == alone else _joined(facts, at, alone)
 

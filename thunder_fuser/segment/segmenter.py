@@ -5,10 +5,11 @@
 ->  segment 0 (persistent): T2, T4        segment 1 (reduction): T5, reading T4
 
 The cost of a plan is what its segments read and store, a price for each launch, and their work, all
-in bytes (draft.py). Cheap producers are copied into their readers (privatize.py), in large fusions
-what has one reader joins it (contract.py), units merge while that saves bytes (grow.py), small plans are searched for a better one (refine.py), what is cheaper
-to compute again than to move is (recompute.py), and segments run in the order that keeps few bytes
-alive (liveness.py). Schedulers see every expression of a segment.
+in bytes (draft.py). Cheap producers are copied into their readers (privatize.py), what has one
+reader joins it in large fusions (contract.py), units merge while that saves bytes (grow.py), small
+plans are searched for a better one (refine.py), what is cheaper to compute again than to move is
+(recompute.py), and segments run in the order that keeps few bytes alive (liveness.py). Schedulers
+see every expression of a segment.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.segment.draft import Draft, external, reads_of, settled, total
 from thunder_fuser.segment.contract import contract
+from thunder_fuser.segment.draft import Draft, external, reads_of, settled, total
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.grow import CYCLE, Groups, by_gain, by_program, grow
 from thunder_fuser.segment.liveness import by_liveness, peak

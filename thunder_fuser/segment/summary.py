@@ -94,25 +94,18 @@ def edge_names(a: Summary, b: Summary) -> list[str]:
 
 def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
     """Both as one."""
-    reads, stores = dict(a.reads), {**a.stores, **b.stores}
-    for name, (size, count) in b.reads.items():
-        before = reads.get(name, (0, 0))
-        reads[name] = [min(before[0] + size, facts.bytes[name]), before[1] + count]
-    inner = [name for name in b.stores if name in reads] + [n for n in b.reads if n in a.stores]
-    for name in inner:
-        _, count = reads.pop(name)
-        stores[name] -= count
+    reads, stores, inner = _edges(facts, a, b)
     both = a.exprs & b.exprs
-    straight, is_straight = _straight(facts, a, b, inner)
+    straight, is_straight = _straight(facts, a, b, inner, both)
     in_place = a.in_place and b.in_place and is_straight
     patterns = a.patterns | b.patterns
     # Of values that are read where they were before, there is nothing new to ask.
     is_old = not inner and not both if patterns else is_straight and both <= straight
     return Summary(
         exprs=a.exprs | b.exprs,
-        units=[*a.units, *b.units],
+        units=a.units + b.units,
         reads=reads,
-        stores={name: count for name, count in stores.items() if count},
+        stores=stores,
         patterns=patterns,
         depths=a.depths | b.depths,
         work=a.work + b.work - sum(facts.work[at] for at in both),
@@ -125,22 +118,45 @@ def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
     )
 
 
+def _edges(
+    facts: Facts, a: Summary, b: Summary
+) -> tuple[dict[str, list[int]], dict[str, int], list[str]]:
+    """What both together read, what they store, and what one makes and the other reads."""
+    reads, stores, inner = dict(a.reads), a.stores | b.stores, []
+    for name, (size, count) in b.reads.items():
+        if name in a.stores:
+            inner.append(name)
+            stores[name] -= count
+        else:
+            ours, readers = reads.get(name, (0, 0))
+            reads[name] = [min(ours + size, facts.bytes[name]), readers + count]
+    for name in b.stores:
+        if name in a.reads:
+            inner.append(name)
+            stores[name] -= reads.pop(name)[1]
+    for name in inner:
+        if not stores[name]:
+            del stores[name]
+    return reads, stores, inner
+
+
 def _straight(
-    facts: Facts, a: Summary, b: Summary, inner: Iterable[str]
+    facts: Facts, a: Summary, b: Summary, inner: Iterable[str], both: set[int]
 ) -> tuple[set[int], bool]:
     """What is straight in both together, and whether all that one makes and the other reads is
     read at its own element by what is straight: then what it is made of stays as it was."""
     bent = [n for n in inner if not _is_read_straight(facts, n, a if n in a.reads else b)]
+    if not bent and not both:
+        return a.straight | b.straight, True
     own = [one.straight if one.stores.keys().isdisjoint(bent) else set[int]() for one in (a, b)]
-    twice = (a.exprs & b.exprs) - (own[0] & own[1])
-    return (own[0] | own[1]) - twice, not bent
+    return (own[0] | own[1]) - (both - (own[0] & own[1])), not bent
 
 
 def _is_read_straight(facts: Facts, name: str, reader: Summary) -> bool:
-    return all(
-        name in facts.keeps_place[at] and at in reader.straight
-        for at in facts.uses[name] if at in reader.exprs
-    )
+    for at in facts.uses[name]:
+        if at in reader.exprs and (name not in facts.keeps_place[at] or at not in reader.straight):
+            return False
+    return True
 
 
 def stored_axes(facts: Facts, one: Summary) -> set[Axes]:

@@ -2,8 +2,9 @@
 """Does some scheduler take a segment? From its summary where that tells, else by asking them.
 
 A summary tells for pointwise work and reductions whose values are all read in place; there the
-schedulers' rules are about axes alone. Lookups, slices read by what made them, scans, partial
-results and tensors without elements are asked about, once for each set of expressions.
+schedulers' rules are about axes alone. Of pointwise work that reads elsewhere the places are
+counted (places.py). Lookups, scans, partial results, reductions of what is read elsewhere and
+tensors without elements are asked about, once for each set of expressions.
 """
 
 from __future__ import annotations
