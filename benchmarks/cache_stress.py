@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caches under load: random definitions, threads that evict, deep models, a long trie walk.
+"""The caches under load: random definitions, threads, deep models, a long walk, other processes.
 
 Every result is compared with torch. Kernels go to a store of its own, which is removed.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import random
+import re
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -54,6 +58,12 @@ def run(given: argparse.Namespace, checks: Sections) -> None:
         checks.figures["kernels_by_layers"] = kernels
         checks.lines += [f"{count} GPT-2-like layers: {n} kernels" for count, n in kernels.items()]
         checks.check("layers", len(set(kernels.values())) == 1, str(kernels))
+    with checks.section("processes"):
+        first, second = checks.figures["processes"] = [vars(one) for one in demos(2)]
+        checks.lines += [f"the demo in a process of its own: {one}" for one in (first, second)]
+        checks.check("nothing is compiled twice", second["compiled"] == 0, str(second))
+        faster = first["seconds"] >= 5 * second["seconds"]
+        checks.check("the second process is 5 times faster", faster, f"{first}, {second}")
     with checks.section("walk"):
         cost = checks.figures["walk_us_an_op"] = walk_cost()
         checks.lines.append(f"a hit in the trie: {cost:.2f} us an op of a definition of 100")
@@ -220,6 +230,34 @@ def kernels_of_layers(count: int) -> int:
         model = jit(nn.Sequential(*(GPTBlock(SMALL) for _ in range(count))), strict=True)
         model(x).sum().backward()
         return binaries.binaries().compiled - before
+
+
+# ---- processes
+
+
+@dataclass
+class Demo:
+    """seconds: in compilers and in the store, all threads added up."""
+
+    compiled: int
+    from_store: int
+    seconds: float
+
+
+def demos(count: int) -> list[Demo]:
+    """Runs the demo in processes, one after the other, with a store that begins empty."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "THUNDER_FUSER_CACHE_DIR": folder + "/store"}
+        return [_demo(environment) for _ in range(count)]
+
+
+def _demo(environment: Mapping[str, str]) -> Demo:
+    command = [sys.executable, "-W", "ignore", "-m", "thunder_fuser", "demo"]
+    printed = subprocess.check_output(command, env=environment, text=True)
+    line = r"Kernels: (\d+) compiled, (\d+) found in the store, ([\d.]+) s"
+    found = re.search(line, printed)
+    assert found, printed
+    return Demo(int(found[1]), int(found[2]), float(found[3]))
 
 
 # ---- the walk
