@@ -31,7 +31,7 @@ from thunder_fuser.explain.blocks import SMALL, GPTBlock, make_input
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import options
-from thunder_fuser.runtime import binaries
+from thunder_fuser.runtime import binaries, toolchain
 from thunder_fuser.store.store import current_store
 
 UNARY = ("neg", "sin", "cos", "tanh", "relu", "sigmoid", "exp", "abs")
@@ -78,8 +78,8 @@ def run(given: argparse.Namespace, checks: Sections) -> None:
 
 @contextmanager
 def private_store() -> Iterator[None]:
-    """A cache and a store that begin empty."""
-    binaries.forget()
+    """A cache and a store that begin empty, and nothing loaded."""
+    toolchain.forget()
     with tempfile.TemporaryDirectory() as folder, options(cache_dir=folder + "/store"):
         yield
 

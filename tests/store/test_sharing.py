@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import pytest
 import torch
@@ -21,29 +20,22 @@ from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import CacheMissError
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.blocks import SMALL, GPTBlock, make_input
-from thunder_fuser.once import Once
 from thunder_fuser.options import OPTIONS, Option, options, options_key
 from thunder_fuser.runtime import binaries, cuda, emulator, toolchain
 from thunder_fuser.runtime.cuda import compile_cubin
+from thunder_fuser.runtime.toolchain import forget
 
 TARGETS = pytest.mark.parametrize("target", ["cpu", "emulator"])
 
 
 @pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def fresh(tmp_path: Path) -> Iterator[Path]:
     """A store, a cache and a process that hold nothing yet."""
     emulator._runtime()  # its own library is not counted
-    # Fusions of other tests, which the process's cache holds, may have the same kernels.
-    monkeypatch.setattr(toolchain, "_LOADED", Once(WeakValueDictionary()))
-    forget()
+    forget()  # fusions of other tests, which the process's cache holds, may have the same kernels
     with options(cache_dir=str(tmp_path / "store")), FusionCache():
         yield tmp_path / "store"
     forget()
-
-
-def forget() -> None:
-    """What is loaded but unused is gone by itself."""
-    binaries.forget()
 
 
 def counts() -> tuple[int, int]:

@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary, finalize
 
 from thunder_fuser.errors import CompileError, ToolchainError
 from thunder_fuser.once import Once
+from thunder_fuser.runtime import binaries
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.store.entry import Recipe
 
@@ -114,6 +115,12 @@ def load_library(
     """
     recipe = library_recipe(name, text, flags, beside or {})
     return _LOADED.get(recipe.key, lambda: _load(name, library(recipe, beside or {})))
+
+
+def forget() -> None:
+    """From here on every library is loaded anew, from the store; who holds an old one keeps it."""
+    binaries.forget()
+    _LOADED.values.clear()
 
 
 def library_recipe(
