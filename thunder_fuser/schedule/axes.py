@@ -10,8 +10,10 @@ from thunder_fuser.analysis.demand import Demand, Point
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
 from thunder_fuser.ir.domain import Domain, Parallelize, ParallelType, Transform
+from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
+from thunder_fuser.schedule.repeatable import has_order
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
@@ -24,6 +26,21 @@ def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
     order = [a for a in (part.memory_axes(best) if best else ()) if a in wanted]
     rest = sorted(wanted - set(order), key=lambda a: int(a[1:]))
     return (*rest, *dict.fromkeys(order))
+
+
+def summed_order(part: Part, expr: OpRecord, axes: Iterable[str]) -> tuple[str, ...]:
+    """The axes in the order in which a reduction or scan walks them, slowest first.
+
+    Repeatable sums take that of their operand's own axes, unless all of their tensors lie
+    otherwise in memory: what else is read does not turn them.
+    """
+    wanted = set(axes)
+    own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
+    if not has_order(part) or set(own) != wanted:
+        return memory_order(part, wanted)
+    lies = [tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors]
+    whole = [order for order in lies if set(order) == wanted]
+    return own if own in whole or not whole else memory_order(part, wanted)
 
 
 def positions(part: Part, facts: Demand) -> list[tuple[str, Scalar, Scalar]]:

@@ -19,9 +19,10 @@ from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.schedule.axes import best_width, memory_order, size_of
+from thunder_fuser.schedule.axes import best_width, size_of, summed_order
 from thunder_fuser.schedule.persistence import kept_inputs
 from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.repeatable import has_long_rows, has_order, row_of, settled_shape
 from thunder_fuser.schedule.row_shape import fits, row_shape
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
@@ -51,7 +52,9 @@ def accepts(part: Part, target: Target) -> Reject | None:
     if isinstance(found, Reject):
         return found
     columns = size_of(part, found.columns)
-    if target.is_cpu:
+    if has_order(part) and not target.is_cpu:
+        fitting = not has_long_rows(columns, target)
+    elif target.is_cpu:
         sums = columns * 8 * len(_partial(part))
         fitting = sums <= CPU_SUM_BYTES
     else:
@@ -91,7 +94,7 @@ def _ordered(
     part: Part, rows: frozenset[str], columns: frozenset[str], partial: set[str]
 ) -> Cross | Reject:
     assert part.chunked is not None
-    order = memory_order(part, rows | columns)
+    order = summed_order(part, part.reductions[0], rows | columns)
     if set(order[: len(rows)]) != rows or order[: len(rows)] != part.chunked.reduced:
         return Reject(NAME, "rows do not lie one after another in memory")
     for name in part.outputs:
@@ -129,7 +132,10 @@ def _cuda(
     """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
     domain = reference(part, found.rows, found.columns)
     columns = size_of(part, found.columns)
-    shape = row_shape(columns, len(_partial(part)), target)
+    sums, width = len(_partial(part)), 0
+    shape = row_shape(columns, sums, target)
+    if has_order(part):
+        shape, width = settled_shape(columns, sums, target), row_of(columns, target).width
     (x, y), cluster = shape.threads, shape.cluster
 
     def build(width: int) -> tuple[Transform, ...] | None:
@@ -149,7 +155,7 @@ def _cuda(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    width = best_width(part, domain, build, alignment)
+    width = width or best_width(part, domain, build, alignment)
     params = HeuristicParams(NAME, width, (x, y), cluster=cluster, blocks=shape.blocks)
     return params, build(width) or ()
 

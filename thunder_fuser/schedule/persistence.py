@@ -18,6 +18,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.options import option
+from thunder_fuser.schedule.repeatable import has_order
 from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
 
 EXPENSIVE = 8  # the cost of exp
@@ -55,22 +56,25 @@ class Placement:
 
 def place_persistent(scheduled: ScheduledFusion) -> Placement:
     """The best of: all in registers, inputs in registers, inputs in shared memory, nothing."""
-    target, threads = scheduled.target, scheduled.params.threads
-    nothing = Placement((), "none", threads)
+    target, params = scheduled.target, scheduled.params
+    nothing = Placement((), "none", params.threads, params.cluster)
     if not scheduled.params.inner:
         return nothing
     everything = _candidates(scheduled, with_dear=True)
     if target.is_cpu:
         fits = _bytes(everything) <= CPU_ROW_BYTES
-        return Placement(_in("registers", everything), "registers", threads) if fits else nothing
+        held = replace(nothing, buffers=_in("registers", everything), memory="registers")
+        return held if fits else nothing
     inputs = _candidates(scheduled, with_dear=False)
     for kept in filter(None, (everything, inputs)):
         found = _blocks_for(scheduled, _bytes_at_once(kept))
         if found is not None:
             return Placement(_in("registers", kept), "registers", *found)
-    if inputs and _bytes(inputs) <= target.smem_bytes_per_block - SCRATCH_BYTES:
-        return Placement(_in("shared", inputs), "shared", (LONG_ROW_THREADS, 1))
-    return replace(nothing, threads=(LONG_ROW_THREADS, 1))
+    if not has_order(scheduled.part):
+        nothing = replace(nothing, threads=(LONG_ROW_THREADS, 1))
+    if inputs and _bytes(inputs) // nothing.cluster <= target.smem_bytes_per_block - SCRATCH_BYTES:
+        return replace(nothing, buffers=_in("shared", inputs), memory="shared")
+    return nothing
 
 
 def kept_inputs(scheduled: ScheduledFusion) -> tuple[PersistentBuffer, ...]:
@@ -164,6 +168,10 @@ def _bytes_at_once(kept: list[Candidate]) -> int:
 
 def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[tuple[int, int], int] | None:
     """The smallest cluster, of one block if possible, and block whose registers hold a row."""
+    if has_order(scheduled.part):  # the block and the cluster are settled
+        own = scheduled.params
+        fits = _fits(scheduled, row_bytes, own.threads, own.cluster)
+        return (own.threads, own.cluster) if fits else None
     cluster = 1
     while cluster <= scheduled.target.max_cluster:
         threads = _threads_for(scheduled, row_bytes, cluster)
@@ -182,14 +190,21 @@ def _threads_for(
     """
     start = scheduled.params.threads
     x, y = start if cluster == 1 else (CLUSTER_THREADS, 1)
-    columns = prod(scheduled.part.extents[name].value for name in scheduled.reduced)
     while x <= max(LONG_ROW_THREADS, start[0] if cluster == 1 else 0):
-        steps = -(-columns // (x * cluster * scheduled.params.vectorize))
-        short = steps <= MAX_STEPS and columns <= x * cluster * MAX_ELEMENTS
-        if short and row_bytes <= x * cluster * _register_bytes(x * y):
+        if _fits(scheduled, row_bytes, (x, y), cluster):
             return x, y
         x, y = x * 2, max(y // 2, 1)
     return None
+
+
+def _fits(
+    scheduled: ScheduledFusion, row_bytes: int, threads: tuple[int, int], cluster: int
+) -> bool:
+    """True if these threads of each block hold a row in registers."""
+    columns = prod(scheduled.part.extents[name].value for name in scheduled.reduced)
+    steps = -(-columns // (threads[0] * cluster * scheduled.params.vectorize))
+    short = steps <= MAX_STEPS and columns <= threads[0] * cluster * MAX_ELEMENTS
+    return short and row_bytes <= threads[0] * cluster * _register_bytes(prod(threads))
 
 
 def _register_bytes(threads: int) -> int:

@@ -21,9 +21,10 @@ from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.schedule.axes import best_width, collapse, memory_order, row_shift, size_of
+from thunder_fuser.schedule.axes import best_width, collapse, row_shift, size_of, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.repeatable import has_order, row_of, rows_of_block
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -75,7 +76,7 @@ def pattern(part: Part, scheduler: str) -> Pattern | Reject:
     for name in part.outputs:
         if frozenset(part.axes(name)) not in (rows, kept | reduced):
             return Reject(scheduler, f"result {name} is neither a row value nor a full one")
-    order = memory_order(part, kept | reduced)
+    order = summed_order(part, part.reductions[0], kept | reduced)
     found = Pattern(
         tuple(a for a in order if a in kept),
         tuple(a for a in order if a in reduced),
@@ -139,7 +140,7 @@ def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) 
     found = pattern(part, name)
     assert isinstance(found, Pattern)
     make = _cpu if target.is_cpu else (_cuda_inner if found.inner else _cuda_outer)
-    if name == "persistent" and found.inner and not target.is_cpu:
+    if name == "persistent" and found.inner and not target.is_cpu and not has_order(part):
         found = replace(found, shifted=_may_shift(part, found))
     params, transforms = make(part, target, found, alignment)
     scheduled = ScheduledFusion(
@@ -156,7 +157,7 @@ def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) 
     placed = place_persistent(scheduled)
     again = found.shifted and placed.memory != "registers"  # steps that are read each pass
     found = replace(found, shifted=found.shifted and not again)
-    if again or (placed.threads, placed.cluster) != (params.threads, 1):
+    if again or (placed.threads, placed.cluster) != (params.threads, params.cluster):
         params, transforms = _inner_with(
             part, found, alignment, placed.threads, cluster=placed.cluster
         )
@@ -179,6 +180,13 @@ def _cuda_inner(
     part: Part, target: Target, found: Pattern, alignment: dict[str, int]
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     rows, columns = size_of(part, found.kept), found.chunk or size_of(part, found.reduced)
+    if has_order(part):
+        row = row_of(size_of(part, found.reduced), target, found.chunk)
+        block = max(128 // row.threads, 1)
+        return _inner_with(
+            part, found, alignment, (row.threads, block), cluster=row.cluster,
+            width=row.width,
+        )
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
     while rows < target.sm_count and x < 1024 and x * 32 < columns:
@@ -193,6 +201,7 @@ def _inner_with(
     threads: tuple[int, int],
     *,
     cluster: int = 1,
+    width: int = 0,
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     """[K, R] -> [K.o@bx, K.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]
 
@@ -221,7 +230,7 @@ def _inner_with(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    width = best_width(part, domain, build, alignment)
+    width = width or best_width(part, domain, build, alignment)
     y = threads[1] if found.kept else 1
     return HeuristicParams("", width, (threads[0], y), cluster=cluster), build(width) or ()
 
@@ -250,6 +259,9 @@ def _cuda_outer(
     y = 256 // x
     while x * y < 1024 and y * 4 < rows:
         y *= 2
+    if found.chunk and has_order(part):
+        y = rows_of_block(columns, target)
+        x = 128 // y
 
     def build(width: int) -> tuple[Transform, ...] | None:
         # Narrow loads where wide ones would leave most SMs without a block.

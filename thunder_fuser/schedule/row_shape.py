@@ -51,7 +51,7 @@ def row_shape(columns: int, sums: int, target: Target) -> RowShape:
     [((384, 1), 2, 2), ((512, 1), 2, 1)]
     """
     clusters = (1, 2, MOST_CLUSTER) if target.max_cluster >= MOST_CLUSTER else (1,)
-    shapes = [(_shape(columns, sums, x, c), columns) for x in THREADS for c in clusters]
+    shapes = [(shape_with(columns, sums, x, c), columns) for x in THREADS for c in clusters]
     return min(shapes, key=lambda shape: _badness(*shape))[0]
 
 
@@ -60,8 +60,8 @@ def fits(columns: int, target: Target) -> bool:
     return columns <= MOST_COLUMNS * THREADS[-1] * min(target.max_cluster, MOST_CLUSTER)
 
 
-def _shape(columns: int, sums: int, x: int, cluster: int) -> RowShape:
-    """A thread's columns take a word of what is read, one of work, and two words a sum."""
+def shape_with(columns: int, sums: int, x: int, cluster: int) -> RowShape:
+    """With x threads along a row in each block: a thread's columns take a word of what is read, one of work, and two words a sum."""
     y = max(128 // x, 1) if cluster == 1 else 1
     registers = OWN_REGISTERS + _share(columns, x * cluster) * (2 + 2 * sums)
     registers = -(-registers // 8) * 8

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.schedule.axes import best_width, memory_order, size_of
+from thunder_fuser.schedule.axes import best_width, size_of, summed_order
 from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.repeatable import has_order, width_of
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -80,7 +81,7 @@ def _axis(part: Part, name: str) -> str:
 
 def _pattern(part: Part) -> Pattern:
     name = part.scans[0].outputs[0]
-    order, scanned = memory_order(part, part.axes(name)), _axis(part, name)
+    order, scanned = summed_order(part, part.scans[0], part.axes(name)), _axis(part, name)
     return Pattern(tuple(a for a in order if a != scanned), scanned, order[-1] == scanned)
 
 
@@ -128,7 +129,8 @@ def _cuda_inner(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    width = best_width(part, domain, build, alignment)
+    fixed = width_of(length) if has_order(part) else 0
+    width = fixed or best_width(part, domain, build, alignment)
     return HeuristicParams(NAME, width, (x, y)), build(width) or ()
 
 

@@ -18,8 +18,9 @@ from thunder_fuser.analysis.part import Part, Parts
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.schedule.axes import memory_order, size_of
-from thunder_fuser.schedule.row_shape import row_shape
+from thunder_fuser.schedule.axes import size_of, summed_order
+from thunder_fuser.schedule.repeatable import has_order, settled_shape
+from thunder_fuser.schedule.row_shape import RowShape, row_shape
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
@@ -29,6 +30,8 @@ COLUMN_BYTES = 512  # of a row that one block of an outer reduction takes: 32 ve
 INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # that an SM holds: of 256 and of 1024 threads
 MIN_RUN_BYTES = 48  # of one column, so that the sums are a small part of the bytes
 CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
+HALF = 2  # bytes of an element
+MOST_SUMS = 2  # over rows: a layer norm's
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 
 
@@ -84,10 +87,12 @@ def _chunk(whole: Part, around: _Around, record: OpRecord, target: Target) -> in
     results, rows = size_of(whole, kept), size_of(whole, reduced)
     if record.attr("chunk") or rows * results < MIN_ELEMENTS or rows < 2 * MIN_CHUNK:
         return 0
-    order = memory_order(whole, {*kept, *reduced})
+    order = summed_order(whole, record, {*kept, *reduced})
     if tuple(name for name in order if name in reduced) != reduced:
         return 0  # runs are of neighbours in memory
     is_inner = order[-1] in reduced
+    if has_order(whole):
+        return _own_chunk(rows, results, is_inner, target)
     if is_inner and rows <= MAX_ON_CHIP and around.is_normalised(view.name, reduced):
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
@@ -100,6 +105,22 @@ def _chunk(whole: Part, around: _Around, record: OpRecord, target: Target) -> in
     runs = CPU_RUNS if target.is_cpu else per_sm * target.sm_count // units
     chunk = _whole_rows(max(-(-rows // runs), MIN_CHUNK), [whole.extents[a].value for a in reduced])
     return chunk if chunk < rows else 0
+
+
+def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
+    """The same of the reduction alone: its bits may not depend on what stands around it.
+
+    So rows that stay on chip are not told from others, and columns are always in runs such as
+    inner_outer takes.
+    """
+    if not is_inner:
+        if target.is_cpu:
+            return -(-rows // CPU_RUNS)
+        return _run_of_block(rows, HALF, settled_shape(results, MOST_SUMS, target), target)
+    if rows <= MAX_ON_CHIP or results >= (CPU_UNITS if target.is_cpu else target.sm_count):
+        return 0
+    runs = CPU_RUNS if target.is_cpu else INNER_BLOCKS * target.sm_count // results
+    return _whole_rows(-(-rows // runs), [rows])
 
 
 def _has_rows(whole: Part, columns: frozenset[str], rows: frozenset[str]) -> bool:
@@ -120,6 +141,10 @@ def _run_of_rows(whole: Part, record: OpRecord, target: Target) -> int:
     sums = sum(frozenset(whole.axes(e.outputs[0])) == axes for e in whole.reductions)
     shape = row_shape(size_of(whole, axes), sums, target)
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
+    return _run_of_block(rows, itemsize, shape, target)
+
+
+def _run_of_block(rows: int, itemsize: int, shape: RowShape, target: Target) -> int:
     enough = max(rows * itemsize // MIN_RUN_BYTES, target.sm_count)
     run = -(-rows // min(shape.at_once(target), enough))
     return -(-run // shape.threads[1]) * shape.threads[1]

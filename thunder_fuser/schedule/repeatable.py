@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under the option `repeatable`: in which order a reduction adds, from its own sizes and nothing else.
+
+Sums round, so their bits depend on which thread adds which elements. Elsewhere a scheduler takes the
+widest loads that a part allows, and as many threads as hold what the part keeps of a row. Here one
+row of N elements is always the same partial sums, whatever else the kernel reads, keeps or makes:
+
+    row sums      vectors of `width`, dealt in turn to `threads` of each of `cluster` blocks
+    column sums   runs of `chunk` rows, dealt in turn to `rows_of_block` threads
+
+So `reduction`, `persistent` and `inner_outer` give a sum the same bits. Maxima do not round; parts
+that have no other reductions are as free as ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.ops import SCANS
+from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.options import option
+from thunder_fuser.schedule.row_shape import RowShape, shape_with
+from thunder_fuser.target import Target
+
+WIDTH = 8  # elements of a vector: 16 bytes of 16-bit floats, two loads of 32-bit ones
+# Elements of a thread: its sums over rows, and what it keeps of a row, fit its registers. A block
+# of 512 threads has fewer for each, and rows of odd length more instructions.
+MOST, MOST_ODD = (24, 16), (12, 8)
+THREADS = 512
+SHORT_CLUSTER = 2  # blocks that share a row which is not long
+# Rows too long to be summed over each other as well: one value of a row fits, or two.
+LONG = ((8, 32), (8, 64), (16, 32), (16, 64))  # (blocks at most, elements of a thread)
+LONG_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Who adds a row: vectors of `width`, dealt to `threads` of each of `cluster` blocks."""
+
+    width: int
+    threads: int
+    cluster: int
+
+
+def has_order(part: Part) -> bool:
+    """True if the part has sums or products whose order is settled here."""
+    return bool(option("repeatable")) and any(
+        rounds(part, expr) for expr in (*part.reductions, *part.scans)
+    )
+
+
+def rounds(part: Part, expr: OpRecord) -> bool:
+    """True for sums and products of floats and complex numbers."""
+    dtype = part.tensors[expr.outputs[0]].dtype
+    adds = SCANS.get(expr.op, expr.op) in ("sum", "prod")
+    return adds and (dtype.is_float or dtype.is_complex)
+
+
+def row_of(columns: int, target: Target, chunk: int = 0) -> Row:
+    """Who adds rows of so many columns, or runs of `chunk` of them."""
+    clusters = 1 if chunk else target.max_cluster
+    return Row(width_of(columns, chunk), *shape_of(chunk or columns, clusters))
+
+
+def width_of(columns: int, chunk: int = 0) -> int:
+    """The elements of a vector, which divide the row and its runs."""
+    width = WIDTH
+    while columns % width or chunk % width:
+        width //= 2
+    return width
+
+
+def shape_of(columns: int, clusters: int) -> tuple[int, int]:
+    """The threads of a block and the blocks of a cluster for a row.
+
+    >>> shape_of(64, 16), shape_of(1024, 16), shape_of(8192, 16), shape_of(16384, 16)
+    ((8, 1), (64, 1), (512, 1), (512, 2))
+    >>> shape_of(32000, 16), shape_of(50257, 16), shape_of(128256, 16), shape_of(128256, 1)
+    ((256, 4), (256, 8), (256, 8), (512, 1))
+    """
+    most, full = MOST if columns % 2 == 0 else MOST_ODD
+    threads = 8
+    while threads < THREADS and columns > most * threads:
+        threads *= 2
+    if threads < THREADS or columns <= full * threads:
+        return threads, 1
+    if columns <= full * threads * min(clusters, SHORT_CLUSTER):
+        return threads, SHORT_CLUSTER
+    if clusters == 1:
+        return THREADS, 1
+    for blocks, most in LONG:
+        fitting = min(blocks, clusters)
+        if columns <= most * LONG_THREADS * fitting:
+            break
+    cluster = 1
+    while cluster < fitting and columns > most * LONG_THREADS * cluster:
+        cluster *= 2
+    return LONG_THREADS, cluster
+
+
+def settled_shape(columns: int, sums: int, target: Target) -> RowShape:
+    """The shape of rows that are also summed over each other, with so many sums."""
+    return shape_with(columns, sums, *shape_of(columns, target.max_cluster))
+
+
+def has_long_rows(columns: int, target: Target) -> bool:
+    """True for rows that no kernel also sums over each other."""
+    threads, cluster = shape_of(columns, target.max_cluster)
+    return cluster > SHORT_CLUSTER or columns > MOST[0] * threads * cluster
+
+
+def rows_of_block(columns: int, target: Target) -> int:
+    """The threads of a block between which the rows of a run are dealt in turn."""
+    return settled_shape(columns, 1, target).threads[1]
