@@ -8,7 +8,7 @@ from dataclasses import replace
 from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import Accumulator, BlockScan, For, Kernel, Statement
+from thunder_fuser.lower.kernel import Accumulator, Append, BlockScan, For, Kernel, Statement, Stream
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -55,6 +55,45 @@ class CpuPrinter(CPrinter):
         """A block is one thread: its elements one after the other."""
         return f"scan_row<{REDUCERS[s.op]}>({s.values}, {self.index(s.count)}, {s.carry});"
 
+    def statement(self, statement: Statement, depth: int) -> list[str]:
+        if isinstance(statement, For) and statement.streams:
+            return self._streamed(statement, depth)
+        return super().statement(statement, depth)
+
+    def line(self, s: Statement) -> str:
+        if isinstance(s, Stream):
+            types = f"{REDUCERS[s.op]}, {C_TYPES[s.dtype]}, {C_TYPES[s.wide]}"
+            return f"Stream<{types}> {s.name}({self.literal(s.init, s.wide)});"
+        if isinstance(s, Append):
+            return f"{s.stream}_v[{s.lane}] = {self.operand(s.value, s.dtype)};"
+        return super().line(s)
+
+    def _streamed(self, loop: For, depth: int) -> list[str]:
+        """The loop in pieces for which its streams, all equally full, have room.
+
+        for (i64 j_b = 0, j_e; j_b < N; j_b = j_e) {
+          j_e = T2_s.end(j_b, N);
+          float* __restrict__ T2_s_v = T2_s.from(j_b);
+          #pragma omp simd
+          for (i64 j = j_b; j < j_e; ++j) { ... T2_s_v[j] = T1; }
+          T2_s.took(j_e - j_b);
+        }
+        """
+        name, extent = loop.variable, self.index(loop.extent)
+        begin, end = f"{name}_b", f"{name}_e"
+        pad, inner = "  " * depth, "  " * (depth + 1)
+        return [
+            f"{pad}for (i64 {begin} = 0, {end}; {begin} < {extent}; {begin} = {end}) {{",
+            f"{inner}{end} = {loop.streams[0]}.end({begin}, {extent});",
+            *(f"{inner}auto* __restrict__ {s}_v = {s}.from({begin});" for s in loop.streams),
+            inner + self._simd(loop),
+            f"{inner}for (i64 {name} = {begin}; {name} < {end}; ++{name}) {{",
+            *self.block(loop.body, depth + 2),
+            inner + "}",
+            *(f"{inner}{s}.took({end} - {begin});" for s in loop.streams),
+            pad + "}",
+        ]
+
     def loop_head(self, loop: For) -> list[str]:
         name, extent = loop.variable, self.index(loop.extent)
         head = f"for (i64 {name} = 0; {name} < {extent}; ++{name}) {{"
@@ -66,8 +105,11 @@ class CpuPrinter(CPrinter):
             return [f"#pragma omp parallel for{both} num_threads(threads) if (threads > 1)", head]
         if loop.parallel is not ParallelType.VECTORIZE:
             return [head]
+        return [self._simd(loop), head]
+
+    def _simd(self, loop: For) -> str:
         clauses = [f"reduction({_reduction_name(a)} : {a.variable})" for a in loop.accumulators]
-        return [" ".join(["#pragma omp simd", *clauses]), head]
+        return " ".join(["#pragma omp simd", *clauses])
 
 
 def _is_block(statement: Statement) -> bool:

@@ -20,6 +20,7 @@ from thunder_fuser.lower.sizes import loops_of
 from thunder_fuser.options import option
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
+from thunder_fuser.schedule.repeatable import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 
@@ -211,6 +212,11 @@ class Context:
         if isinstance(operand, Literal):
             return of_number(operand.value)
         return self.part.tensors[operand].dtype
+
+    def is_stream(self, name: str) -> bool:
+        """True for a row that the CPU adds in an order that its loops do not change."""
+        alone = self.lane is not None and not self.lane_is_kept and name not in self.carried
+        return self.is_cpu and self.repeatable and alone and rounds(self.part, name)
 
     def accumulator(self, name: str) -> str | Lane:
         """What a reduction adds into: a variable, or this lane's element of an array."""

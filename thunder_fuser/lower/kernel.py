@@ -230,6 +230,27 @@ class Accumulate:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """On the CPU: values of a row that are added in an order of their own, by `total`."""
+
+    name: str
+    op: str
+    dtype: DataType
+    wide: DataType
+    init: Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The next value of a stream, one for each turn of the loop over `lane`."""
+
+    stream: str
+    lane: str
+    value: Operand
+    dtype: DataType
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """buffer[position] = value where the condition holds. width > 1: value names a Vec."""
 
@@ -351,6 +372,7 @@ class For:
     parallel: ParallelType
     body: tuple[Statement, ...]
     accumulators: tuple[Accumulator, ...] = ()
+    streams: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,9 +397,10 @@ class Block:
     body: tuple[Statement, ...]
 
 
-Change = Set | Accumulate | Store | Prefetch | SharedStore | BlockReduce | ClusterReduce | BlockScan
+Change = Set | Accumulate | Append | Store | Prefetch | SharedStore
+Joint = BlockReduce | ClusterReduce | BlockScan
 Wait = OpenGates | GatesMade | GatesReady | Barrier
-Statement = Let | Array | Words | Variable | Change | Wait | For | If | Block
+Statement = Let | Array | Words | Variable | Stream | Change | Joint | Wait | For | If | Block
 
 
 Kind = TypingLiteral["input", "output", "scalar"]

@@ -35,11 +35,13 @@ from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Accumulator,
+    Append,
     Array,
     Barrier,
     Block,
     BlockReduce,
     BlockScan,
+    Call,
     Choose,
     Coordinate,
     For,
@@ -51,6 +53,7 @@ from thunder_fuser.lower.kernel import (
     Parameter,
     Set,
     Statement,
+    Stream,
     Variable,
 )
 from thunder_fuser.lower.row_loads import row_loads
@@ -285,7 +288,7 @@ class _Lowerer:
         for name in self.ctx.carried if rows and self.ctx.threads[1] > 1 else ():
             scope.put(self._join_threads(name, "y", self.ctx.steps * self.ctx.lanes))
         self.row_condition = conjunction([self.loops.loops[a.name].lt(1) for a in rows])
-        self._nest_loops(scope, [], list(self.ctx.carried), ())
+        self._nest_loops(scope, [], list(self.ctx.carried), [])
 
     # ---- nests
 
@@ -325,12 +328,12 @@ class _Lowerer:
             self._declare_accumulator(scope, name)
         for name in scans:
             self._declare_scan(scope, name)
-        accumulators = () if self.ctx.lane_is_kept else tuple(map(self._accumulator, own))
+        accumulators = [] if self.ctx.lane_is_kept else own
         plain, looked_up = row_loads(self.ctx) if number == 0 else ([], [])
         self.values.put_all(plain, scope)
         if self.loops.edge is not None and number == 0 and self.values.keeps_vectors:
             # All steps' loads before the first one's work: behind its branches they would wait.
-            self._nest_loops(scope, [], [], ())
+            self._nest_loops(scope, [], [], [])
         self._nest_loops(scope, reductions, results, accumulators)
         self.values.put_all(looked_up, scope)
         for name in own:
@@ -341,7 +344,7 @@ class _Lowerer:
         scope: Scope,
         reductions: list[str],
         results: list[str],
-        accumulators: tuple[Accumulator, ...],
+        accumulators: list[str],
     ) -> None:
         """The guards and loops of one pass, with its work inside."""
         saved = list(self.open_guards)
@@ -356,9 +359,21 @@ class _Lowerer:
         dtype, op = self.ctx.accumulator_type(name), self.ctx.combines(name)
         return Accumulator(str(self.ctx.accumulator(name)), op, dtype, identity(op, dtype))
 
+    def _collected(self, names: list[str]) -> tuple[tuple[Accumulator, ...], tuple[str, ...]]:
+        """What a loop of the CPU's lanes reduces into: accumulators, and streams."""
+        if not self.is_cpu:
+            return (), ()
+        streams = [name for name in names if self.ctx.is_stream(name)]
+        rest = [name for name in names if name not in streams]
+        return tuple(map(self._accumulator, rest)), tuple(f"{name}_s" for name in streams)
+
     def _declare_accumulator(self, scope: Scope, name: str) -> None:
         dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
         init = identity(self.ctx.combines(name), dtype)
+        if self.ctx.is_stream(name):
+            narrow = self.part.tensors[name].dtype
+            scope.put(Stream(f"{name}_s", self.ctx.combines(name), narrow, dtype, init))
+            return
         if isinstance(target, str):
             scope.put(Variable(target, dtype, init))
             return
@@ -384,7 +399,7 @@ class _Lowerer:
         loops: list[IterDomain],
         reductions: list[str],
         results: list[str],
-        accumulators: tuple[Accumulator, ...],
+        accumulators: list[str],
     ) -> None:
         """The loops of a nest, outermost first; at the lanes, the work itself."""
         if not loops or loops[0] is self.ctx.lane:
@@ -419,7 +434,7 @@ class _Lowerer:
         scope: Scope,
         reductions: list[str],
         results: list[str],
-        accumulators: tuple[Accumulator, ...],
+        accumulators: list[str],
     ) -> None:
         """Work at one step: vector loads before, and vector stores after, a loop over the lanes."""
         for expr in self.part.scans:
@@ -441,7 +456,7 @@ class _Lowerer:
                 extent,
                 ParallelType.VECTORIZE,
                 tuple(inner.statements),
-                accumulators if self.is_cpu else (),
+                *self._collected(accumulators),
             )
         )
         for statement in after:
@@ -518,7 +533,10 @@ class _Lowerer:
                 choose = Choose(self.row_condition, value, identity(op, dtype), dtype)
                 inner.put(Let(masked, dtype, choose))
                 value = masked
-            inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
+            if self.ctx.is_stream(name):
+                inner.put(Append(f"{name}_s", str(self.ctx.lane_symbol), value, dtype))
+            else:
+                inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
         after: list[Statement] = []
         for name in results:
             after += self.stores.store(name, self.row_condition, outer, inner)
@@ -528,6 +546,9 @@ class _Lowerer:
         """Joins the accumulators of a block's or cluster's threads; all get the result."""
         axis = "x" if self.ctx.scheduled.params.inner else "y"
         threads = self.ctx.threads
+        if self.ctx.is_stream(name):
+            total = Call("total", (f"{name}_s",))
+            scope.put(Let(str(self.ctx.accumulator(name)), self.ctx.accumulator_type(name), total))
         if self.is_cpu or (threads[0] if axis == "x" else threads[1]) == 1:
             return
         if self.ctx.cluster > 1:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.ops import SCANS
-from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.options import option
 from thunder_fuser.schedule.row_shape import RowShape, shape_with
 from thunder_fuser.target import Target
@@ -46,14 +45,14 @@ class Row:
 def has_order(part: Part) -> bool:
     """True if the part has sums or products whose order is settled here."""
     return bool(option("repeatable")) and any(
-        rounds(part, expr) for expr in (*part.reductions, *part.scans)
+        rounds(part, expr.outputs[0]) for expr in (*part.reductions, *part.scans)
     )
 
 
-def rounds(part: Part, expr: OpRecord) -> bool:
-    """True for sums and products of floats and complex numbers."""
-    dtype = part.tensors[expr.outputs[0]].dtype
-    adds = SCANS.get(expr.op, expr.op) in ("sum", "prod")
+def rounds(part: Part, name: str) -> bool:
+    """True for sums and products of floats and complex numbers, also running ones."""
+    dtype, op = part.tensors[name].dtype, part.producer[name].op
+    adds = SCANS.get(op, op) in ("sum", "prod")
     return adds and (dtype.is_float or dtype.is_complex)
 
 

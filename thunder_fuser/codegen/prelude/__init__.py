@@ -46,7 +46,9 @@ def select(kernel_text: str, dialect: Literal["cuda", "cpu"]) -> str:
     body = "".join(fragment(dialect, name).text for name in _closure(kernel_text, dialect))
     if dialect == "cuda":  # the C math functions are built in
         return body
-    return libm.declarations(identifiers(body + kernel_text), vectors=True) + body
+    math = libm.declarations(identifiers(body + kernel_text), vectors=True)
+    lanes = fragment("cpu", "lanes").text if "same_lanes" in math else ""
+    return lanes + math + body
 
 
 def identifiers(text: str) -> set[str]:

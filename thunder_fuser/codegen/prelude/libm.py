@@ -2,8 +2,11 @@
 """Names of C math functions in a text -> the declarations it needs to call them.
 
 No header is included (`math.h` alone costs a third of a kernel's build); the compiler knows these
-functions by their names. Those with a SIMD version in this machine's libmvec are declared so, and
-then a loop under `omp simd` calls that version (4 ulp at most).
+functions by their names. Those with SIMD versions in this machine's libmvec (4 ulp at most) are
+replaced by one with the same bits in a loop of any number of lanes, and outside of loops:
+
+    expf(x)  ->  lanes_expf(x), of which a loop of 8 lanes calls _ZGVdN8v_lanes_expf, that of
+                 libmvec for 16 lanes (with AVX-512), and so do all others; see cpu/lanes.h
 """
 
 import ctypes
@@ -23,14 +26,10 @@ ARITY = {name + suffix: 1 for name in UNARY for suffix in ("", "f")} | {
     name + suffix: 2 for name in BINARY for suffix in ("", "f")
 }
 
-# clang does not know the attribute: there the scalar functions are called.
-SIMD_MACRO = """\
-#ifdef __clang__
-#define VECTOR_MATH
-#else
-#define VECTOR_MATH __attribute__((simd("notinbranch"), const, nothrow))
-#endif
-"""
+# The attributes are gcc's: clang calls the scalar functions.
+_GUARD = "#ifndef __clang__\n{}#define {} lanes_{}\n#else\n{}#endif\n"
+# Each version's letter in symbols, and the bytes of its vectors; AVX has 32 bytes, as AVX2.
+_VERSIONS = (("b", 16), ("c", 32), ("d", 32), ("e", 64))
 
 
 @cache
@@ -57,13 +56,42 @@ def _symbol(name: str) -> str:
 
 def declarations(names: set[str], *, vectors: bool) -> str:
     """One declaration for each function of `names` that is a C math function."""
-    used = sorted(names & ARITY.keys())
     simd = vector_functions() if vectors else frozenset()
-    macro = SIMD_MACRO if any(name in simd for name in used) else ""
-    return macro + "".join(_declaration(name, name in simd) for name in used)
+    return "".join(
+        _same_in_all_lanes(name) if name in simd else _declaration(name)
+        for name in sorted(names & ARITY.keys())
+    )
 
 
-def _declaration(name: str, simd: bool) -> str:
-    real = "float" if name.endswith("f") and name[:-1] in UNARY + BINARY else "double"
-    arguments = ", ".join([real] * ARITY[name])
-    return f'extern "C" {"VECTOR_MATH " * simd}{real} {name}({arguments}) noexcept;\n'
+def _declaration(name: str) -> str:
+    arguments = ", ".join([_real(name)] * ARITY[name])
+    return f'extern "C" {_real(name)} {name}({arguments}) noexcept;\n'
+
+
+def _real(name: str) -> str:
+    return "float" if name.endswith("f") and name[:-1] in UNARY + BINARY else "double"
+
+
+def _same_in_all_lanes(name: str) -> str:
+    """Declares lanes_NAME for simd loops, and defines it: alone, and for each number of lanes."""
+    real, suffix = _real(name), "v" * ARITY[name]
+    size = 4 if real == "float" else 8
+    counts = ", ".join(str(bytes // size) for bytes in (16, 32, 64))
+    wide = ", ".join([f"widest_{real}"] * ARITY[name])
+    made = [
+        f"CALLED {real} lanes_{name}({', '.join([real] * ARITY[name])}) noexcept;\n",
+        f'extern "C" widest_{real} {name}_widest({wide}) asm(WIDEST_OF({counts}) "{suffix}_{name}");\n',
+        _version(name, f"{name}_1", real, f"lanes_{name}"),
+    ]
+    for letter, bytes in _VERSIONS:
+        symbol = f"_ZGV{letter}N{bytes // size}{suffix}_lanes_{name}"
+        made.append(_version(name, f"{name}_{letter}", f"{real}{bytes}", symbol))
+    return _GUARD.format("".join(made), name, name, _declaration(name))
+
+
+def _version(name: str, version: str, lanes: str, symbol: str) -> str:
+    """MADE float32 expf_d(float32 x) asm("_ZGVdN8v_lanes_expf"); and what it does."""
+    arguments = ("x", "y")[: ARITY[name]]
+    head = f"{lanes} {version}({', '.join(f'{lanes} {one}' for one in arguments)})"
+    call = f"same_lanes({name}_widest, {', '.join(arguments)})"
+    return f'MADE {head} asm("{symbol}");\n{head} {{ return {call}; }}\n'

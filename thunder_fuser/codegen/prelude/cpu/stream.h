@@ -1,0 +1,39 @@
+// provides: Stream total
+// needs: device types convert
+// A row's values in order, dealt in turn to LANES sums: the same additions however many lanes the
+// loop has that makes the values, and wherever loops around it cut the row. They wait in `next`.
+template <class Op, typename T, typename A> struct Stream {
+  static constexpr i64 ROOM = 256, LANES = 16;
+  T next[ROOM];
+  A lanes[LANES], start;
+  i64 used = 0;
+  explicit DEVICE Stream(A start) : start(start) {
+    for (A& lane : lanes) lane = start;
+  }
+  DEVICE i64 end(i64 begin, i64 last) const {
+    return last - begin < ROOM - used ? last : begin + ROOM - used;
+  }
+  DEVICE T* from(i64 begin) { return next + used - begin; }
+  DEVICE void took(i64 count) {
+    used += count;
+    if (used == ROOM) add();
+  }
+  DEVICE void add() {
+    A own[LANES];
+    while (used % LANES) next[used++] = convert<T>(start);
+    for (int lane = 0; lane < LANES; ++lane) own[lane] = lanes[lane];
+    for (i64 k = 0; k < used; k += LANES)
+#pragma omp simd
+      for (int lane = 0; lane < LANES; ++lane)
+        own[lane] = Op::apply(own[lane], convert<A>(next[k + lane]));
+    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = own[lane];
+    used = 0;
+  }
+};
+template <class Op, typename T, typename A> DEVICE A total(Stream<Op, T, A>& row) {
+  row.add();
+  for (int half = Stream<Op, T, A>::LANES / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane)
+      row.lanes[lane] = Op::apply(row.lanes[lane], row.lanes[lane + half]);
+  return row.lanes[0];
+}
