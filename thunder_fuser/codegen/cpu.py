@@ -8,7 +8,15 @@ from dataclasses import replace
 from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import Accumulator, Append, BlockScan, For, Kernel, Statement, Stream
+from thunder_fuser.lower.kernel import (
+    Accumulator,
+    Append,
+    BlockScan,
+    For,
+    Kernel,
+    Statement,
+    Stream,
+)
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768

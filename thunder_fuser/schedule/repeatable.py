@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under the option `repeatable`: in which order a reduction adds, from its own sizes and nothing else.
+"""Under the option `repeatable`: in which order a reduction adds, by its own sizes alone.
 
-Sums round, so their bits depend on which thread adds which elements. Elsewhere a scheduler takes the
-widest loads that a part allows, and as many threads as hold what the part keeps of a row. Here one
-row of N elements is always the same partial sums, whatever else the kernel reads, keeps or makes:
+A sum rounds, so its bits depend on which thread adds which elements. Else a scheduler takes the
+widest loads that a part allows, and as many threads as hold what the part keeps of a row. Here rows
+of N elements are always the same partial sums, whatever else the kernel reads, keeps or makes:
 
     row sums      vectors of `width`, dealt in turn to `threads` of each of `cluster` blocks
-    column sums   runs of `chunk` rows, dealt in turn to `rows_of_block` threads
+    column sums   runs of rows (segment/split_reductions.py), dealt to `rows_of_block` threads
+    on a CPU      16 sums, dealt in turn (Stream); of columns, one for each
 
-So `reduction`, `persistent` and `inner_outer` give a sum the same bits. Maxima do not round; parts
+So `reduction`, `persistent` and `inner_outer` give a sum the same bits. Maxima do not round: parts
 that have no other reductions are as free as ever.
 """
 

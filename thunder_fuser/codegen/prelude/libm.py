@@ -78,9 +78,10 @@ def _same_in_all_lanes(name: str) -> str:
     size = 4 if real == "float" else 8
     counts = ", ".join(str(bytes // size) for bytes in (16, 32, 64))
     wide = ", ".join([f"widest_{real}"] * ARITY[name])
+    library = f'asm(WIDEST_OF({counts}) "{suffix}_{name}")'
     made = [
         f"CALLED {real} lanes_{name}({', '.join([real] * ARITY[name])}) noexcept;\n",
-        f'extern "C" widest_{real} {name}_widest({wide}) asm(WIDEST_OF({counts}) "{suffix}_{name}");\n',
+        f'extern "C" widest_{real} {name}_widest({wide}) {library};\n',
         _version(name, f"{name}_1", real, f"lanes_{name}"),
     ]
     for letter, bytes in _VERSIONS:
