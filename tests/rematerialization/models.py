@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformer blocks and an MLP as functions of tensors: Thunder reads those much faster than
-modules, and what is tested is what becomes of the trace. Some sizes are odd, some multiples of a vector."""
+modules, and what is tested is what becomes of the trace. Some sizes are odd, some are vectors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.nn.functional as F
 
-BATCH, SEQUENCE, HEADS, HEAD = 3, 12, 3, 6
+BATCH, SEQUENCE, HEADS, HEAD = 2, 16, 3, 6
 WIDTH, HIDDEN = HEADS * HEAD, 37
 
 Shapes = tuple[tuple[int, ...], ...]
