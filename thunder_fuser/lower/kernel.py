@@ -401,7 +401,6 @@ Change = Set | Accumulate | Append | Store | Prefetch | SharedStore
 Joint = BlockReduce | ClusterReduce | BlockScan
 Wait = OpenGates | GatesMade | GatesReady | Barrier
 Statement = Let | Array | Words | Variable | Stream | Change | Joint | Wait | For | If | Block
-Statement = Let | Array | Words | Variable | Stream | Change | Joint | Wait | For | If | Block
 
 
 Kind = TypingLiteral["input", "output", "scalar"]

@@ -61,7 +61,8 @@ def fits(columns: int, target: Target) -> bool:
 
 
 def shape_with(columns: int, sums: int, x: int, cluster: int) -> RowShape:
-    """With x threads along a row in each block: a thread's columns take a word of what is read, one of work, and two words a sum."""
+    """With x threads of each block along a row, whose columns take registers of them:
+    a word of what is read, one of work, and two words a sum."""
     y = max(128 // x, 1) if cluster == 1 else 1
     registers = OWN_REGISTERS + _share(columns, x * cluster) * (2 + 2 * sums)
     registers = -(-registers // 8) * 8
