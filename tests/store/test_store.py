@@ -10,12 +10,10 @@ import errno
 import json
 import os
 import pickle
-import random
 import resource
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -24,6 +22,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lean import lean, printed
 from stores import MOST, content, names, path_of, recipe, warned
 
 from thunder_fuser.errors import OptionError
@@ -284,6 +283,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
     """Of its own, for root may write to a read-only folder."""
     program = """
 import subprocess, sys
+from lean import lean, printed
 from stores import MOST, content, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
@@ -306,6 +306,7 @@ assert len(messages) == 1 and "Read-only file system" in messages[0], messages
 def test_a_full_disk(tmp_path: Path) -> None:
     program = """
 import subprocess, sys
+from lean import lean, printed
 from stores import MOST, content, names, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
@@ -326,13 +327,9 @@ assert len(names(store)) == len(good)  # no unfinished file is left
 
 def in_own_mounts(program: str, folder: Path) -> None:
     """Runs a program that may mount, and whose mounts nobody else sees."""
-    command = ["unshare", "-m", sys.executable, "-c", program, str(folder)]
     if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no mounts of its own here")
-    path = os.pathsep.join(sys.path)
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    done = lean(program, str(folder), before=["unshare", "-m"])
     if "permission denied" in done.stderr or "must be superuser" in done.stderr:
         pytest.skip("no mounts of its own here")
     assert done.returncode == 0, done.stderr
@@ -381,29 +378,40 @@ def test_calls_that_fail(
     assert not [name for name in names(store) if name.startswith(".writing")]
 
 
-def write_until_killed(store: Store, start: int) -> None:
+def test_kill_9_at_200_random_moments(store: Store) -> None:
+    """Whatever a writer was doing, every entry is whole, or not there, and no lock is held.
+
+    In a process of its own: a fork of this one takes longer than what is to be interrupted.
+    """
+    printed("""
+import os, random, signal, time
+from pathlib import Path
+from lean import lean, printed
+from stores import MOST, content, recipe, warned
+from thunder_fuser.store.store import Store
+
+def write(start):
     for number in range(start, 10**9):
         with store.turn(recipe(number % 7)):
-            store.put(recipe(number % 7), content(number % 7, size=200_000))
+            store.put(recipe(number % 7), wanted[number % 7])
 
-
-def test_kill_9_at_200_random_moments(store: Store) -> None:
-    """Whatever a writer was doing, every entry is whole, or not there, and no lock is held."""
-    rng = random.Random(1)
-    for turn in range(200):
-        child = os.fork()
-        if child == 0:
-            try:
-                write_until_killed(store, turn)
-            finally:
-                os._exit(1)
-        time.sleep(rng.uniform(0.0, 0.01))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        with warned() as messages:
-            for number in range(7):
-                assert store.get(recipe(number)) in (None, content(number, size=200_000))
-        assert messages == []
+store, rng = Store(Path(sys.argv[1]), "rw", MOST), random.Random(1)
+wanted = [content(number, size=200_000) for number in range(7)]
+for turn in range(200):
+    child = os.fork()
+    if child == 0:
+        try:
+            write(turn)
+        finally:
+            os._exit(1)
+    time.sleep(rng.uniform(0.0, 0.01))
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with warned() as messages:
+        for number in range(7):
+            assert store.get(recipe(number)) in (None, wanted[number])
+    assert messages == []
+""", str(store.root))
     assert store.found() and all(not one.problem for one in store.entries())
     left = [name for name in names(store) if name.startswith(".")]
     assert left  # or nothing was interrupted
