@@ -182,10 +182,10 @@ def refuses_attention(*args: Any, **kwargs: Any) -> Reject | None:
 
 
 def _refuses_numbers(call: _Call) -> Reject | None:
-    if call.dropout_p != 0:
-        return Reject("attention with dropout, on the CPU")
-    known = isinstance(call.is_causal, bool) and isinstance(call.scale, (int, float, type(None)))
-    return None if known else Reject("attention with a computed number")
+    numbers = isinstance(call.dropout_p, (int, float)), isinstance(call.is_causal, bool)
+    if not all(numbers) or not isinstance(call.scale, (int, float, type(None))):
+        return Reject("attention with a computed number")
+    return Reject("attention with dropout, on the CPU") if call.dropout_p else None
 
 
 def _refuses_types(call: _Call) -> Reject | None:
