@@ -47,17 +47,22 @@ def test_what_autograd_keeps_of_an_eager_function() -> None:
 
 
 def test_the_floor_is_what_must_be_kept_by_its_makers() -> None:
-    """u = linear(x); v = wide(u), read in the backward: u is kept, with fewer bytes."""
+    """u = linear(x); v = wide(u), read in the backward: u is kept, with fewer bytes.
+
+    n = narrow(m) is kept in place of what it is made of: of linear too.
+    """
     facts = Facts(
         (
             Operation("linear", ("x",), (Value("u", 8),), refusal="torch runs linear"),
             Operation("cast", ("u",), (Value("v", 16, needed=True),), operations=4),
             Operation("exp", ("v",), (Value("w", 16, needed=True),), operations=32),
             Operation("sum", ("w",), (Value("s", 4, needed=True),), refusal="a reduction"),
+            Operation("linear", ("w",), (Value("m", 8),), refusal="torch runs linear"),
+            Operation("gt", ("m", "v"), (Value("n", 2, needed=True),), operations=4),
         ),
         {"x": 8},
     )
-    assert floor(facts) == {"linear": 8, "sum": 4}
+    assert floor(facts) == {"linear": 10, "sum": 4}
 
 
 def test_bounds_are_met_or_say_why() -> None:

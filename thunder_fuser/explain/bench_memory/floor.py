@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A forward's facts -> the fewest bytes that any policy could keep, and what makes them.
+"""A forward's facts -> the fewest bytes that any policy could keep, and of whose results.
 
     y = linear(x, w)     never made again: y is kept, or what is made of it
     h = gelu(y)          made again from y, or kept in place of it, whatever has fewer bytes
@@ -31,9 +31,21 @@ class _Unbounded:
 
 
 def floor(facts: Facts) -> dict[str, int]:
-    """Bytes that are kept in any case, by the name of the operation that makes them."""
-    kept = plan(facts, _Unbounded(), Machine.of(CPU)).kept
+    """Bytes kept in any case, by the operations, never made again, of whose results they are."""
+    origins = _origins(facts)
     found: Counter[str] = Counter()
-    for name in kept:
-        found[facts.operations[facts.maker[name]].name] += facts.values[name].bytes
+    for name in plan(facts, _Unbounded(), Machine.of(CPU)).kept:
+        found[" + ".join(sorted(origins[name]))] += facts.values[name].bytes
     return dict(found.most_common())
+
+
+def _origins(facts: Facts) -> dict[str, frozenset[str]]:
+    """For each value the operations, never made again, that it can be made of without another."""
+    found: dict[str, frozenset[str]] = {}
+    for op in facts.operations:
+        own = [frozenset({op.name})] if op.refusal else [found.get(x, _NONE) for x in op.inputs]
+        found |= dict.fromkeys((value.name for value in op.outputs), _NONE.union(*own))
+    return found
+
+
+_NONE: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ from thunder_fuser.explain.bench_memory.measure import Kept, Part
 from thunder_fuser.explain.table import kib
 from thunder_fuser.explain.verdict import Verdict
 
-POLICIES = ("none", "time", "memory")
+POLICIES = ("none", "time", "budget(0.5)", "memory")
 THUNDER, COMPILE = "thunder", "compile"  # Thunder's own policy over our regions; torch.compile
 LIMITS = {"time": 1.0, "memory": 0.8}
 

@@ -115,7 +115,10 @@ def _counted(kept: Kept) -> list[str]:
 
 
 def _text(rows: Sequence[Row]) -> str:
-    """KiB, and shares of the smaller of Thunder's and torch.compile's."""
+    """KiB, and shares of the smaller of Thunder's and torch.compile's.
+
+    Of the floor: what is never made again and is kept, or what is made of it.
+    """
     names = (*POLICIES, THUNDER, COMPILE)
     head = ("model", "layers", *names, "floor", "time", "memory", "floor")
     lines = []
@@ -127,7 +130,7 @@ def _text(rows: Sequence[Row]) -> str:
              *(f"{row.share(bytes):.4f}" for bytes in shares))
         )  # fmt: skip
     said = [f"{one}{why and f'; {why}'}" for row in rows for one, why in row.verdicts()]
-    made = [f"floor of {row.model}, {row.layers}: {_made(row.floor)}" for row in rows]
+    made = [f"floor of {row.model}, {row.layers} layers, KiB: {_made(row.floor)}" for row in rows]
     return "\n\n".join((table(head, lines), "\n".join(made), "\n".join(said)))
 
 
