@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live memory over a forward and a backward, and its picture."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.executors.live import Call, Timeline, timeline
+from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain.bench_memory.measure import kept_by
+from thunder_fuser.explain.bench_memory.models import make_model
+from thunder_fuser.explain.blocks import SMALL, make_input
+from thunder_fuser.explain.timeline import plot, points
+
+KIB = 1024
+
+
+def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x + F.gelu(x @ w)
+
+
+def called(function: Any, *shapes: tuple[int, ...], gradients: bool = True, **given: Any) -> Any:
+    jitted = jit(function, strict=True, **given)
+    jitted(*(torch.randn(shape, requires_grad=gradients) for shape in shapes))
+    return jitted
+
+
+def test_every_call_and_what_lives_after_it() -> None:
+    """Matrices of 1 KiB: the product, then the result; in the backward, gradients beside it."""
+    found = timeline(called(residual, (16, 16), (16, 16), rematerialization="memory"))
+    assert found.forward == (Call("matmul", KIB), Call("thunderFusion0", 2 * KIB))
+    assert found.kept == KIB
+    fusion = next(at for at, call in enumerate(found.backward) if "Fusion" in call.name)
+    assert found.backward[fusion].bytes == 2 * KIB  # the product, and its gradient
+    assert [call.bytes for call in found.backward if call.name == "matmul"][-1] == 3 * KIB
+    assert found.backward[-1] == Call("thunderFusion2", 3 * KIB)  # reads a gradient of the product
+    assert found.peak == max(call.bytes for call in (*found.forward, *found.backward))
+
+
+def test_without_a_backward() -> None:
+    found = timeline(called(residual, (16, 16), (16, 16), gradients=False))
+    assert (found.kept, found.backward) == (0, ())
+    assert found.peak == 2 * KIB
+
+
+@pytest.mark.parametrize("policy", ["none", "memory"])
+def test_what_is_kept_is_what_autograd_keeps(policy: str) -> None:
+    model = make_model("llama", 1, SMALL, torch.bfloat16)
+    x, gradient = make_input(SMALL, torch.bfloat16, "cpu")
+    jitted = jit(model, strict=True, rematerialization=policy)
+    live = kept_by(jitted, model, x.requires_grad_()).bytes
+    state = torch.get_rng_state()
+    found = timeline(jitted)
+    assert found.kept == live < found.peak
+    assert torch.equal(torch.get_rng_state(), state)
+    jitted(x).backward(gradient)  # the made-up run has not disturbed it
+
+
+def test_a_function_that_was_not_called() -> None:
+    with pytest.raises(InputError, match="a function that was called"):
+        timeline(jit(residual))
+
+
+def test_points_of_forward_and_backward() -> None:
+    line = Timeline((Call("a", 4), Call("b", 8)), 3, (Call("c", 5),))
+    assert points(line) == ([0.25, 0.75, 1.0, 1.5], [4, 8, 3, 5])
+    assert points(Timeline((Call("a", 4),), 0, ())) == ([0.5, 1.0], [4, 0])
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_a_picture_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "memory.png"
+    policies = ("none", "memory")
+    functions = {
+        policy: called(residual, (16, 16), (16, 16), rematerialization=policy)
+        for policy in policies
+    }
+    plot(functions, str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")

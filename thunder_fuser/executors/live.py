@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function -> the memory that is live after each call of its traces.
+
+The traces are run once more, call by call, on made-up arguments (zeros) of the shapes they were
+compiled for. After each call the storages of all live tensors are counted, each once, less those of
+the arguments. What a call of torch takes and gives back inside is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from thunder.core import devices, dtypes
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.pytree import tree_iter
+from thunder.core.trace import TraceCtx
+from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.executors.traces import Jitted, final_traces
+
+_NO_CALLS = frozenset(
+    {
+        PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.DEL, PrimIDs.COMMENT,
+        "clear_mutable_collection",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a trace, and the bytes that live when it has run, its operands among them."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The calls of a forward and a backward; kept: the bytes that live between the two."""
+
+    forward: tuple[Call, ...]
+    kept: int
+    backward: tuple[Call, ...]
+
+    @property
+    def peak(self) -> int:
+        return max((call.bytes for call in (*self.forward, *self.backward)), default=0)
+
+
+def timeline(jitted: Jitted) -> Timeline:
+    """The memory of the newest compilation of a function, in the order of its calls.
+
+    Raises InputError for a function that was not called, or whose arguments are no plain tensors
+    and numbers.
+    """
+    forward, *rest = final_traces(jitted)
+    with torch.random.fork_rng(), torch.no_grad():
+        own = {proxy.name: _made_up(proxy) for proxy in (*forward.args, *forward.kwargs.values())}
+        first = _Run(forward, own, own.values())
+        calls = tuple(first.calls())
+        if not rest:
+            return Timeline(calls, 0, ())
+        (backward,) = rest
+        saved, others = first.returned[1]
+        saved_proxies, gradients = backward.args
+        del saved_proxies
+        cotangents = [_made_up(proxy) for proxy in gradients]
+        given = {"saved_for_backward": [[*saved], [*others]], "cotangents": [*cotangents]}
+        first.returned = None
+        second = _Run(backward, given, (*own.values(), *cotangents))
+        kept = second.live()
+        del saved, others, given
+        return Timeline(calls, kept, tuple(second.calls()))
+
+
+class _Run:
+    """A trace with values for its arguments, of which `own` count no memory."""
+
+    def __init__(self, trace: TraceCtx, given: Mapping[str, Any], own: Iterable[Any]) -> None:
+        self.trace, self.scope = trace, dict(given)
+        self.own = {_storage(tensor) for tensor in _tensors([*own])}
+        self.globals = trace.python_ctx()
+        self.returned: Any = None
+
+    def calls(self) -> Iterator[Call]:
+        """Runs the trace, call by call."""
+        for bsym in self.trace.bound_symbols:
+            text = "\n".join(bsym.python(indent=0, print_depth=1))
+            if bsym.sym.id is PrimIDs.RETURN:
+                self.returned = eval(text.removeprefix("return "), self.globals, self.scope)
+                return
+            exec(text, self.globals, self.scope)
+            if bsym.sym.id not in _NO_CALLS:
+                yield Call(bsym.sym.name, self.live())
+
+    def live(self) -> int:
+        """Bytes of the storages of all values, each once."""
+        found = {
+            _storage(tensor): tensor.untyped_storage().nbytes()
+            for tensor in _tensors(self.scope)
+        }
+        return sum(size for place, size in found.items() if place not in self.own)
+
+
+def _tensors(values: object) -> Iterator[torch.Tensor]:
+    return (value for value in tree_iter(values) if isinstance(value, torch.Tensor))
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _made_up(proxy: object) -> Any:
+    """Zeros for a tensor, a number for itself."""
+    if isinstance(proxy, NumberProxy):
+        return proxy.value
+    if not isinstance(proxy, TensorProxy) or is_dtensor_proxy(proxy):
+        raise InputError("timeline", expected="tensors and numbers as arguments", got=repr(proxy))
+    device, dtype = devices.to_torch_device(proxy.device), dtypes.to_torch_dtype(proxy.dtype)
+    return torch.zeros([int(size) for size in proxy._shape], dtype=dtype, device=device)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jitted functions -> a picture of their live memory over forward and backward.
+
+    plot({"time": jitted, "memory": other}, "memory.png")
+
+Calls stand at equal distances, the forward's in the left half and the backward's in the right, so
+that policies with more or fewer calls can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from thunder_fuser.executors.live import Timeline, timeline
+from thunder_fuser.executors.traces import Jitted
+from thunder_fuser.explain.bench.plot import need_matplotlib
+
+_INCHES = (9, 3.2)  # of one model
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
+
+
+def plot(functions: Mapping[str, Jitted], path: str, title: str = "") -> None:
+    """Writes the picture of functions that were called, of the kind that the path's ending says."""
+    need_matplotlib()
+    picture({title: {name: timeline(one) for name, one in functions.items()}}, path)
+
+
+def picture(models: Mapping[str, Mapping[str, Timeline]], path: str) -> None:
+    """A row for each model, with a line for each of its timelines."""
+    need_matplotlib()
+    figure_class = import_module("matplotlib.figure").Figure  # needs no display
+    page = figure_class(figsize=(_INCHES[0], _INCHES[1] * len(models)), layout="constrained")
+    rows = page.subplots(len(models), squeeze=False)
+    for (axes,), (title, lines) in zip(rows, models.items(), strict=True):
+        _draw(axes, title, lines)
+    page.savefig(path, dpi=150)
+
+
+def _draw(axes: Any, title: str, lines: Mapping[str, Timeline]) -> None:
+    peak = max((line.peak for line in lines.values()), default=0)
+    size, unit = next((size, unit) for size, unit in _UNITS if peak >= size or size == 1)
+    for name, line in lines.items():
+        places, heights = points(line)
+        kept, most = line.kept / size, line.peak / size
+        label = f"{name}: {kept:.1f} kept, {most:.1f} at most"
+        axes.plot(places, [height / size for height in heights], label=label, linewidth=1.2)
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.set_xlim(0, 2)
+    axes.set_ylim(bottom=0)
+    axes.set_xticks([0.5, 1.5], ["forward", "backward"])
+    axes.set_ylabel(f"{unit} live beside arguments")
+    axes.set_title(title, fontsize=9)
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def points(line: Timeline) -> tuple[list[float], list[int]]:
+    """Places from 0 to 2 and the bytes there; at 1, what is kept.
+
+    forward of 2 calls, backward of 1  ->  places 0.25, 0.75, 1, 1.5
+    """
+    heights = [*(call.bytes for call in line.forward), line.kept]
+    places = [(at + 0.5) / len(line.forward) for at in range(len(line.forward))]
+    heights += [call.bytes for call in line.backward]
+    after = [1 + (at + 0.5) / len(line.backward) for at in range(len(line.backward))]
+    return [*places, 1.0, *after], heights
