@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.utils.checkpoint, in-place ops and random numbers beside the cut, under each policy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain.bench_memory.measure import kept_by
+
+POLICIES = ("none", "time", "memory", "budget(0.5)", "save_only()")
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+WIDTH, ROWS = 16, 24
+
+Named = Mapping[str, torch.Tensor]
+
+
+class Block(nn.Module):
+    """x + down(dropout(gelu(up(norm(x))))), as a checkpoint or not."""
+
+    def __init__(self, checkpointed: bool, drop: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.checkpointed, self.drop = checkpointed, drop
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.gelu(self.up(self.norm(x)), approximate="tanh")
+        return self.down(F.dropout(hidden, self.drop))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.checkpointed:
+            return x + self.inner(x)
+        return x + checkpoint(self.inner, x, use_reentrant=False)
+
+
+def stack(checkpointed: bool, drop: float = 0.0, dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(*(Block(checkpointed, drop) for _ in range(2))).to(dtype)
+
+
+def sample(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(ROWS, WIDTH, generator=generator).to(dtype)
+
+
+def outcome(call: Callable[..., torch.Tensor], model: nn.Module, x: torch.Tensor) -> Named:
+    """The result, all gradients and all buffers after a seeded step."""
+    x = x.clone().requires_grad_()
+    model.zero_grad()
+    torch.manual_seed(6)
+    result = call(x)
+    result.square().sum().backward()
+    gradients = {f"d {name}": one.grad for name, one in model.named_parameters()}
+    buffers = {name: one.clone() for name, one in model.named_buffers()}
+    return {"result": result.detach(), "d x": x.grad, **gradients, **buffers}
+
+
+def under(policy: str, model: nn.Module, x: torch.Tensor) -> Named:
+    """A step of a copy of the model, jitted."""
+    own = copy.deepcopy(model)
+    return outcome(jit(own, strict=True, rematerialization=policy), own, x)
+
+
+def assert_equal(found: Named, wanted: Named) -> None:
+    assert list(found) == list(wanted)
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), name
+
+
+def assert_close(found: Named, wanted: Named) -> None:
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_of_a_checkpoint_do_not_depend_on_the_policy(dtype: str) -> None:
+    """Dropout is inside: its mask is that of the forward."""
+    model, x = stack(True, 0.25, DTYPES[dtype]), sample(DTYPES[dtype])
+    wanted = under("none", model, x)
+    for policy in POLICIES[1:]:
+        assert_equal(under(policy, model, x), wanted)
+
+
+@pytest.mark.parametrize("policy", ["none", "memory"])
+def test_a_checkpoint_changes_no_bit(policy: str) -> None:
+    """In float32, where nothing is rounded on the way."""
+    model, x = stack(True), sample()
+    found = under(policy, model, x)
+    assert_equal(found, under(policy, stack(False), x))
+    assert_close(found, outcome(model, model, x))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_inside_a_checkpoint_is_repeated_and_not_kept(policy: str) -> None:
+    """Both linear layers of each block run again; only the stream between the blocks is kept."""
+    model, x = stack(True), sample().requires_grad_()
+    jitted = jit(model, strict=True, rematerialization=policy)
+    assert kept_by(jitted, model, x).bytes <= x.nbytes
+    forward, backward = (
+        [bsym.sym.name for bsym in trace.bound_symbols] for trace in final_traces(jitted)
+    )
+    assert forward.count("linear") == 4
+    assert backward.count("linear") >= 2  # of the last one of a block nothing is needed
+
+
+class Norms(nn.Module):
+    """Batch norms, which write their running statistics, beside ops written in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.weight = nn.BatchNorm1d(WIDTH), nn.Parameter(torch.eye(WIDTH) * 0.5)
+        self.register_buffer("seen", torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(x) @ self.weight
+        hidden.add_(1.0)
+        gate = torch.tanh(hidden)
+        hidden.mul_(2.0)
+        self.seen.copy_(hidden.mean(0).detach())
+        return torch.exp(-hidden * self.seen) * gate
+
+
+class CheckpointedNorm(nn.Module):
+    """A batch norm inside a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def inner(x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.linear(self.norm(x)))
+
+        return x + checkpoint(inner, x, use_reentrant=False)
+
+
+def test_what_is_written_in_place() -> None:
+    """Gradients, running statistics and a buffer that is copied to, as in eager."""
+    torch.manual_seed(1)
+    model, x = Norms(), sample()
+    own = copy.deepcopy(model)
+    wanted = outcome(own, own, x)
+    first: Any = None
+    for policy in POLICIES:
+        found = under(policy, model, x)
+        assert_close(found, wanted)
+        first = first or found
+        assert_equal(found, first)
+
+
+def test_what_touches_a_tensor_written_in_place_is_not_made_again() -> None:
+    torch.manual_seed(1)
+    under("save_only()", Norms(), sample())
+    cut = fuser.last_cut
+    assert cut is not None
+    refused = {op.name for op in cut.facts.operations if "written in place" in op.refusal}
+    assert refused
+    again = {cut.facts.operations[at].refusal for at in cut.plan.again}
+    assert again == {""}
+
+
+def test_a_batch_norm_inside_a_checkpoint() -> None:
+    """Gradients as in eager. Running statistics are written once; eager's repeat writes twice."""
+    torch.manual_seed(1)
+    model, x = CheckpointedNorm(), sample()
+    wanted = under("none", model, x)
+    for policy in POLICIES[1:]:
+        assert_equal(under(policy, model, x), wanted)
+    own = copy.deepcopy(model)
+    exact = outcome(own, own, x)
+    assert_close(wanted, {name: exact[name] for name in exact if not name.startswith("norm.")})
+    model.norm(x)
+    assert_close(wanted, dict(model.named_buffers()))
