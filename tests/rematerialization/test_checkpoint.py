@@ -158,15 +158,61 @@ def test_what_is_written_in_place() -> None:
         assert_equal(found, first)
 
 
-def test_what_touches_a_tensor_written_in_place_is_not_made_again() -> None:
+def read_before(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    gate = torch.exp(seen * 0.5)
+    seen.add_(1.0)
+    return torch.tanh(x * gate) * x
+
+
+def read_through_a_view(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    gate = torch.exp(seen.view(-1)[:WIDTH] * 0.5)
+    seen.mul_(3.0)
+    return torch.tanh(x * gate) * x
+
+
+def written_through_a_view(x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    gate = torch.exp(seen * 0.5)
+    seen.view(-1).mul_(3.0)
+    return torch.tanh(x * gate) * x
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("function", [read_before, read_through_a_view, written_through_a_view])
+def test_what_reads_a_tensor_written_later_is_not_made_again(
+    function: Callable[..., torch.Tensor], policy: str
+) -> None:
+    """Made again in the backward, the gate would be that of the new contents."""
+    x, first = sample(), torch.linspace(-1, 1, WIDTH)
+    found = []
+    for call in (jit(function, strict=True, rematerialization=policy), function):
+        argument, seen = x.clone().requires_grad_(), first.clone()
+        call(argument, seen).sum().backward()
+        found.append((argument.grad, seen))
+    assert fuser.last_cut is not None
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    operations = fuser.last_cut.facts.operations
+    product = next(op for op in operations if op.name == "mul")
+    assert product.refusal == "it reads or makes what is written in place"
+    assert not any(operations[at].refusal for at in fuser.last_cut.plan.again)
+
+
+def test_a_batch_norm_is_made_again_but_for_its_running_statistics() -> None:
+    """Of each norm, two numbers a column are kept; under `time` also what the product reads."""
     torch.manual_seed(1)
-    under("save_only()", Norms(), sample())
-    cut = fuser.last_cut
-    assert cut is not None
-    refused = {op.name for op in cut.facts.operations if "written in place" in op.refusal}
-    assert refused
-    again = {cut.facts.operations[at].refusal for at in cut.plan.again}
-    assert again == {""}
+    layer = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.GELU()]
+    model, x = nn.Sequential(*layer, *copy.deepcopy(layer)), sample().requires_grad_()
+    products = 2 * x.nbytes  # of the linear layers
+    statistics = 2 * 2 * 4 * WIDTH
+    for policy, bytes in (("memory", 0), ("time", x.nbytes)):
+        jitted = jit(model, strict=True, rematerialization=policy)
+        assert kept_by(jitted, model, x).bytes == products + statistics + bytes
+    assert fuser.last_cut is not None
+    refused = {
+        name for op in fuser.last_cut.facts.operations for name in op.inputs
+        if op.refusal == "it reads or makes what is written in place"
+    }
+    assert any("running_mean" in name for name in refused)
 
 
 def test_a_batch_norm_inside_a_checkpoint() -> None:

@@ -44,7 +44,12 @@ _VIEWS = frozenset(
 )  # fmt: skip
 _DRAWN = frozenset({"random_uniform", "random_normal", PrimIDs.UNIFORM_PHILOX})
 _STATEFUL = frozenset({PrimIDs.UNIFORM, PrimIDs.RANDN})
-_WRITERS = frozenset({PrimIDs.COPY_, "copy_", PrimIDs.UPDATE_ALIASES, "update_aliases"})
+_COPIES = frozenset({PrimIDs.COPY_, "copy_"})
+_FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
+_SHARING = _VIEWS | {
+    PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.REAL, PrimIDs.IMAG,
+    PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
+}
 _NO_REPEAT = frozenset(
     {
         OpTags.REDUCTION_OP, OpTags.DONT_RECOMPUTE_IN_BACKWARD, OpTags.MATMUL_OP,
@@ -258,16 +263,39 @@ def _written_again(reading: Reading, returned: set[str]) -> set[str]:
 
 
 def _written_in_place(bsyms: Sequence[BoundSymbol]) -> set[str]:
-    """Tensors that are written in place, and, forward and back, their views."""
-    names = {p.name for b in bsyms if b.sym.id in _WRITERS for p in _proxies(b)}
+    """Tensors that are written in place and, forward and back, what may share their memory.
+
+    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
+    """
+    names = {proxy.name for bsym in bsyms for proxy in _written(bsym)}
     if not names:
         return names
-    views = [b for b in bsyms if b.sym.id in _VIEWS or not b.sym.is_prim]
-    for bsym in (*reversed(views), *views):
-        proxies = [p.name for p in _proxies(bsym)]
+    sharing = [part for bsym in bsyms for part in _parts(bsym) if _may_share(part)]
+    for bsym in (*reversed(sharing), *sharing):
+        proxies = [proxy.name for proxy in _proxies(bsym)]
         if names.intersection(proxies):
             names.update(proxies)
     return names
+
+
+def _written(bsym: BoundSymbol) -> Iterable[Proxy]:
+    """What a copy writes; a fence stands for all that it is handed."""
+    if bsym.sym.id in _COPIES:
+        return (*bsym.flat_proxy_args[1:], *bsym.flat_proxy_outs)
+    return _proxies(bsym) if bsym.sym.id in _FENCES else ()
+
+
+def _parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    """What it is made of, down to what has no parts."""
+    if not bsym.subsymbols:
+        yield bsym
+    for part in bsym.subsymbols:
+        yield from _parts(part)
+
+
+def _may_share(part: BoundSymbol) -> bool:
+    """True if its result may lie in its argument's memory; of what has no rule nothing is known."""
+    return part.sym.id in _SHARING or not part.sym.is_prim
 
 
 def _proxies(bsym: BoundSymbol) -> Iterator[Proxy]:

@@ -6,7 +6,9 @@ before, in another region. Made again from x0 it would take all of a1 ... ak, an
 does so would grow with the depth of the model. So a value with `stages` values of streams between
 it and the last checkpoint is a checkpoint itself. A chain then crosses at most `stages` + 1 regions
 of the forward, whatever the depth; and as the checkpoints lie at equal distances, layers that are
-alike give at most `stages` + 1 kinds of regions, whose kernels they share.
+alike give at most `stages` + 1 kinds of regions, whose kernels they share. A value that is made of
+little more bytes than its own (a norm's result: its input, and statistics) counts as no stage of a
+stream; but no chain reads more than _Sources._MOST values.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from thunder_fuser.rematerialization.policy import (
 )
 
 _FIRST = 1 << 80  # what is minimised first; what comes second never adds up to this
+_WIDE = 1.25  # a norm's statistics beside its input are not worth keeping its result
 _STEPS = 24  # of the search for a budget
 
 
@@ -230,7 +233,7 @@ def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
             own = set(value.tags)
             if not op.refusal and value.name in streams:
                 own |= {STREAM}
-                if sources.bytes(made_of) > value.bytes:
+                if sources.bytes(made_of) > _WIDE * value.bytes:
                     own |= {WIDER}
                     own |= {CHECKPOINT} if before >= stages else set()
             starts = bool(op.refusal) or CHECKPOINT in own

@@ -39,8 +39,9 @@ Choose = Callable[[str, int, Cost, Tags], Choice]
 
 # Tags of a value. The forward writes it for others in any case / later regions of the forward
 # continue from it (a residual stream) / it continues from so many others that it is a checkpoint /
-# reading what it is made of moves more bytes than reading it / torch reads it in the backward, so
-# that it must be written again / a view of what it is made of / random numbers, by their seed.
+# reading what it is made of moves over a quarter more bytes than reading it / torch reads it in the
+# backward, so that it must be written again / a view of what it is made of / random numbers, by
+# their seed.
 STORED, STREAM, CHECKPOINT, WIDER, WRITTEN, VIEW, RANDOM = (
     "stored", "stream", "checkpoint", "wider", "written", "view", "random",
 )  # fmt: skip
