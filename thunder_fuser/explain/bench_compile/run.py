@@ -188,16 +188,18 @@ def _text(report: Report) -> str:
 
 def _times(rows: Sequence[Row]) -> str:
     head = ("policy", "caches", "layers", "s", "Thunder s", "ratio", "cpu ratio", "x half",
-            "regions", "ops", "largest", "kernels")  # fmt: skip
+            "Thunder x half", "regions", "ops", "largest", "kernels")  # fmt: skip
     before = {(row.policy, row.state, row.layers): row for row in rows}
     lines = []
     for row in rows:
         half = before.get((row.policy, row.state, row.layers // 2)) if row.layers > 1 else None
-        growth = f"{row.ours.wall / half.ours.wall:.2f}" if half else ""
+        growth = ["", ""] if half is None else [
+            f"{row.ours.wall / half.ours.wall:.2f}", f"{row.alone.wall / half.alone.wall:.2f}"
+        ]  # fmt: skip
         counts = (row.counts.regions, row.counts.ops, row.counts.largest, row.counts.kernels)
         lines.append(
             [row.policy, row.state, str(row.layers), f"{row.ours.wall:.3f}",
-             f"{row.alone.wall:.3f}", f"{row.ratio:.2f}", f"{row.cpu_ratio:.2f}", growth,
+             f"{row.alone.wall:.3f}", f"{row.ratio:.2f}", f"{row.cpu_ratio:.2f}", *growth,
              *map(str, counts)]
         )  # fmt: skip
     return "Seconds of the first training step\n\n" + table(head, lines)
