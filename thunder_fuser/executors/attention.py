@@ -6,8 +6,8 @@
     here:     t4, t5 = attention_forward(q, k, v)  q, k, v, t4, log(sum(exp(scores)))[B, H, L]
 
 q: [B, H, L, E]; k, v: [B, H, S, E]; a mask: [L, S] or [B, H, L, S], or 1 in place of any of these.
-On CUDA this is Thunder's executor for torch's kernels. Thunder has none for the CPU's: the two
-operators are here. What they do not take, Thunder takes apart.
+Thunder has an executor for some of torch's CUDA kernels, but not for the CPU's, nor for cuDNN's,
+which torch itself chooses on Hopper: the two operators here. What none takes, Thunder takes apart.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
 _aten = torch.ops.aten
 
+CUDNN_TYPES = (dtypes.bfloat16, dtypes.float16)
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
-# --------------------------------------------------------------------------- operators for the CPU
+# -------------------------------------------------------------------------------------- operators
 
 
 def _forward_types(
     qkv: Triple, mask: Any, *, is_causal: bool, scale: float | None
 ) -> tuple[TensorProxy, TensorProxy]:
-    query = qkv[0]
-    log_sums = TensorProxy(like=query, shape=query.shape[:3], dtype=_as_wide(query.dtype))
+    query, last = qkv[0], () if _on_cpu(qkv[0]) else (1,)
+    log_sums = TensorProxy(like=query, shape=(*query.shape[:3], *last), dtype=_as_wide(query.dtype))
     return TensorProxy(like=query), log_sums
 
 
@@ -54,6 +55,10 @@ def _backward_types(gradient: Any, qkv: Triple, *rest: Any, **given: Any) -> Tri
 def _forward(
     qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None
 ) -> Any:
+    if qkv[0].is_cuda:
+        return _aten._scaled_dot_product_cudnn_attention(
+            *map(_rows, qkv), mask, True, 0.0, is_causal, scale=scale
+        )[:2]
     return _aten._scaled_dot_product_flash_attention_for_cpu(
         *map(_rows, qkv), 0.0, is_causal, attn_mask=_added(mask, qkv[0]), scale=scale
     )
@@ -63,6 +68,12 @@ def _backward(
     gradient: torch.Tensor, qkv: Triple, out: torch.Tensor, log_sums: torch.Tensor,
     mask: torch.Tensor | None, *, is_causal: bool, scale: float | None,
 ) -> Any:  # fmt: skip
+    if gradient.is_cuda:
+        lengths, seed = (qkv[0].shape[2], qkv[1].shape[2]), log_sums.new_empty((), dtype=torch.long)
+        return _aten._scaled_dot_product_cudnn_attention_backward(
+            *map(_rows, (gradient, *qkv)), out, log_sums, seed, seed, mask, None, None, *lengths,
+            0.0, is_causal, scale=scale,
+        )  # fmt: skip
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
         *map(_rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal,
         attn_mask=_added(mask, qkv[0]), scale=scale,
@@ -110,8 +121,9 @@ class _Call:
         return self.query, self.key, self.value
 
     @property
-    def on_cpu(self) -> bool:
-        return bool(self.query.device.devicetype is DeviceType.CPU)
+    def is_ours(self) -> bool:
+        """True if the call goes to an operator of this module, else to one of Thunder's."""
+        return _on_cpu(self.query) or _fits_cudnn(self)
 
     def of_thunder(self, function: Callable[..., Any]) -> Any:
         """What a function of Thunder's executor for CUDA says, which names all parameters."""
@@ -123,7 +135,7 @@ class _Call:
 def attention_gradient(*args: Any, **kwargs: Any) -> Any:
     """The result, and what the gradients are, of a call that `refuses_attention` takes."""
     call = _Call(*args, **kwargs)
-    if not call.on_cpu:
+    if not call.is_ours:
         return call.of_thunder(_CUDA.grad_transform)
     mask, given = call.attn_mask, {"is_causal": call.is_causal, "scale": call.scale}
     out, log_sums = attention_forward(call.tensors, mask, **given)
@@ -172,10 +184,29 @@ def _as_wide(dtype: dtypes.dtype) -> dtypes.dtype:
 # --------------------------------------------------------------------------------- what is refused
 
 
+def _on_cpu(tensor: TensorProxy) -> bool:
+    return bool(tensor.device.devicetype is DeviceType.CPU)
+
+
+def _fits_cudnn(call: _Call) -> bool:
+    """True for what torch gives to cuDNN on Hopper; fewer of its kernels take odd sizes."""
+    refused = _refuses_numbers(call) or _refuses_types(call) or _refuses_shapes(call)
+    if refused or call.attn_mask is not None or call.query.dtype not in CUDNN_TYPES:
+        return False
+    length, width = map(int, call.query._shape[2:])
+    keys = int(call.key._shape[2])
+    if length % 64 or keys % 64 or width % 8 or width > 128:
+        return False
+    if call.is_causal and length != keys:
+        return False
+    major, _ = torch.cuda.get_device_capability(call.query.device.device_str())
+    return major == 9 and torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def refuses_attention(*args: Any, **kwargs: Any) -> Reject | None:
     """Why Thunder takes a call apart; taken apart, it writes the matrix of all scores to memory."""
     call = _Call(*args, **kwargs)
-    if not call.on_cpu:
+    if not _on_cpu(call.query):
         fits = call.of_thunder(_CUDA.checker)
         return None if fits else Reject("attention that no kernel of torch takes")
     return _refuses_numbers(call) or _refuses_types(call) or _refuses_shapes(call)
