@@ -43,7 +43,7 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """GPT-2's sizes: its smallest model, unless others are given, and a vocabulary of whole vectors.
+    """GPT-2's sizes, of its smallest model if not given, with a vocabulary of whole vectors.
 
     With its own 50257 words, matrix products of odd rows are most of a step: torch.compile pads
     them, and neither eager nor this executor, to which they are torch's, does.
