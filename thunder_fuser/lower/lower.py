@@ -144,7 +144,7 @@ class _Lowerer:
         for number, one in enumerate(passes(self.ctx.scheduled, tile)):
             lowerer = _Lowerer(one.ctx, one.put)
             for point, window in one.kept.items():
-                lowerer.values.keep(point, window)
+                lowerer.values.buffers.keep(point, window)
             body += [Barrier()] * (number > 0)
             body.append(Block(one.what, tuple(lowerer._root_body())))
             largest = lowerer.values.largest_index
@@ -293,7 +293,7 @@ class _Lowerer:
     # ---- nests
 
     def _nests(self, scope: Scope) -> None:
-        self.values.declare_persistent(scope)
+        self.values.buffers.declare(scope)
         count = self._nest_count()
         for number in range(count):
             self._nest(scope, number)
@@ -331,7 +331,7 @@ class _Lowerer:
         accumulators = [] if self.ctx.lane_is_kept else own
         plain, looked_up = row_loads(self.ctx) if number == 0 else ([], [])
         self.values.put_all(plain, scope)
-        if self.loops.edge is not None and number == 0 and self.values.keeps_vectors:
+        if self.loops.edge is not None and number == 0 and self.values.buffers.keeps_vectors:
             # All steps' loads before the first one's work: behind its branches they would wait.
             self._nest_loops(scope, [], [], [])
         self._nest_loops(scope, reductions, results, accumulators)
@@ -446,7 +446,7 @@ class _Lowerer:
             if reductions or results:
                 self._edge_lanes(scope, self.loops.edge, reductions, results)
             else:
-                self.values.fill(scope)
+                self.values.fill_vectors(scope)
             return
         inner, extent = self._lane_scope(scope)
         after = self._work(scope, inner, reductions, results)
@@ -471,12 +471,12 @@ class _Lowerer:
         else                          { for v: if (0 <= i1 + v && i1 + v < 4095) { ... } }
         """
         lane, extent = self.ctx.lane_symbol, const(self.ctx.lanes)
-        unfilled = self.values.unfilled()
+        unfilled = self.values.buffers.unfilled()
         inner = scope.child(str(lane))
         after = self._work(scope, inner, reductions, results)
         body = tuple(inner.statements)
         whole = (For(str(lane), extent, ParallelType.VECTORIZE, body), *after)
-        self.values.refill(unfilled)
+        self.values.buffers.refill(unfilled)
         inner = scope.child(str(lane))
         self._work(inner, inner, reductions, results)  # no wide stores
         held = (If(edge.holds, tuple(inner.statements)),)

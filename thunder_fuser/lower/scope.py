@@ -13,6 +13,8 @@ from thunder_fuser.lower.kernel import Operand, Statement
 ROOT = "@root"
 ROW = "@row"  # likewise inside the loop over a block's rows, if it has one
 
+Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
+
 
 @dataclass
 class Scope:
@@ -21,14 +23,14 @@ class Scope:
     symbols: frozenset[str]
     parent: Scope | None = None
     statements: list[Statement] = field(default_factory=list)
-    values: dict[Hashable, tuple[Operand, frozenset[str]]] = field(default_factory=dict)
+    values: dict[Hashable, Found] = field(default_factory=dict)
     condition: Scalar | None = None  # of the If this block is the body of
 
     def child(self, *symbols: str) -> Scope:
         """A block inside this one, with more symbols."""
         return Scope(self.symbols | frozenset(symbols), self)
 
-    def find(self, key: Hashable) -> tuple[Operand, frozenset[str]] | None:
+    def find(self, key: Hashable) -> Found | None:
         """A value held here or further out, with the symbols it depends on."""
         scope: Scope | None = self
         while scope is not None:

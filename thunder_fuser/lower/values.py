@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.index_map import accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
-from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, sizeless_text
 from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.divisors import Divisors
 from thunder_fuser.lower.kernel import (
-    Array,
     Call,
     Choose,
     IndexValue,
@@ -32,38 +31,20 @@ from thunder_fuser.lower.kernel import (
     Random,
     RingLoad,
     Set,
-    SharedLoad,
     SharedStore,
     Value,
     Words,
 )
 from thunder_fuser.lower.places import Places
-from thunder_fuser.lower.scope import ROOT, Scope
+from thunder_fuser.lower.scope import ROOT, Found, Scope
 from thunder_fuser.lower.shared import SharedMemory
-from thunder_fuser.lower.tiles import Window
 
-Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
 NONE: frozenset[str] = frozenset()
 MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
 # Bytes of the elements whose next row a block asks for while it is at one. Norm backward of bf16:
 # 69 to 79 % of clone without, 79 to 92 % with; of f32, with vectors twice as long, 88 and 93 %
 # without, 76 and 86 % with (H200).
 ASKED_AHEAD = 2
-BEFORE = -1  # the number of no nest: what was filled there is there for all
-
-
-@dataclass
-class Buffer:
-    """A persistent buffer: its array, whether its elements are Vecs, the nest that fills it.
-
-    position: where this lane's element is, if the array is shared.
-    """
-
-    array: str
-    shared: bool
-    vector: bool
-    position: Scalar = field(default_factory=lambda: const(0))
-    filled_in: int | None = None
 
 
 class Values:
@@ -78,7 +59,7 @@ class Values:
         self.divisors = Divisors(ctx, self._get, self.name)
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
-        self._buffers: dict[Point, Buffer] = {}
+        self.buffers = Buffers(ctx, self.shared, self.name, self._is_vector)
 
     # ---- asking
 
@@ -93,6 +74,11 @@ class Values:
         """Makes the values of points, to be found where they are used."""
         for point in points:
             self.get(point, scope)
+
+    def fill_vectors(self, scope: Scope) -> None:
+        """Loads a step of the inputs that are kept in whole vectors."""
+        for point in list(self.buffers.vectors_to_fill()):
+            self._load(point, scope)
 
     def _missing(self, point: Point, scope: Scope) -> list[Point]:
         """The points to be made for one point, each after those that it reads."""
@@ -109,17 +95,14 @@ class Values:
         return list(order)
 
     def _is_kept(self, point: Point) -> bool:
-        """True if an earlier nest has put the point into a buffer."""
-        buffer = self._buffers.get(point)
-        return buffer is not None and buffer.filled_in is not None and buffer.filled_in < self.nest
+        return self.buffers.has(point, self.nest)
 
     def _get(self, point: Point, scope: Scope) -> Found:
         found = scope.find(point)
         if found is not None:
             return found
-        buffer = self._buffers.get(point)
-        if buffer is not None and self._is_kept(point):
-            return self._read_buffer(point, buffer, scope)
+        if self._is_kept(point):
+            return self.buffers.read(point, scope)
         expr = self.ctx.part.producer.get(point.name)
         if point.name in self.ctx.facts.operands:
             scanned = expr is not None and expr.row.kind is OpKind.SCAN
@@ -127,8 +110,9 @@ class Values:
             scope.home(found[1]).values[point] = found
             return found
         found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
+        buffer = self.buffers.get(point)
         if buffer is not None and buffer.filled_in is None:
-            found = self._fill_buffer(point, buffer, found, scope)
+            found = self.buffers.fill(point, found, self.nest, scope)
         scope.home(found[1]).values[point] = found
         return found
 
@@ -244,7 +228,7 @@ class Values:
         home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
         if ctx.row_loops and self.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
             self._prefetch(view.name, base, home)
-        buffer = self._buffers.get(point)
+        buffer = self.buffers.get(point)
         if buffer is not None and buffer.filled_in == self.nest and not buffer.shared:
             return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | {ctx.home}
         if buffer is not None and buffer.filled_in is None and not buffer.shared:
@@ -432,106 +416,3 @@ class Values:
             scope.home(needs).put(Let(name, dtype, choose, comment=sizeless_text(expr)))
             result = name
         return result, needs
-
-    # ---- persistent buffers and scratch
-
-    def declare_persistent(self, scope: Scope) -> None:
-        """Arrays for the buffers of the schedule."""
-        axes = self.ctx.loops.index
-        for buffer in self.ctx.scheduled.persistent:
-            plain = buffer.point
-            point = Point(
-                plain.name,
-                tuple(at.substitute(axes) for at in plain.index),
-                plain.condition.substitute(axes),
-            )
-            self._declare(point, buffer.memory == "shared", scope)
-
-    def _declare(self, point: Point, shared: bool, scope: Scope) -> None:
-        ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        name = self.name(f"{view.name}_p", point)
-        is_input = point.name not in ctx.part.producer
-        position = offset(point.index, ctx.part.strides[view.name]) if is_input else const(0)
-        vector = is_input and self._is_vector(point, position)
-        self._buffers[point] = Buffer(name, shared, vector, self._own_position())
-        if shared:
-            x, y = ctx.threads
-            scope.put(self.shared.array(name, view.dtype, x * y * ctx.steps * ctx.lanes))
-        elif vector:
-            scope.put(Array(name, view.dtype, ctx.steps, ctx.width))
-        else:
-            scope.put(Array(name, view.dtype, ctx.steps * self.ctx.lanes))
-
-    def keep(self, point: Point, window: Window) -> None:
-        """A value that an earlier pass has put into a shared array."""
-        dtype, lane = self.ctx.part.tensors[point.name].dtype, self.ctx.lane_symbol
-        width, itemsize = self.ctx.width, dtype.bytes
-        vector = width > 1 and is_vector(
-            window.position, const(1), lane, width, itemsize=itemsize, alignment=MAX_BYTES
-        )
-        self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
-
-    @property
-    def keeps_vectors(self) -> bool:
-        """True if there are inputs that are kept in whole vectors."""
-        return any(buffer.vector for buffer in self._buffers.values())
-
-    def fill(self, scope: Scope) -> None:
-        """Loads a step of the inputs that are kept in whole vectors."""
-        for point, buffer in self._buffers.items():
-            if buffer.vector and buffer.filled_in is None:
-                self._load(point, scope)
-
-    def unfilled(self) -> list[Buffer]:
-        """The buffers that are filled element by element and have not been."""
-        return [b for b in self._buffers.values() if b.filled_in is None and not b.vector]
-
-    def refill(self, buffers: list[Buffer]) -> None:
-        """Fills these buffers again: another branch does the work of the same step."""
-        for buffer in buffers:
-            buffer.filled_in = None
-
-    def _own_position(self) -> Scalar:
-        """Each thread keeps its own: ((y * steps + step) * threads.x + x) * lanes + lane."""
-        ctx = self.ctx
-        by = {a.parallel: ctx.loops.loops[a.name] for a in ctx.root_loops}
-        x, y = by.get(ParallelType.TIDX, const(0)), by.get(ParallelType.TIDY, const(0))
-        return ((y * ctx.steps + ctx.step) * ctx.threads[0] + x) * ctx.lanes + ctx.lane_symbol
-
-    def _fill_buffer(self, point: Point, buffer: Buffer, found: Found, scope: Scope) -> Found:
-        """Puts a value made element by element into its buffer."""
-        ctx, (operand, needs) = self.ctx, found
-        view = ctx.part.tensors[point.name]
-        buffer.filled_in = self.nest
-        if buffer.shared:
-            home = scope.home(needs | buffer.position.symbols | {ctx.home})
-            home.put(SharedStore(buffer.array, buffer.position, operand, 1, view.dtype))
-            return found
-        flat = ctx.step * self.ctx.lanes + ctx.lane_symbol
-        home = scope.home(needs | flat.symbols | {ctx.home})
-        home.put(Set(Lane(buffer.array, flat), operand, view.dtype))
-        return found
-
-    def _read_buffer(self, point: Point, buffer: Buffer, scope: Scope) -> Found:
-        ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        lane = ctx.lane_symbol
-        if not buffer.shared:
-            needs = ctx.step.symbols | lane.symbols | {ctx.home} | point.symbols
-            if buffer.vector:
-                return Lane(buffer.array, ctx.step, lane), needs
-            return Lane(buffer.array, ctx.step * self.ctx.lanes + lane), needs
-        position, width = buffer.position, 1
-        if buffer.vector:
-            position, width = position - lane, ctx.width
-        own = point.symbols - lane.symbols if buffer.vector else point.symbols
-        needs = position.symbols | {ctx.home} | own
-        name = self.name(f"{view.name}_s", point)
-        if scope.find(("shared", name)) is None:
-            home = scope.home(needs)
-            home.put(
-                Let(name, view.dtype, SharedLoad(buffer.array, position, view.dtype, width), width)
-            )
-            home.values["shared", name] = (name, needs)
-        if buffer.vector:
-            return Lane(name, None, lane), needs | lane.symbols
-        return name, needs
