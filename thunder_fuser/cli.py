@@ -121,11 +121,13 @@ def _add_bench_memory(parts: argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument("--models", nargs="+", default=tuple(MODELS), choices=tuple(MODELS))
     parser.add_argument("--layers", type=_depths, default=MEMORY_LAYERS, metavar="1,4,...")
     parser.add_argument("--json", metavar="FILE", help="where the figures go")
+    text = "where a picture of live memory over forward and backward goes (needs matplotlib)"
+    parser.add_argument("--plot", metavar="FILE", help=text)
     parser.set_defaults(run=_run_bench_memory)
 
 
 def _run_bench_memory(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    wanted = BenchMemory(tuple(given.models), given.layers, json=given.json)
+    wanted = BenchMemory(tuple(given.models), given.layers, json=given.json, plot=given.plot)
     return 0 if bench_memory(wanted) else 1
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.pairwise import jit_pairwise
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.accuracy import accuracy
+from thunder_fuser.explain.bench import plot
 from thunder_fuser.explain.bench_memory.floor import floor
 from thunder_fuser.explain.bench_memory.measure import Kept, Part, kept_by
 from thunder_fuser.explain.bench_memory.models import MODELS, SIZES, make_model
@@ -101,11 +103,22 @@ def test_thunders_own_policy_gives_the_gradients() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "memory.json"
-    assert main(["bench", "memory", "--models", "mlp", "--layers", "1", "--json", str(file)]) == 0
+    file, picture = tmp_path / "memory.json", tmp_path / "memory.png"
+    drawn = ["--plot", str(picture)] if find_spec("matplotlib") else []
+    words = ["bench", "memory", "--models", "mlp", "--layers", "1", "--json", str(file)]
+    assert main([*words, *drawn]) == 0
+    assert picture.exists() == bool(drawn)
     (found,) = json.loads(file.read_text())["rows"]
     hidden = 2 * SIZES.batch * SIZES.sequence * SIZES.hidden
     assert found["bytes"]["compile"] == found["bytes"]["time"] == 2 * hidden
     assert found["bytes"]["memory"] == found["floor"]["linear"] == hidden
     assert [one["met"] for one in found["bounds"]] == [True, True]
     assert "memory of mlp, 1 layers: 0.500, at most 0.8" in capsys.readouterr().out
+
+
+def test_without_matplotlib_nothing_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    assert main(["bench", "memory", "--plot", "memory.png"]) == 1
+    assert "pip install 'thunder-fuser[bench]'" in capsys.readouterr().err

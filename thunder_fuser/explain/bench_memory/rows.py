@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from thunder_fuser.executors.live import Timeline
 from thunder_fuser.explain.bench_memory.measure import Kept, Part
 from thunder_fuser.explain.table import kib
 from thunder_fuser.explain.verdict import Verdict
@@ -17,12 +18,14 @@ LIMITS = {"time": 1.0, "memory": 0.8}
 
 @dataclass(frozen=True)
 class Row:
-    """A model of so many layers. floor: bytes that any policy keeps, by what makes them."""
+    """A model of so many layers. floor: bytes that any policy keeps, by what makes them;
+    timelines: live memory under each policy, if there is to be a picture."""
 
     model: str
     layers: int
     kept: Mapping[str, Kept]
     floor: dict[str, int]
+    timelines: Mapping[str, Timeline] = field(default_factory=dict)
 
     def share(self, bytes: int) -> float:
         """Of what the better of the two others keeps."""

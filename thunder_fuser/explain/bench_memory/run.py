@@ -14,9 +14,11 @@ import torch
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.live import Timeline, timeline
 from thunder_fuser.executors.pairwise import jit_pairwise
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.bench.facts import facts
+from thunder_fuser.explain.bench.plot import need_matplotlib
 from thunder_fuser.explain.bench.run import write_json
 from thunder_fuser.explain.bench_memory.floor import floor
 from thunder_fuser.explain.bench_memory.measure import Kept, kept_by
@@ -25,6 +27,7 @@ from thunder_fuser.explain.bench_memory.rows import COMPILE, POLICIES, THUNDER, 
 from thunder_fuser.explain.blocks import Sizes
 from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.table import kib, table
+from thunder_fuser.explain.timeline import picture
 
 LAYERS = (1, 4, 12)
 
@@ -37,13 +40,17 @@ class BenchMemory:
     layers: tuple[int, ...] = LAYERS
     sizes: Sizes = SIZES
     json: str | None = None
+    plot: str | None = None
 
 
 def bench_memory(given: BenchMemory) -> bool:
     """Measures on the CPU in bf16, prints and writes; True if each bound is met, or says why not.
 
-    Raises InputError for a model that there is not.
+    The picture is of live memory in the deepest of each model. Raises InputError for a model that
+    there is not, ToolchainError for a picture without matplotlib.
     """
+    if given.plot is not None:
+        need_matplotlib()
     for name in given.models:
         if name not in MODELS:
             raise InputError("bench memory", expected=f"one of {', '.join(MODELS)}", got=name)
@@ -54,12 +61,19 @@ def bench_memory(given: BenchMemory) -> bool:
         if given.json is not None:
             write_json(given.json, _content(about, rows))
     print(_text(rows))
+    if given.plot is not None:
+        deep = [row for row in rows if row.timelines]
+        picture({f"{row.model}, {row.layers} layers": row.timelines for row in deep}, given.plot)
     return all(one.met or why for row in rows for one, why in row.verdicts())
 
 
 def _rows(given: BenchMemory) -> Iterator[Row]:
     """Each model and depth, in as many processes as there are cores: most of it is tracing."""
-    wanted = [(name, layers, given.sizes) for name in given.models for layers in given.layers]
+    deepest = max(given.layers) if given.plot is not None else None
+    wanted = [
+        (name, layers, given.sizes, layers == deepest)
+        for name in given.models for layers in given.layers
+    ]
     workers = min(os.cpu_count() or 1, len(wanted))
     if workers == 1:
         yield from (_row(*one) for one in wanted)
@@ -71,17 +85,23 @@ def _rows(given: BenchMemory) -> Iterator[Row]:
         yield from processes.map(_row, *zip(*wanted, strict=True))
 
 
-def _row(name: str, layers: int, sizes: Sizes) -> Row:
+def _row(name: str, layers: int, sizes: Sizes, pictured: bool) -> Row:
     model = make_model(name, layers, sizes, torch.bfloat16)
     random = torch.Generator().manual_seed(0)
     x = torch.randn(sizes.shape, generator=random).to(torch.bfloat16).requires_grad_()
-    kept = {policy: kept_by(_under(policy, model), model, x) for policy in POLICIES}
+    kept: dict[str, Kept] = {}
+    timelines: dict[str, Timeline] = {}
+    for policy in POLICIES:
+        jitted = _under(policy, model)
+        kept[policy] = kept_by(jitted, model, x)
+        if pictured:
+            timelines[policy] = timeline(jitted)
     assert fuser.last_cut is not None  # the model has gradients
     least = floor(fuser.last_cut.facts)
     torch._dynamo.reset()
     others = {THUNDER: jit_pairwise(model), COMPILE: torch.compile(model, dynamic=False)}
     kept |= {which: kept_by(call, model, x) for which, call in others.items()}
-    return Row(name, layers, kept, least)
+    return Row(name, layers, kept, least, timelines)
 
 
 def _under(policy: str, model: torch.nn.Module) -> Callable[..., Any]:
