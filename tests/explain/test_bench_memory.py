@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,6 +47,19 @@ def test_what_autograd_keeps_of_an_eager_function() -> None:
     assert kept.bytes == 4 * (4 + 8)
     whole = kept_by(lambda x: torch.exp(x * 2)[:1].square(), model, x)
     assert [one.bytes for one in whole.parts] == [64]  # the view's storage, once
+
+
+def test_measuring_leaves_nothing_behind() -> None:
+    """exp keeps its own result, which the hooks must not bind to its graph."""
+    results: list[weakref.ref[torch.Tensor]] = []
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        result = torch.exp(x)
+        results.append(weakref.ref(result))
+        return result.sum()
+
+    assert kept_by(call, nn.Linear(1, 1), torch.randn(8, requires_grad=True)).bytes == 32
+    assert results[0]() is None
 
 
 def test_the_floor_is_what_must_be_kept_by_its_makers() -> None:

@@ -67,6 +67,7 @@ def kept_by(call: Callable[..., Any], model: nn.Module, *inputs: torch.Tensor) -
     alive: list[torch.Tensor] = []  # else a place could be given to another tensor
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach()  # a result that its own graph holds would never be freed
         if _place(tensor) not in own:
             alive.append(tensor)
             size = tensor.untyped_storage().nbytes()
