@@ -20,6 +20,7 @@ from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.round_trips import remove_round_trips
+from thunder_fuser.presegment.short_sums import unroll_short_sums
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
 
@@ -139,6 +140,15 @@ def _tanh_plus_one(fd: Recorder) -> Value:
     return fd.ops.add(fd.ops.tanh(x(fd, dtype=D.BFloat16)), 1)
 
 
+def _short_sum(fd: Recorder) -> Value:
+    total = fd.ops.sum(fd.ops.cast(x(fd, 1, 3, 8, dtype=D.BFloat16), D.Float), [0, 1])
+    return fd.ops.pad(fd.ops.neg(total), [2, 0])
+
+
+def _short_sum_keepdim(fd: Recorder) -> Value:
+    return fd.ops.flip(fd.ops.sum(x(fd, 2, 8), [0], keepdim=True), [1])
+
+
 FIRES: tuple[tuple[Pass, Build], ...] = (
     (localise, _on_devices),
     (lay_out, _laid_out),
@@ -157,6 +167,8 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (remove_common, _common_results),
     (join_one_plus_tanh, _one_plus_tanh),
     (join_one_plus_tanh, _tanh_plus_one),
+    (unroll_short_sums, _short_sum),
+    (unroll_short_sums, _short_sum_keepdim),
     (remove_dead, _dead),
 )
 
@@ -286,6 +298,34 @@ def _one_plus_exp(fd: Recorder) -> Value:
     return fd.ops.add(1.0, fd.ops.exp(x(fd)))
 
 
+def _long_sum(fd: Recorder) -> Value:
+    return fd.ops.flip(fd.ops.sum(x(fd, 9, 8), [0]), [0])
+
+
+def _sum_in_place(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.sum(x(fd, 3, 8), [0]))
+
+
+def _sum_of_neighbours(fd: Recorder) -> Value:
+    return fd.ops.flip(fd.ops.sum(x(fd, 8, 3), [1]), [0])
+
+
+def _sum_over_two_axes(fd: Recorder) -> Value:
+    return fd.ops.flip(fd.ops.sum(x(fd, 2, 2, 8), [0, 1]), [0])
+
+
+def _sum_of_some(fd: Recorder) -> Value:
+    return fd.ops.flip(fd.ops.sum(x(fd, -1, 8), [0]), [0])
+
+
+def _short_maximum(fd: Recorder) -> Value:
+    return fd.ops.flip(fd.ops.max(x(fd, 3, 8), [0]), [0])
+
+
+def _sum_of_integers(fd: Recorder) -> Value:
+    return fd.ops.flip(fd.ops.sum(x(fd, 3, 8, dtype=D.Int), [0]), [0])
+
+
 STAYS: tuple[tuple[Pass, Build], ...] = (
     (localise, _transposed_result),
     (lay_out, _set_result),
@@ -309,6 +349,13 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (join_one_plus_tanh, _tanh_used_twice),
     (join_one_plus_tanh, _tanh_as_result),
     (join_one_plus_tanh, _one_plus_exp),
+    (unroll_short_sums, _long_sum),
+    (unroll_short_sums, _sum_in_place),
+    (unroll_short_sums, _sum_of_neighbours),
+    (unroll_short_sums, _sum_over_two_axes),
+    (unroll_short_sums, _sum_of_some),
+    (unroll_short_sums, _short_maximum),
+    (unroll_short_sums, _sum_of_integers),
     (remove_dead, _unused_input),
     (remove_dead, _size_of_dead),
 )

@@ -136,6 +136,34 @@ def test_halves_of_a_made_value_are_read_where_it_is_made() -> None:
     assert plan.edge_bytes == 2 * 64 * 128 * 4
 
 
+def repeated_and_turned(rows: int) -> Graph:
+    """The gradient of a repeated head, summed over its copies and turned, as in RoPE's backward."""
+    fd = FusionDefinition()
+    x = fd.define_tensor(shape=[-1] * 3, contiguity=True, dtype=D.BFloat16)
+    total = fd.ops.sum(fd.ops.cast(x, D.Float), [1])
+    left = fd.ops.slice(total, [0, 0], [rows, 64])
+    right = fd.ops.slice(total, [0, 64], [rows, 128])
+    turned = fd.ops.cat([fd.ops.neg(right), left], 1)
+    fd.add_output(fd.ops.cast(fd.ops.add(total, turned), D.BFloat16))
+    return fd, [meta(rows, 4, 128, dtype=D.BFloat16)]
+
+
+def test_a_short_sum_is_made_where_it_is_read() -> None:
+    fd, inputs = repeated_and_turned(1024)
+    plan = fd.plan(inputs, target="h200")
+    assert names(plan) == ["pointwise"] and plan.edge_bytes == 5 * 1024 * 128 * 2
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_results_of_a_short_sum(target: str) -> None:
+    fd, _ = repeated_and_turned(16)
+    x = torch.randn(16, 4, 128).bfloat16()
+    (got,) = fd.execute([x], target=target)
+    total = x.double().sum(1)
+    want = total + torch.cat([-total[:, 64:], total[:, :64]], 1)
+    torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2**-7)
+
+
 def test_a_slice_alone_counts_as_what_it_reads() -> None:
     fd, x = rows(64, 128)
     fd.add_output(fd.ops.tanh(fd.ops.slice(x, [0, 0], [64, 32])))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short sum that is read at other places than it is made for is additions.
+
+    T1 = sum(T0: f32[8, 4, 1024], dims=[1]); T2 = slice(T1, ...)
+->  T3 = slice(T0, [0, 0, 0], [8, 1, 1024]); T4 = squeeze(T3, dims=[1]); ... four of each
+    T1 = add(add(add(T4, T6), T8), T10); T2 = slice(T1, ...)
+
+What was cast to be summed is cast piece by piece.
+
+No kernel reads the result of a reduction at other places, so it would be written to memory and read
+again; additions are made wherever their results are wanted. A repeated head's gradient, turned as
+rotary embedding does, is such a sum. Elements of one sum must not be neighbours in memory: the last
+axis is left alone, as are integers, which sum does not add in their own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
+
+MOST = 8  # elements of a sum
+_ELSEWHERE = ("slice", "pad", "cat", "flip")
+
+
+def unroll_short_sums(fusion: Fusion) -> Fusion:
+    """Sums over one axis of at most MOST elements, other than the last, as additions."""
+    moved = _moved(fusion)
+    axes = {
+        record.outputs[0]: _short_axis(fusion, record)
+        for record in fusion.exprs if record.op == "sum" and record.outputs[0] in moved
+    }
+    if not any(at is not None for at in axes.values()):
+        return fusion
+    records: list[OpRecord] = []
+    for record in fusion.definition:
+        at = axes.get(record.outputs[0]) if record.outputs else None
+        records += [record] if at is None else _additions(fusion, record, at)
+    return define(tuple(records))
+
+
+def _moved(fusion: Fusion) -> set[str]:
+    """The values of which some element is read for another place, by what follows from them."""
+    found: set[str] = set()
+    for record in reversed(fusion.exprs):
+        names = names_of(record)
+        if record.op in _ELSEWHERE or (
+            record.row.kind in (OpKind.POINTWISE, OpKind.MOVEMENT)
+            and not found.isdisjoint(record.outputs)
+        ):
+            found.update(names)
+    return found
+
+
+def _short_axis(fusion: Fusion, record: OpRecord) -> int | None:
+    """The one axis of several elements that a sum reduces, if it is short and not the last."""
+    operand, result = fusion.tensors[names_of(record)[0]], fusion.tensors[record.outputs[0]]
+    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+    if not all(extent.is_const for extent in operand.shape):
+        return None
+    sizes = operand.sizes
+    long = [at for at in dims if sizes[at] != 1]
+    is_last = all(size == 1 for size in sizes[long[-1] + 1 :]) if long else True
+    if len(long) != 1 or is_last or not 1 < sizes[long[0]] <= MOST:
+        return None
+    if operand.dtype is not result.dtype or not operand.dtype.is_float or record.attr("chunk"):
+        return None
+    return long[0]
+
+
+def _additions(fusion: Fusion, record: OpRecord, axis: int) -> Iterator[OpRecord]:
+    (source,), (name,) = names_of(record), record.outputs
+    size = fusion.tensors[source].sizes[axis]
+    total = ""
+    for at in range(size):
+        piece = list(_piece(fusion, record, axis, at))
+        yield from piece
+        (one,) = piece[-1].outputs
+        if total:
+            made = name if at == size - 1 else f"{name}.sum{at}"
+            yield OpRecord("add", (total, one), (made,))
+            one = made
+        total = one
+
+
+def _piece(fusion: Fusion, record: OpRecord, axis: int, at: int) -> Iterator[OpRecord]:
+    """The elements at one place of the axis, shaped as the sum is."""
+    (source,), (name,) = names_of(record), record.outputs
+    cast = fusion.producer.get(source)
+    if cast is not None and cast.op == "cast":
+        (source,) = names_of(cast)
+    sizes = fusion.tensors[source].sizes
+    starts = tuple(at if dim == axis else 0 for dim in range(len(sizes)))
+    ends = tuple(at + 1 if dim == axis else size for dim, size in enumerate(sizes))
+    bounds = (("start_indices", starts), ("end_indices", ends), ("strides", (1,) * len(sizes)))
+    piece, flat = f"{name}.piece{at}", f"{name}.flat{at}"
+    yield OpRecord("slice", (source,), (piece,), bounds)
+    if not record.attr("keepdim"):
+        yield OpRecord("squeeze", (piece,), (flat,), (("dims", record.attr("dims")),))
+        piece = flat
+    if cast is not None and cast.op == "cast":
+        yield replace(cast, inputs=(piece,), outputs=(f"{piece}.cast",))
