@@ -19,6 +19,7 @@ from thunder_fuser.presegment.fold import fold_scalars
 from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
+from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.short_sums import unroll_short_sums
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -149,6 +150,31 @@ def _short_sum_keepdim(fd: Recorder) -> Value:
     return fd.ops.flip(fd.ops.sum(x(fd, 2, 8), [0], keepdim=True), [1])
 
 
+def _merged_between_sums(fd: Recorder) -> Value:
+    """Normalised over pairs of channels, then summed over all but channels."""
+    t = x(fd, 8, 4, 2, 3)
+    centred = fd.ops.sub(t, fd.ops.sum(t, [2, 3], keepdim=True))
+    scaled = fd.ops.mul(fd.ops.reshape(centred, [8, 8, 3]), fd.ops.exp(x(fd, 1, 8, 1)))
+    fd.add_output(scaled)
+    return fd.ops.sum(scaled, [0, 2])
+
+
+def _merged_and_split_again(fd: Recorder) -> Value:
+    t = fd.ops.reshape(fd.ops.exp(x(fd, 8, 4, 2)), [8, 8])
+    return fd.ops.sum(fd.ops.reshape(fd.ops.neg(t), [8, 4, 2]), [2])
+
+
+def _merged_sum_keepdim(fd: Recorder) -> Value:
+    t = fd.ops.reshape(fd.ops.exp(x(fd, 8, 4, 2)), [8, 8])
+    return fd.ops.truediv(t, fd.ops.sum(t, [1], keepdim=True))
+
+
+def _merged_where_it_must_be(fd: Recorder) -> Value:
+    """A slice takes the merged axis."""
+    t = fd.ops.neg(fd.ops.reshape(fd.ops.sum(x(fd, 8, 4, 2), [0], keepdim=True), [1, 8]))
+    return fd.ops.slice(t, [0, 1], [1, 7])
+
+
 FIRES: tuple[tuple[Pass, Build], ...] = (
     (localise, _on_devices),
     (lay_out, _laid_out),
@@ -169,6 +195,10 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (join_one_plus_tanh, _tanh_plus_one),
     (unroll_short_sums, _short_sum),
     (unroll_short_sums, _short_sum_keepdim),
+    (move_merging_reshapes, _merged_between_sums),
+    (move_merging_reshapes, _merged_and_split_again),
+    (move_merging_reshapes, _merged_sum_keepdim),
+    (move_merging_reshapes, _merged_where_it_must_be),
     (remove_dead, _dead),
 )
 
@@ -326,6 +356,46 @@ def _sum_of_integers(fd: Recorder) -> Value:
     return fd.ops.flip(fd.ops.sum(x(fd, 3, 8, dtype=D.Int), [0]), [0])
 
 
+def _merged_far_from_sums(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.reshape(fd.ops.neg(x(fd, 8, 4, 2)), [8, 8]))
+
+
+def _split_before_a_sum(fd: Recorder) -> Value:
+    return fd.ops.sum(fd.ops.exp(fd.ops.reshape(fd.ops.neg(x(fd, 8, 8)), [8, 4, 2])), [2])
+
+
+def _neither_split_nor_merged(fd: Recorder) -> Value:
+    return fd.ops.exp(fd.ops.reshape(fd.ops.sum(x(fd, 6, 4, 2), [2]), [3, 8]))
+
+
+def _merged_beside_another_sum(fd: Recorder) -> Value:
+    """A row value of merged rows stays where it is made."""
+    other = fd.ops.sum(x(fd, 8, 8, 3), [2], keepdim=True)
+    return fd.ops.mul(fd.ops.reshape(fd.ops.exp(x(fd, 8, 4, 2, 3)), [8, 8, 3]), other)
+
+
+def _merged_behind_a_boundary(fd: Recorder) -> Value:
+    t = fd.ops.reshape(fd.ops.sum(x(fd, 8, 4, 2), [0], keepdim=True), [1, 8])
+    return fd.ops.segment_set(t)
+
+
+def _merged_result_in_an_order(fd: Recorder) -> None:
+    t = fd.ops.reshape(fd.ops.sum(x(fd, 8, 4, 2), [0], keepdim=True), [1, 8])
+    fd.add_output(t, stride_order=[0, 1])
+
+
+def _merged_input_as_result(fd: Recorder) -> Value:
+    """A result is no view of an input."""
+    t = x(fd, 8, 4, 2)
+    fd.add_output(fd.ops.sum(t, [0]))
+    return fd.ops.reshape(t, [8, 8])
+
+
+def _merged_of_some(fd: Recorder) -> Value:
+    t = fd.ops.sum(x(fd, -1, 4, 2), [0], keepdim=True)
+    return fd.ops.exp(fd.ops.reshape(fd.ops.add(t, x(fd, -1, 4, 2)), [8, 8]))
+
+
 STAYS: tuple[tuple[Pass, Build], ...] = (
     (localise, _transposed_result),
     (lay_out, _set_result),
@@ -356,6 +426,14 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (unroll_short_sums, _sum_of_some),
     (unroll_short_sums, _short_maximum),
     (unroll_short_sums, _sum_of_integers),
+    (move_merging_reshapes, _merged_far_from_sums),
+    (move_merging_reshapes, _split_before_a_sum),
+    (move_merging_reshapes, _neither_split_nor_merged),
+    (move_merging_reshapes, _merged_beside_another_sum),
+    (move_merging_reshapes, _merged_behind_a_boundary),
+    (move_merging_reshapes, _merged_result_in_an_order),
+    (move_merging_reshapes, _merged_input_as_result),
+    (move_merging_reshapes, _merged_of_some),
     (remove_dead, _unused_input),
     (remove_dead, _size_of_dead),
 )

@@ -11,6 +11,7 @@ def run(T0, T1):
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,12 +62,14 @@ def plan(
         **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
     }
     lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
+    shapes = _shapes_given(segmented)
     dead = _last_reads(segmented)
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         call, needed = launcher.line(number, segment.part)
         if launcher.allocates:
             lines += [
-                _allocation(fusion.tensors[n], segmented.strides[n]) for n in segment.part.outputs
+                _allocation(fusion.tensors[n], segmented.strides[n], shapes.get(n))
+                for n in segment.part.outputs
             ]
         if launcher.source is not None:
             needed[f"range_{number}"] = _RANGES.get_event_attributes(message=launcher.source.name)
@@ -93,6 +96,21 @@ def _draws(fusion: Fusion) -> list[str]:
     return [*here, f"    seed, offset = draw(device, {count})", *own]
 
 
+def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
+    """The shapes that callers get results in, where they are others than the values' own.
+
+    Memory is made in them, for kernels see addresses alone; not so where torch computes with it,
+    or where it is given twice.
+    """
+    torch_runs = [one.part for one in segmented.segments if one.scheduler.schedule is None]
+    own = {name for part in torch_runs for name in (*part.inputs, *part.outputs)}
+    times = Counter(output.name for output in segmented.fusion.outputs)
+    return {
+        o.name: o.shape for o in segmented.fusion.outputs
+        if o.shape is not None and times[o.name] == 1 and o.name not in own
+    }
+
+
 def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
     """For each segment, what it reads last of all: intermediates that the caller does not get."""
     fusion = segmented.fusion
@@ -113,7 +131,7 @@ def _ending(segmented: SegmentedFusion) -> list[str]:
     An input that is written and also read here is saved first; a result asked for in another order
     than it was made in is copied.
     """
-    fusion = segmented.fusion
+    fusion, shapes = segmented.fusion, _shapes_given(segmented)
     written = {o.alias for o in fusion.outputs}
     saved = dict.fromkeys(o.name for o in fusion.outputs if o.name in written)
     lines = [f"    {name}_before = {name}.clone()" for name in saved]
@@ -123,7 +141,8 @@ def _ending(segmented: SegmentedFusion) -> list[str]:
     for number, output in enumerate(o for o in fusion.outputs if not o.alias):
         strides = _wanted_strides(segmented, output)
         if strides == segmented.strides[output.name]:
-            results.append(names[output])
+            own = output.shape is None or output.name in shapes
+            results.append(names[output] if own else f"{names[output]}.view({output.shape!r})")
             continue
         view = replace(fusion.tensors[output.name], name=f"R{number}")
         lines += [_allocation(view, strides), f"    R{number}.copy_({names[output]})"]
@@ -145,10 +164,14 @@ def _dtypes(fusion: Fusion) -> set[torch.dtype]:
     return {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
 
 
-def _allocation(view: TensorView, strides: tuple[int, ...]) -> str:
+def _allocation(
+    view: TensorView, strides: tuple[int, ...], shape: tuple[int, ...] | None = None
+) -> str:
+    """The line that makes a tensor, in the shape that the caller gets it in, if another."""
     dtype = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
-    shape = f"{view.sizes!r}, {strides!r}"
-    return f"    {view.name} = empty_strided({shape}, dtype={dtype}, device=device)"
+    sizes = view.sizes if shape is None else shape
+    strides = strides if shape is None else layout.contiguous_strides(shape)
+    return f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={dtype}, device=device)"
 
 
 def _function(text: str, names: Mapping[str, Any]) -> Runner:

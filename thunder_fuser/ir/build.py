@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import calls, indexed, layout, shapes
@@ -243,10 +244,30 @@ class _Definer:
                 got="both",
                 do="leave stride_order out: the input's memory has an order of its own",
             )
+        shape = record.attr("shape")
+        if shape is not None:
+            self._check_shape(view, record)
         if alias is not None:
             self._check_alias(view, self.tensors[str(alias)])
             self._written.add(str(alias))
         self.records.append(record)
+
+    def _check_shape(self, view: TensorView, record: OpRecord) -> None:
+        """A result of another shape is the same memory: computed here, whole rows of it."""
+        shape: tuple[int, ...] = record.attr("shape")  # type: ignore[assignment]
+        is_ours = view.name not in self._tensor_inputs and view.domain.is_row_major
+        if len(record.attrs) > 1 or not is_ours:
+            raise DefinitionError(
+                f"output {view.name}",
+                expected="a computed value that lies row by row, no stride order, no alias",
+                got=f"shape={list(shape)} of {view}",
+                do="reshape the result before add_output",
+            )
+        extents = [extent.value for extent in view.shape if extent.is_const]
+        if len(extents) != len(view.shape) or prod(extents) != prod(shape):
+            raise DefinitionError(
+                f"output {view.name}", expected=f"as many elements as {view}", got=str(list(shape))
+            )
 
     def _check_alias(self, view: TensorView, target: TensorView) -> None:
         if target.name in self._written:

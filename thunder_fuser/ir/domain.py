@@ -249,6 +249,11 @@ class TensorDomain:
         return tuple(axis for axis in self.logical if not axis.is_reduction)
 
     @property
+    def is_row_major(self) -> bool:
+        """True if memory has the logical axes in their order."""
+        return not self.transforms and self.allocation == tuple(range(len(self.allocation)))
+
+    @property
     def loop_axes(self) -> Domain:
         """The axes of the loop domain, less those a reduction has summed away."""
         return tuple(axis for axis in self.loop if not axis.is_reduction)

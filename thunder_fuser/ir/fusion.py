@@ -60,6 +60,7 @@ class Output:
     name: str
     stride_order: tuple[int, ...] | None = None
     alias: str | None = None
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,4 +140,5 @@ def is_found_at_run(record: OpRecord) -> bool:
 
 def _output(record: OpRecord) -> Output:
     (name,) = names_of(record)
-    return Output(name, record.attr("stride_order"), record.attr("alias"))  # type: ignore[arg-type]
+    attrs = (record.attr(key) for key in ("stride_order", "alias", "shape"))
+    return Output(name, *attrs)  # type: ignore[arg-type]

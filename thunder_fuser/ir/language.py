@@ -154,8 +154,10 @@ class Recorder:
         alias_input: Tensor | None = None,
         *,
         stride_order: Sequence[int] | None = None,
+        shape: Sequence[int] | None = None,
     ) -> None:
-        """Marks a result: returned in this order, or written into `alias_input` instead."""
+        """Marks a result: returned in this order, or in this shape of as many elements, or written
+        into `alias_input` instead."""
         name = self.operand(output, "add_output")
         if not isinstance(name, str):
             raise DefinitionError("add_output", expected="a computed value", got=str(output))
@@ -166,6 +168,8 @@ class Recorder:
             )
         if alias_input is not None:
             attrs.append(("alias", str(self.operand(alias_input, "add_output"))))
+        if shape is not None:
+            attrs.append(("shape", tuple(int(size) for size in shape)))
         self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from thunder_fuser.presegment.fold import fold_scalars
 from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
+from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.short_sums import unroll_short_sums
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
@@ -26,6 +27,7 @@ PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
     remove_common,
     join_one_plus_tanh,
     unroll_short_sums,
+    move_merging_reshapes,
     remove_dead,
 )
 

@@ -124,7 +124,8 @@ class _Evaluator:
         memory = torch.empty_strided(
             value.shape, strides, dtype=value.dtype, device=value.device
         )
-        return memory.copy_(value)
+        memory.copy_(value)
+        return memory if output.shape is None else memory.view(output.shape)
 
     def _call(self, record: OpRecord, operands: list[torch.Tensor]) -> Any:
         names = dict.fromkeys(record.row.parameters.parameters)

@@ -17,7 +17,7 @@ from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.recompute import cheap_chain
 from thunder_fuser.segment.verdicts import Verdicts
 
-MAX_COPIED = 16  # expressions taken along in one step
+MAX_COPIED = 40  # expressions taken along in one step
 MAX_STEPS = 24  # that are taken
 MAX_SEGMENTS = 12
 
