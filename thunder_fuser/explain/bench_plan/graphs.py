@@ -23,11 +23,9 @@ VOCABULARY = 32000
 
 @dataclass(frozen=True, slots=True)
 class RealGraph:
-    """make() gives a function and its arguments. beyond: why more bytes move than the least, which
-    reads each input once, if many more do."""
+    """make() gives a function and its arguments."""
 
     make: Callable[[], Call]
-    beyond: str = ""
 
 
 def _random(*shape: int, grad: bool = True, dtype: torch.dtype = BF16) -> Tensor:
@@ -44,7 +42,7 @@ def _block(name: str, sizes: Sizes) -> Call:
 
 
 def _gpt2() -> Call:
-    return _block("gpt2", Sizes(batch=1, sequence=512, width=768, heads=12, hidden=3072))
+    return _block("gpt2", Sizes(batch=8, sequence=1024, width=768, heads=12, hidden=3072))
 
 
 def _llama() -> Call:
@@ -162,13 +160,9 @@ GRAPHS: Mapping[str, RealGraph] = {
     "Llama block": RealGraph(_llama),
     "RoPE, Llama": RealGraph(_rope_llama),
     "RoPE, Phi-3": RealGraph(_rope_phi3),
-    "RoPE, Qwen2": RealGraph(
-        _rope_qwen2, "the gradients of repeated heads are summed, then turned: two passes over them"
-    ),
+    "RoPE, Qwen2": RealGraph(_rope_qwen2),
     "cross entropy": RealGraph(_cross_entropy),
-    "group norm, SiLU": RealGraph(
-        _group_norm, "between groups and channels lies a reshape, which no reduction's kernel takes"
-    ),
+    "group norm, SiLU": RealGraph(_group_norm),
     "Gemma soft cap": RealGraph(_soft_cap),
     "Llama-2 RMS norm backward": RealGraph(_rms_norm_backward),
 }
