@@ -12,6 +12,7 @@ from definitions import Build, defined
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Value
+from thunder_fuser.options import options
 from thunder_fuser.presegment import PRESEGMENT, run_passes
 from thunder_fuser.presegment.common import remove_common
 from thunder_fuser.presegment.dead import remove_dead
@@ -437,6 +438,16 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (remove_dead, _unused_input),
     (remove_dead, _size_of_dead),
 )
+
+
+def test_repeatable_short_sums_are_additions_whoever_reads_them() -> None:
+    """Else the same sum had other bits where it is read in place."""
+    before = defined(_sum_in_place)
+    with options(repeatable=True):
+        after = unroll_short_sums(before)
+        long = defined(_long_sum)
+        assert unroll_short_sums(long) is long
+    assert [expr.op for expr in after.exprs].count("add") == 2
 
 
 @pytest.mark.parametrize(("one", "build"), STAYS, ids=lambda f: f.__name__.strip("_"))

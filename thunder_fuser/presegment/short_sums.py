@@ -10,7 +10,8 @@ What was cast to be summed is cast piece by piece.
 No kernel reads the result of a reduction at other places, so it would be written to memory and read
 again; additions are made wherever their results are wanted. A repeated head's gradient, turned as
 rotary embedding does, is such a sum. Elements of one sum must not be neighbours in memory: the last
-axis is left alone, as are integers, which sum does not add in their own type.
+axis is left alone, as are integers, which sum does not add in their own type. Under `repeatable`
+all such sums are additions, for then no sum's bits may depend on who reads it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.options import option
 
 MOST = 8  # elements of a sum
 _ELSEWHERE = ("slice", "pad", "cat", "flip")
@@ -29,10 +31,11 @@ _ELSEWHERE = ("slice", "pad", "cat", "flip")
 
 def unroll_short_sums(fusion: Fusion) -> Fusion:
     """Sums over one axis of at most MOST elements, other than the last, as additions."""
-    moved = _moved(fusion)
+    moved, every = _moved(fusion), option("repeatable")
     axes = {
         record.outputs[0]: _short_axis(fusion, record)
-        for record in fusion.exprs if record.op == "sum" and record.outputs[0] in moved
+        for record in fusion.exprs
+        if record.op == "sum" and (every or record.outputs[0] in moved)
     }
     if not any(at is not None for at in axes.values()):
         return fusion
