@@ -10,18 +10,20 @@ A kernel walks one set of axes. With a reshape in its midst, reductions before a
 axes that no kernel has both of: so the groups of a group norm and its channels would be two kernels
 and a round trip through memory. The axes before a merge describe the tensors after it too; a result
 in memory is the same bytes in both shapes. Other operands, which no reduction made, are reshaped
-where they are read. Only what is connected with a reduction is moved: elsewhere any order will do.
+where they are read, and arguments of a merged shape where they are reduced, so that reductions over
+the same elements stay alike. Only what is connected with a reduction is moved: elsewhere any order
+will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.ops import OPS, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 
 Sizes = tuple[int, ...]
@@ -37,15 +39,21 @@ class Merged:
 
     @property
     def sizes(self) -> Sizes:
-        return tuple(prod(group) for group in self.groups)
+        return _sizes(self.groups)
+
+
+def _sizes(groups: Groups) -> Sizes:
+    return tuple(prod(group) for group in groups)
 
 
 def move_merging_reshapes(fusion: Fusion) -> Fusion:
     """The fusion with reshapes that merge axes behind pointwise work and reductions."""
     near = _near_reductions(fusion)
-    if not any(_merge(fusion, record) for record in fusion.exprs if record.outputs[0] in near):
+    merges = [_merge(fusion, record) for record in fusion.exprs if record.outputs[0] in near]
+    known = {_sizes(groups): groups for groups in merges if groups is not None}
+    if not known:
         return fusion
-    mover = _Mover(fusion, near)
+    mover = _Mover(fusion, near, known)
     records = tuple(record for one in fusion.definition for record in mover.move(one))
     return define(records) if mover.moved else fusion
 
@@ -81,22 +89,29 @@ def _merge(fusion: Fusion, record: OpRecord) -> Groups | None:
     """How a reshape merges axes; None if it is none that only merges."""
     if record.op != "reshape":
         return None
-    (source,), (result,) = names_of(record), record.outputs
-    shapes = [fusion.tensors[name].shape for name in (source, result)]
-    if not all(extent.is_const and extent.value > 0 for shape in shapes for extent in shape):
-        return None
-    fine, merged = (fusion.tensors[name].sizes for name in (source, result))
+    fine, merged = (_known_sizes(fusion, n) for n in (names_of(record)[0], record.outputs[0]))
     return groups_of(fine, merged) if len(fine) > len(merged) else None
 
 
-class _Mover:
-    """Maps records to records; `merged` values have not been made, their `fine` ones have."""
+def _known_sizes(fusion: Fusion, name: str) -> Sizes:
+    """The sizes of a value; none if one is not known, or there are no elements."""
+    view = fusion.tensors[name]
+    sizes = view.sizes if all(extent.is_const for extent in view.shape) else ()
+    return sizes if all(sizes) else ()
 
-    def __init__(self, fusion: Fusion, near: set[str]) -> None:
-        self.fusion, self.near = fusion, near
+
+class _Mover:
+    """Maps records to records; `merged` values have not been made, their `fine` ones have.
+
+    near: see _near_reductions; known: how axes of these sizes are merged in the fusion.
+    """
+
+    def __init__(self, fusion: Fusion, near: set[str], known: Mapping[Sizes, Groups]) -> None:
+        self.fusion, self.near, self.known = fusion, near, known
         self.moved = False
         self._merged: dict[str, Merged] = {}
         self._names: dict[str, str] = {}
+        self._new: dict[str, Sizes] = {}  # values that the fusion had not
         self._reshaped: dict[tuple[str, Sizes], str] = {}
         self._given: set[str] = set()
         self._reduced: set[str] = set()  # what follows from a reduction
@@ -106,23 +121,46 @@ class _Mover:
         record = rename(record, self._names)
         if record.op == "add_output":
             yield from self._output(record)
-            return
-        names = names_of(record)
-        if record.outputs and (_reduces(record) or not self._reduced.isdisjoint(names)):
-            self._reduced.update(record.outputs)
-        if record.op == "reshape" and self._reshape(record):
-            return
-        if self._merged.keys().isdisjoint(names):
+        elif record.op not in OPS:
             yield record
-            return
-        moved = self._pointwise(record) if record.row.kind is OpKind.POINTWISE else None
-        moved = self._reduction(record) if _reduces(record) else moved
+        elif record.op != "reshape" or not self._reshape(record):
+            yield from self._computed(record)
+
+    def _computed(self, record: OpRecord) -> Iterator[OpRecord]:
+        names, reduces = names_of(record), record.row.kind is OpKind.REDUCTION
+        if reduces or not self._reduced.isdisjoint(names):
+            self._reduced.update(record.outputs)
+        moved = None
+        if reduces:
+            yield from self._split(names[0])
+            moved = self._reduction(record)
+        elif record.row.kind is OpKind.POINTWISE:
+            moved = self._pointwise(record)
         if moved is None:
             yield from self._made(names)
             yield record
         else:
             self.moved = True
             yield from moved
+
+    def _sizes(self, name: str) -> Sizes:
+        return self._new[name] if name in self._new else _known_sizes(self.fusion, name)
+
+    def _split(self, name: str) -> Iterator[OpRecord]:
+        """An argument, or a cast of one, on the axes that others of its sizes are merged of."""
+        maker = self.fusion.producer.get(name)
+        given = name if maker is None else str(maker.inputs[0])
+        is_given = given in self.fusion.inputs and (maker is None or maker.op == "cast")
+        groups = self.known.get(self._sizes(name))
+        if is_given and groups is not None:
+            yield from self._read_as(name, tuple(size for group in groups for size in group))
+
+    def _read_as(self, name: str, sizes: Sizes) -> Iterator[OpRecord]:
+        """The reshape of an operand, once."""
+        if (name, sizes) not in self._reshaped:
+            made = self._reshaped[name, sizes] = f"{name}.as{len(self._reshaped)}"
+            self._new[made] = sizes
+            yield OpRecord("reshape", (name,), (made,), (("new_shape", sizes),))
 
     def _made(self, names: Sequence[str]) -> Iterator[OpRecord]:
         """The reshapes that make these values after all."""
@@ -134,33 +172,30 @@ class _Mover:
     def _reshape(self, record: OpRecord) -> bool:
         """True if a value stands for the result: the one it is merged of, or what that was."""
         (source,), (result,) = names_of(record), record.outputs
+        if source in self._reduced:
+            self._reduced.add(result)
         behind = self._merged.get(source)
         fine = source if behind is None else behind.fine
-        sizes = self.fusion.tensors[result].sizes if self._is_sized(result) else ()
-        if behind is not None and tuple(s for group in behind.groups for s in group) == sizes:
+        before, after = self._sizes(fine), self._sizes(result)
+        if behind is not None and before == after:
             self._names[result] = fine
             self.moved = True
             return True
-        groups = _merge(self.fusion, record) if result in self.near else None
-        if behind is not None and groups is not None:
-            groups = groups_of(tuple(s for group in behind.groups for s in group), sizes)
+        merges = len(self._sizes(source)) > len(after) > 0 and result in self.near
+        groups = groups_of(before, after) if merges else None
         if groups is None or not self._is_row_major(source):
             return False
         self._merged[result] = Merged(fine, groups)
         return True
 
-    def _is_sized(self, name: str) -> bool:
-        return all(extent.is_const for extent in self.fusion.tensors[name].shape)
-
     def _is_row_major(self, name: str) -> bool:
-        return self.fusion.tensors[name].domain.is_row_major
+        return name in self._new or self.fusion.tensors[name].domain.is_row_major
 
     def _pointwise(self, record: OpRecord) -> Iterator[OpRecord] | None:
         """The record on fine operands; None if one of them cannot be had."""
         (result,) = record.outputs
-        sizes = self.fusion.tensors[result].sizes
         like = [self._merged[n] for n in names_of(record) if n in self._merged]
-        groups = next((one.groups for one in like if one.sizes == sizes), None)
+        groups = next((g.groups for g in like if g.sizes == self._sizes(result)), None)
         if groups is None or record.op == "segment_set" or not self._is_row_major(result):
             return None
         fines = {name: self._fine(name, groups) for name in dict.fromkeys(names_of(record))}
@@ -170,7 +205,7 @@ class _Mover:
 
     def _fine(self, name: str, groups: Groups) -> Sizes | None:
         """The fine sizes of an operand; () if it has no axes, None if it has others."""
-        wanted = self.fusion.tensors[name].sizes
+        wanted = self._sizes(name)
         if not wanted:
             return ()
         own = tuple(
@@ -190,19 +225,24 @@ class _Mover:
             if name in self._merged:
                 stands[name] = self._merged[name].fine
             elif sizes:
-                if (name, sizes) not in self._reshaped:
-                    self._reshaped[name, sizes] = f"{name}.as{len(self._reshaped)}"
-                    made = (self._reshaped[name, sizes],)
-                    yield OpRecord("reshape", (name,), made, (("new_shape", sizes),))
+                yield from self._read_as(name, sizes)
                 stands[name] = self._reshaped[name, sizes]
-        self._merged[result] = Merged(f"{result}.fine", groups)
-        yield replace(rename(record, stands), outputs=(f"{result}.fine",))
+        yield replace(rename(record, stands), outputs=(self._made_fine(result, groups),))
+
+    def _made_fine(self, result: str, groups: Groups) -> str:
+        """The name of the fine value that is made in place of a result."""
+        fine = f"{result}.fine"
+        self._merged[result] = Merged(fine, groups)
+        self._new[fine] = tuple(size for group in groups for size in group)
+        if result in self._reduced:
+            self._reduced.add(fine)
+        return fine
 
     def _reduction(self, record: OpRecord) -> Iterator[OpRecord] | None:
         """sum(x, dims=[1]), axis 1 merged of two  ->  sum(fine, dims=[1, 2])"""
         (source,), (result,) = names_of(record), record.outputs
-        one, dims = self._merged[source], record.attr("dims")
-        if record.attr("chunk") is not None or not isinstance(dims, tuple):
+        one, dims = self._merged.get(source) or self._argument(source), record.attr("dims")
+        if one is None or record.attr("chunk") is not None or not isinstance(dims, tuple):
             return None
         starts = [sum(map(len, one.groups[:at])) for at in range(len(one.groups))]
         fine = tuple(starts[at] + step for at in dims for step in range(len(one.groups[at])))  # type: ignore[index]
@@ -211,10 +251,17 @@ class _Mover:
             for at, group in enumerate(one.groups)
             if at not in dims or record.attr("keepdim")
         ]
-        self._merged[result] = Merged(f"{result}.fine", tuple(left))
         attrs = tuple((key, fine if key == "dims" else value) for key, value in record.attrs)
-        made = replace(record, inputs=(one.fine,), outputs=(f"{result}.fine",), attrs=attrs)
-        return iter([made])
+        made = self._made_fine(result, tuple(left))
+        return iter([replace(record, inputs=(one.fine,), outputs=(made,), attrs=attrs)])
+
+    def _argument(self, name: str) -> Merged | None:
+        """What _split has made of an argument."""
+        groups = self.known.get(self._sizes(name))
+        if groups is None:
+            return None
+        made = self._reshaped.get((name, tuple(size for group in groups for size in group)))
+        return None if made is None else Merged(made, groups)
 
     def _output(self, record: OpRecord) -> Iterator[OpRecord]:
         """A result in the shape asked for, of the fine value if that is one of ours alone."""
@@ -233,9 +280,3 @@ class _Mover:
         self.moved = True
         self._given.add(fine)
         yield replace(record, inputs=(fine,), attrs=(("shape", one.sizes),))
-
-
-def _reduces(record: OpRecord) -> bool:
-    return record.outputs != () and record.op not in ("define_tensor", "define_scalar") and (
-        record.row.kind is OpKind.REDUCTION
-    )

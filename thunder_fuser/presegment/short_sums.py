@@ -10,8 +10,11 @@ What was cast to be summed is cast piece by piece.
 No kernel reads the result of a reduction at other places, so it would be written to memory and read
 again; additions are made wherever their results are wanted. A repeated head's gradient, turned as
 rotary embedding does, is such a sum. Elements of one sum must not be neighbours in memory: the last
-axis is left alone, as are integers, which sum does not add in their own type. Under `repeatable`
-all such sums are additions, for then no sum's bits may depend on who reads it.
+axis is left alone, as are integers, which sum does not add in their own type.
+
+Under `repeatable` no sum's bits may depend on who reads it. Then those over an axis that stands
+between others, as copies of a head do, are additions whoever reads them, and no others: sums over
+the first axis are gradients of biases, which share a kernel with much else.
 """
 
 from __future__ import annotations
@@ -31,12 +34,13 @@ _ELSEWHERE = ("slice", "pad", "cat", "flip")
 
 def unroll_short_sums(fusion: Fusion) -> Fusion:
     """Sums over one axis of at most MOST elements, other than the last, as additions."""
-    moved, every = _moved(fusion), option("repeatable")
-    axes = {
-        record.outputs[0]: _short_axis(fusion, record)
-        for record in fusion.exprs
-        if record.op == "sum" and (every or record.outputs[0] in moved)
-    }
+    sums = [record for record in fusion.exprs if record.op == "sum"]
+    axes = {record.outputs[0]: _short_axis(fusion, record) for record in sums}
+    if option("repeatable"):
+        wanted = {name for name, at in axes.items() if at and _is_between(fusion, name)}
+    else:
+        wanted = _moved(fusion)
+    axes = {name: at for name, at in axes.items() if name in wanted}
     if not any(at is not None for at in axes.values()):
         return fusion
     records: list[OpRecord] = []
@@ -73,6 +77,13 @@ def _short_axis(fusion: Fusion, record: OpRecord) -> int | None:
     if operand.dtype is not result.dtype or not operand.dtype.is_float or record.attr("chunk"):
         return None
     return long[0]
+
+
+def _is_between(fusion: Fusion, name: str) -> bool:
+    """True if the reduced axis has one before it that is kept."""
+    logical = fusion.tensors[name].domain.logical
+    first = next(axis for axis in logical if axis.extent.value != 1)
+    return not first.is_reduction
 
 
 def _additions(fusion: Fusion, record: OpRecord, axis: int) -> Iterator[OpRecord]:
