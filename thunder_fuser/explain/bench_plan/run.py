@@ -152,7 +152,8 @@ def two_passes(plan: SegmentedFusion) -> Iterator[str]:
         first, second = plan.segments[one.first], plan.segments[one.second]
         shared = [name for name in first.inputs if name in second.inputs]
         shapes = [_reduced_to(segment) for segment in (first, second)]
-        if 2 * sum(_bytes(plan, name) for name in shared) > read and all(shapes) and shapes[0] != shapes[1]:
+        most = 2 * sum(_bytes(plan, name) for name in shared) > read
+        if most and all(shapes) and shapes[0] != shapes[1]:
             yield f"{', '.join(shared)} reduced to {shapes[0]} and to {shapes[1]}"
 
 
