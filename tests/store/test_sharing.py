@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,6 @@ from torch import nn
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import CacheMissError
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.blocks import SMALL, GPTBlock, make_input
 from thunder_fuser.options import OPTIONS, Option, options, options_key
 from thunder_fuser.runtime import binaries, cuda, emulator, toolchain
 from thunder_fuser.runtime.cuda import compile_cubin
@@ -102,20 +102,29 @@ def test_cubins_are_stored_too(fresh: Path) -> None:
     assert compile_cubin(text, "stored", "sm_80") != made[0]
 
 
-def layers(count: int) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(*(GPTBlock(SMALL) for _ in range(count)))
+class Layer(nn.Module):
+    """The second half of a GPT-2 block, which Thunder traces in a fifth of the time of a whole."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.down(nn.functional.gelu(self.up(self.norm(x))))
+        return x + hidden
 
 
 def test_equal_layers_compile_once(fresh: Path) -> None:
-    """GPT-2-like blocks, forward and backward; `python -m benchmarks cache_stress` has 32."""
+    """Forward and backward; `python -m benchmarks cache_stress` has 32 whole blocks."""
     compiled = []
-    x, _ = make_input(SMALL, torch.float32, torch.device("cpu"))
-    for count in (2, 3):
+    x = torch.randn(3, 24)
+    for count in (3, 5):
         before = counts()
-        jit(layers(count), strict=True)(x).sum().backward()
+        model = nn.Sequential(*(Layer(24) for _ in range(count)))
+        jit(model, strict=True)(x).sum().backward()
         compiled.append(spent(before)[0])
-    assert compiled[0] > 0 and compiled[1] == 0
+    assert compiled[0] > 2 and compiled[1] == 0
 
 
 def test_a_changed_compiler_is_a_miss(
@@ -191,7 +200,8 @@ def test_assert_cache_hit(fresh: Path) -> None:
         definition(x, ["neg"]).execute([x], target="cpu")
         with pytest.raises(CacheMissError, match=r"nearest entry [0-9a-f]{12} .*\n.*text:") as miss:
             definition(x, ["sin"]).execute([x], target="cpu")
-    assert "-sin" in str(miss.value) or "sin" in str(miss.value)
+    # The kernel's own lines, whatever is pasted before them for a sine.
+    assert re.search(r"\+ .*T1 = fd\.ops\.sin\(T0\)", str(miss.value)), str(miss.value)
 
 
 def test_assert_cache_hit_is_never_papered_over(fresh: Path) -> None:

@@ -71,8 +71,9 @@ def _likeness(text: str, stored: Stored) -> float:
 
 
 def _lines(text: str, entry: Entry, most: int = 12) -> list[str]:
+    """The last lines that differ: the kernel's own, for what it uses is pasted before it."""
     found = unified_diff(
         entry.text.splitlines(), text.splitlines(), "there", "here", n=0, lineterm=""
     )
     lines = [line for line in found if not line.startswith(("---", "+++", "@@"))]
-    return lines[:most] + [f"... {len(lines) - most} lines more"] * (len(lines) > most)
+    return [f"... {len(lines) - most} lines before"] * (len(lines) > most) + lines[-most:]
