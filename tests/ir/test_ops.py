@@ -247,9 +247,9 @@ def test_a_call_that_does_not_fit() -> None:
         "ops.add: expected (lhs, rhs), got missing a required argument: 'rhs'"
     )
     with pytest.raises(DefinitionError) as error:
-        fd.ops.exp(x, scale=2)
+        fd.ops.log(x, scale=2)
     assert str(error.value) == (
-        "ops.exp: expected (x), got an unexpected keyword argument 'scale'"
+        "ops.log: expected (x), got an unexpected keyword argument 'scale'"
     )
 
 

@@ -38,6 +38,7 @@ from thunder_fuser.executors.regions import (
     without_dead_views,
 )
 from thunder_fuser.executors.rounding import rounded_where_stored
+from thunder_fuser.executors.short_forms import with_short_forms
 from thunder_fuser.executors.support import ROWS, accepts, device_of, leaves_of, row_of, support
 from thunder_fuser.host.device import target_of_device
 from thunder_fuser.ir.record import Definition
@@ -166,6 +167,7 @@ class ThunderFuser(FusionExecutor):
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
         trace = without_state(trace, self.can_fuse, leaves_of)
         trace = rounded_where_stored(trace, self.can_fuse, leaves_of)
+        trace = with_short_forms(trace, self.can_fuse, leaves_of)
         machine = _machine(trace)
         cut, self.last_cut = rematerialized(trace, policy, machine, self.can_fuse, leaves_of)
         if self.last_cut is not None:  # what is made again must have the bits of the forward

@@ -309,7 +309,7 @@ def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | No
 
 def _op(name: str) -> Callable[..., Any]:
     """Recorded as the op of that name, arguments as they are."""
-    return lambda fd, *args: getattr(fd.ops, name)(*args)
+    return lambda fd, *args, **more: getattr(fd.ops, name)(*args, **more)
 
 
 def _reduce(name: str) -> Callable[..., Any]:

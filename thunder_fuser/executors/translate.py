@@ -25,6 +25,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError, InputError
+from thunder_fuser.executors.short_forms import Form
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
@@ -195,6 +196,8 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     """One primitive, its results in the types of the trace."""
     args = _resolve(arguments_of(bsym), env)
     kwargs = {name: _resolve(value, env) for name, value in bsym.kwargs.items()}
+    if Form.SHORT in bsym.tags:
+        kwargs["short"] = True
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
     for value, proxy in zip(values, bsym.flat_proxy_outs, strict=True):

@@ -28,6 +28,8 @@ def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, *
     return Op(name, OpKind.POINTWISE, signature, arity, rule, torch, c, **more)
 
 
+# `short`: true where fewer exact digits do, whatever kernel a GPU computes the value in.
+_WITH_SHORT_FORM = ("exp", "tanh")
 _COMPLEX_MATH = ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh")
 
 
@@ -39,7 +41,9 @@ def _math(
     if name in _COMPLEX_MATH:
         c_complex = f"c_{name}({{0}})"
     torch = torch or f"torch.{name}(a)"
-    return _pointwise(name, "x", DtypeRule.FLOAT, torch, spelled, c_complex=c_complex, cost=cost)
+    signature = "x, short=None" if name in _WITH_SHORT_FORM else "x"
+    kind, rule = OpKind.POINTWISE, DtypeRule.FLOAT
+    return Op(name, kind, signature, 1, rule, torch, spelled, c_complex=c_complex, cost=cost)
 
 
 def _compare(name: str, sign: str) -> Op:

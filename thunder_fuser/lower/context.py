@@ -111,6 +111,14 @@ class Context:
         """The exps that may be less exact than the rest; none on the CPU."""
         return frozenset() if self.is_cpu or self.repeatable else short_exps(self.part)
 
+    def short_form(self, expr: OpRecord, dtype: DataType) -> str:
+        """The device function of an op that is less exact than the rest, or nothing."""
+        if self.is_cpu or dtype is not DataType.Float:
+            return ""
+        if expr.op == "exp" and (expr.attr("short") or expr.outputs[0] in self.short_exps):
+            return "short_exp"
+        return "short_tanh" if expr.op == "tanh" and expr.attr("short") else ""
+
     @cached_property
     def steps(self) -> int:
         """Iterations of the loops around the lanes in a nest, all threads alike."""

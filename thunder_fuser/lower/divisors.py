@@ -20,6 +20,7 @@ from thunder_fuser.lower.kernel import Call, IndexValue, Let, Math, Operand, Val
 from thunder_fuser.lower.scope import Scope
 
 LARGEST_COUNT = 2**31 - 1
+DIVISIONS = ("truediv", "div")  # of floats both are the same
 
 
 class Divisors:
@@ -37,15 +38,16 @@ class Divisors:
         self.ctx, self._get, self._name = ctx, get, name
 
     def is_of_row(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
-        """True for element / row value in Float, as in softmax, on a GPU.
+        """True for element / row value in Float, as in softmax, on a GPU; repeatable, for a / b.
 
         There a division is some ten instructions, and has a branch.
         """
         ctx, divisor = self.ctx, expr.inputs[-1]
-        exact = ctx.is_cpu or ctx.repeatable
-        if exact or expr.op != "truediv" or isinstance(divisor, Literal):
+        if ctx.is_cpu or expr.op not in DIVISIONS or isinstance(divisor, Literal):
             return False
         floats = all(t is DataType.Float for t in (dtype, *ctx.operand_types(expr, dtype)))
+        if ctx.repeatable:  # the same for all, wherever the divisor lies
+            return floats and not isinstance(expr.inputs[0], Literal)
         row_value = not ctx.is_full(ctx.facts.reads[point][-1])
         return floats and row_value and ctx.is_full(point)
 
@@ -62,7 +64,7 @@ class Divisors:
     def is_count(self, expr: OpRecord, dtype: DataType) -> bool:
         """True for x / N where N may be how many elements were added, as in a mean."""
         by = expr.inputs[-1]
-        if expr.op not in ("truediv", "div") or not isinstance(by, Literal):
+        if expr.op not in DIVISIONS or not isinstance(by, Literal):
             return False
         if set(self.ctx.operand_types(expr, dtype)) - {DataType.Float, DataType.Double}:
             return False

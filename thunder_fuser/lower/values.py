@@ -308,8 +308,9 @@ class Values:
         if self.divisors.is_of_row(point, expr, dtype):
             by = self.divisors.of_row(self.ctx.facts.reads[point][-1], operands[1], scope)
             return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
-        if point.name in self.ctx.short_exps:
-            return self._put(point, Call("short_exp", operands), needs, scope)
+        short = self.ctx.short_form(expr, dtype)
+        if short:
+            return self._put(point, Call(short, operands), needs, scope)
         value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
         return self._put(point, value, needs, scope)
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace -> the same in which each exp and tanh that may be less exact carries the tag SHORT.
+
+    t3 = exp(t2)                   SHORT: whatever comes of t3 is rounded to 16 bits
+    t5 = mul(t4, t3)
+    y  = convert(t5, bf16)
+
+On a GPU these are two instructions instead of eight, and seven instead of sixteen. A kernel could
+see as much of its own results, but which results those are is the policy's choice, and what is made
+again must have the same bits. So it is said here, of each value, for forward and backward at once
+and before anything is decided on what to keep; copies take the tag along.
+
+An exp may be short if all that is made of it ends in 16-bit floats, or if it is exp(x - max(x)) and
+only summed: a term e^-t beside the largest, which is 1, brings its 2 + t units times e^-t into the
+sum. A tanh moreover must be read by 1 + tanh or tanh * tanh alone, as in gelu and its gradient:
+its error is that of a number near 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, from_trace
+
+Supported = Callable[[BoundSymbol], bool]
+Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
+
+_SAME = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
+_SIXTEEN_BITS = frozenset({dtypes.bfloat16, dtypes.float16})
+
+
+class Form(Enum):
+    """A tag of bound symbols."""
+
+    SHORT = auto()
+
+
+def with_short_forms(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
+    """The trace with the tags."""
+    groups = [tuple(leaves_of(b)) if supported(b) else (b,) for b in trace.bound_symbols]
+    fusible = [supported(bsym) for bsym in trace.bound_symbols]
+    leaves = [leaf for group in groups for leaf in group]
+    known = [can for group, can in zip(groups, fusible, strict=True) for _ in group]
+    facts = _Facts(leaves, known)
+    new = from_trace(trace)
+    new.bound_symbols = [
+        facts.tagged(bsym, group)
+        for bsym, group in zip(trace.bound_symbols, groups, strict=True)
+    ]
+    return new
+
+
+class _Facts:
+    """Who makes and who reads each value, and which values are needed in full."""
+
+    def __init__(self, leaves: Sequence[BoundSymbol], fusible: Sequence[bool]) -> None:
+        self.maker = {out.name: leaf for leaf in leaves for out in leaf.flat_proxy_outs}
+        self.readers: dict[str, list[BoundSymbol]] = {}
+        self.exact: set[str] = set()
+        needed: set[str] = set()
+        for leaf, can in zip(reversed(leaves), reversed(fusible), strict=True):
+            outs = leaf.flat_proxy_outs
+            if leaf.sym.id is PrimIDs.GET_GRAD or (can and needed.isdisjoint(_names(outs))):
+                continue
+            needed.update(_names(leaf.flat_proxy_args))
+            for name in dict.fromkeys(_names(leaf.flat_proxy_args)):
+                self.readers.setdefault(name, []).append(leaf)
+            if not can or any(map(self._in_full, outs)):
+                self.exact.update(_names(leaf.flat_proxy_args))
+
+    def _in_full(self, out: Proxy) -> bool:
+        """True for all that is no float, and floats of which more than 16 bits count."""
+        if not isinstance(out, TensorProxy) or not dtypes.is_float_dtype(out.dtype):
+            return True
+        return out.name in self.exact and out.dtype not in _SIXTEEN_BITS
+
+    def tagged(self, bsym: BoundSymbol, leaves: Sequence[BoundSymbol]) -> BoundSymbol:
+        """The bound symbol; a composite of a tagged primitive alone as that primitive."""
+        if len(leaves) == 1 and self._may_be_short(leaves[0]):
+            (leaf,) = leaves
+            return leaf.from_bsym(tags=leaf.tags | bsym.tags | {Form.SHORT})
+        return bsym
+
+    def _may_be_short(self, leaf: BoundSymbol) -> bool:
+        if leaf.sym.id is PrimIDs.EXP:
+            return not self._in_full(leaf.output) or self._fades(leaf)
+        if leaf.sym.id is PrimIDs.TANH and not self._in_full(leaf.output):
+            readers = self.readers.get(leaf.output.name, [])
+            return all(_adds_one(one) or _squares(one) for one in readers)
+        return False
+
+    def _fades(self, exp: BoundSymbol) -> bool:
+        """True for exp(x - max(x, dims)) whose only use is its sum over the same dims."""
+        most = self._subtracted_max(exp)
+        readers = [*self._final_readers(exp.output)]
+        return most is not None and bool(readers) and all(
+            one.sym.id is PrimIDs.SUM and tuple(one.args[1]) == tuple(most.args[1])
+            for one in readers
+        )
+
+    def _final_readers(self, value: Proxy) -> Iterator[BoundSymbol]:
+        for reader in self.readers.get(value.name, []):
+            if reader.sym.id is PrimIDs.SHALLOW_COPY:
+                yield from self._final_readers(reader.output)
+            else:
+                yield reader
+
+    def _subtracted_max(self, exp: BoundSymbol) -> BoundSymbol | None:
+        """The max(x, dims) of exp(x - max(x, dims)) or exp(-(max(x, dims) - x))."""
+        made = self._made_by(exp.args[0])
+        negated = made is not None and made.sym.id is PrimIDs.NEG
+        made = self._made_by(made.args[0]) if made is not None and negated else made
+        if made is None or made.sym.id is not PrimIDs.SUB:
+            return None
+        x, most = reversed(made.args) if negated else made.args
+        found = self._made_by(most)
+        if found is None or found.sym.id is not PrimIDs.AMAX:
+            return None
+        return found if self._same(found.args[0]) == self._same(x) else None
+
+    def _made_by(self, value: Any) -> BoundSymbol | None:
+        """What makes a value, copies and broadcasts left out."""
+        return self.maker.get(self._same(value))
+
+    def _same(self, value: Any) -> str:
+        """The name of what the value is a copy or broadcast of."""
+        maker = self.maker.get(getattr(value, "name", ""))
+        while maker is not None and maker.sym.id in _SAME:
+            value = maker.args[0]
+            maker = self.maker.get(value.name)
+        return getattr(value, "name", "")
+
+
+def _names(proxies: Sequence[Proxy]) -> list[str]:
+    return [proxy.name for proxy in proxies]
+
+
+def _adds_one(bsym: BoundSymbol) -> bool:
+    return bsym.sym.id is PrimIDs.ADD and any(
+        isinstance(arg, (int, float)) and arg == 1 for arg in bsym.args
+    )
+
+
+def _squares(bsym: BoundSymbol) -> bool:
+    lhs, *rhs = bsym.flat_proxy_args
+    return bsym.sym.id is PrimIDs.MUL and [one.name for one in rhs] == [lhs.name]
