@@ -5,8 +5,9 @@
 ->  t1 = permute(x); Region(t2, t3);                t4 = reshape(t3); t5 = linear(t4, w)
 
 A region is a run of adjacent fusible bound symbols of one direction (forward or backward) and one
-device, and of bounded length (pieces.py). Anything torch runs ends it, so nothing moves across an
-in-place copy or its fence.
+device, and of bounded length (pieces.py). Matrix products between two that could be one step aside
+(adjacent.py). Anything else torch runs ends it, so nothing moves across an in-place copy or its
+fence.
 Every step is linear in the length of the trace; Thunder's own partitioner is not used.
 
 Note [Edges]: at the edges of a region, ops that torch answers with a view stay with torch:
@@ -39,6 +40,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
 from thunder_fuser.errors import AliasError
+from thunder_fuser.executors.adjacent import brought_together, stretches
 from thunder_fuser.executors.dtensor import mesh_of_call
 from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.pieces import Users, pieces
@@ -146,6 +148,9 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
     """The regions of a joint or inference trace."""
     written = _views_written_later(bsyms)
     refusals = [_refusal(bsym, support, written) for bsym in bsyms]
+    is_fusible = [reason is None for reason in refusals]
+    order = brought_together(bsyms, is_fusible, _alike, lambda bsym: _only(bsym, _VIEWS))
+    bsyms, refusals = [bsyms[at] for at in order], [refusals[at] for at in order]
     users = _users(bsyms)
     items = _Items()
     unfused: list[Unfused] = []
@@ -209,23 +214,15 @@ def _runs(
 ) -> Iterator[range]:
     """The longest runs that may be one region, cut where they are too long for one; refused ones
     stand alone."""
-    start = 0
-    for at in range(1, len(bsyms) + 1):
-        if at == len(bsyms) or not _together(bsyms, refusals, at):
-            run = range(start, at)
-            yield from [run] if refusals[start] else pieces(bsyms, run, users)
-            start = at
+    is_fusible = [reason is None for reason in refusals]
+    for run in stretches(bsyms, is_fusible, _alike):
+        yield from pieces(bsyms, run, users) if is_fusible[run.start] else [run]
 
 
-def _together(
-    bsyms: Sequence[BoundSymbol], refusals: Sequence[Reject | None], at: int
-) -> bool:
-    """True if the bound symbol may join the one before it."""
-    one, other = bsyms[at - 1], bsyms[at]
+def _alike(one: BoundSymbol, other: BoundSymbol) -> bool:
+    """True if two fusible bound symbols may be in one region."""
     return (
-        refusals[at - 1] is None
-        and refusals[at] is None
-        and _is_backward(one) == _is_backward(other)
+        _is_backward(one) == _is_backward(other)
         and device_of(one) == device_of(other)
         and mesh_of_call(one) == mesh_of_call(other)
     )

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products step aside where one fusible op reads another across them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from cases import rand
+from exactness import assert_as_exact_as_eager, with_gradients
+from hypothesis import given
+from hypothesis import strategies as st
+from thunder.executors.torchex import ex as torch_executor
+
+from thunder_fuser.executors.adjacent import brought_together
+from thunder_fuser.executors.traces import final_traces, jit
+
+
+def op(kind: str, makes: int, *reads: int) -> Any:
+    """A bound symbol: f is fusible, p a product, v a view, and x is neither."""
+    proxies = [SimpleNamespace(name=f"t{read}") for read in reads]
+    sym = SimpleNamespace(id={"p": "linear"}.get(kind, kind), executor=torch_executor)
+    outs = [SimpleNamespace(name=f"t{makes}")]
+    return SimpleNamespace(kind=kind, sym=sym, flat_proxy_args=proxies, flat_proxy_outs=outs)
+
+
+def order(*ops: Any) -> list[int]:
+    fusible = [one.kind in "fv" for one in ops]
+    return brought_together(ops, fusible, lambda a, b: True, lambda one: one.kind == "v")
+
+
+def test_a_product_that_does_not_read_the_first_goes_before() -> None:
+    assert order(op("f", 1, 0), op("p", 2, 0), op("f", 3, 1, 2)) == [1, 0, 2]
+
+
+def test_one_that_does_goes_after() -> None:
+    assert order(op("f", 1, 0), op("p", 2, 1), op("f", 3, 1)) == [0, 2, 1]
+
+
+def test_with_views_between() -> None:
+    assert order(op("f", 1, 0), op("v", 2, 1), op("p", 3, 2), op("f", 4, 1)) == [0, 1, 3, 2]
+
+
+def test_what_an_op_reads_besides_comes_with_it() -> None:
+    """An op on values from before, alone, is nobody's; read by one that joins, it joins too."""
+    ops = op("f", 1, 0), op("p", 2, 1), op("f", 3, 0), op("f", 4, 3, 1), op("f", 5, 2)
+    assert order(*ops) == [0, 2, 3, 1, 4]
+
+
+def test_twice_is_once() -> None:
+    ops = op("f", 1, 0), op("p", 2, 0), op("v", 3, 1), op("p", 4, 3), op("f", 5, 1, 2)
+    once = [ops[at] for at in order(*ops)]
+    assert order(*once) == list(range(len(ops)))
+
+
+def test_it_does_not_fire() -> None:
+    stays = [
+        (op("f", 1, 0), op("p", 2, 1), op("f", 3, 2)),  # needs the product
+        (op("f", 1, 0), op("p", 2, 1), op("f", 3, 1, 2)),
+        (op("f", 1, 0), op("p", 2, 0), op("f", 3, 0)),  # does not read the first
+        (op("f", 1, 0), op("x", 2, 0), op("f", 3, 1)),  # in-place copies, random ops, ...
+    ]
+    for ops in stays:
+        assert order(*ops) == list(range(len(ops)))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> list[Any]:
+    count = draw(st.integers(1, 24))
+    kinds = draw(st.lists(st.sampled_from("ffffppvx"), min_size=count, max_size=count))
+    return [
+        op(kind, at + 1, *draw(st.lists(st.integers(0, at), max_size=3)))
+        for at, kind in enumerate(kinds)
+    ]
+
+
+@given(traces())
+def test_any_order_is_one_that_can_run(ops: list[Any]) -> None:
+    found = order(*ops)
+    assert sorted(found) == list(range(len(ops)))
+    made = {"t0"}
+    for at in found:
+        assert all(proxy.name in made for proxy in ops[at].flat_proxy_args)
+        made.add(ops[at].flat_proxy_outs[0].name)
+    for at, one in enumerate(ops):
+        if one.kind == "x":  # nothing passes it
+            assert set(found[: found.index(at)]) == set(range(at))
+
+
+@given(traces())
+def test_runs_become_fewer(ops: list[Any]) -> None:
+    once = [ops[at] for at in order(*ops)]
+    assert runs(once) <= runs(ops)
+
+
+def runs(ops: list[Any]) -> int:
+    """How many runs there are with an op that computes."""
+    kinds = "".join(one.kind for one in ops).replace("p", " ").replace("x", " ")
+    return sum("f" in run for run in kinds.split())
+
+
+Tensor = torch.Tensor
+
+
+def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+def test_swiglu_is_one_fusion_each_way() -> None:
+    weights = [rand(40, 16), rand(40, 16, seed=1), rand(16, 40, seed=2)]
+    inputs = [rand(8, 16, seed=3), *weights]
+    jitted = jit(swiglu, strict=True)
+    got = with_gradients(jitted, inputs)
+    exact = with_gradients(swiglu, [one.double() for one in inputs])
+    assert_as_exact_as_eager(got, with_gradients(swiglu, inputs), exact)
+    forward, backward = (str(trace) for trace in final_traces(jitted)[:2])
+    assert forward.count("= thunderFusion") == 1
+    # The silu's and the product's gradients; and the sum of both parts of dx.
+    assert backward.count("= thunderFusion") == 2
