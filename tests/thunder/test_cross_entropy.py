@@ -67,7 +67,9 @@ def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
         got, with_gradients(function, [x, t]), with_gradients(exact, [x.double(), t])
     )
     assert torch.equal(got[1][t == keywords.get("ignore_index", -100)].abs().sum(), x.new_zeros(()))
-    torch.testing.assert_close(jitted(x, t), got[0], rtol=0, atol=0)
+    # Without gradients, sums are in another order: that of the schedule, not of their own sizes.
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(jitted(x, t), got[0], rtol=2 * eps, atol=0)
 
 
 def mean(x: Any, t: Any) -> Any:
