@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from exactness import assert_as_exact_as_eager, with_gradients
+from thunder.core import devices, dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.trace import detached_trace
 
+from thunder_fuser.executors import attention
 from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain.report import why
 
@@ -219,3 +224,21 @@ def test_dropout_is_taken_apart() -> None:
     jitted = jit(called(dropout_p=0.5), strict=True)
     assert jitted(*[one.requires_grad_() for one in qkv()]).shape == SHAPE
     assert "attention with dropout" in str(why(jitted))
+
+
+def test_on_cuda_thunders_executor_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all parameters by position but the scale, for its functions have no defaults."""
+    asked: list[Any] = []
+    takes = SimpleNamespace(
+        checker=lambda *args, **given: asked.append((args, given)),
+        grad_transform=lambda *args, **given: asked.append((args, given)),
+    )
+    monkeypatch.setattr(attention, "_CUDA", takes)
+    with detached_trace():
+        q = TensorProxy(shape=SHAPE, device=devices.Device("cuda:0"), dtype=dtypes.float32)
+        assert "no kernel of torch" in str(attention.refuses_attention(q, q, q, is_causal=True))
+        attention.attention_gradient(q, q, value=q, scale=2.0)
+    assert asked == [
+        ((q, q, q, None, 0.0, True), {"scale": None}),
+        ((q, q, q, None, 0.0, False), {"scale": 2.0}),
+    ]
