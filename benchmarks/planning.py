@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
-from statistics import linear_regression
+from itertools import combinations
+from statistics import median
 from typing import Any
 
 import torch
@@ -190,9 +191,11 @@ def _shared(fd: FusionDefinition, x: torch.Tensor, count: int) -> Call:
 
 
 def _fit(us: dict[str, float]) -> tuple[float, float]:
-    """Microseconds of one more launch, and of no launch at all."""
-    line = linear_regression([float(count) for count in us], list(us.values()))
-    return line.slope, line.intercept
+    """Microseconds of one more launch, and of no launch at all: the median of all pairs' lines, for
+    a run that others disturbed says nothing."""
+    points = [(int(count), one) for count, one in us.items()]
+    slope = median((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2))
+    return slope, median(one - slope * count for count, one in points)
 
 
 def _streamed(call: Call, repeats: int = 15) -> float:
