@@ -167,7 +167,7 @@ def one_by_one(verdicts: Verdicts) -> list[Draft]:
 
 def _segment(verdicts: Verdicts, one: Draft) -> Segment:
     found = verdicts.ask(one.exprs, one.stores)
-    part = verdicts.asked_part(one.exprs, one.stores)
+    part = verdicts.taken_part(one.exprs, one.stores)
     assert isinstance(found, Scheduler)  # all drafts were asked about
     return Segment(part, found, verdicts.facts.target, edge_bytes(verdicts.facts, one))
 

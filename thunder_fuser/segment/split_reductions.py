@@ -11,6 +11,7 @@ Shorter runs of additions also round less.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import prod
 
@@ -96,8 +97,8 @@ def _chunk(whole: Part, around: _Around, record: OpRecord, target: Target) -> in
     if is_inner and rows <= MAX_ON_CHIP and around.is_normalised(view.name, reduced):
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
-    if not is_inner and _has_rows(whole, frozenset(kept), frozenset(reduced)):
-        return _run_of_rows(whole, record, target)
+    if not is_inner and (frozenset(reduced), frozenset(kept)) in around.patterns:
+        return _run_of_rows(whole, around, record, target)  # inner_outer takes rows and columns
     units = results if is_inner else -(-results * itemsize // COLUMN_BYTES)
     if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
@@ -123,22 +124,13 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
     return _whole_rows(-(-rows // runs), [rows])
 
 
-def _has_rows(whole: Part, columns: frozenset[str], rows: frozenset[str]) -> bool:
-    """True if another reduction goes along the rows that this one adds: inner_outer takes both."""
-    views = [whole.tensors[expr.outputs[0]] for expr in whole.reductions]
-    return any(
-        frozenset(whole.domain_map.reduced(v)) == columns and frozenset(whole.axes(v.name)) == rows
-        for v in views
-    )
-
-
-def _run_of_rows(whole: Part, record: OpRecord, target: Target) -> int:
+def _run_of_rows(whole: Part, around: _Around, record: OpRecord, target: Target) -> int:
     """Rows of one block: one wave of them, each with enough rows to be worth its sums."""
     axes = frozenset(whole.axes(record.outputs[0]))
     rows = size_of(whole, whole.domain_map.reduced(whole.tensors[record.outputs[0]]))
     if target.is_cpu:
         return -(-rows // CPU_RUNS)
-    sums = sum(frozenset(whole.axes(e.outputs[0])) == axes for e in whole.reductions)
+    sums = sum(count for (kept, _), count in around.patterns.items() if kept == axes)
     shape = row_shape(size_of(whole, axes), sums, target)
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     return _run_of_block(rows, itemsize, shape, target)
@@ -158,11 +150,18 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
 
 
 class _Around:
-    """Of each value: the axes that reductions behind it reduce, and those of values after it."""
+    """Of each value: the axes that reductions behind it reduce, and those of values after it.
+
+    patterns: how many reductions keep and reduce which axes.
+    """
 
     def __init__(self, whole: Part) -> None:
         self.reduced: dict[str, frozenset[str]] = {}
         self.later: dict[str, frozenset[str]] = {}
+        views = [whole.tensors[expr.outputs[0]] for expr in whole.reductions]
+        self.patterns = Counter(
+            (frozenset(whole.axes(v.name)), frozenset(whole.domain_map.reduced(v))) for v in views
+        )
         for expr in whole.exprs:
             behind = frozenset[str]().union(*(self._with_own(whole, n) for n in names_of(expr)))
             self.reduced.update(dict.fromkeys(expr.outputs, behind))

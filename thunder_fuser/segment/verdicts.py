@@ -29,7 +29,8 @@ class Verdicts:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        self._asked: dict[tuple[frozenset[int], frozenset[str]], tuple[Part, Found]] = {}
+        self._asked: dict[tuple[frozenset[int], frozenset[str]], Found] = {}
+        self._parts: dict[tuple[frozenset[int], frozenset[str]], Part] = {}  # those taken
         self._taken: set[tuple[frozenset[int], frozenset[str]]] = set()
 
     def part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
@@ -56,12 +57,14 @@ class Verdicts:
         key = (frozenset(exprs), frozenset(stores))
         if key not in self._asked:
             part = self.part(*key)
-            self._asked[key] = part, find_scheduler(part, self.facts.target)
-        return self._asked[key][1]
+            self._asked[key] = find_scheduler(part, self.facts.target)
+            if isinstance(self._asked[key], Scheduler):
+                self._parts[key] = part
+        return self._asked[key]
 
-    def asked_part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
-        """The part of expressions that were asked about, with the facts that were found for it."""
-        return self._asked[frozenset(exprs), frozenset(stores)][0]
+    def taken_part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
+        """The part of expressions that `ask` found a scheduler for, with what was found for it."""
+        return self._parts[frozenset(exprs), frozenset(stores)]
 
     def refuses(self, one: Summary) -> tuple[Reject, ...]:
         """Why nothing takes the segment; nothing if something does."""
