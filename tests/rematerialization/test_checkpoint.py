@@ -199,6 +199,50 @@ def test_what_reads_a_tensor_written_later_is_not_made_again(
     assert not any(operations[at].refusal for at in fuser.last_cut.plan.again)
 
 
+def overwrites_a_factor(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    hidden = x * w
+    hidden.mul_(torch.tanh(hidden))
+    return torch.exp(-hidden)
+
+
+def overwrites_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    hidden = x * w
+    hidden.mul_(x)
+    hidden.mul_(w)
+    return hidden
+
+
+def overwrites_in_a_torch_call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.silu(x * w, inplace=True) * x
+
+
+OVERWRITING = (overwrites_a_factor, overwrites_twice, overwrites_in_a_torch_call)
+
+
+@pytest.mark.parametrize("policy", ["none", "time", "memory", "save_only()"])
+@pytest.mark.parametrize("function", OVERWRITING)
+def test_gradients_that_need_what_was_overwritten(
+    function: Callable[..., torch.Tensor], policy: str
+) -> None:
+    """As in eager, which copies such a tensor before it is written."""
+    found = []
+    for call in (jit(function, strict=True, rematerialization=policy), function):
+        x, w = sample().requires_grad_(), sample().flip(0).requires_grad_()
+        result = call(x, w)
+        result.sum().backward()
+        found.append((result.detach(), x.grad, w.grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_copied_that_the_backward_does_not_read() -> None:
+    """relu needs its mask alone, a batch norm nothing of its running statistics."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(inplace=True))
+    jit(model, strict=True)(sample().requires_grad_())
+    assert fuser.last_fused_trace is not None
+    assert "clone" not in str(fuser.last_fused_trace)
+
+
 def test_a_batch_norm_is_made_again_but_for_its_running_statistics() -> None:
     """Of each norm, two numbers a column are kept; under `time` also what the product reads."""
     torch.manual_seed(1)

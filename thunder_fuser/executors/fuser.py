@@ -28,6 +28,7 @@ from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.composites import COMPOSITES, composite_of
+from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.regions import (
     Claims,
@@ -165,6 +166,7 @@ class ThunderFuser(FusionExecutor):
     def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
         """The trace whose backward reads of the forward what the policy keeps."""
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
+        trace = copied_before_writes(trace)
         trace = without_state(trace, self.can_fuse, leaves_of)
         trace = rounded_where_stored(trace, self.can_fuse, leaves_of)
         trace = with_short_forms(trace, self.can_fuse, leaves_of)

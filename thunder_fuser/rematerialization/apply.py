@@ -28,6 +28,7 @@ from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 
+from thunder_fuser.executors.sharing import VIEWS, proxies, written_in_place
 from thunder_fuser.ir.ops import OPS
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.plan import Facts, Operation, Plan, Value, plan
@@ -36,20 +37,8 @@ from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN
 Supported = Callable[[BoundSymbol], bool]
 Leaves = Callable[[BoundSymbol], Iterable[BoundSymbol]]
 
-_VIEWS = frozenset(
-    {
-        PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
-        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE,
-    }
-)  # fmt: skip
 _DRAWN = frozenset({"random_uniform", "random_normal", PrimIDs.UNIFORM_PHILOX})
 _STATEFUL = frozenset({PrimIDs.UNIFORM, PrimIDs.RANDN})
-_COPIES = frozenset({PrimIDs.COPY_, "copy_"})
-_FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
-_SHARING = _VIEWS | {
-    PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.REAL, PrimIDs.IMAG,
-    PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
-}
 _NO_REPEAT = frozenset(
     {
         OpTags.REDUCTION_OP, OpTags.DONT_RECOMPUTE_IN_BACKWARD, OpTags.MATMUL_OP,
@@ -119,7 +108,7 @@ class Reading:
         self.runs = runs_of(bsyms, self.fusible)
         self.forward = [b for b in bsyms if not is_backward(b) and not _is_return(b)]
         self.maker = {out.name: b for b in self.forward for out in b.flat_proxy_outs}
-        self.written = _written_in_place(bsyms)
+        self.written = written_in_place(bsyms)
 
     def facts(self) -> Facts:
         """The forward, and what the backward needs of it."""
@@ -186,7 +175,7 @@ class _Read:
     def _refusal(self, bsym: BoundSymbol, fusible: bool, leaves: Sequence[BoundSymbol]) -> str:
         if not fusible:
             return f"torch runs {bsym.sym.name}"
-        if any(proxy.name in self.reading.written for proxy in _proxies(bsym)):
+        if any(proxy.name in self.reading.written for proxy in proxies(bsym)):
             return "it reads or makes what is written in place"
         if _NO_REPEAT.intersection(bsym.sym.tags or ()) - {OpTags.REDUCTION_OP}:
             return f"Thunder's tags of {bsym.sym.name}"
@@ -203,7 +192,7 @@ def _refuse_primitive(leaf: BoundSymbol) -> str:
 
 
 def _is_view(leaves: Sequence[BoundSymbol]) -> bool:
-    return all(leaf.sym.id in _VIEWS for leaf in leaves)
+    return all(leaf.sym.id in VIEWS for leaf in leaves)
 
 
 def runs_of(bsyms: Sequence[BoundSymbol], fusible: Sequence[bool]) -> list[int]:
@@ -262,47 +251,6 @@ def _written_again(reading: Reading, returned: set[str]) -> set[str]:
     return names
 
 
-def _written_in_place(bsyms: Sequence[BoundSymbol]) -> set[str]:
-    """Tensors that are written in place and, forward and back, what may share their memory.
-
-    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
-    """
-    names = {proxy.name for bsym in bsyms for proxy in _written(bsym)}
-    if not names:
-        return names
-    sharing = [part for bsym in bsyms for part in _parts(bsym) if _may_share(part)]
-    for bsym in (*reversed(sharing), *sharing):
-        proxies = [proxy.name for proxy in _proxies(bsym)]
-        if names.intersection(proxies):
-            names.update(proxies)
-    return names
-
-
-def _written(bsym: BoundSymbol) -> Iterable[Proxy]:
-    """What a copy writes; a fence stands for all that it is handed."""
-    if bsym.sym.id in _COPIES:
-        return (*bsym.flat_proxy_args[1:], *bsym.flat_proxy_outs)
-    return _proxies(bsym) if bsym.sym.id in _FENCES else ()
-
-
-def _parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
-    """What it is made of, down to what has no parts."""
-    if not bsym.subsymbols:
-        yield bsym
-    for part in bsym.subsymbols:
-        yield from _parts(part)
-
-
-def _may_share(part: BoundSymbol) -> bool:
-    """True if its result may lie in its argument's memory; of what has no rule nothing is known."""
-    return part.sym.id in _SHARING or not part.sym.is_prim
-
-
-def _proxies(bsym: BoundSymbol) -> Iterator[Proxy]:
-    yield from bsym.flat_proxy_args
-    yield from bsym.flat_proxy_outs
-
-
 def _size(proxy: Proxy) -> int:
     return prod(int(size) for size in proxy._shape) if isinstance(proxy, TensorProxy) else 0
 
@@ -314,7 +262,7 @@ def _bytes(proxy: Proxy) -> int:
 def _operations(leaf: BoundSymbol) -> int:
     """Of all elements, in the units of ir/ops.py. Random numbers count nothing, for
     what is needed of them is two integers, not a tensor."""
-    if leaf.sym.id in _VIEWS or leaf.sym.id in _DRAWN:
+    if leaf.sym.id in VIEWS or leaf.sym.id in _DRAWN:
         return 0
     row = OPS.get(_NAMES.get(leaf.sym.name, leaf.sym.name))
     size = max((_size(out) for out in leaf.flat_proxy_outs), default=0)
@@ -323,7 +271,7 @@ def _operations(leaf: BoundSymbol) -> int:
 
 def _is_trivial_reduction(bsym: BoundSymbol) -> bool:
     """True over axes of size 1: there is nothing to add."""
-    sizes = {_size(proxy) for proxy in _proxies(bsym) if isinstance(proxy, TensorProxy)}
+    sizes = {_size(proxy) for proxy in proxies(bsym) if isinstance(proxy, TensorProxy)}
     return len(sizes) == 1 and OpTags.REDUCTION_OP in (bsym.sym.tags or ())
 
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bound symbols -> which tensors are written in place, and which may share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy
+from thunder.core.symbol import BoundSymbol
+
+VIEWS = frozenset(
+    {
+        PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
+        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE,
+    }
+)  # fmt: skip
+# Torch's executor gives in-place copies and fences its own symbols, whose ids are strings.
+COPIES = frozenset({PrimIDs.COPY_, "copy_"})
+FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
+_SHARING = VIEWS | {
+    PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.REAL, PrimIDs.IMAG,
+    PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
+}
+
+
+def written_in_place(bsyms: Sequence[BoundSymbol]) -> set[str]:
+    """Tensors that are written in place and, forward and back, what may share their memory.
+
+    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
+    """
+    names = {name for group in _written(bsyms) for name in group}
+    if not names:
+        return names
+    sharing = [*_sharing(bsyms)]
+    for group in (*reversed(sharing), *sharing):
+        if names.intersection(group):
+            names.update(group)
+    return names
+
+
+def overwritten(bsym: BoundSymbol) -> Iterator[Proxy]:
+    """What it writes in place: itself, or as torch's silu(x, inplace=True), in its parts."""
+    return (part.flat_proxy_args[1] for part in _parts(bsym) if part.sym.id in COPIES)
+
+
+def _written(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
+    """What each copy writes, under both its names; a fence stands for all that it is handed."""
+    for bsym in bsyms:
+        for part in _parts(bsym):
+            if part.sym.id in COPIES:
+                _, target = part.flat_proxy_args
+                yield [target.name, *(out.name for out in part.flat_proxy_outs)]
+            elif part.sym.id in FENCES:
+                yield [proxy.name for proxy in proxies(part)]
+
+
+def one_memory(bsyms: Sequence[BoundSymbol]) -> dict[str, str]:
+    """For each tensor that may share memory with others, one name for all of them."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while (above := leader.get(name, name)) != name:
+            leader[name] = leader.get(above, above)
+            name = above
+        return name
+
+    for first, *others in filter(None, (*_written(bsyms), *_sharing(bsyms))):
+        leader.update((find(name), find(first)) for name in others)
+    return {name: find(name) for name in leader}
+
+
+def proxies(bsym: BoundSymbol) -> Iterator[Proxy]:
+    """All that it reads and makes."""
+    yield from bsym.flat_proxy_args
+    yield from bsym.flat_proxy_outs
+
+
+def _sharing(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
+    """Arguments and results of what may give back its argument's memory.
+
+    Nothing is known of a symbol that has neither a rule nor parts.
+    """
+    for bsym in bsyms:
+        for part in _parts(bsym):
+            if part.sym.id in _SHARING or not part.sym.is_prim:
+                yield [proxy.name for proxy in proxies(part)]
+
+
+def _parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    if not bsym.subsymbols:
+        yield bsym
+    for part in bsym.subsymbols:
+        yield from _parts(part)
