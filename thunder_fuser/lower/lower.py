@@ -26,22 +26,19 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum, symbol
+from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
 from thunder_fuser.ir.sized import Sized
+from thunder_fuser.lower.accumulators import Accumulators
 from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.guards import clips, valid, valid_step, whole_step
+from thunder_fuser.lower.guards import clips, whole_step
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulate,
-    Accumulator,
     Append,
-    Array,
     Barrier,
     Block,
-    BlockReduce,
     BlockScan,
-    Call,
     Choose,
     Coordinate,
     For,
@@ -53,20 +50,18 @@ from thunder_fuser.lower.kernel import (
     Parameter,
     Set,
     Statement,
-    Stream,
-    Variable,
 )
+from thunder_fuser.lower.open_guards import OpenGuards
 from thunder_fuser.lower.row_loads import row_loads
 from thunder_fuser.lower.scope import ROOT, ROW, Scope
 from thunder_fuser.lower.sizes import with_free_sizes
 from thunder_fuser.lower.stores import Stores
 from thunder_fuser.lower.tiles import Window, passes
 from thunder_fuser.lower.values import Values
-from thunder_fuser.schedule.loop_index import Edge, Guard
+from thunder_fuser.schedule.loop_index import Edge
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
-SLOT = symbol("slot", 0, INT32_MAX)  # a place in an array of sums
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
@@ -83,12 +78,12 @@ class _Lowerer:
     def __init__(self, ctx: Context, tiles: Mapping[str, Window] | None = None) -> None:
         self.ctx = ctx
         self.part, self.facts, self.loops, self.is_cpu = ctx.part, ctx.facts, ctx.loops, ctx.is_cpu
-        self.open_guards = list(self.loops.guards)
-        self.row_condition = const(1)
+        self.guards = OpenGuards(ctx)
         self.root = Scope(frozenset([ROOT]))
         self.values = Values(ctx)
         self.stores = Stores(ctx, self.values, tiles or {})
         self.cluster = Cluster(ctx, self.values)
+        self.sums = Accumulators(ctx, self.values, self.root, self.cluster)
 
     # ---- the kernel
 
@@ -157,16 +152,17 @@ class _Lowerer:
         outer = Scope(frozenset())
         if self.is_cpu:
             self.root = outer.child(ROOT, *(str(self.loops.loops[a.name]) for a in blocks))
+            self.sums.root = self.root
         for axis in () if self.is_cpu else blocks:
-            self._define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
-        inner = self._guard(self.root)
+            self.guards.define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
+        inner = self.guards.guard(self.root)
         if self.ctx.cluster > 1:
             self.cluster.open(inner)
         if self.ctx.walks_rows:
             self._walk_rows(inner)
         else:
             self._nests(inner)
-        self._close(inner, self.root)
+        self.guards.close(inner, self.root)
         body = tuple(self.root.statements)
         if self.is_cpu:
             for block in reversed(blocks):
@@ -180,81 +176,24 @@ class _Lowerer:
         known = bounded and type(axis.extent.value) is not Sized
         return Coordinate(axis.parallel, axis.extent.value if known else None)
 
-    def _define(self, scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
-        scope.put(Let(str(variable), None, value))
-        scope.symbols = scope.symbols | variable.symbols
-
-    def _guard(self, scope: Scope) -> Scope:
-        """Guards known from blocks, threads and rows.
-
-        Kept axes are clamped where barriers follow, and reduced ones are left to the nests: no
-        thread may skip a barrier. A pointwise kernel has none and skips all at once.
-        """
-        if not self.part.reductions and not self.part.scans:
-            for guard in self._ready(scope):
-                scope = self._enter(scope, guard)
-            return scope
-        reduced = {"*".join(self.ctx.scheduled.reduced), *self.ctx.scheduled.reduced}
-        for guard in self._ready(scope):
-            if guard.axis.partition(".")[0] in reduced and not self.part.scans:
-                self.open_guards.append(guard)
-                continue
-            self._clamp(scope, guard)
-        return scope
-
-    def _clamp(self, scope: Scope, guard: Guard) -> None:
-        """Past the end the last element is read again, and what it makes is not stored."""
-        self._define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
-        self.row_condition = conjunction([self.row_condition, valid(guard)])
-
-    def _ready(self, scope: Scope) -> list[Guard]:
-        """The guards, innermost axes last, whose values can be known in the scope."""
-        ready: list[Guard] = []
-        symbols = scope.symbols
-        progress = True
-        while progress:
-            progress = False
-            for guard in list(self.open_guards):
-                if guard.value.symbols <= symbols:
-                    self.open_guards.remove(guard)
-                    ready.append(guard)
-                    symbols = symbols | guard.variable.symbols
-                    progress = True
-        return ready
-
-    def _enter(self, scope: Scope, guard: Guard, loop: IterDomain | None = None) -> Scope:
-        """A block, inside a loop, in which the guard holds and its variable is defined."""
-        inner = scope.child()
-        unrolled = loop is not None and not self.is_cpu
-        inner.condition = valid_step(guard, loop, self.loops) if unrolled else valid(guard)
-        self._define(inner, guard.variable, guard.value)
-        return inner
-
-    def _close(self, scope: Scope, until: Scope) -> None:
-        """Puts each block made by _enter, from the innermost out to `until`, into its If."""
-        while scope is not until:
-            assert scope.condition is not None and scope.parent is not None
-            scope.parent.put(If(scope.condition, tuple(scope.statements)))
-            scope = scope.parent
-
     # ---- rows that one block or cluster walks
 
     def _walk_rows(self, scope: Scope) -> None:
         """The nests for every row of the block's or cluster's run, then the sums over them."""
         for name in self.ctx.carried:
-            self._declare_sums(scope, name)
+            self.sums.declare_carried(scope, name)
         loops = {str(self.loops.loops[axis.name]): axis for axis in self.ctx.row_loops}
         inner = scope.child(ROW, *loops)
         extents = {variable: self._rows_of_block(inner, axis) for variable, axis in loops.items()}
-        whole = self.row_condition
-        guarded = self._guard(inner)
+        whole = self.guards.row_condition
+        guarded = self.guards.guard(inner)
         self._nests(guarded)
-        self._close(guarded, inner)
+        self.guards.close(guarded, inner)
         body = tuple(inner.statements)
         for variable, axis in reversed(loops.items()):
             body = (For(variable, extents[variable], axis.parallel, body),)
         scope.statements += body
-        self.row_condition = whole
+        self.guards.row_condition = whole
         if self.ctx.carried:
             self._store_sums(scope)
 
@@ -266,28 +205,20 @@ class _Lowerer:
         extent, variable = axis.extent, self.loops.loops[axis.name]
         if self.ctx.threads[1] > 1:
             return extent
-        for guard in self._ready(scope):
+        for guard in self.guards.ready(scope):
             if not clips(guard, variable):
-                self.open_guards.append(guard)
+                self.guards.open.append(guard)
                 continue
             extent = minimum(extent, guard.extent - (guard.value - variable))
-            self._define(scope, guard.variable, guard.value)
+            self.guards.define(scope, guard.variable, guard.value)
         return extent
-
-    def _declare_sums(self, scope: Scope, name: str) -> None:
-        dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
-        assert isinstance(target, Lane)
-        count = self.ctx.steps * self.ctx.lanes
-        init = Set(Lane(target.array, SLOT), identity(self.part.producer[name].op, dtype), dtype)
-        scope.put(Array(target.array, dtype, count))
-        scope.put(For(str(SLOT), const(count), ParallelType.VECTORIZE, (init,)))
 
     def _store_sums(self, scope: Scope) -> None:
         """Joins the sums of threads that walked other rows; the first of them stores."""
         rows = [a for a in self.ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
         for name in self.ctx.carried if rows and self.ctx.threads[1] > 1 else ():
-            scope.put(self._join_threads(name, "y", self.ctx.steps * self.ctx.lanes))
-        self.row_condition = conjunction([self.loops.loops[a.name].lt(1) for a in rows])
+            scope.put(self.sums.join_threads(name, "y", self.ctx.steps * self.ctx.lanes))
+        self.guards.row_condition = conjunction([self.loops.loops[a.name].lt(1) for a in rows])
         self._nest_loops(scope, [], list(self.ctx.carried), [])
 
     # ---- nests
@@ -325,9 +256,9 @@ class _Lowerer:
         self.values.nest = number
         own = [name for name in reductions if name not in self.ctx.carried]
         for name in own:
-            self._declare_accumulator(scope, name)
+            self.sums.declare(scope, name)
         for name in scans:
-            self._declare_scan(scope, name)
+            self.sums.declare_scan(scope, name)
         accumulators = [] if self.ctx.lane_is_kept else own
         plain, looked_up = row_loads(self.ctx) if number == 0 else ([], [])
         self.values.put_all(plain, scope)
@@ -337,7 +268,7 @@ class _Lowerer:
         self._nest_loops(scope, reductions, results, accumulators)
         self.values.put_all(looked_up, scope)
         for name in own:
-            self._reduce_block(scope, name)
+            self.sums.reduce_block(scope, name)
 
     def _nest_loops(
         self,
@@ -347,51 +278,13 @@ class _Lowerer:
         accumulators: list[str],
     ) -> None:
         """The guards and loops of one pass, with its work inside."""
-        saved = list(self.open_guards)
+        saved = list(self.guards.open)
         inner = scope
-        for guard in self._ready(scope):
-            inner = self._enter(inner, guard)
+        for guard in self.guards.ready(scope):
+            inner = self.guards.enter(inner, guard)
         self._loops(inner, list(self.ctx.nest_loops), reductions, results, accumulators)
-        self._close(inner, scope)
-        self.open_guards = saved
-
-    def _accumulator(self, name: str) -> Accumulator:
-        dtype, op = self.ctx.accumulator_type(name), self.ctx.combines(name)
-        return Accumulator(str(self.ctx.accumulator(name)), op, dtype, identity(op, dtype))
-
-    def _collected(self, names: list[str]) -> tuple[tuple[Accumulator, ...], tuple[str, ...]]:
-        """What a loop of the CPU's lanes reduces into: accumulators, and streams."""
-        if not self.is_cpu:
-            return (), ()
-        streams = [name for name in names if self.ctx.is_stream(name)]
-        rest = [name for name in names if name not in streams]
-        return tuple(map(self._accumulator, rest)), tuple(f"{name}_s" for name in streams)
-
-    def _declare_accumulator(self, scope: Scope, name: str) -> None:
-        dtype, target = self.ctx.accumulator_type(name), self.ctx.accumulator(name)
-        init = identity(self.ctx.combines(name), dtype)
-        if self.ctx.is_stream(name):
-            narrow = self.part.tensors[name].dtype
-            scope.put(Stream(f"{name}_s", self.ctx.combines(name), narrow, dtype, init))
-            return
-        if isinstance(target, str):
-            scope.put(Variable(target, dtype, init))
-            return
-        scope.put(Array(target.array, dtype, self.ctx.lanes))
-        scope.put(self._each_lane(Set(target, init, dtype)))
-
-    def _declare_scan(self, scope: Scope, name: str) -> None:
-        if not self.ctx.scheduled.params.inner:
-            self._declare_accumulator(scope, name)
-            return
-        dtype, target = self.ctx.accumulator_type(name), self.ctx.scanned(name)
-        assert isinstance(target, Lane)
-        scope.put(Array(target.array, dtype, self.ctx.lanes))
-        scope.put(Variable(f"{name}_c", dtype, identity(self.ctx.combines(name), dtype)))
-
-    def _each_lane(self, statement: Statement) -> For:
-        extent = const(self.ctx.lanes)
-        return For(str(self.ctx.lane_symbol), extent, ParallelType.VECTORIZE, (statement,))
+        self.guards.close(inner, scope)
+        self.guards.open = saved
 
     def _loops(
         self,
@@ -408,22 +301,22 @@ class _Lowerer:
         axis = loops[0]
         variable = self.loops.loops[axis.name]
         inner = scope.child(str(variable))
-        saved = list(self.open_guards)
-        guarded, extent, whole = inner, axis.extent, self.row_condition
-        for guard in self._ready(inner):
+        saved = list(self.guards.open)
+        guarded, extent, whole = inner, axis.extent, self.guards.row_condition
+        for guard in self.guards.ready(inner):
             if axis.parallel is ParallelType.UNROLL:
                 # Clamped, not skipped: without branches all steps' loads are under way at once.
-                self._clamp(inner, guard)
+                self.guards.clamp(inner, guard)
             elif self.is_cpu and clips(guard, variable):
                 extent = minimum(axis.extent, guard.extent - (guard.value - variable))
-                self._define(inner, guard.variable, guard.value)
+                self.guards.define(inner, guard.variable, guard.value)
             elif self.part.scans:
-                self._clamp(inner, guard)
+                self.guards.clamp(inner, guard)
             else:
-                guarded = self._enter(guarded, guard, axis)
+                guarded = self.guards.enter(guarded, guard, axis)
         self._loops(guarded, loops[1:], reductions, results, accumulators)
-        self._close(guarded, inner)
-        self.open_guards, self.row_condition = saved, whole
+        self.guards.close(guarded, inner)
+        self.guards.open, self.guards.row_condition = saved, whole
         # Arrays are registers only if every index into them is known when the loop is unrolled.
         arrays = self.ctx.scheduled.params.memory == "registers" and not self.is_cpu
         parallel = ParallelType.UNROLL if arrays else axis.parallel
@@ -456,7 +349,7 @@ class _Lowerer:
                 extent,
                 ParallelType.VECTORIZE,
                 tuple(inner.statements),
-                *self._collected(accumulators),
+                *self.sums.collected(accumulators),
             )
         )
         for statement in after:
@@ -509,15 +402,15 @@ class _Lowerer:
         """The block of the lane loop and its extent, clipped where the last one is partial."""
         assert self.ctx.lane is not None
         inner, extent = scope.child(str(self.ctx.lane_symbol)), self.ctx.lane.extent
-        saved = list(self.open_guards)
-        for guard in self._ready(inner):
+        saved = list(self.guards.open)
+        for guard in self.guards.ready(inner):
             # A guard of threads alone is of reduced axes: nests are inside it, rows need none.
             if not guard.value.symbols & self.ctx.lane_symbol.symbols:
                 continue
             assert self.is_cpu and clips(guard, self.ctx.lane_symbol)
             extent = minimum(extent, guard.extent - (guard.value - self.ctx.lane_symbol))
-            self._define(inner, guard.variable, guard.value)
-        self.open_guards = saved
+            self.guards.define(inner, guard.variable, guard.value)
+        self.guards.open = saved
         return inner, extent
 
     def _work(
@@ -528,9 +421,9 @@ class _Lowerer:
             value = self.values.get(self.facts.operands[name], inner)
             op, dtype = self.part.producer[name].op, self.part.tensors[name].dtype
             wide = self.ctx.accumulator_type(name)
-            if name in self.ctx.carried and not self.row_condition.is_const:
+            if name in self.ctx.carried and not self.guards.row_condition.is_const:
                 masked = f"{name}_m"  # a row beyond the last adds nothing
-                choose = Choose(self.row_condition, value, identity(op, dtype), dtype)
+                choose = Choose(self.guards.row_condition, value, identity(op, dtype), dtype)
                 inner.put(Let(masked, dtype, choose))
                 value = masked
             if self.ctx.is_stream(name):
@@ -539,32 +432,8 @@ class _Lowerer:
                 inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
         after: list[Statement] = []
         for name in results:
-            after += self.stores.store(name, self.row_condition, outer, inner)
+            after += self.stores.store(name, self.guards.row_condition, outer, inner)
         return after
-
-    def _reduce_block(self, scope: Scope, name: str) -> None:
-        """Joins the accumulators of a block's or cluster's threads; all get the result."""
-        axis = "x" if self.ctx.scheduled.params.inner else "y"
-        threads = self.ctx.threads
-        if self.ctx.is_stream(name):
-            total = Call("total", (f"{name}_s",))
-            scope.put(Let(str(self.ctx.accumulator(name)), self.ctx.accumulator_type(name), total))
-        if self.is_cpu or (threads[0] if axis == "x" else threads[1]) == 1:
-            return
-        if self.ctx.cluster > 1:
-            self.cluster.reduce(name, scope)
-            return
-        count = self.ctx.lanes if self.ctx.lane_is_kept else 0
-        scope.put(self._join_threads(name, axis, count))
-
-    def _join_threads(self, name: str, axis: str, count: int) -> BlockReduce:
-        """count > 0: the accumulator is an array of so many."""
-        dtype, op = self.part.tensors[name].dtype, self.part.producer[name].op
-        scratch = self.values.shared.scratch(dtype, axis, self.root, max(count, 1))
-        target = self.ctx.accumulator(name)
-        if isinstance(target, Lane):
-            target = target.array
-        return BlockReduce(target, op, axis, self.ctx.threads, scratch, dtype, count)
 
     # ---- rows
 
@@ -577,7 +446,7 @@ class _Lowerer:
         if not names:
             return
         self.values.nest = count
-        condition = conjunction([self.row_condition, self._first_thread()])
+        condition = conjunction([self.guards.row_condition, self._first_thread()])
         if not self.ctx.lane_is_kept:
             for name in names:
                 for statement in self.stores.store(name, condition, scope, scope):
