@@ -72,11 +72,11 @@ def brought_together(
             order += [*run.all, *stretch]
             run = _Run()
             continue
-        joined: list[int] = []
+        joined = set[int]()
         if run.ops and len(run.all) < MOST_OPS and alike(bsyms[run.ops[0]], first):
             before, run, joined = _joined(bsyms, run, stretch)
             order += before
-        rest = [at for at in stretch if at not in set(joined)]
+        rest = [at for at in stretch if at not in joined]
         if rest and all(is_view(bsyms[at]) for at in rest):
             run.behind += rest
         elif rest:
@@ -91,7 +91,7 @@ def _is_product(bsym: BoundSymbol) -> bool:
 
 def _joined(
     bsyms: Sequence[BoundSymbol], run: _Run, stretch: range
-) -> tuple[list[int], _Run, list[int]]:
+) -> tuple[list[int], _Run, set[int]]:
     """(what goes before the run, the run with what joins it, what joins it).
 
     An op joins if it reads the run, itself or through others that join, is read by one that does,
@@ -107,11 +107,12 @@ def _joined(
             joined[at] = None
             read.update(_read(bsyms[at]))
     if not joined:
-        return [], run, []
+        return [], run, set()
     own |= _made(bsyms, joined)
     joined |= dict.fromkeys(at for at in free if _follows(bsyms[at], set(), own))
-    behind = [at for at in run.behind if at not in set(before)]
-    return before, _Run([*run.ops, *sorted(joined)], behind), list(joined)
+    first = set(before)
+    behind = [at for at in run.behind if at not in first]
+    return before, _Run([*run.ops, *sorted(joined)], behind), set(joined)
 
 
 def _follows(bsym: BoundSymbol, own: set[str], late: set[str]) -> bool:
