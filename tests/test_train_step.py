@@ -21,7 +21,9 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Sections:
     monkeypatch.setattr(train_step, "POLICIES", POLICIES)
     monkeypatch.setattr(train_step, "SECONDS", 0.1)
     found = Sections({}, None)
-    given = argparse.Namespace(small=True, layers=1, compile=False, device=torch.device("cpu"))
+    given = argparse.Namespace(
+        small=True, layers=1, vocabulary=None, compile=False, device=torch.device("cpu")
+    )
     train_step.run(given, found)
     return found
 

@@ -46,6 +46,14 @@ def test_what_a_pass_reads_is_its_own() -> None:
     assert "= ld(" not in text[text.index("__global__") :]
 
 
+def test_a_place_that_a_reduction_makes_is_not_known_before() -> None:
+    fd, x = rows(64, 4096)
+    best = fd.ops.argmax(x, dim=1, keepdim=True)
+    fd.add_output(fd.ops.take_along_axis(x, best, dim=1))
+    text = scheduled((fd, [meta(64, 4096)]), H200)[1].text
+    assert text.rindex("checked_index<") > text.rindex("reduce_")
+
+
 def test_the_cpu_does_not_wait_for_memory_ahead() -> None:
     text = scheduled(losses(64, 4096), CPU)[1].text
     assert text.rindex("checked_index<") > text.rindex("expf")

@@ -240,7 +240,8 @@ def test_nothing_is_copied_that_the_backward_does_not_read() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(inplace=True))
     jit(model, strict=True)(sample().requires_grad_())
     assert fuser.last_fused_trace is not None
-    assert "clone" not in str(fuser.last_fused_trace)
+    text = str(fuser.last_fused_trace)  # with the names of files, which may be in any folder
+    assert "= clone(" not in text and ".clone(" not in text
 
 
 def test_a_batch_norm_is_made_again_but_for_its_running_statistics() -> None:

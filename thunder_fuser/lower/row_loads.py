@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import offset
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import names_of
+from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.context import Context
 
 
@@ -28,4 +31,20 @@ def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
     own = [p for p in facts.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
     loaded = [p for p in own if not part.tensors[p.name].by_value]
     places = {p: offset(p.index, part.strides[p.name]).elements | p.condition.elements for p in own}
-    return [p for p in loaded if not places[p]], [p for p in loaded if places[p]]
+    known = [p for p in loaded if not any(_is_late(ctx, at) for at in places[p])]
+    return [p for p in known if not places[p]], [p for p in known if places[p]]
+
+
+def _is_late(ctx: Context, element: Scalar) -> bool:
+    """True if a place is made of a reduction, such as that of a maximum."""
+    names, seen = [str(element.args[0])], set[str]()
+    while names:
+        name = names.pop()
+        expr = ctx.part.producer.get(name)
+        if expr is None or name in seen:
+            continue
+        if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN):
+            return True
+        seen.add(name)
+        names += names_of(expr)
+    return any(_is_late(ctx, at) for part in element.parts for at in part.elements)
