@@ -197,7 +197,7 @@ def _fits_cudnn(call: _Call) -> bool:
     keys = int(call.key._shape[2])
     if length % 64 or keys % 64 or width % 8 or width > 128:
         return False
-    if call.is_causal and length != keys:
+    if (call.is_causal and length != keys) or torch.are_deterministic_algorithms_enabled():
         return False
     major, _ = torch.cuda.get_device_capability(call.query.device.device_str())
     return major == 9 and torch.backends.cuda.cudnn_sdp_enabled()
