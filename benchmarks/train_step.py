@@ -45,8 +45,8 @@ HEADER = (
 class Model:
     """GPT-2's sizes, of its smallest model if not given, with a vocabulary of whole vectors.
 
-    With its own 50257 words, matrix products of odd rows are most of a step: torch.compile pads
-    them, and neither eager nor this executor, to which they are torch's, does.
+    With its own 50257 words the products have rows of odd length, which torch.compile pads, and
+    neither eager nor this executor, to which products are torch's, does.
     """
 
     layers: int = 12

@@ -84,3 +84,12 @@ def test_a_function_without_a_backward_has_no_report() -> None:
     jitted(torch.randn(4))
     with pytest.raises(InputError, match="no backward"):
         saved(jitted)
+
+
+def test_the_report_is_of_the_newest_compilation() -> None:
+    jitted = jit(residual)
+    jitted(*(torch.randn(16, 16, requires_grad=True) for _ in range(2)))
+    assert saved(jitted).bytes
+    jitted(*(torch.randn(16, 16) for _ in range(2)))
+    with pytest.raises(InputError, match="no backward"):
+        saved(jitted)

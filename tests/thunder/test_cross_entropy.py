@@ -68,8 +68,9 @@ def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     )
     assert torch.equal(got[1][t == keywords.get("ignore_index", -100)].abs().sum(), x.new_zeros(()))
     # Without gradients, sums are in another order: that of the schedule, not of their own sizes.
-    eps = torch.finfo(dtype).eps
-    torch.testing.assert_close(jitted(x, t), got[0], rtol=2 * eps, atol=0)
+    # Sums of float64 alone show it, for no type is wider.
+    exactly = 2 * torch.finfo(dtype).eps if dtype is torch.float64 else 0
+    torch.testing.assert_close(jitted(x, t), got[0], rtol=exactly, atol=0)
 
 
 def mean(x: Any, t: Any) -> Any:

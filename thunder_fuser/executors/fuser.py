@@ -197,7 +197,9 @@ class ThunderFuser(FusionExecutor):
             apart = self._refused.pop(data, {}).values()
             claims = replace(claims, unfused=(*apart, *claims.unfused))
             self._claims[data] = claims
-            if self.last_cut is not None:
+            if self.last_cut is None:
+                self._cuts.pop(data, None)
+            else:
                 self._cuts[data] = self.last_cut
         self.last_fused_trace, self.last_claims = fused, claims
 

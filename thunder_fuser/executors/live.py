@@ -67,8 +67,7 @@ def timeline(jitted: Jitted) -> Timeline:
             return Timeline(calls, 0, ())
         (backward,) = rest
         saved, others = first.returned[1]
-        saved_proxies, gradients = backward.args
-        del saved_proxies
+        _, gradients = backward.args
         cotangents = [_made_up(proxy) for proxy in gradients]
         given = {"saved_for_backward": [[*saved], [*others]], "cotangents": [*cotangents]}
         first.returned = None

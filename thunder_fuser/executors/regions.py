@@ -44,6 +44,7 @@ from thunder_fuser.executors.adjacent import brought_together, stretches
 from thunder_fuser.executors.dtensor import mesh_of_call
 from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.pieces import Users, pieces
+from thunder_fuser.executors.sharing import COPIES, FENCES, VIEWS
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import Reject, is_known_number
 
@@ -51,11 +52,9 @@ _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
 _ENTERING = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
 _REPEATED = _EXIT | _ENTERING
-_VIEWS = _REPEATED | {PrimIDs.SLICE}
-_MOVES = _VIEWS | {PrimIDs.STRIDE_ORDER}
+_MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
 
-# Bound symbols that compute nothing: no one asks why they were not fused. Torch's executor gives
-# in-place copies and fences its own symbols, whose ids are strings.
+# Bound symbols that compute nothing: no one asks why they were not fused.
 _SILENT = frozenset(
     {
         PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN, PrimIDs.GET_GRAD,
@@ -63,8 +62,6 @@ _SILENT = frozenset(
         "draw_random",
     }
 )
-_FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
-_COPIES = frozenset({PrimIDs.COPY_, "copy_"})
 
 _VIEW = Reject("a view, which torch makes without a kernel")
 _CALL = Reject("a torch call with no fused op on one of its sides")
@@ -112,7 +109,7 @@ class Region:
     @cached_property
     def makes_views(self) -> bool:
         """True if it needs no kernel, whatever the strides of its inputs."""
-        return all(leaf.sym.id in _VIEWS for leaf in self.leaves)
+        return all(leaf.sym.id in VIEWS for leaf in self.leaves)
 
     @cached_property
     def moves_only(self) -> bool:
@@ -149,7 +146,7 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
     written = _views_written_later(bsyms)
     refusals = [_refusal(bsym, support, written) for bsym in bsyms]
     is_fusible = [reason is None for reason in refusals]
-    order = brought_together(bsyms, is_fusible, _alike, lambda bsym: _only(bsym, _VIEWS))
+    order = brought_together(bsyms, is_fusible, _alike, lambda bsym: _only(bsym, VIEWS))
     bsyms, refusals = [bsyms[at] for at in order], [refusals[at] for at in order]
     users = _users(bsyms)
     items = _Items()
@@ -175,7 +172,7 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
 
 
 def _at_an_edge(bsym: BoundSymbol) -> Unfused:
-    return Unfused(bsym, _VIEW if _only(bsym, _VIEWS) else _CALL)
+    return Unfused(bsym, _VIEW if _only(bsym, VIEWS) else _CALL)
 
 
 class _Items:
@@ -245,9 +242,9 @@ def _views_written_later(bsyms: Sequence[BoundSymbol]) -> frozenset[str]:
     """Names whose memory is written through them, or through a view of them."""
     names: set[str] = set()
     for bsym in reversed(bsyms):
-        if bsym.sym.id in _FENCES:
+        if bsym.sym.id in FENCES:
             names.update(proxy.name for proxy in bsym.flat_proxy_args)
-        elif bsym.sym.id in _COPIES:
+        elif bsym.sym.id in COPIES:
             names.add(bsym.flat_proxy_args[1].name)
         elif names.intersection(out.name for out in bsym.flat_proxy_outs) and _only(bsym, _MOVES):
             names.update(proxy.name for proxy in bsym.flat_proxy_args)
@@ -275,10 +272,10 @@ class _Run:
 
 def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Users) -> _Run:
     """Takes the views off both edges; see Note [Edges]. A run of nothing else stays whole."""
-    if all(_only(bsyms[at], _VIEWS) for at in run):
+    if all(_only(bsyms[at], VIEWS) for at in run):
         return _Run((), tuple(run), ())
     moves_only = all(_only(bsyms[at], _MOVES) for at in run)
-    idle = _idle(bsyms, run, _VIEWS if moves_only else _MOVES, users)
+    idle = _idle(bsyms, run, VIEWS if moves_only else _MOVES, users)
     before: dict[int, None] = {}
     inside_names: set[str] = set()
     for at in run:
@@ -315,9 +312,9 @@ def _formed(
     """The region of what is left inside, or why torch runs all of it."""
     chosen = [bsyms[at] for at in run.inside]
     escaping = _escaping(bsyms, run.inside, users)
-    if not all(_only(bsym, _VIEWS | CALLS) for bsym in chosen):
+    if not all(_only(bsym, VIEWS | CALLS) for bsym in chosen):
         region = Region.of(chosen, escaping, views)
-    elif not all(_only(bsym, _VIEWS) for bsym in chosen):
+    elif not all(_only(bsym, VIEWS) for bsym in chosen):
         return _CALL
     elif run.before or run.after:
         return _VIEW
@@ -453,7 +450,7 @@ def _needed(item: BoundSymbol | Region, names: set[str]) -> BoundSymbol | Region
         wanted = [proxy.name for proxy in item.outputs if proxy.name in names]
         return Region.of_views(item.bsyms, wanted) if wanted else None
     used = any(out.name in names for out in item.flat_proxy_outs)
-    return item if used or not _only(item, _VIEWS) else None
+    return item if used or not _only(item, VIEWS) else None
 
 
 def check_in_place(items: Sequence[BoundSymbol | Region], prefix: str) -> None:
@@ -471,7 +468,7 @@ def check_in_place(items: Sequence[BoundSymbol | Region], prefix: str) -> None:
                 if proxy.name in written:
                     raise _read_after_write(name, proxy, written[proxy.name])
             count += not item.makes_views
-        elif item.sym.id in _COPIES:
+        elif item.sym.id in COPIES:
             written[item.flat_proxy_args[1].name] = item
 
 

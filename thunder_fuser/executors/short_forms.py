@@ -43,8 +43,11 @@ class Form(Enum):
 
 def with_short_forms(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
     """The trace with the tags."""
-    groups = [tuple(leaves_of(b)) if supported(b) else (b,) for b in trace.bound_symbols]
     fusible = [supported(bsym) for bsym in trace.bound_symbols]
+    groups = [
+        tuple(leaves_of(bsym)) if can else (bsym,)
+        for bsym, can in zip(trace.bound_symbols, fusible, strict=True)
+    ]
     leaves = [leaf for group in groups for leaf in group]
     known = [can for group, can in zip(groups, fusible, strict=True) for _ in group]
     facts = _Facts(leaves, known)

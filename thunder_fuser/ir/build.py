@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
 from thunder_fuser.ir import calls, indexed, layout, shapes
@@ -20,6 +19,7 @@ from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
 from thunder_fuser.ir.layouts import Layouts
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.outputs import check_alias, check_shape
 from thunder_fuser.ir.record import (
     LAYOUT,
     AttrValue,
@@ -246,45 +246,11 @@ class _Definer:
             )
         shape = record.attr("shape")
         if shape is not None:
-            self._check_shape(view, record)
+            check_shape(view, record, is_input=view.name in self._tensor_inputs)
         if alias is not None:
-            self._check_alias(view, self.tensors[str(alias)])
+            check_alias(view, self.tensors[str(alias)], self._tensor_inputs, self._written)
             self._written.add(str(alias))
         self.records.append(record)
-
-    def _check_shape(self, view: TensorView, record: OpRecord) -> None:
-        """A result of another shape is the same memory: computed here, whole rows of it."""
-        shape: tuple[int, ...] = record.attr("shape")  # type: ignore[assignment]
-        is_ours = view.name not in self._tensor_inputs and view.domain.is_row_major
-        if len(record.attrs) > 1 or not is_ours:
-            raise DefinitionError(
-                f"output {view.name}",
-                expected="a computed value that lies row by row, no stride order, no alias",
-                got=f"shape={list(shape)} of {view}",
-                do="reshape the result before add_output",
-            )
-        extents = [extent.value for extent in view.shape if extent.is_const]
-        if len(extents) != len(view.shape) or prod(extents) != prod(shape):
-            raise DefinitionError(
-                f"output {view.name}", expected=f"as many elements as {view}", got=str(list(shape))
-            )
-
-    def _check_alias(self, view: TensorView, target: TensorView) -> None:
-        if target.name in self._written:
-            raise AliasError(
-                f"output {view.name}",
-                expected="one output an aliased input",
-                got=f"a second one into {target.name}",
-            )
-        if target.name not in self._tensor_inputs:
-            raise AliasError(f"output {view.name}", expected="an input to alias", got=target.name)
-        if view.dtype is not target.dtype or not shapes.may_be_equal(view.shape, target.shape):
-            raise AliasError(
-                f"output {view.name}",
-                expected=f"the dtype and sizes of {target}",
-                got=str(view),
-                do="cast or reshape the result before add_output",
-            )
 
     # ---- ops
 

@@ -77,8 +77,8 @@ class Divisors:
         """x divided by a number that the launch passes.
 
         On a GPU a Float is multiplied (`quotient`): a division has a call in it, beside which the
-        rows of a norm's backward do not stay in registers (80 of 113, and a quarter slower on an
-        H200). Elsewhere a power of two multiplies by its reciprocal, where it divides each element.
+        rows of a norm's backward do not stay in registers. Elsewhere a power of two multiplies by
+        its reciprocal, where it divides each element.
         """
         literal = expr.inputs[-1]
         assert isinstance(literal, Literal) and not isinstance(literal.value, complex)

@@ -27,8 +27,8 @@ SCRATCH_BYTES = 4096  # shared memory left to block reductions
 LONG_ROW_THREADS = 512  # for rows that registers do not hold
 CLUSTER_THREADS = 256  # at least, in each block of a cluster
 MAX_STEPS = 64  # loops up to this length are unrolled whole
-# Of a row, in one thread. With more, the two blocks that an SM then has do not load while the other
-# computes: cross entropy of bf16 with 104 elements, 103 % of a read, with 128 elements 80 % (H200).
+# Of a row, in one thread. With more, an SM has two blocks alone, too few for one to load while
+# others compute.
 MAX_ELEMENTS = 108
 
 

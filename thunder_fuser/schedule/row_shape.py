@@ -21,7 +21,7 @@ OWN_REGISTERS = 32  # of a thread, beside what its columns take
 MOST_REGISTERS = 255
 MOST_COLUMNS = 24  # of a thread
 ODD_COLUMNS = 8  # without vectors each byte takes more instructions: more threads share them
-ENOUGH = 7680  # columns in progress in an SM; norms gain nothing by more (H200)
+ENOUGH = 7680  # columns in progress in an SM: more of them bring nothing
 THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 MOST_CLUSTER = 4
 

@@ -34,7 +34,6 @@ from thunder_fuser.target import TARGETS, Target, named
 
 PARTS = ("graphs", "optimum", "time")
 BOUND = 1.10  # of the bytes of a graph's regions over the least
-TWO_PASSES = 2.0  # the same where reductions over different axes read the data
 MEAN, MOST = 1.05, 1.5  # of a plan's cost over the best one's
 DOUBLING, SECONDS = 2.3, 20.0
 SIZES = (156, 312, 625, 1250, 2500, 5000, 10000)
@@ -169,11 +168,9 @@ def _reduced_to(segment: Segment) -> str:
 
 
 def _graph_verdict(row: GraphRow) -> Verdict:
-    """A region that takes two passes over its data may move twice the least."""
-    name = f"{row.graph}, {row.direction}: bytes over the least"
-    if row.ratio <= BOUND or not row.two_passes:
-        return Verdict(name, BOUND, row.ratio)
-    return Verdict(f"{name}, in two passes ({'; '.join(row.two_passes)})", TWO_PASSES, row.ratio)
+    """One bound for all; of a region that takes two passes over its data, with what they are."""
+    passes = f", in two passes ({'; '.join(row.two_passes)})" if row.two_passes else ""
+    return Verdict(f"{row.graph}, {row.direction}: bytes over the least{passes}", BOUND, row.ratio)
 
 
 def _graph_table(rows: list[GraphRow]) -> str:
