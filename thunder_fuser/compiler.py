@@ -21,6 +21,7 @@ from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.canonical import canonical
+from thunder_fuser.segment.nest_reductions import nest_reductions
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.segment.split_reductions import split_reductions
@@ -79,7 +80,8 @@ def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) ->
     with stage("specialise"):
         known = run_passes(specialise(fusion, keys))
     with stage("segment"):
-        return segment(split_reductions(known, target), target)
+        known = split_reductions(nest_reductions(known, target), target)
+        return segment(known, target)
 
 
 @stage("schedule")

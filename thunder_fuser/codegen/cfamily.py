@@ -46,6 +46,7 @@ from thunder_fuser.lower.kernel import (
     Prefetch,
     Random,
     RingLoad,
+    RowsReduce,
     Set,
     SharedLoad,
     SharedStore,
@@ -182,6 +183,8 @@ class CPrinter:
                 made = f"{REDUCERS[s.op]}, {x}, {y}, {max(s.count, 1)}"
                 return f"reduce_y<{made}>({values}, {s.scratch});"
             return f"{target} = reduce_x<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch});"
+        if isinstance(s, RowsReduce):
+            return self.reduced_rows(s)
         if isinstance(s, ClusterReduce):
             target, sizes = self.target(s.target), f"{REDUCERS[s.op]}, {s.threads}, {s.cluster}"
             arguments = f"{target}, {s.scratch}, {s.gates}, {s.gate}, {self.index(s.turn)}"
@@ -197,6 +200,12 @@ class CPrinter:
         if isinstance(s, BlockScan):
             return self.scan(s)
         raise TypeError(f"no statement: {s!r}")
+
+    def reduced_rows(self, s: RowsReduce) -> str:
+        """The variable with what is reduced over the rows of a group."""
+        sizes = f"{REDUCERS[s.op]}, {s.count}, {s.width}, {s.lanes}"
+        start = self.literal(s.init, s.wide)
+        return f"const {C_TYPES[s.wide]} {s.target} = reduce_rows<{sizes}>({s.array}, {start});"
 
     def scan(self, s: BlockScan) -> str:
         """The call that scans over the threads of a row."""

@@ -14,6 +14,7 @@ from thunder_fuser.lower.kernel import (
     BlockScan,
     For,
     Kernel,
+    RowsReduce,
     Statement,
     Stream,
 )
@@ -62,6 +63,12 @@ class CpuPrinter(CPrinter):
     def scan(self, s: BlockScan) -> str:
         """A block is one thread: its elements one after the other."""
         return f"scan_row<{REDUCERS[s.op]}>({s.values}, {self.index(s.count)}, {s.carry});"
+
+    def reduced_rows(self, s: RowsReduce) -> str:
+        """In the order in which a row of as many elements is added."""
+        kind, start = C_TYPES[s.wide], self.literal(s.init, s.wide)
+        call = f"reduce_rows<{REDUCERS[s.op]}>({s.array}, {s.count}, {start})"
+        return f"const {kind} {s.target} = {call};"
 
     def statement(self, statement: Statement, depth: int) -> list[str]:
         if isinstance(statement, For) and statement.streams:

@@ -28,6 +28,7 @@ from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.composites import COMPOSITES, composite_of
+from thunder_fuser.executors.nested_sums import with_nested_sums
 from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.regions import (
@@ -48,7 +49,7 @@ from thunder_fuser.rematerialization.apply import Remade, rematerialized
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
-from thunder_fuser.target import CPU
+from thunder_fuser.target import CPU, Target
 
 _KEYWORD = "fuser_"
 _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools know them
@@ -170,7 +171,9 @@ class ThunderFuser(FusionExecutor):
         trace = without_state(trace, self.can_fuse, leaves_of)
         trace = rounded_where_stored(trace, self.can_fuse, leaves_of)
         trace = with_short_forms(trace, self.can_fuse, leaves_of)
-        machine = _machine(trace)
+        target = _target(trace)
+        trace = with_nested_sums(trace, self.can_fuse, leaves_of, target)
+        machine = Machine.of(target)
         cut, self.last_cut = rematerialized(trace, policy, machine, self.can_fuse, leaves_of)
         if self.last_cut is not None:  # what is made again must have the bits of the forward
             given.setdefault("repeatable", True)
@@ -252,13 +255,13 @@ class ThunderFuser(FusionExecutor):
         return prefix
 
 
-def _machine(trace: TraceCtx) -> Machine:
+def _target(trace: TraceCtx) -> Target:
     """That of the first tensor on a GPU, else the CPU."""
     for bsym in trace.bound_symbols:
         device = device_of(bsym)
         if device is not None and device.devicetype is DeviceType.CUDA:
-            return Machine.of(target_of_device(device.index or 0))
-    return Machine.of(CPU)
+            return target_of_device(device.index or 0)
+    return CPU
 
 
 def _region_of(region: Any) -> Region:

@@ -54,6 +54,19 @@ class Context:
         loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
         return [a for a in loops if not self.loops.loops[a.name].is_const]
 
+    @cached_property
+    def group_loops(self) -> list[IterDomain]:
+        """The loops over the rows of a block's group, around each of its nests."""
+        if not self.scheduled.rows:
+            return []
+        loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
+        return [a for a in loops if not self.loops.loops[a.name].is_const]
+
+    @property
+    def group_step(self) -> Scalar:
+        """The number of the current row of those that a thread walks."""
+        return self._number(self.group_loops)
+
     def next_row(self, position: Scalar) -> tuple[Scalar, Scalar]:
         """The position one row of the block further on, and where there is one."""
         (row,) = self.row_loops
@@ -81,7 +94,7 @@ class Context:
     @cached_property
     def nest_loops(self) -> list[IterDomain]:
         """The loops of a nest, those of extent 1 left out."""
-        outside = [*self.root_loops, *self.row_loops]
+        outside = [*self.root_loops, *self.row_loops, *self.group_loops]
         inside = [a for a in self.loop if a not in outside]
         return [a for a in inside if not self.loops.loops[a.name].is_const]
 
@@ -121,8 +134,12 @@ class Context:
 
     @cached_property
     def steps(self) -> int:
-        """Iterations of the loops around the lanes in a nest, all threads alike."""
-        return prod(int(a.extent.value) for a in self.nest_loops if a is not self.lane)
+        """Iterations of the loops around the lanes in a nest, all threads alike.
+
+        Of a group: those of all its rows.
+        """
+        around = [*self.group_loops, *self.nest_loops]
+        return prod(int(a.extent.value) for a in around if a is not self.lane)
 
     @cached_property
     def whole_steps(self) -> tuple[Scalar, Scalar]:
@@ -135,10 +152,13 @@ class Context:
     @property
     def step(self) -> Scalar:
         """The number of the current iteration of the loops around the lanes."""
+        around = [*self.group_loops, *self.nest_loops]
+        return self._number([axis for axis in around if axis is not self.lane])
+
+    def _number(self, loops: list[IterDomain]) -> Scalar:
         number = const(0)
-        for axis in self.nest_loops:
-            if axis is not self.lane:
-                number = number * axis.extent + self.loops.loops[axis.name]
+        for axis in loops:
+            number = number * axis.extent + self.loops.loops[axis.name]
         return number
 
     def is_full(self, point: Point) -> bool:

@@ -299,6 +299,25 @@ class BlockReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsReduce:
+    """target = op over the `count` elements of an array, one of each row of a group.
+
+    As a row of so many elements is reduced by itself: vectors of `width` are dealt in turn to
+    `lanes` threads, and all groups of so many threads do the same.
+    """
+
+    target: str
+    op: str
+    array: str
+    count: int
+    width: int
+    lanes: int
+    dtype: DataType
+    wide: DataType
+    init: Literal
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterReduce:
     """target = op over threads x of all blocks of the cluster; all get the same bits.
 
@@ -398,7 +417,7 @@ class Block:
 
 
 Change = Set | Accumulate | Append | Store | Prefetch | SharedStore
-Joint = BlockReduce | ClusterReduce | BlockScan
+Joint = BlockReduce | RowsReduce | ClusterReduce | BlockScan
 Wait = OpenGates | GatesMade | GatesReady | Barrier
 Statement = Let | Array | Words | Variable | Stream | Change | Joint | Wait | For | If | Block
 

@@ -31,6 +31,7 @@ from thunder_fuser.ir.sized import Sized
 from thunder_fuser.lower.accumulators import Accumulators
 from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.groups import Groups
 from thunder_fuser.lower.guards import clips, whole_step
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
@@ -160,6 +161,8 @@ class _Lowerer:
             self.cluster.open(inner)
         if self.ctx.walks_rows:
             self._walk_rows(inner)
+        elif self.ctx.scheduled.rows:
+            self._group().put(inner)
         else:
             self._nests(inner)
         self.guards.close(inner, self.root)
@@ -175,6 +178,12 @@ class _Lowerer:
         bounded = axis.parallel is not ParallelType.BIDX and self.loops.guards
         known = bounded and type(axis.extent.value) is not Sized
         return Coordinate(axis.parallel, axis.extent.value if known else None)
+
+    def _group(self) -> Groups:
+        def nest(scope: Scope, *work: list[str]) -> None:
+            self._nest_loops(scope, *work)
+
+        return Groups(self.stores, self.sums, self.guards, nest)
 
     # ---- rows that one block or cluster walks
 

@@ -57,6 +57,7 @@ class Values:
         self.largest_index = 0  # of numbers made by index arithmetic
         self.places = Places(ctx, self._get, self.name)
         self.divisors = Divisors(ctx, self._get, self.name)
+        self._rows_kept = set[str]()
         self._names: dict[tuple[str, object], str] = {}
         self._used: dict[str, int] = {}
         self.buffers = Buffers(ctx, self.shared, self.name, self._is_vector)
@@ -74,6 +75,10 @@ class Values:
         """Makes the values of points, to be found where they are used."""
         for point in points:
             self.get(point, scope)
+
+    def keep_rows(self, names: Iterable[str]) -> None:
+        """From here on these reductions of a group's rows are in arrays, an element each."""
+        self._rows_kept.update(names)
 
     def fill_vectors(self, scope: Scope) -> None:
         """Loads a step of the inputs that are kept in whole vectors."""
@@ -120,6 +125,10 @@ class Values:
         """The result of a reduction whose nest is done."""
         ctx, name = self.ctx, point.name
         needs = frozenset([ctx.home]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
+        if not set(ctx.scheduled.rows).isdisjoint(ctx.part.axes(name)):
+            needs |= ctx.group_step.symbols  # stays in the loop over a group's rows
+            if name in self._rows_kept:
+                return Lane(f"{name}_k", ctx.group_step), needs
         if name in ctx.carried:
             needs = frozenset([ROOT]) | ctx.step.symbols | ctx.lane_symbol.symbols
         wide, dtype = ctx.accumulator_type(name), ctx.part.tensors[name].dtype

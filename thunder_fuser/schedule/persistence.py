@@ -82,6 +82,20 @@ def kept_inputs(scheduled: ScheduledFusion) -> tuple[PersistentBuffer, ...]:
     return _in("registers", _candidates(scheduled, with_dear=False))
 
 
+def held_of(scheduled: ScheduledFusion, rows: int) -> tuple[PersistentBuffer, ...]:
+    """What several nests read of a group of so many rows, in registers: its inputs whatever they
+    take, with them what is dear if that fits; on a CPU this alone."""
+    everything = _candidates(scheduled, with_dear=True)
+    if scheduled.target.is_cpu:
+        kept = everything if rows * _bytes(everything) <= CPU_ROW_BYTES else []
+    else:
+        threads = prod(scheduled.params.threads)
+        fits = everything and rows * _bytes_at_once(everything) <= threads * register_bytes(threads)
+        kept = everything if fits else _candidates(scheduled, with_dear=False)
+    held = _in("registers", kept)
+    return tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in held)
+
+
 def _bytes(kept: list[Candidate]) -> int:
     return sum(candidate.buffer.bytes for candidate in kept)
 
@@ -204,10 +218,10 @@ def _fits(
     columns = prod(scheduled.part.extents[name].value for name in scheduled.reduced)
     steps = -(-columns // (threads[0] * cluster * scheduled.params.vectorize))
     short = steps <= MAX_STEPS and columns <= threads[0] * cluster * MAX_ELEMENTS
-    return short and row_bytes <= threads[0] * cluster * _register_bytes(prod(threads))
+    return short and row_bytes <= threads[0] * cluster * register_bytes(prod(threads))
 
 
-def _register_bytes(threads: int) -> int:
+def register_bytes(threads: int) -> int:
     """Bytes a thread may keep: half the register file, less 32 registers for the work itself.
 
     Two blocks of an SM then load and compute in turn: layer norm of bf16 with 16384 columns, 64 in

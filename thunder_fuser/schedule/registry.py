@@ -4,7 +4,15 @@
 from __future__ import annotations
 
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.schedule import inner_outer, pointwise, reduction, scan, torch_calls, transpose
+from thunder_fuser.schedule import (
+    inner_outer,
+    nested,
+    pointwise,
+    reduction,
+    scan,
+    torch_calls,
+    transpose,
+)
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
 from thunder_fuser.target import Target
 
@@ -14,6 +22,7 @@ SCHEDULERS: tuple[Scheduler, ...] = (
     Scheduler("reduction", reduction.accepts_reduction, reduction.schedule_reduction),
     Scheduler("persistent", reduction.accepts_persistent, reduction.schedule_persistent),
     Scheduler(inner_outer.NAME, inner_outer.accepts, inner_outer.schedule),
+    Scheduler(nested.NAME, nested.accepts, nested.schedule),
     Scheduler(scan.NAME, scan.accepts, scan.schedule),
     Scheduler(transpose.NAME, transpose.accepts, transpose.schedule),
     Scheduler(pointwise.NAME, pointwise.accepts, pointwise.schedule),

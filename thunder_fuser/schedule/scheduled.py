@@ -93,7 +93,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class ScheduledFusion:
-    """A part, the transforms of its axes, its persistent buffers, and its tile."""
+    """A part, the transforms of its axes, its persistent buffers, and its tile.
+
+    rows: those of the kept axes that are the rows of a block's group, if it has one (nested.py).
+    """
 
     part: Part
     target: Target
@@ -104,6 +107,7 @@ class ScheduledFusion:
     persistent: tuple[PersistentBuffer, ...] = ()
     alignment: tuple[tuple[str, int], ...] = field(default=())
     tile: Tile | None = None
+    rows: tuple[str, ...] = ()
 
     @cached_property
     def axes(self) -> Domain:

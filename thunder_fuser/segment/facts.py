@@ -133,11 +133,18 @@ class Facts:
         return Pattern(self.axes[view.name], frozenset(self._map.reduced(view)))
 
     def _depths(self) -> list[int]:
-        """How many reductions lie before each expression, at most, itself included."""
+        """How many reductions lie before each expression, at most, itself included.
+
+        One of what was reduced before, as of the rows of a group, is no pass over the data.
+        """
         depth: list[int] = []
+        walked: list[int] = []  # elements that reductions before have read, at most
         for at, names in enumerate(self.operands):
-            before = max((depth[self.number[n]] for n in names if n in self.number), default=0)
-            depth.append(before + (self.patterns[at] is not None))
+            makers = [self.number[n] for n in names if n in self.number]
+            most = max((walked[maker] for maker in makers), default=0)
+            read = 0 if self.patterns[at] is None else self.elements[names[0]]
+            depth.append(max((depth[maker] for maker in makers), default=0) + (read > most // 2))
+            walked.append(max(most, read))
         return depth
 
     # ---- where operands are read

@@ -12,6 +12,7 @@ Shorter runs of additions also round less.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
@@ -22,6 +23,7 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.repeatable import has_order, settled_shape
 from thunder_fuser.schedule.row_shape import RowShape, row_shape
+from thunder_fuser.segment.fresh_names import FreshNames
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
@@ -39,11 +41,11 @@ CPU_RUNS = 64  # runs on a CPU, however many threads it has
 def split_reductions(fusion: Fusion, target: Target) -> Fusion:
     """Reductions that would leave most of the target idle, each as partial results and a rest."""
     whole = Parts(fusion).of(fusion.exprs)
-    around = _Around(whole)
+    around = Around(whole)
     chunks = {expr: _chunk(whole, around, expr, target) for expr in whole.reductions}
     if not any(chunks.values()):
         return fusion
-    names = _FreshNames(fusion)
+    names = FreshNames(fusion)
     records: list[OpRecord] = []
     for record in fusion.definition:
         chunk = chunks.get(record, 0)
@@ -51,19 +53,8 @@ def split_reductions(fusion: Fusion, target: Target) -> Fusion:
     return define(tuple(records))
 
 
-class _FreshNames:
-    """Names that no value of a fusion has."""
-
-    def __init__(self, fusion: Fusion) -> None:
-        self._last = max(int(name[1:]) for name in fusion.tensors if name[1:].isdigit())
-
-    def __call__(self) -> str:
-        self._last += 1
-        return f"T{self._last}"
-
-
 def _two_steps(
-    fusion: Fusion, record: OpRecord, chunk: int, names: _FreshNames
+    fusion: Fusion, record: OpRecord, chunk: int, names: FreshNames
 ) -> list[OpRecord]:
     """The partial results, their reduction, and the axes of size 1 that keepdim asks for."""
     dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
@@ -81,7 +72,7 @@ def _two_steps(
     return steps
 
 
-def _chunk(whole: Part, around: _Around, record: OpRecord, target: Target) -> int:
+def _chunk(whole: Part, around: Around, record: OpRecord, target: Target) -> int:
     """How many elements a run has; 0 if the reduction is better left as it is."""
     view = whole.tensors[record.outputs[0]]
     kept, reduced = whole.axes(view.name), whole.domain_map.reduced(view)
@@ -94,7 +85,8 @@ def _chunk(whole: Part, around: _Around, record: OpRecord, target: Target) -> in
     is_inner = order[-1] in reduced
     if has_order(whole):
         return _own_chunk(rows, results, is_inner, target)
-    if is_inner and rows <= MAX_ON_CHIP and around.is_normalised(view.name, reduced):
+    pattern = (frozenset(kept), frozenset(reduced))
+    if is_inner and rows <= MAX_ON_CHIP and pattern in around.normalised:
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     if not is_inner and (frozenset(reduced), frozenset(kept)) in around.patterns:
@@ -124,7 +116,7 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
     return _whole_rows(-(-rows // runs), [rows])
 
 
-def _run_of_rows(whole: Part, around: _Around, record: OpRecord, target: Target) -> int:
+def _run_of_rows(whole: Part, around: Around, record: OpRecord, target: Target) -> int:
     """Rows of one block: one wave of them, each with enough rows to be worth its sums."""
     axes = frozenset(whole.axes(record.outputs[0]))
     rows = size_of(whole, whole.domain_map.reduced(whole.tensors[record.outputs[0]]))
@@ -149,19 +141,22 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
     return -(-chunk // unit) * unit
 
 
-class _Around:
+class Around:
     """Of each value: the axes that reductions behind it reduce, and those of values after it.
 
-    patterns: how many reductions keep and reduce which axes.
+    patterns: how many reductions keep and reduce which axes; normalised: of these, those of rows
+    that are reduced again or needed again after a reduction.
     """
 
     def __init__(self, whole: Part) -> None:
         self.reduced: dict[str, frozenset[str]] = {}
         self.later: dict[str, frozenset[str]] = {}
         views = [whole.tensors[expr.outputs[0]] for expr in whole.reductions]
-        self.patterns = Counter(
-            (frozenset(whole.axes(v.name)), frozenset(whole.domain_map.reduced(v))) for v in views
-        )
+        pattern = {
+            v.name: (frozenset(whole.axes(v.name)), frozenset(whole.domain_map.reduced(v)))
+            for v in views
+        }
+        self.patterns = Counter(pattern.values())
         for expr in whole.exprs:
             behind = frozenset[str]().union(*(self._with_own(whole, n) for n in names_of(expr)))
             self.reduced.update(dict.fromkeys(expr.outputs, behind))
@@ -172,12 +167,18 @@ class _Around:
             )
             for name in names_of(expr):
                 self.later[name] = self.later.get(name, frozenset()) | after
+        self.normalised = {
+            found for name, found in pattern.items() if self._is_normalised(name, found[1])
+        }
 
     def _with_own(self, whole: Part, name: str) -> frozenset[str]:
         own = whole.domain_map.reduced(whole.tensors[name])
         return self.reduced.get(name, frozenset()).union(own)
 
-    def is_normalised(self, name: str, reduced: tuple[str, ...]) -> bool:
+    def _is_normalised(self, name: str, reduced: frozenset[str]) -> bool:
         """True if the row was reduced before, or is needed again after this reduction of it."""
-        around = self.reduced[name] | self.later.get(name, frozenset())
-        return not around.isdisjoint(reduced)
+        return self.is_needed_again(name, reduced) or not self.reduced[name].isdisjoint(reduced)
+
+    def is_needed_again(self, name: str, reduced: Iterable[str]) -> bool:
+        """True if the row is needed again after this reduction of it."""
+        return not self.later.get(name, frozenset()).isdisjoint(reduced)

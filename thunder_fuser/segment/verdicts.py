@@ -16,7 +16,7 @@ from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.schedule.pointwise import MAX_PLACES
 from thunder_fuser.schedule.registry import SCHEDULERS, find_scheduler
 from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.facts import Facts, Pattern
 from thunder_fuser.segment.places import are_few
 from thunder_fuser.segment.summary import MAX_OPS, Summary, edge_names, stored_axes
 
@@ -112,6 +112,8 @@ class Verdicts:
         return self.asked(one)
 
     def _reductions(self, one: Summary) -> tuple[Reject, ...]:
+        if _is_nested(one.patterns):
+            return self.asked(one)
         if len(one.patterns) > 1:
             return (Reject("reduction", f"reductions of {len(one.patterns)} patterns"),)
         (pattern,) = one.patterns
@@ -127,6 +129,14 @@ class Verdicts:
             return ()
         names = [n for n in (*edge_names(a, b), *edge_names(b, a)) if n in a.cut | b.cut]
         return tuple(Reject("segment_set", f"{name} is a boundary") for name in names)
+
+
+def _is_nested(patterns: frozenset[Pattern]) -> bool:
+    """True if there are two, and one reduces what the other one keeps."""
+    if len(patterns) != 2:
+        return False
+    rows, groups = sorted(patterns, key=lambda pattern: -len(pattern.kept))
+    return rows.kept == groups.kept | groups.reduced
 
 
 def _listed(axes: Iterable[frozenset[str]]) -> str:

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A joint trace -> the same in which sums over different axes of one tensor share sums of its rows.
+
+    db = sum(g: f32[8, 256, 32, 32], (0, 2, 3))      a bias's gradient, behind a group norm
+    ds = sum(h: f32[8, 32, 8, 32, 32], (2, 3, 4))    of each group, made of g; its input's waits
+->  t1 = sum(g, (2, 3));  db = sum(t1, (0,))
+    t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
+
+One kernel then reads g once for both: see segment/nest_reductions.py, which does the same in
+fusions of functions without gradients. There it follows from what shares a fusion. That is for the
+policy to choose, and a gradient that is two sums may have other bits; so here it is settled before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from thunder.core import dtypes
+from thunder.core.prims import PrimIDs, convert_element_type
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, from_trace, tracectx
+
+from thunder_fuser.rematerialization.apply import is_backward
+from thunder_fuser.schedule import nested
+from thunder_fuser.target import Target
+
+Supported = Callable[[BoundSymbol], bool]
+Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
+
+_SUMMED = {dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
+_BYTES = 4  # that are read for each element: a gradient's and an input's, of 16 bits
+MIN_COLUMNS = 24  # of a row, so that the partial results are a small part of the bytes
+
+
+def with_nested_sums(
+    trace: TraceCtx, supported: Supported, leaves_of: Leaves, target: Target
+) -> TraceCtx:
+    """The trace with such sums in two steps, where a group fits on chip; only with a backward."""
+    if not any(map(is_backward, trace.bound_symbols)):
+        return trace
+    groups = [[*leaves_of(b)] if supported(b) else [b] for b in trace.bound_symbols]
+    leaves = [
+        leaf
+        for bsym, group in zip(trace.bound_symbols, groups, strict=True)
+        for leaf in (group if supported(bsym) else ())
+    ]
+    columns = _columns(leaves, target)
+    if not columns:
+        return trace
+    new = from_trace(trace)
+    with tracectx(new):
+        new.bound_symbols = [
+            one
+            for bsym, group in zip(trace.bound_symbols, groups, strict=True)
+            for one in _written(bsym, group, columns)
+        ]
+    return new
+
+
+# ---------------------------------------------------------------------------- which sums
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A sum: the sizes of its operand, the axes it keeps, and those it sums."""
+
+    leaf: BoundSymbol
+    sizes: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.leaf.output.name)
+
+    @property
+    def is_of_group(self) -> bool:
+        """True if it sums the last axes, and keeps the others."""
+        rank = len(self.sizes)
+        return 0 < len(self.dims) < rank and self.dims[0] == rank - len(self.dims)
+
+    @property
+    def columns(self) -> int:
+        """The elements of the last axes, if axes around others are summed; else 0."""
+        rank, kept = len(self.sizes), [at for at in range(len(self.sizes)) if at not in self.dims]
+        around = kept and 0 < kept[0] and kept[-1] < rank - 1
+        if not around or kept != list(range(kept[0], kept[-1] + 1)):
+            return 0
+        return prod(self.sizes[kept[-1] + 1 :])
+
+
+def _columns(leaves: Sequence[BoundSymbol], target: Target) -> dict[str, int]:
+    """By the names of their results, sums to be made in two steps: the elements of a row."""
+    sums = [_Sum(b, _sizes(b.args[0]), _dims(b)) for b in leaves if _is_sum(b)]
+    over = [one for one in sums if one.columns >= MIN_COLUMNS]
+    of_groups = [one for one in sums if one.is_of_group]
+    if not over or not of_groups:
+        return {}
+    families, widest = _Families(leaves), _widest_after(leaves)
+    found: dict[str, int] = {}
+    for a, b in product(over, of_groups):
+        is_alike = families.root(a.leaf.args[0].name) == families.root(b.leaf.args[0].name)
+        if is_alike and widest.get(a.name, 0) < prod(a.sizes) and _nests(a, b, target):
+            found[a.name] = a.columns
+            if prod(b.sizes[at] for at in b.dims) > a.columns:
+                found.setdefault(b.name, a.columns)
+    return found
+
+
+def _nests(over: _Sum, group: _Sum, target: Target) -> bool:
+    """True if the group is whole rows of the other sum, of one of its first axes, and fits."""
+    columns, size = over.columns, prod(group.sizes[at] for at in group.dims)
+    groups = prod(group.sizes) // size
+    outer = prod(over.sizes[: next(at for at in range(len(over.sizes)) if at not in over.dims)])
+    if size % columns or groups % outer or not _inner(group, columns):
+        return False
+    return size == columns or nested.fits(groups, size // columns, columns, _BYTES, target)
+
+
+def _inner(one: _Sum, columns: int) -> tuple[int, ...]:
+    """The last axes that have so many elements; none if no axes have."""
+    at = len(one.sizes)
+    while at > 0 and prod(one.sizes[at:]) < columns:
+        at -= 1
+    dims = tuple(range(at, len(one.sizes)))
+    return dims if prod(one.sizes[at:]) == columns and set(dims) <= set(one.dims) else ()
+
+
+class _Families:
+    """Values of one size that are made of each other, by union-find."""
+
+    def __init__(self, leaves: Sequence[BoundSymbol]) -> None:
+        self._parent: dict[str, str] = {}
+        for leaf in leaves:
+            if leaf.sym.id is PrimIDs.TRANSPOSE:
+                continue
+            tensors = [p for p in (*leaf.flat_proxy_outs, *leaf.flat_proxy_args) if _is_tensor(p)]
+            most = max((prod(_sizes(p)) for p in tensors), default=0)
+            names = [p.name for p in tensors if prod(_sizes(p)) == most]
+            for name in names[1:]:
+                self._parent[self.root(name)] = self.root(names[0])
+
+    def root(self, name: str) -> str:
+        """The name that stands for all values of the family."""
+        while (parent := self._parent.get(name, name)) != name:
+            self._parent[name] = self._parent.get(parent, parent)
+            name = parent
+        return name
+
+
+def _widest_after(leaves: Sequence[BoundSymbol]) -> dict[str, int]:
+    """The most elements of what is made of each value."""
+    found: dict[str, int] = {}
+    for leaf in reversed(leaves):
+        outs = [p for p in leaf.flat_proxy_outs if _is_tensor(p)]
+        most = max((max(prod(_sizes(p)), found.get(p.name, 0)) for p in outs), default=0)
+        for arg in leaf.flat_proxy_args:
+            found[arg.name] = max(found.get(arg.name, 0), most)
+    return found
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, TensorProxy)
+
+
+def _sizes(proxy: TensorProxy) -> tuple[int, ...]:
+    return tuple(int(size) for size in proxy._shape)
+
+
+def _dims(leaf: BoundSymbol) -> tuple[int, ...]:
+    rank = len(leaf.args[0]._shape)
+    return tuple(sorted(int(dim) % rank for dim in leaf.args[1]))
+
+
+def _is_sum(leaf: BoundSymbol) -> bool:
+    """True for sums of floats whose result is of their operand's type."""
+    if leaf.sym.id is not PrimIDs.SUM or not leaf.args[0]._shape:
+        return False
+    operand, result = leaf.args[0], leaf.output
+    same = dtypes.to_strong_dtype(operand.dtype) == dtypes.to_strong_dtype(result.dtype)
+    return same and dtypes.to_strong_dtype(operand.dtype) in _SUMMED
+
+
+# ---------------------------------------------------------------------------- two sums for one
+
+
+def _written(
+    bsym: BoundSymbol, group: Sequence[BoundSymbol], columns: dict[str, int]
+) -> Iterator[BoundSymbol]:
+    """The bound symbol; one with such a sum as its primitives, with two in its place."""
+    if not any(_is_sum(leaf) and leaf.output.name in columns for leaf in group):
+        yield bsym
+        return
+    for leaf in group:
+        tagged = leaf.from_bsym(tags=leaf.tags | bsym.tags)
+        found = columns.get(leaf.output.name) if _is_sum(leaf) else None
+        yield from (tagged,) if found is None else _two_sums(tagged, found)
+
+
+def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
+    """The sums of rows, in float32 at least, and the sum of these."""
+    one = _Sum(leaf, _sizes(leaf.args[0]), _dims(leaf))
+    inner = _inner(one, columns)
+    outer = tuple(at for at in one.dims if at not in inner)
+    kept = tuple(n for at, n in enumerate(one.sizes) if at not in inner)
+    operand, result = leaf.args[0], leaf.output
+    wide = dtypes.float32 if operand.dtype.bytes < 4 else dtypes.to_strong_dtype(operand.dtype)
+    if operand.dtype.bytes < 4:
+        given, operand = operand, TensorProxy(like=operand, dtype=wide)
+        yield _like(leaf, convert_element_type.bind(given, wide, output=operand))
+    rows = TensorProxy(like=operand, shape=kept)
+    yield _like(leaf, leaf.sym.bind(operand, inner, output=rows))
+    if result.dtype.bytes == wide.bytes:
+        yield _like(leaf, leaf.sym.bind(rows, outer, output=result))
+        return
+    total = TensorProxy(like=result, dtype=wide)
+    yield _like(leaf, leaf.sym.bind(rows, outer, output=total))
+    yield _like(leaf, convert_element_type.bind(total, result.dtype, output=result))
+
+
+def _like(leaf: BoundSymbol, made: BoundSymbol) -> BoundSymbol:
+    """With what is noted of the one it stands for, such as its direction."""
+    return made.from_bsym(tags=leaf.tags, header=leaf.header)

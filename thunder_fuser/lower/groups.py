@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops over the rows of a block's group, and what is reduced over these rows, between them.
+
+Shared<float> T5_r(0, 8);
+for (row of the group) {
+  nest over its columns: T4 = ...; T4 = reduce_x(T4);      T4 = sum(T3, columns)
+  if (first thread) T5_r.put(row, T4);                     what T5 reduces: here T4 itself
+}
+sync_threads();
+T5 = reduce_shared<Sum, 8, 8, 8>(T5_r, 0.0f);              T5 = sum(T4, rows)
+for (row of the group) { nest: store T3 - T5 }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+from thunder_fuser.analysis.demand import Point
+from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.scalar import Scalar, conjunction
+from thunder_fuser.lower.accumulators import Accumulators
+from thunder_fuser.lower.identity import identity
+from thunder_fuser.lower.kernel import (
+    Array,
+    Barrier,
+    For,
+    If,
+    Lane,
+    RowsReduce,
+    Set,
+    SharedStore,
+)
+from thunder_fuser.lower.open_guards import OpenGuards
+from thunder_fuser.lower.scope import Scope
+from thunder_fuser.lower.stores import Stores
+from thunder_fuser.schedule.repeatable import row_of
+
+Nest = Callable[[Scope, list[str], list[str], list[str]], None]
+
+
+@dataclass
+class Turn:
+    """One loop over rows: the reductions along each, the full results, what is stored of each row,
+    and the reductions over rows that follow it."""
+
+    along: list[str] = field(default_factory=list)
+    full: list[str] = field(default_factory=list)
+    of_rows: list[str] = field(default_factory=list)
+    over: list[str] = field(default_factory=list)
+
+
+class Groups:
+    """Writes the loops over rows of one kernel; `nest` writes those over columns."""
+
+    def __init__(
+        self, stores: Stores, sums: Accumulators, guards: OpenGuards, nest: Nest
+    ) -> None:
+        self.ctx, self.values, self.stores, self.sums = stores.ctx, stores.values, stores, sums
+        self.guards, self.nest = guards, nest
+        self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
+        self._over = {n for n in self.ctx.facts.operands if not self._is_along(n)}
+        self.turns = self._turns()
+
+    def _is_along(self, name: str) -> bool:
+        reduced = self.ctx.part.domain_map.reduced(self.ctx.part.tensors[name])
+        return set(reduced) == set(self.ctx.scheduled.reduced)
+
+    # ---- what is done when
+
+    def _turns(self) -> list[Turn]:
+        """Every reduction and result in the first loop over rows that has what it needs."""
+        facts, turns = self.ctx.facts, list[Turn]()
+        for expr in self.ctx.part.reductions:
+            name = expr.outputs[0]
+            at = self._first(facts.operands[name], is_row=name in self._over)
+            self._after[name] = at
+            turn = self._turn(turns, at)
+            (turn.over if name in self._over else turn.along).append(name)
+        for name, point in facts.results.items():
+            if self.ctx.is_full(point):
+                self._turn(turns, self._first(point, is_row=False)).full.append(name)
+            elif self._is_of_row(name):
+                self._turn(turns, self._first(point, is_row=True)).of_rows.append(name)
+        return turns
+
+    @staticmethod
+    def _turn(turns: list[Turn], at: int) -> Turn:
+        turns += (Turn() for _ in range(len(turns), at + 1))
+        return turns[at]
+
+    def _first(self, root: Point, *, is_row: bool) -> int:
+        """The first loop that has what the root needs; a row has its own reductions in theirs."""
+        return max(
+            (
+                self._after[name] + (name in self._over or not is_row)
+                for name in self._reductions(root)
+            ),
+            default=0,
+        )
+
+    def _reductions(self, root: Point) -> list[str]:
+        operands = self.ctx.facts.operands
+        return [p.name for p in self.ctx.facts.reached([root]) if p.name in operands]
+
+    def _is_of_row(self, name: str) -> bool:
+        return not set(self.ctx.scheduled.rows).isdisjoint(self.ctx.part.axes(name))
+
+    def _kept(self) -> list[str]:
+        """The reductions along rows that a later loop over them reads."""
+        found: dict[str, None] = {}
+        facts = self.ctx.facts
+        for at, turn in enumerate(self.turns):
+            roots = [facts.operands[name] for name in (*turn.along, *turn.over)]
+            roots += [facts.results[name] for name in (*turn.full, *turn.of_rows)]
+            names = [n for root in roots for n in self._reductions(root) if n not in self._over]
+            found.update(dict.fromkeys(n for n in names if self._after[n] < at))
+        return list(found)
+
+    # ---- statements
+
+    def put(self, scope: Scope) -> None:
+        """All of the group."""
+        self.values.buffers.declare(scope)
+        kept = self._kept() if self.ctx.group_loops else []
+        for name in kept:
+            scope.put(Array(f"{name}_k", self.ctx.part.tensors[name].dtype, self._row_count()))
+        for name in sorted(self._over, key=list(self.ctx.facts.operands).index):
+            self._declare(name, scope)
+        for number, turn in enumerate(self.turns):
+            self.values.nest = number
+            self._rows(scope, turn, [name for name in turn.along if name in kept])
+            if turn.over and not self.ctx.is_cpu:
+                scope.put(Barrier())
+            for name in turn.over:
+                scope.put(self._reduce(name))
+        self.values.nest = len(self.turns)
+        self._results(scope)
+
+    def _row_count(self) -> int:
+        """The rows that a thread walks."""
+        return prod(int(axis.extent.value) for axis in self.ctx.group_loops)
+
+    def _declare(self, name: str, scope: Scope) -> None:
+        """What is reduced over rows, an element each."""
+        dtype, count = self.ctx.part.tensors[name].dtype, self._size()
+        if self.ctx.is_cpu:
+            scope.put(Array(f"{name}_r", dtype, count))
+            return
+        shared = self.values.shared
+        shared.declare(shared.array(f"{name}_r", dtype, count), self.sums.root)
+
+    def _size(self) -> int:
+        extents = self.ctx.part.extents
+        return prod(int(extents[axis].value) for axis in self.ctx.scheduled.rows)
+
+    def _rows(self, scope: Scope, turn: Turn, kept: list[str]) -> None:
+        """One loop over the rows of the group."""
+        loops = {str(self.ctx.loops.loops[axis.name]): axis for axis in self.ctx.group_loops}
+        open_before, whole = list(self.guards.open), self.guards.row_condition
+        # With one row a thread there is no loop: what is made stays in order with the rest.
+        inner = self.guards.guard(scope.child(*loops)) if loops else scope
+        for name in turn.along:
+            self.sums.declare(inner, name)
+        if turn.along or turn.full:
+            self.nest(inner, turn.along, turn.full, turn.along)
+        for name in turn.along:
+            self.sums.reduce_block(inner, name)
+        for name in kept:
+            self._keep(name, inner)
+        self._of_rows(inner, turn)
+        if not loops:
+            return
+        body = tuple(inner.statements)
+        for variable, axis in reversed(loops.items()):
+            arrays = self.ctx.scheduled.params.memory == "registers" and not self.ctx.is_cpu
+            parallel = ParallelType.UNROLL if arrays else axis.parallel
+            body = (For(variable, axis.extent, parallel, body),)
+        scope.statements += body
+        self.guards.open, self.guards.row_condition = open_before, whole
+        self.values.keep_rows(kept)
+
+    def _keep(self, name: str, scope: Scope) -> None:
+        """A row's value for the loops to come."""
+        (point,) = self.ctx.facts.points(name)
+        value = self.values.get(point, scope)
+        place = Lane(f"{name}_k", self.ctx.group_step)
+        scope.put(Set(place, value, self.ctx.part.tensors[name].dtype))
+
+    def _of_rows(self, scope: Scope, turn: Turn) -> None:
+        """What one thread of a row stores of it, and puts where all rows are reduced."""
+        reduced = [a for a in self.ctx.root_loops if a.is_reduction and a.parallel.is_thread]
+        condition = self._where(reduced, self.guards.row_condition)
+        for name in turn.over:
+            value = self.values.get(self.ctx.facts.operands[name], scope)
+            dtype = self.ctx.part.tensors[name].dtype
+            at = self.ctx.loops.index["*".join(self.ctx.scheduled.rows)]
+            if self.ctx.is_cpu:
+                scope.put(Set(Lane(f"{name}_r", at), value, dtype))
+            else:
+                put = SharedStore(f"{name}_r", at, value, 1, dtype)
+                scope.put(put if condition.is_const else If(condition, (put,)))
+        for name in turn.of_rows:
+            for statement in self.stores.store(name, condition, scope, scope):
+                scope.put(statement)
+
+    def _where(self, axes: list[IterDomain], condition: Scalar) -> Scalar:
+        """The condition, for the first of the threads along these axes."""
+        loops = self.ctx.loops.loops
+        return conjunction([condition, *(loops[axis.name].lt(1) for axis in axes)])
+
+    def _reduce(self, name: str) -> RowsReduce:
+        """All threads get the same bits, as every warp reduces all rows."""
+        ctx, count = self.ctx, self._size()
+        dtype, wide = ctx.part.tensors[name].dtype, ctx.accumulator_type(name)
+        row = row_of(count, ctx.scheduled.target)
+        target = ctx.accumulator(name)
+        assert isinstance(target, str)
+        op = ctx.part.producer[name].op
+        return RowsReduce(
+            target, op, f"{name}_r", count, row.width, row.threads, dtype, wide, identity(op, wide)
+        )
+
+    def _results(self, scope: Scope) -> None:
+        """Stores what has one value a group."""
+        names = [
+            name for name, point in self.ctx.facts.results.items()
+            if not self.ctx.is_full(point) and not self._is_of_row(name)
+        ]
+        threads = [axis for axis in self.ctx.root_loops if axis.parallel.is_thread]
+        condition = self._where(threads, conjunction([]))
+        for name in names:
+            for statement in self.stores.store(name, condition, scope, scope):
+                scope.put(statement)

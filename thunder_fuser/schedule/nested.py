@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows reduced along themselves, and what comes of the rows of a group reduced once more, in one
+pass: the backward of a group norm.
+
+    T4[n, g, c] = sum(T3[n, g, c, hw], hw);  T5[n, g] = sum(T4, c);  T6 = T3 - T5
+
+CUDA [K@blockIdx.x, C.o, C.i@threadIdx.y, R.o.o, R.o.i@threadIdx.x, R.i@vectorize]
+CPU  [K@blockIdx.x, C, R@vectorize]
+
+K are the groups, C the rows of one, R the columns. A block has a group and keeps what it reads of
+it. Its threads reduce each row; one of each row puts what is reduced over rows into shared memory,
+where all of them reduce it, each warp for itself. Sums over other axes than these, as those of a
+weight's gradient over n and hw, are partial results by row here (segment/nest_reductions.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.ir.domain import ParallelType, Transform
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.schedule.axes import size_of, summed_order
+from thunder_fuser.schedule.persistence import MAX_ELEMENTS, MAX_STEPS, held_of, register_bytes
+from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.repeatable import row_of
+from thunder_fuser.schedule.scheduled import (
+    HeuristicParams,
+    ScheduledFusion,
+    Transforms,
+    reference,
+)
+from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
+from thunder_fuser.target import Target
+
+NAME = "nested"
+WARP = 32
+MOST_THREADS = 512
+CPU_ROWS = 4096  # of a group: what is reduced over them is on the stack
+CPU_GROUPS = 16  # are work enough for a CPU's threads
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """The axes of groups, of a group's rows and of columns, each in memory order."""
+
+    groups: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """threads: (along a row, rows side by side); steps: rows one after another."""
+
+    width: int
+    threads: tuple[int, int]
+    steps: int
+
+
+def accepts(part: Part, target: Target) -> Reject | None:
+    """Takes reductions of rows, and of what is reduced of them over the rows of a group."""
+    found = _nest(part)
+    if isinstance(found, Reject):
+        return found
+    rows, columns = size_of(part, found.rows), size_of(part, found.columns)
+    if not fits(size_of(part, found.groups), rows, columns, _bytes_read(part, found), target):
+        return Reject(NAME, f"a group of {rows} rows with {columns} columns does not fit on chip")
+    return read_elsewhere(part, part.reductions, NAME) or too_many_places(part, NAME)
+
+
+def _bytes_read(part: Part, found: Nest) -> int:
+    """Bytes of what is read for each element."""
+    columns = set(found.columns)
+    return sum(part.tensors[n].dtype.bytes for n in part.inputs if columns <= set(part.axes(n)))
+
+
+def fits(groups: int, rows: int, columns: int, itemsize: int, target: Target) -> bool:
+    """True if a block keeps a group of which `itemsize` bytes are read for each element."""
+    if target.is_cpu:
+        return groups >= CPU_GROUPS and rows <= CPU_ROWS
+    return group_shape(rows, columns, itemsize, target) is not None
+
+
+def group_shape(rows: int, columns: int, itemsize: int, target: Target) -> GroupShape | None:
+    """Who reduces a group, if its elements fit the registers of a block.
+
+    The threads of a row, and the order in which rows are reduced, are those of their lengths
+    (repeatable.py), so that another kernel gives a sum the same bits.
+
+    >>> from thunder_fuser.target import H200
+    >>> group_shape(8, 1024, 4, H200), group_shape(10, 49, 4, H200)
+    (GroupShape(width=8, threads=(64, 8), steps=1), GroupShape(width=1, threads=(8, 12), steps=1))
+    >>> group_shape(16, 4096, 4, H200)
+    """
+    row, over = row_of(columns, target), row_of(rows, target)
+    if row.cluster > 1 or over.cluster > 1 or over.threads > WARP:
+        return None
+    steps = -(-rows // max(MOST_THREADS // row.threads, 1))
+    side = -(-rows // steps)
+    while side * row.threads % WARP:
+        side += 1
+    vectors = -(-columns // (row.width * row.threads)) * steps
+    share = vectors * row.width
+    limit = register_bytes(side * row.threads)
+    if vectors > MAX_STEPS or share > MAX_ELEMENTS or share * itemsize > limit:
+        return None
+    return GroupShape(row.width, (row.threads, side), steps)
+
+
+def _nest(part: Part) -> Nest | Reject:
+    """The groups, rows and columns of all reductions, or why they do not nest."""
+    if part.has_empty or part.chunked or part.scans:
+        return Reject(NAME, "there is a scan, a partial result or a tensor without elements")
+    if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
+        return Reject(NAME, "there is a torch call")
+    kinds: dict[tuple[frozenset[str], frozenset[str]], str] = {}
+    for expr in part.reductions:
+        name = expr.outputs[0]
+        reduced = frozenset(part.domain_map.reduced(part.tensors[name]))
+        kinds.setdefault((frozenset(part.axes(name)), reduced), name)
+    if len(kinds) != 2:
+        return Reject(NAME, f"reductions of {len(kinds)} patterns, not of two")
+    ((kept, columns), of_row), ((groups, rows), of_group) = sorted(
+        kinds.items(), key=lambda kind: -len(kind[0][0])
+    )
+    if kept != groups | rows or not groups:
+        return Reject(NAME, "one pattern does not reduce what the other one keeps, in groups")
+    for name in part.outputs:
+        if frozenset(part.axes(name)) not in (groups, kept, kept | columns):
+            return Reject(NAME, f"result {name} is of no group, row or element")
+    order = summed_order(part, part.producer[of_row], kept | columns)
+    is_nested = set(order[: len(groups)]) == groups and set(order[len(kept) :]) == columns
+    if not is_nested or not are_innermost(part, columns):
+        return Reject(NAME, "a group's rows, or their columns, are not neighbours in memory")
+    over = summed_order(part, part.producer[of_group], kept)
+    return Nest(order[: len(groups)], tuple(a for a in over if a in rows), order[len(kept) :])
+
+
+def are_innermost(part: Part, columns: frozenset[str]) -> bool:
+    """True if they are the fastest axes in memory of all that has them."""
+    lies = [part.memory_axes(name) for name in part.global_tensors]
+    ends = [set(axes[len(axes) - len(columns) :]) for axes in lies if columns <= set(axes)]
+    return all(end == columns for end in ends)
+
+
+def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+    """The schedule of an accepted part."""
+    found = _nest(part)
+    assert isinstance(found, Nest)
+    params, transforms = _cpu(part, found) if target.is_cpu else _cuda(part, target, found)
+    scheduled = ScheduledFusion(
+        part,
+        target,
+        params,
+        (*found.groups, *found.rows),
+        found.columns,
+        transforms,
+        alignment=tuple(sorted(alignment.items())),
+        rows=found.rows,
+    )
+    kept = held_of(scheduled, size_of(part, found.rows))
+    memory = "none" if target.is_cpu and not kept else "registers"
+    return replace(scheduled, params=replace(params, memory=memory), persistent=kept)
+
+
+def _cuda(
+    part: Part, target: Target, found: Nest
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
+    rows, columns = size_of(part, found.rows), size_of(part, found.columns)
+    shape = group_shape(rows, columns, _bytes_read(part, found), target)
+    assert shape is not None
+    x, y = shape.threads
+    s = Transforms(reference(part, (*found.groups, *found.rows), found.columns))
+    group = s.merge(found.groups)
+    _, row = s.split(s.merge(found.rows), y)
+    vectors, lane = s.split(s.merge(found.columns), shape.width)
+    _, thread = s.split(vectors, x)
+    s.parallelize(group, ParallelType.BIDX)
+    s.parallelize(row, ParallelType.TIDY)
+    s.parallelize(thread, ParallelType.TIDX)
+    s.parallelize(lane, ParallelType.VECTORIZE)
+    return HeuristicParams(NAME, shape.width, shape.threads), tuple(s.made)
+
+
+def _cpu(part: Part, found: Nest) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    """[K, C, R] -> [K@bx, C, R@vectorize]"""
+    s = Transforms(reference(part, (*found.groups, *found.rows), found.columns))
+    group = s.merge(found.groups)
+    s.merge(found.rows)
+    lane = s.merge(found.columns)
+    s.parallelize(group, ParallelType.BIDX)
+    s.parallelize(lane, ParallelType.VECTORIZE)
+    return HeuristicParams(NAME, s.extent(lane)), tuple(s.made)

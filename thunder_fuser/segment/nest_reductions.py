@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over different axes of the same data are made of the sums of rows that both have.
+
+    T1 = sum(T0: f32[n, g, c, hw], dims=[0, 3])      a weight's gradient, of a group norm
+    T2 = sum(T0, dims=[2, 3])                        of each group, which dx waits for
+->  T3 = sum(T0, dims=[3]);  T1 = sum(T3, dims=[0])  T3: f32[n, g, c]
+    T4 = sum(T0, dims=[3]);  T2 = sum(T4, dims=[2])
+
+No kernel has both a weight's elements and a group's: all data would be read for each. One that has
+groups, rows of which it reduces first (schedule/nested.py), reads it once, and writes the weight's
+partial results, an element a row; a second one adds these.
+
+Under `repeatable` no sum may depend on what stands around it, so executors/nested_sums.py says
+which are two sums, in the trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.schedule import nested
+from thunder_fuser.schedule.axes import size_of
+from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.segment.fresh_names import FreshNames
+from thunder_fuser.segment.split_reductions import Around
+from thunder_fuser.target import Target
+
+MIN_ROW_BYTES = 48  # so that the partial results are a small part of the bytes
+
+Axes = frozenset[str]
+
+
+def nest_reductions(fusion: Fusion, target: Target) -> Fusion:
+    """The fusion with such reductions in two steps, where a group fits on chip."""
+    if len({expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}) < 2:
+        return fusion
+    whole = Parts(fusion).of(fusion.exprs)
+    patterns = {expr: _pattern(whole, expr) for expr in whole.reductions}
+    if len(set(patterns.values())) < 2 or has_order(whole):
+        return fusion
+    columns = _columns(whole, patterns, target)
+    if not columns:
+        return fusion
+    names = FreshNames(fusion)
+    records: list[OpRecord] = []
+    for record in fusion.definition:
+        own = columns.get(record)
+        records += [record] if own is None else _two_steps(whole, record, own, names)
+    return define(tuple(records))
+
+
+def _pattern(whole: Part, record: OpRecord) -> tuple[Axes, Axes]:
+    """The axes a reduction keeps and those it reduces."""
+    view = whole.tensors[record.outputs[0]]
+    return frozenset(whole.axes(view.name)), frozenset(whole.domain_map.reduced(view))
+
+
+def _columns(
+    whole: Part, patterns: dict[OpRecord, tuple[Axes, Axes]], target: Target
+) -> dict[OpRecord, Axes]:
+    """The reductions to be made in two steps, and what the first one reduces."""
+    around, found = Around(whole), dict[OpRecord, Axes]()
+    plain = {r: p for r, p in patterns.items() if r.attr("chunk") is None}
+    for over, group in product(plain, plain):
+        shared = _shared(plain[over], plain[group])
+        if not shared or around.is_needed_again(over.outputs[0], plain[over][1]):
+            continue
+        if _is_worth_it(whole, plain[group], shared, target):
+            found[over] = shared
+            if plain[group][1] != shared:
+                found[group] = shared
+    return found
+
+
+def _shared(over: tuple[Axes, Axes], group: tuple[Axes, Axes]) -> Axes:
+    """What both reduce, of the same axes, if the first keeps all else that the second does."""
+    (kept, reduced), (_, others) = over, group
+    same = kept | reduced == group[0] | others
+    return reduced & others if same and not reduced <= others else frozenset()
+
+
+def _is_worth_it(
+    whole: Part, pattern: tuple[Axes, Axes], shared: Axes, target: Target
+) -> bool:
+    """True if rows of the shared axes lie in memory one after another, and a group fits."""
+    kept, reduced = pattern
+    columns = size_of(whole, shared)
+    itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
+    if not nested.are_innermost(whole, shared) or columns * itemsize < MIN_ROW_BYTES:
+        return False
+    if reduced == shared:
+        return True
+    rows, groups = size_of(whole, reduced - shared), size_of(whole, kept)
+    read = (n for n in whole.inputs if shared <= set(whole.axes(n)))
+    bytes_read = sum(whole.tensors[name].dtype.bytes for name in read)
+    return bool(kept) and nested.fits(groups, rows, columns, bytes_read, target)
+
+
+def _two_steps(
+    whole: Part, record: OpRecord, columns: Axes, names: FreshNames
+) -> list[OpRecord]:
+    """The rows' reduction, that of its results, and the axes of size 1 that keepdim asks for."""
+    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+    axes = whole.tensors[names_of(record)[0]].domain.no_reductions
+    own = [not axes[at].is_broadcast and whole.domain_map.axis(axes[at]) in columns for at in dims]
+    inner = tuple(at for at, is_column in zip(dims, own, strict=True) if is_column)
+    outer = tuple(
+        at - sum(one < at for one in inner)
+        for at, is_column in zip(dims, own, strict=True) if not is_column
+    )
+    rows = names()
+    kept = names() if record.attr("keepdim") else record.outputs[0]
+    steps = [
+        replace(record, outputs=(rows,), attrs=(("dims", inner),)),
+        replace(record, inputs=(rows,), outputs=(kept,), attrs=(("dims", outer),)),
+    ]
+    if record.attr("keepdim"):
+        flags = tuple(at in dims for at in range(len(axes)))
+        attrs = (("is_broadcast_dim", flags),)
+        steps.append(OpRecord("broadcast", (kept,), record.outputs, attrs))
+    return steps
