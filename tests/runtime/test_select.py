@@ -49,6 +49,7 @@ def test_both_dialects_provide_the_same_scalars() -> None:
     blocks = {"Shared", "shfl_xor", "shfl_idx", "sync_threads", "reduce_x", "reduce_y", "scan_x"}
     clusters = {"open_gate", "gates_made", "gates_ready", "wait_gate", "put_to_peer"}
     clusters |= {"open_gates", "reduce_cluster", "power_of_two_below"}
+    clusters |= {"open_rows", "put_rows", "to_word", "from_word"}
     memory = {"lde", "prefetch"}
     assert of["cuda"] - of["cpu"] == blocks | clusters | memory
     assert of["cpu"] - of["cuda"] == {

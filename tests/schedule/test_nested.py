@@ -21,7 +21,7 @@ from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.schedule import nested
 from thunder_fuser.schedule.scheduler import Reject
-from thunder_fuser.target import CPU, H200, TARGETS, Target
+from thunder_fuser.target import A100, CPU, H200, TARGETS, Target
 
 D = DataType
 TOLERANCE = {D.Float: 1e-6, D.Half: 1e-3, D.BFloat16: 8e-3}
@@ -86,6 +86,12 @@ def assert_close(graph: Graph, target: str, tolerance: float) -> None:
         assert off < tolerance
 
 
+def test_text_of_a_cluster(golden: Golden) -> None:
+    """Five blocks have two rows each of a group, and send each other their sums."""
+    _, source = scheduled(norm_backward((32, 32, 10, 4096), D.BFloat16, "meta"), H200)
+    golden(kernel_text(source), ext="cu")
+
+
 @pytest.mark.parametrize("target", [H200, CPU], ids=["h200", "cpu"])
 def test_text(target: Target, golden: Golden) -> None:
     """Two rows a thread: arrays hold both, and loops over them are unrolled."""
@@ -105,6 +111,7 @@ def test_text(target: Target, golden: Golden) -> None:
         (4, 4, 70, 33),  # a few rows a thread, the last of which are missing
         (2, 8, 3, 3),  # fewer columns than a warp has threads
         (17, 1, 2, 2),
+        (1, 16, 10, 4096),  # two rows in each of five blocks
     ],
     ids=str,
 )
@@ -116,7 +123,9 @@ def test_results(sizes: Sizes, dtype: DataType, target: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("repeatable", [False, True])
-@pytest.mark.parametrize("sizes", [(2, 8, 8, 64), (4, 4, 70, 33), (3, 6, 20, 50)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(2, 8, 8, 64), (4, 4, 70, 33), (3, 6, 20, 50), (4, 4, 200, 256)], ids=str
+)
 def test_reductions_that_wait_for_each_other(sizes: Sizes, repeatable: bool, target: str) -> None:
     with options(repeatable=repeatable):
         graph = turns(sizes)
@@ -124,9 +133,10 @@ def test_reductions_that_wait_for_each_other(sizes: Sizes, repeatable: bool, tar
         assert_close(graph, target, 2e-6)
 
 
-def test_threads_in_any_order() -> None:
+@pytest.mark.parametrize("sizes", [(4, 4, 70, 33), (4, 4, 200, 256)], ids=str)
+def test_threads_in_any_order(sizes: Sizes) -> None:
     with options(emulate_reversed=True):
-        assert_close(turns((4, 4, 70, 33)), "emulator", 2e-6)
+        assert_close(turns(sizes), "emulator", 2e-6)
 
 
 @BOTH
@@ -168,7 +178,9 @@ def together(sizes: Sizes) -> FusionDefinition:
 
 @BOTH
 @pytest.mark.parametrize(
-    "sizes", [(2, 8, 8, 1024), (4, 4, 70, 33), (3, 6, 20, 50), (2, 8, 100, 64)], ids=str
+    "sizes",
+    [(2, 8, 8, 1024), (4, 4, 70, 33), (3, 6, 20, 50), (2, 8, 100, 64), (2, 8, 7, 6000)],
+    ids=str,
 )
 def test_sums_have_the_bits_of_other_kernels(sizes: Sizes, target: str) -> None:
     """Of `reduction`, which has each sum alone; as a policy may have it in another region."""
@@ -224,6 +236,14 @@ def test_refusals(name: str) -> None:
     found = refusal(graph)
     assert found is not None
     assert reason in found.reason
+
+
+def test_clusters_hold_more_than_a_block() -> None:
+    graph = norm_backward((32, 32, 16, 4096), D.BFloat16, "meta")
+    assert refusal(graph) is None
+    found = refusal(graph, A100)
+    assert found is not None
+    assert "does not fit on chip" in found.reason
 
 
 def test_few_groups_are_no_work_for_the_threads_of_a_cpu() -> None:

@@ -41,11 +41,13 @@ from thunder_fuser.lower.kernel import (
     Load,
     Math,
     OpenGates,
+    OpenRows,
     Operand,
     Parameter,
     Prefetch,
     Random,
     RingLoad,
+    RowsPut,
     RowsReduce,
     Set,
     SharedLoad,
@@ -185,6 +187,11 @@ class CPrinter:
             return f"{target} = reduce_x<{REDUCERS[s.op]}, {x}, {y}>({target}, {s.scratch});"
         if isinstance(s, RowsReduce):
             return self.reduced_rows(s)
+        if isinstance(s, RowsPut):
+            places = f"{s.array}, {self.index(s.position)}, {self.operand(s.value, s.dtype)}"
+            return f"put_rows<{s.cluster}>({places}, {s.gates}, {s.gate});"
+        if isinstance(s, OpenRows):
+            return f"open_rows<{s.count}>({s.array}, {s.gates}, {s.gate});"
         if isinstance(s, ClusterReduce):
             target, sizes = self.target(s.target), f"{REDUCERS[s.op]}, {s.threads}, {s.cluster}"
             arguments = f"{target}, {s.scratch}, {s.gates}, {s.gate}, {self.index(s.turn)}"
@@ -204,8 +211,9 @@ class CPrinter:
     def reduced_rows(self, s: RowsReduce) -> str:
         """The variable with what is reduced over the rows of a group."""
         sizes = f"{REDUCERS[s.op]}, {s.count}, {s.width}, {s.lanes}"
-        start = self.literal(s.init, s.wide)
-        return f"const {C_TYPES[s.wide]} {s.target} = reduce_rows<{sizes}>({s.array}, {start});"
+        given = [s.array, self.literal(s.init, s.wide)]
+        given += [s.gates, str(s.gate)] if s.gates else []
+        return f"const {C_TYPES[s.wide]} {s.target} = reduce_rows<{sizes}>({', '.join(given)});"
 
     def scan(self, s: BlockScan) -> str:
         """The call that scans over the threads of a row."""

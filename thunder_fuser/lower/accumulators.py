@@ -97,7 +97,7 @@ class Accumulators:
             scope.put(Let(str(self.ctx.accumulator(name)), self.ctx.accumulator_type(name), total))
         if self.ctx.is_cpu or (threads[0] if axis == "x" else threads[1]) == 1:
             return
-        if self.ctx.cluster > 1:
+        if self.ctx.cluster > 1 and not self.ctx.scheduled.rows:  # whose rows are a block's
             self.cluster.reduce(name, scope)
             return
         count = self.ctx.lanes if self.ctx.lane_is_kept else 0

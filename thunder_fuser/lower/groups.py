@@ -6,7 +6,7 @@ for (row of the group) {
   nest over its columns: T4 = ...; T4 = reduce_x(T4);      T4 = sum(T3, columns)
   if (first thread) T5_r.put(row, T4);                     what T5 reduces: here T4 itself
 }
-sync_threads();
+sync_threads();                                            in a cluster: put_rows, and a gate
 T5 = reduce_shared<Sum, 8, 8, 8>(T5_r, 0.0f);              T5 = sum(T4, rows)
 for (row of the group) { nest: store T3 - T5 }
 """
@@ -14,11 +14,12 @@ for (row of the group) { nest: store T3 - T5 }
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar, conjunction
 from thunder_fuser.lower.accumulators import Accumulators
 from thunder_fuser.lower.identity import identity
@@ -26,8 +27,13 @@ from thunder_fuser.lower.kernel import (
     Array,
     Barrier,
     For,
+    GatesMade,
+    GatesReady,
     If,
     Lane,
+    OpenRows,
+    Operand,
+    RowsPut,
     RowsReduce,
     Set,
     SharedStore,
@@ -60,6 +66,8 @@ class Groups:
         self.ctx, self.values, self.stores, self.sums = stores.ctx, stores.values, stores, sums
         self.guards, self.nest = guards, nest
         self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
+        self._gates: dict[str, int] = {}  # of each reduction over the rows of a cluster
+        self._ready = False  # true once the other blocks' gates have been waited for
         self._over = {n for n in self.ctx.facts.operands if not self._is_along(n)}
         self.turns = self._turns()
 
@@ -126,12 +134,15 @@ class Groups:
         kept = self._kept() if self.ctx.group_loops else []
         for name in kept:
             scope.put(Array(f"{name}_k", self.ctx.part.tensors[name].dtype, self._row_count()))
-        for name in sorted(self._over, key=list(self.ctx.facts.operands).index):
+        over = [name for turn in self.turns for name in turn.over]
+        for name in over:
             self._declare(name, scope)
+        if self.ctx.cluster > 1:
+            self._open_gates(over, scope)
         for number, turn in enumerate(self.turns):
             self.values.nest = number
             self._rows(scope, turn, [name for name in turn.along if name in kept])
-            if turn.over and not self.ctx.is_cpu:
+            if turn.over and not self.ctx.is_cpu and not self._gates:
                 scope.put(Barrier())
             for name in turn.over:
                 scope.put(self._reduce(name))
@@ -148,8 +159,19 @@ class Groups:
         if self.ctx.is_cpu:
             scope.put(Array(f"{name}_r", dtype, count))
             return
+        if self.ctx.cluster > 1:  # blocks send each other words
+            dtype = DataType.Int if dtype.bytes == 8 else DataType.Int32
         shared = self.values.shared
         shared.declare(shared.array(f"{name}_r", dtype, count), self.sums.root)
+
+    def _open_gates(self, over: list[str], scope: Scope) -> None:
+        """A gate for each array of a cluster's blocks: it opens when all rows' values are there."""
+        shared = self.values.shared
+        shared.declare(shared.array("gates", DataType.Int, len(over)), self.sums.root)
+        self._gates = {name: number for number, name in enumerate(over)}
+        for name, number in self._gates.items():
+            scope.put(OpenRows(f"{name}_r", self._size(), "gates", number))
+        scope.put(GatesMade())
 
     def _size(self) -> int:
         extents = self.ctx.part.extents
@@ -193,17 +215,33 @@ class Groups:
         reduced = [a for a in self.ctx.root_loops if a.is_reduction and a.parallel.is_thread]
         condition = self._where(reduced, self.guards.row_condition)
         for name in turn.over:
-            value = self.values.get(self.ctx.facts.operands[name], scope)
-            dtype = self.ctx.part.tensors[name].dtype
-            at = self.ctx.loops.index["*".join(self.ctx.scheduled.rows)]
-            if self.ctx.is_cpu:
-                scope.put(Set(Lane(f"{name}_r", at), value, dtype))
-            else:
-                put = SharedStore(f"{name}_r", at, value, 1, dtype)
-                scope.put(put if condition.is_const else If(condition, (put,)))
+            self._put(name, condition, scope)
         for name in turn.of_rows:
             for statement in self.stores.store(name, condition, scope, scope):
                 scope.put(statement)
+
+    def _put(self, name: str, condition: Scalar, scope: Scope) -> None:
+        """A row's value, where those of all rows of the group are reduced."""
+        value, dtype = self._operand(name, scope), self.ctx.part.tensors[name].dtype
+        array, at = f"{name}_r", self.ctx.loops.index["*".join(self.ctx.scheduled.rows)]
+        put: Set | SharedStore | RowsPut = SharedStore(array, at, value, 1, dtype)
+        if self.ctx.is_cpu:
+            put = Set(Lane(array, at), value, dtype)
+        if self._gates:
+            self._wait(scope)
+            condition, gate = self.guards.row_condition, self._gates[name]
+            put = RowsPut(array, at, value, dtype, self.ctx.cluster, "gates", gate)
+        scope.put(put if condition.is_const else If(condition, (put,)))
+
+    def _operand(self, name: str, scope: Scope) -> Operand:
+        return self.values.get(self.ctx.facts.operands[name], scope)
+
+    def _wait(self, scope: Scope) -> None:
+        """Until the other blocks' gates are made: after the loads of the first row."""
+        if not self._ready:
+            first = self.ctx.group_step.lt(1)
+            scope.put(GatesReady() if first.is_const else If(first, (GatesReady(),)))
+        self._ready = True
 
     def _where(self, axes: list[IterDomain], condition: Scalar) -> Scalar:
         """The condition, for the first of the threads along these axes."""
@@ -218,9 +256,10 @@ class Groups:
         target = ctx.accumulator(name)
         assert isinstance(target, str)
         op = ctx.part.producer[name].op
-        return RowsReduce(
+        made = RowsReduce(
             target, op, f"{name}_r", count, row.width, row.threads, dtype, wide, identity(op, wide)
         )
+        return replace(made, gates="gates", gate=self._gates[name]) if self._gates else made
 
     def _results(self, scope: Scope) -> None:
         """Stores what has one value a group."""
@@ -228,7 +267,8 @@ class Groups:
             name for name, point in self.ctx.facts.results.items()
             if not self.ctx.is_full(point) and not self._is_of_row(name)
         ]
-        threads = [axis for axis in self.ctx.root_loops if axis.parallel.is_thread]
+        of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)
+        threads = [axis for axis in self.ctx.root_loops if axis.parallel in of_group]
         condition = self._where(threads, conjunction([]))
         for name in names:
             for statement in self.stores.store(name, condition, scope, scope):

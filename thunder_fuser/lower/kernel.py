@@ -303,7 +303,8 @@ class RowsReduce:
     """target = op over the `count` elements of an array, one of each row of a group.
 
     As a row of so many elements is reduced by itself: vectors of `width` are dealt in turn to
-    `lanes` threads, and all groups of so many threads do the same.
+    `lanes` threads, and all groups of so many threads do the same. gates: where blocks of a
+    cluster have sent the elements, past whose gate they are there.
     """
 
     target: str
@@ -315,6 +316,31 @@ class RowsReduce:
     dtype: DataType
     wide: DataType
     init: Literal
+    gates: str = ""
+    gate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRows:
+    """Makes the gate of an array that gets `count` elements from the blocks of a cluster."""
+
+    array: str
+    count: int
+    gates: str
+    gate: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPut:
+    """Puts a row's value into the array of every block of the cluster."""
+
+    array: str
+    position: Scalar
+    value: Operand
+    dtype: DataType
+    cluster: int
+    gates: str
+    gate: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,9 +442,9 @@ class Block:
     body: tuple[Statement, ...]
 
 
-Change = Set | Accumulate | Append | Store | Prefetch | SharedStore
+Change = Set | Accumulate | Append | Store | Prefetch | SharedStore | RowsPut
 Joint = BlockReduce | RowsReduce | ClusterReduce | BlockScan
-Wait = OpenGates | GatesMade | GatesReady | Barrier
+Wait = OpenGates | OpenRows | GatesMade | GatesReady | Barrier
 Statement = Let | Array | Words | Variable | Stream | Change | Joint | Wait | For | If | Block
 
 

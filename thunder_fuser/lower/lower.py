@@ -157,7 +157,7 @@ class _Lowerer:
         for axis in () if self.is_cpu else blocks:
             self.guards.define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
         inner = self.guards.guard(self.root)
-        if self.ctx.cluster > 1:
+        if self.ctx.cluster > 1 and not self.ctx.scheduled.rows:
             self.cluster.open(inner)
         if self.ctx.walks_rows:
             self._walk_rows(inner)

@@ -5,12 +5,14 @@ pass: the backward of a group norm.
     T4[n, g, c] = sum(T3[n, g, c, hw], hw);  T5[n, g] = sum(T4, c);  T6 = T3 - T5
 
 CUDA [K@blockIdx.x, C.o, C.i@threadIdx.y, R.o.o, R.o.i@threadIdx.x, R.i@vectorize]
+     large groups over the blocks of a cluster: C.o -> C.o.o@cluster, C.o.i
 CPU  [K@blockIdx.x, C, R@vectorize]
 
-K are the groups, C the rows of one, R the columns. A block has a group and keeps what it reads of
-it. Its threads reduce each row; one of each row puts what is reduced over rows into shared memory,
-where all of them reduce it, each warp for itself. Sums over other axes than these, as those of a
-weight's gradient over n and hw, are partial results by row here (segment/nest_reductions.py).
+K are the groups, C the rows of one, R the columns. A block, or a cluster, has a group and keeps
+what it reads of it. Its threads reduce each row; one of each row puts what is reduced over rows
+into shared memory, where all of them reduce it, each warp for itself. Sums over other axes, as
+those of a weight's gradient over n and hw, are partial results by row here: see
+segment/nest_reductions.py.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.persistence import MAX_ELEMENTS, MAX_STEPS, held_of, register_bytes
 from thunder_fuser.schedule.pointwise import too_many_places
-from thunder_fuser.schedule.repeatable import row_of
+from thunder_fuser.schedule.repeatable import Row, row_of
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -36,6 +38,7 @@ from thunder_fuser.target import Target
 NAME = "nested"
 WARP = 32
 MOST_THREADS = 512
+MOST_CLUSTER = 8  # each block's threads of a row send to all blocks; rows have 8 at least
 CPU_ROWS = 4096  # of a group: what is reduced over them is on the stack
 CPU_GROUPS = 16  # are work enough for a CPU's threads
 
@@ -51,11 +54,17 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """threads: (along a row, rows side by side); steps: rows one after another."""
+    """threads: (along a row, rows side by side); steps: rows one after another; cluster: blocks."""
 
     width: int
     threads: tuple[int, int]
     steps: int
+    cluster: int
+
+    @property
+    def room(self) -> int:
+        """The rows that there are threads for."""
+        return self.cluster * self.steps * self.threads[1]
 
 
 def accepts(part: Part, target: Target) -> Reject | None:
@@ -83,29 +92,45 @@ def fits(groups: int, rows: int, columns: int, itemsize: int, target: Target) ->
 
 
 def group_shape(rows: int, columns: int, itemsize: int, target: Target) -> GroupShape | None:
-    """Who reduces a group, if its elements fit the registers of a block.
+    """Who reduces a group, if its elements fit the registers of a block or a small cluster.
 
     The threads of a row, and the order in which rows are reduced, are those of their lengths
-    (repeatable.py), so that another kernel gives a sum the same bits.
+    (repeatable.py), so that another kernel gives a sum the same bits. Of clusters the one is best
+    that leaves the fewest threads without a row.
 
-    >>> from thunder_fuser.target import H200
-    >>> group_shape(8, 1024, 4, H200), group_shape(10, 49, 4, H200)
-    (GroupShape(width=8, threads=(64, 8), steps=1), GroupShape(width=1, threads=(8, 12), steps=1))
-    >>> group_shape(16, 4096, 4, H200)
+    >>> from thunder_fuser.target import A100, H200
+    >>> group_shape(8, 1024, 4, H200)
+    GroupShape(width=8, threads=(64, 8), steps=1, cluster=1)
+    >>> group_shape(10, 4096, 4, H200)
+    GroupShape(width=8, threads=(256, 2), steps=1, cluster=5)
+    >>> group_shape(10, 4096, 4, A100)
     """
     row, over = row_of(columns, target), row_of(rows, target)
     if row.cluster > 1 or over.cluster > 1 or over.threads > WARP:
         return None
+    made = (_shape(-(-rows // k), k, row) for k in range(1, _most_blocks(target) + 1))
+    fitting = [shape for shape in made if _is_held(shape, columns, itemsize)]
+    return min(fitting, key=lambda one: (one.cluster > 1, one.room, one.cluster), default=None)
+
+
+def _most_blocks(target: Target) -> int:
+    return min(target.max_cluster, MOST_CLUSTER)
+
+
+def _shape(rows: int, cluster: int, row: Row) -> GroupShape:
+    """For so many rows of each block."""
     steps = -(-rows // max(MOST_THREADS // row.threads, 1))
     side = -(-rows // steps)
     while side * row.threads % WARP:
         side += 1
-    vectors = -(-columns // (row.width * row.threads)) * steps
-    share = vectors * row.width
-    limit = register_bytes(side * row.threads)
-    if vectors > MAX_STEPS or share > MAX_ELEMENTS or share * itemsize > limit:
-        return None
-    return GroupShape(row.width, (row.threads, side), steps)
+    return GroupShape(row.width, (row.threads, side), steps, cluster)
+
+
+def _is_held(shape: GroupShape, columns: int, itemsize: int) -> bool:
+    vectors = -(-columns // (shape.width * shape.threads[0])) * shape.steps
+    share = vectors * shape.width
+    limit = register_bytes(shape.threads[0] * shape.threads[1])
+    return vectors <= MAX_STEPS and share <= MAX_ELEMENTS and share * itemsize <= limit
 
 
 def _nest(part: Part) -> Nest | Reject:
@@ -174,14 +199,18 @@ def _cuda(
     x, y = shape.threads
     s = Transforms(reference(part, (*found.groups, *found.rows), found.columns))
     group = s.merge(found.groups)
-    _, row = s.split(s.merge(found.rows), y)
+    steps, row = s.split(s.merge(found.rows), y)
+    if shape.cluster > 1:
+        rank, _ = s.split(steps, shape.steps)
+        s.parallelize(rank, ParallelType.CLUSTER)
     vectors, lane = s.split(s.merge(found.columns), shape.width)
     _, thread = s.split(vectors, x)
     s.parallelize(group, ParallelType.BIDX)
     s.parallelize(row, ParallelType.TIDY)
     s.parallelize(thread, ParallelType.TIDX)
     s.parallelize(lane, ParallelType.VECTORIZE)
-    return HeuristicParams(NAME, shape.width, shape.threads), tuple(s.made)
+    params = HeuristicParams(NAME, shape.width, shape.threads, cluster=shape.cluster)
+    return params, tuple(s.made)
 
 
 def _cpu(part: Part, found: Nest) -> tuple[HeuristicParams, tuple[Transform, ...]]:

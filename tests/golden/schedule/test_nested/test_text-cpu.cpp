@@ -15,8 +15,8 @@ extern "C" void nested_kernel(
     int threads) {
   #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (i64 i = 0; i < size0; ++i) {
-    float T13_r[16];
     float T11_r[16];
+    float T13_r[16];
     for (i64 j = 0; j < size1; ++j) {
       double T8_a = 0.0;
       double T10_a = 0.0;

@@ -14,8 +14,8 @@ nested_kernel(
     const i32 size4,
     const i32 size5) {
   const Shared<float> scratch_f32(128, 16);
-  const Shared<float> T11_r(64, 16);
-  const Shared<float> T13_r(0, 16);
+  const Shared<float> T13_r(64, 16);
+  const Shared<float> T11_r(0, 16);
   const i32 i = static_cast<i32>(blockIdx.x);
   const i32 j_i = static_cast<i32>(threadIdx.y);
   const i32 k_o_i = static_cast<i32>(threadIdx.x);

@@ -1,24 +1,8 @@
 // provides: reduce_cluster open_gates
-// needs: device cluster power_of_two shared shuffle
+// needs: device cluster power_of_two shared shuffle words
 // Over threadIdx.x of all blocks of a cluster. Each warp gives its part to every block; when all have
 // come, each thread adds all parts in the same order. Parts and gates are doubled and used in
 // turns: a block that sends its next part has read the one before, but perhaps not the last.
-template <typename W, typename T> union AsWord {
-  W word;
-  T value;
-  DEVICE AsWord() {}
-};
-template <typename W, typename T> DEVICE W to_word(T value) {
-  AsWord<W, T> both;
-  both.word = 0;
-  both.value = value;
-  return both.word;
-}
-template <typename T, typename W> DEVICE T from_word(W word) {
-  AsWord<W, T> both;
-  both.word = word;
-  return both.value;
-}
 template <int BX, int CLUSTER, typename W>
 DEVICE void open_gates(Shared<W>, Shared<i64> gates, int gate) {
   if (threadIdx.x == 0)

@@ -1,0 +1,19 @@
+// provides: to_word from_word
+// needs: device
+// A value as a word that blocks of a cluster send each other.
+template <typename W, typename T> union AsWord {
+  W word;
+  T value;
+  DEVICE AsWord() {}
+};
+template <typename W, typename T> DEVICE W to_word(T value) {
+  AsWord<W, T> both;
+  both.word = 0;
+  both.value = value;
+  return both.word;
+}
+template <typename T, typename W> DEVICE T from_word(W word) {
+  AsWord<W, T> both;
+  both.word = word;
+  return both.value;
+}
