@@ -7,6 +7,8 @@ import pytest
 import torch
 from conftest import Golden
 from graphs import Graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kernels import kernel_text, scheduled
 
 from thunder_fuser.analysis.part import Parts
@@ -258,3 +260,19 @@ def test_what_registers_may_not_keep_is_not_taken() -> None:
     with options(max_registers_bytes=0):
         assert refusal(graph, TARGETS["emulator"]) is not None
         assert_close(graph, "emulator", 1e-6)
+
+
+# --------------------------------------------------------------------------------- any sizes
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    sizes=st.tuples(
+        st.integers(1, 4), st.integers(5, 9), st.integers(2, 40), st.integers(2, 300)
+    ),
+    target=st.sampled_from(["cpu", "emulator"]),
+    repeatable=st.booleans(),
+)
+def test_any_sizes(sizes: Sizes, target: str, repeatable: bool) -> None:
+    with options(repeatable=repeatable):
+        assert_close(turns(sizes), target, 3e-6)

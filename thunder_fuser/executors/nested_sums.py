@@ -24,7 +24,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.rematerialization.apply import is_backward
+from thunder_fuser.rematerialization.apply import is_backward, runs_of
 from thunder_fuser.schedule import nested
 from thunder_fuser.target import Target
 
@@ -42,13 +42,18 @@ def with_nested_sums(
     """The trace with such sums in two steps, where a group fits on chip; only with a backward."""
     if not any(map(is_backward, trace.bound_symbols)):
         return trace
-    groups = [[*leaves_of(b)] if supported(b) else [b] for b in trace.bound_symbols]
-    leaves = [
-        leaf
-        for bsym, group in zip(trace.bound_symbols, groups, strict=True)
-        for leaf in (group if supported(bsym) else ())
+    fusible = [supported(bsym) for bsym in trace.bound_symbols]
+    groups = [
+        [*leaves_of(bsym)] if can else [bsym]
+        for bsym, can in zip(trace.bound_symbols, fusible, strict=True)
     ]
-    columns = _columns(leaves, target)
+    runs: dict[int, list[BoundSymbol]] = {}
+    numbers = runs_of(trace.bound_symbols, fusible)
+    for number, can, group in zip(numbers, fusible, groups, strict=True):
+        runs.setdefault(number, []).extend(group if can else ())
+    columns: dict[str, int] = {}
+    for leaves in runs.values():
+        columns |= _columns(leaves, target)
     if not columns:
         return trace
     new = from_trace(trace)
@@ -66,15 +71,20 @@ def with_nested_sums(
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A sum: the sizes of its operand, the axes it keeps, and those it sums."""
+    """The sizes of a sum's operand, and the axes it sums."""
 
-    leaf: BoundSymbol
     sizes: tuple[int, ...]
     dims: tuple[int, ...]
 
+    @staticmethod
+    def of(leaf: BoundSymbol) -> _Sum:
+        """That of a bound symbol."""
+        return _Sum(_sizes(leaf.args[0]), _dims(leaf))
+
     @property
-    def name(self) -> str:
-        return str(self.leaf.output.name)
+    def summed(self) -> int:
+        """How many elements make one of the result."""
+        return prod(self.sizes[at] for at in self.dims)
 
     @property
     def is_of_group(self) -> bool:
@@ -93,26 +103,36 @@ class _Sum:
 
 
 def _columns(leaves: Sequence[BoundSymbol], target: Target) -> dict[str, int]:
-    """By the names of their results, sums to be made in two steps: the elements of a row."""
-    sums = [_Sum(b, _sizes(b.args[0]), _dims(b)) for b in leaves if _is_sum(b)]
-    over = [one for one in sums if one.columns >= MIN_COLUMNS]
-    of_groups = [one for one in sums if one.is_of_group]
-    if not over or not of_groups:
+    """Of a run: by the names of their results, the sums to be two, and the elements of a row."""
+    sums = {leaf.output.name: _Sum.of(leaf) for leaf in leaves if _is_sum(leaf)}
+    if not any(one.columns for one in sums.values()):
         return {}
     families, widest = _Families(leaves), _widest_after(leaves)
-    found: dict[str, int] = {}
-    for a, b in product(over, of_groups):
-        is_alike = families.root(a.leaf.args[0].name) == families.root(b.leaf.args[0].name)
-        if is_alike and widest.get(a.name, 0) < prod(a.sizes) and _nests(a, b, target):
-            found[a.name] = a.columns
-            if prod(b.sizes[at] for at in b.dims) > a.columns:
-                found.setdefault(b.name, a.columns)
+    # What all elements wait for is one sum, and those beside it share its kernel.
+    again = {one for name, one in sums.items() if widest.get(name, 0) >= prod(one.sizes)}
+    alike: dict[str, dict[_Sum, None]] = {}  # the sums of each family
+    root = {leaf.output.name: families.root(leaf.args[0].name) for leaf in leaves if _is_sum(leaf)}
+    for name, one in sums.items():
+        alike.setdefault(root[name], {})[one] = None
+    columns = {family: _pairs(list(found), again, target) for family, found in alike.items()}
+    return {n: columns[root[n]][one] for n, one in sums.items() if one in columns[root[n]]}
+
+
+def _pairs(sums: Sequence[_Sum], again: set[_Sum], target: Target) -> dict[_Sum, int]:
+    """The sums of one family that are to be two, and the elements of a row."""
+    over = [one for one in sums if one.columns >= MIN_COLUMNS and one not in again]
+    found: dict[_Sum, int] = {}
+    for a, b in product(over, (one for one in sums if one.is_of_group)):
+        if _nests(a, b, target):
+            found[a] = a.columns
+            if b.summed > a.columns:
+                found.setdefault(b, a.columns)
     return found
 
 
 def _nests(over: _Sum, group: _Sum, target: Target) -> bool:
     """True if the group is whole rows of the other sum, of one of its first axes, and fits."""
-    columns, size = over.columns, prod(group.sizes[at] for at in group.dims)
+    columns, size = over.columns, group.summed
     groups = prod(group.sizes) // size
     outer = prod(over.sizes[: next(at for at in range(len(over.sizes)) if at not in over.dims)])
     if size % columns or groups % outer or not _inner(group, columns):
@@ -202,7 +222,7 @@ def _written(
 
 def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
     """The sums of rows, in float32 at least, and the sum of these."""
-    one = _Sum(leaf, _sizes(leaf.args[0]), _dims(leaf))
+    one = _Sum.of(leaf)
     inner = _inner(one, columns)
     outer = tuple(at for at in one.dims if at not in inner)
     kept = tuple(n for at, n in enumerate(one.sizes) if at not in inner)

@@ -60,9 +60,7 @@ class Turn:
 class Groups:
     """Writes the loops over rows of one kernel; `nest` writes those over columns."""
 
-    def __init__(
-        self, stores: Stores, sums: Accumulators, guards: OpenGuards, nest: Nest
-    ) -> None:
+    def __init__(self, stores: Stores, sums: Accumulators, guards: OpenGuards, nest: Nest) -> None:
         self.ctx, self.values, self.stores, self.sums = stores.ctx, stores.values, stores, sums
         self.guards, self.nest = guards, nest
         self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
@@ -264,7 +262,8 @@ class Groups:
     def _results(self, scope: Scope) -> None:
         """Stores what has one value a group."""
         names = [
-            name for name, point in self.ctx.facts.results.items()
+            name
+            for name, point in self.ctx.facts.results.items()
             if not self.ctx.is_full(point) and not self._is_of_row(name)
         ]
         of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)

@@ -189,9 +189,7 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
     return replace(scheduled, params=replace(params, memory=memory), persistent=kept)
 
 
-def _cuda(
-    part: Part, target: Target, found: Nest
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cuda(part: Part, target: Target, found: Nest) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
     rows, columns = size_of(part, found.rows), size_of(part, found.columns)
     shape = group_shape(rows, columns, _bytes_read(part, found), target)

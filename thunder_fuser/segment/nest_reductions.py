@@ -34,6 +34,7 @@ from thunder_fuser.target import Target
 MIN_ROW_BYTES = 48  # so that the partial results are a small part of the bytes
 
 Axes = frozenset[str]
+Pattern = tuple[Axes, Axes]  # the axes that a reduction keeps, and those it reduces
 
 
 def nest_reductions(fusion: Fusion, target: Target) -> Fusion:
@@ -55,39 +56,34 @@ def nest_reductions(fusion: Fusion, target: Target) -> Fusion:
     return define(tuple(records))
 
 
-def _pattern(whole: Part, record: OpRecord) -> tuple[Axes, Axes]:
-    """The axes a reduction keeps and those it reduces."""
+def _pattern(whole: Part, record: OpRecord) -> Pattern:
     view = whole.tensors[record.outputs[0]]
     return frozenset(whole.axes(view.name)), frozenset(whole.domain_map.reduced(view))
 
 
 def _columns(
-    whole: Part, patterns: dict[OpRecord, tuple[Axes, Axes]], target: Target
+    whole: Part, patterns: dict[OpRecord, Pattern], target: Target
 ) -> dict[OpRecord, Axes]:
     """The reductions to be made in two steps, and what the first one reduces."""
-    around, found = Around(whole), dict[OpRecord, Axes]()
+    around, alike = Around(whole), dict[Axes, dict[Pattern, None]]()
     plain = {r: p for r, p in patterns.items() if r.attr("chunk") is None}
-    for over, group in product(plain, plain):
-        shared = _shared(plain[over], plain[group])
-        if not shared or around.is_needed_again(over.outputs[0], plain[over][1]):
+    for kept, reduced in plain.values():
+        alike.setdefault(kept | reduced, {})[kept, reduced] = None
+    # What all elements wait for is one reduction, and those beside it share its kernel.
+    again = {p for r, p in plain.items() if around.is_needed_again(r.outputs[0], p[1])}
+    found: dict[Pattern, Axes] = {}
+    for over, group in (pair for same in alike.values() for pair in product(same, same)):
+        shared = over[1] & group[1]
+        if over in again or not shared or over[1] <= group[1]:
             continue
-        if _is_worth_it(whole, plain[group], shared, target):
+        if _is_worth_it(whole, group, shared, target):
             found[over] = shared
-            if plain[group][1] != shared:
+            if group[1] != shared:
                 found[group] = shared
-    return found
+    return {record: found[pattern] for record, pattern in plain.items() if pattern in found}
 
 
-def _shared(over: tuple[Axes, Axes], group: tuple[Axes, Axes]) -> Axes:
-    """What both reduce, of the same axes, if the first keeps all else that the second does."""
-    (kept, reduced), (_, others) = over, group
-    same = kept | reduced == group[0] | others
-    return reduced & others if same and not reduced <= others else frozenset()
-
-
-def _is_worth_it(
-    whole: Part, pattern: tuple[Axes, Axes], shared: Axes, target: Target
-) -> bool:
+def _is_worth_it(whole: Part, pattern: Pattern, shared: Axes, target: Target) -> bool:
     """True if rows of the shared axes lie in memory one after another, and a group fits."""
     kept, reduced = pattern
     columns = size_of(whole, shared)
@@ -102,9 +98,7 @@ def _is_worth_it(
     return bool(kept) and nested.fits(groups, rows, columns, bytes_read, target)
 
 
-def _two_steps(
-    whole: Part, record: OpRecord, columns: Axes, names: FreshNames
-) -> list[OpRecord]:
+def _two_steps(whole: Part, record: OpRecord, columns: Axes, names: FreshNames) -> list[OpRecord]:
     """The rows' reduction, that of its results, and the axes of size 1 that keepdim asks for."""
     dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
     axes = whole.tensors[names_of(record)[0]].domain.no_reductions
@@ -112,7 +106,8 @@ def _two_steps(
     inner = tuple(at for at, is_column in zip(dims, own, strict=True) if is_column)
     outer = tuple(
         at - sum(one < at for one in inner)
-        for at, is_column in zip(dims, own, strict=True) if not is_column
+        for at, is_column in zip(dims, own, strict=True)
+        if not is_column
     )
     rows = names()
     kept = names() if record.attr("keepdim") else record.outputs[0]
