@@ -39,8 +39,9 @@ Pattern = tuple[Axes, Axes]  # the axes that a reduction keeps, and those it red
 
 def nest_reductions(fusion: Fusion, target: Target) -> Fusion:
     """The fusion with such reductions in two steps, where a group fits on chip."""
-    if len({expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}) < 2:
-        return fusion
+    dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
+    if len(dims) < 2 or not any(isinstance(one, tuple) and len(one) > 1 for one in dims):
+        return fusion  # none is over columns and more
     whole = Parts(fusion).of(fusion.exprs)
     patterns = {expr: _pattern(whole, expr) for expr in whole.reductions}
     if len(set(patterns.values())) < 2 or has_order(whole):
