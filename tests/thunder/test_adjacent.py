@@ -19,7 +19,7 @@ from thunder_fuser.executors.traces import final_traces, jit
 
 
 def op(kind: str, makes: int, *reads: int) -> Any:
-    """A bound symbol: f is fusible, p a product, v a view, and x is neither."""
+    """A bound symbol: f is fusible, c a cast to a wider type, p a product, v a view, x neither."""
     proxies = [SimpleNamespace(name=f"t{read}") for read in reads]
     sym = SimpleNamespace(id={"p": "linear"}.get(kind, kind), executor=torch_executor)
     outs = [SimpleNamespace(name=f"t{makes}")]
@@ -27,8 +27,10 @@ def op(kind: str, makes: int, *reads: int) -> Any:
 
 
 def order(*ops: Any) -> list[int]:
-    fusible = [one.kind in "fv" for one in ops]
-    return brought_together(ops, fusible, lambda a, b: True, lambda one: one.kind == "v")
+    fusible = [one.kind in "fcv" for one in ops]
+    return brought_together(
+        ops, fusible, lambda a, b: True, lambda one: one.kind == "v", lambda one: one.kind == "c"
+    )
 
 
 def test_a_product_that_does_not_read_the_first_goes_before() -> None:
@@ -49,6 +51,11 @@ def test_what_an_op_reads_besides_comes_with_it() -> None:
     assert order(*ops) == [0, 2, 3, 1, 4]
 
 
+def test_a_cast_comes_with_its_reader() -> None:
+    ops = op("f", 1, 0), op("p", 2, 1), op("c", 3, 1), op("f", 4, 3), op("f", 5, 2)
+    assert order(*ops) == [0, 2, 3, 1, 4]
+
+
 def test_twice_is_once() -> None:
     ops = op("f", 1, 0), op("p", 2, 0), op("v", 3, 1), op("p", 4, 3), op("f", 5, 1, 2)
     once = [ops[at] for at in order(*ops)]
@@ -61,6 +68,7 @@ def test_it_does_not_fire() -> None:
         (op("f", 1, 0), op("p", 2, 1), op("f", 3, 1, 2)),
         (op("f", 1, 0), op("p", 2, 0), op("f", 3, 0)),  # does not read the first
         (op("f", 1, 0), op("x", 2, 0), op("f", 3, 1)),  # in-place copies, random ops, ...
+        (op("f", 1, 0), op("p", 2, 1), op("c", 3, 1), op("f", 4, 2, 3)),  # a cast for the others
     ]
     for ops in stays:
         assert order(*ops) == list(range(len(ops)))
@@ -69,7 +77,7 @@ def test_it_does_not_fire() -> None:
 @st.composite
 def traces(draw: st.DrawFn) -> list[Any]:
     count = draw(st.integers(1, 24))
-    kinds = draw(st.lists(st.sampled_from("ffffppvx"), min_size=count, max_size=count))
+    kinds = draw(st.lists(st.sampled_from("fffcppvx"), min_size=count, max_size=count))
     return [
         op(kind, at + 1, *draw(st.lists(st.integers(0, at), max_size=3)))
         for at, kind in enumerate(kinds)
@@ -98,7 +106,7 @@ def test_runs_become_fewer(ops: list[Any]) -> None:
 def runs(ops: list[Any]) -> int:
     """How many runs there are with an op that computes."""
     kinds = "".join(one.kind for one in ops).replace("p", " ").replace("x", " ")
-    return sum("f" in run for run in kinds.split())
+    return sum("f" in run or "c" in run for run in kinds.split())
 
 
 Tensor = torch.Tensor

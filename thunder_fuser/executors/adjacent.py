@@ -8,7 +8,8 @@
 ->  du, ds = f(dm); dg = g(ds);                    dy = matmul(du, w)
 
 A product that reads nothing of the first run goes before it, one that does goes after both runs.
-What reads a product that has to stay between stays where it is. Only products of torch and views
+What reads a product that has to stay between stays where it is, and so does a cast to a wider type
+that only such ops read: its result would be stored for them. Only products of torch and views
 step aside: nothing moves across an in-place copy, a random op, a collective, or into the other
 direction. One look at each op for every run that stays open: linear in the length of the trace.
 """
@@ -25,6 +26,7 @@ _PRODUCTS = frozenset({"linear", "matmul"})
 MOST_OPS = 256  # of a run, and of what may wait behind it
 
 Alike = Callable[[BoundSymbol, BoundSymbol], bool]
+Asked = Callable[[BoundSymbol], bool]
 
 
 @dataclass
@@ -55,11 +57,13 @@ def brought_together(
     bsyms: Sequence[BoundSymbol],
     is_fusible: Sequence[bool],
     alike: Alike,
-    is_view: Callable[[BoundSymbol], bool],
+    is_view: Asked,
+    widens: Asked,
 ) -> list[int]:
     """The places of the bound symbols in their new order.
 
-    alike: whether two may be in one run; is_view: whether torch makes one without a kernel.
+    alike: whether two may be in one run; is_view: whether torch makes one without a kernel; widens:
+    whether one is a cast to a wider type.
     """
     order: list[int] = []
     run = _Run()
@@ -74,7 +78,7 @@ def brought_together(
             continue
         joined = set[int]()
         if run.ops and len(run.all) < MOST_OPS and alike(bsyms[run.ops[0]], first):
-            before, run, joined = _joined(bsyms, run, stretch)
+            before, run, joined = _joined(bsyms, run, stretch, widens)
             order += before
         rest = [at for at in stretch if at not in joined]
         if rest and all(is_view(bsyms[at]) for at in rest):
@@ -90,7 +94,7 @@ def _is_product(bsym: BoundSymbol) -> bool:
 
 
 def _joined(
-    bsyms: Sequence[BoundSymbol], run: _Run, stretch: range
+    bsyms: Sequence[BoundSymbol], run: _Run, stretch: range, widens: Asked
 ) -> tuple[list[int], _Run, set[int]]:
     """(what goes before the run, the run with what joins it, what joins it).
 
@@ -106,13 +110,27 @@ def _joined(
         if at not in joined and read.intersection(_made(bsyms, [at])):
             joined[at] = None
             read.update(_read(bsyms[at]))
-    if not joined:
-        return [], run, set()
     own |= _made(bsyms, joined)
     joined |= dict.fromkeys(at for at in free if _follows(bsyms[at], set(), own))
+    joined = _without_last_casts(bsyms, joined, widens)
+    if not joined:
+        return [], run, set()
     first = set(before)
     behind = [at for at in run.behind if at not in first]
     return before, _Run([*run.ops, *sorted(joined)], behind), set(joined)
+
+
+def _without_last_casts(
+    bsyms: Sequence[BoundSymbol], joined: Iterable[int], widens: Asked
+) -> dict[int, None]:
+    """Less the casts that none of the others reads."""
+    left: dict[int, None] = {}
+    read: set[str] = set()
+    for at in sorted(joined, reverse=True):
+        if not widens(bsyms[at]) or read.intersection(_made(bsyms, [at])):
+            left[at] = None
+            read.update(_read(bsyms[at]))
+    return left
 
 
 def _follows(bsym: BoundSymbol, own: set[str], late: set[str]) -> bool:

@@ -39,9 +39,10 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
-from thunder_fuser.executors.rounding import rounded_where_stored
+from thunder_fuser.executors.rounding import casts_apart, rounded_where_stored
 from thunder_fuser.executors.short_forms import with_short_forms
 from thunder_fuser.executors.support import ROWS, accepts, device_of, leaves_of, row_of, support
+from thunder_fuser.executors.widening import widened_where_read
 from thunder_fuser.host.device import target_of_device
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, option
@@ -157,11 +158,10 @@ class ThunderFuser(FusionExecutor):
         for item in items:
             if not isinstance(item, Region):
                 yield item
-            elif item.makes_views:
-                yield self._views(item, next(views), given)
             else:
+                number = next(views if item.makes_views else fusions)
                 with bsym_header(comments.of(item)):
-                    bsym = self.fuse(item, next(fusions), given)
+                    bsym = self.fuse(item, number, given)
                 yield bsym
 
     def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
@@ -169,7 +169,9 @@ class ThunderFuser(FusionExecutor):
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
         trace = copied_before_writes(trace)
         trace = without_state(trace, self.can_fuse, leaves_of)
-        trace = rounded_where_stored(trace, self.can_fuse, leaves_of)
+        trace = casts_apart(trace, self.can_fuse, leaves_of)
+        trace = widened_where_read(trace, self.can_fuse, leaves_of)
+        trace = rounded_where_stored(trace, self.can_fuse)
         trace = with_short_forms(trace, self.can_fuse, leaves_of)
         target = _target(trace)
         trace = with_nested_sums(trace, self.can_fuse, leaves_of, target)
@@ -224,6 +226,8 @@ class ThunderFuser(FusionExecutor):
         if not isinstance(region, Region):
             region = _region_of(region)
         given = _given_options() if given is None else given
+        if region.makes_views:
+            return self._views(region, fusion_counter, given)
         name = f"{self._prefix(given)}{fusion_counter}"  # Thunder reads the number back out of it
         return self.register_temporary_operation(
             name,

@@ -82,10 +82,10 @@ draw_random = STATELESS.register_operator(
     "draw_random", meta=_drawn, fn=random.draw, tags=[OpTags.RANDOM_OP]
 )
 random_uniform = STATELESS.register_operator(
-    "random_uniform", meta=_element_type, fn=_in_torch(random.uniform)
+    "random_uniform", meta=_element_type, fn=_in_torch(random.uniform), tags=[OpTags.RANDOM_OP],
 )
 random_normal = STATELESS.register_operator(
-    "random_normal", meta=_element_type, fn=_in_torch(random.normal)
+    "random_normal", meta=_element_type, fn=_in_torch(random.normal), tags=[OpTags.RANDOM_OP],
 )
 
 

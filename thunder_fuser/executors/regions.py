@@ -47,6 +47,7 @@ from thunder_fuser.executors.pieces import Users, pieces
 from thunder_fuser.executors.sharing import COPIES, FENCES, VIEWS
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import Reject, is_known_number
+from thunder_fuser.executors.widening import widens
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
@@ -146,7 +147,10 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
     written = _views_written_later(bsyms)
     refusals = [_refusal(bsym, support, written) for bsym in bsyms]
     is_fusible = [reason is None for reason in refusals]
-    order = brought_together(bsyms, is_fusible, _alike, lambda bsym: _only(bsym, VIEWS))
+    order = brought_together(
+        bsyms, is_fusible, _alike, lambda bsym: _only(bsym, VIEWS),
+        lambda bsym: widens([*leaves_of(bsym)]),
+    )  # fmt: skip
     bsyms, refusals = [bsyms[at] for at in order], [refusals[at] for at in order]
     users = _users(bsyms)
     items = _Items()

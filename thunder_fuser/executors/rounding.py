@@ -27,17 +27,21 @@ Supported = Callable[[BoundSymbol], bool]
 Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
 
 
-def rounded_where_stored(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
-    """The trace with needless roundings dropped, and fusible composites that round taken apart."""
-    bsyms: list[BoundSymbol] = []
-    fusible: list[bool] = []
-    for bsym in trace.bound_symbols:
-        can = supported(bsym)
-        parts = [*_apart(bsym, leaves_of)] if can else [bsym]
-        bsyms += parts
-        fusible += [can] * len(parts)
+def casts_apart(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
+    """The trace with fusible composites that round taken apart, so that their casts are seen."""
     new = from_trace(trace)
-    new.bound_symbols = _without_roundings(bsyms, fusible)
+    new.bound_symbols = [
+        part for bsym in trace.bound_symbols
+        for part in (_apart(bsym, leaves_of) if supported(bsym) else (bsym,))
+    ]  # fmt: skip
+    return new
+
+
+def rounded_where_stored(trace: TraceCtx, supported: Supported) -> TraceCtx:
+    """The trace, whose casts are apart, with needless roundings dropped."""
+    bsyms = trace.bound_symbols
+    new = from_trace(trace)
+    new.bound_symbols = _without_roundings(bsyms, [supported(bsym) for bsym in bsyms])
     return new
 
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace -> the same, in which a cast to a wider type is made again where it is read.
+
+    m = lt(u, 0.9)                m = lt(u, 0.9)          1 byte an element: stored
+    f = convert(m, f32)           f = convert(m, f32)     4 bytes: stored no more
+    a = mul(x, f)                 a = mul(x, f)
+    b = matmul(a, a)         ->   b = matmul(a, a)
+                                  fw = convert(m, f32)
+    y = mul(b, f)                 y = mul(b, fw)
+
+What one run of fusible ops reads of another is written and read again. A cast that torch reads, or
+the caller, is stored in any case, and stays one. What the backward reads of the forward is left to
+rematerialization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, from_trace, tracectx
+
+from thunder_fuser.executors.sharing import written_in_place
+from thunder_fuser.rematerialization.apply import is_backward, runs_of
+
+Supported = Callable[[BoundSymbol], bool]
+Leaves = Callable[[BoundSymbol], Iterable[BoundSymbol]]
+
+
+def widened_where_read(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
+    """The trace itself where no such cast crosses."""
+    bsyms = trace.bound_symbols
+    fusible = [supported(bsym) for bsym in bsyms]
+    casts = _casts(bsyms, fusible, leaves_of)
+    runs = runs_of(bsyms, fusible)
+    home = {name: runs[at] for at, bsym in enumerate(bsyms) for name in _results(bsym)}
+    crossing = {
+        arg.name
+        for bsym, run in zip(bsyms, runs, strict=True)
+        for arg in bsym.flat_proxy_args
+        if arg.name in casts and home[arg.name] != run
+        and is_backward(bsym) == is_backward(casts[arg.name])
+    }
+    if not crossing:
+        return trace
+    new = from_trace(trace)
+    new.bound_symbols = [*_again(new, bsyms, runs, {name: casts[name] for name in crossing})]
+    return new
+
+
+def _casts(
+    bsyms: Sequence[BoundSymbol], fusible: Sequence[bool], leaves_of: Leaves
+) -> dict[str, BoundSymbol]:
+    """Casts to wider types that nothing but fusible ops read, by the names of their results."""
+    found = {
+        bsym.flat_proxy_outs[0].name: bsym
+        for bsym, can in zip(bsyms, fusible, strict=True)
+        if can and widens([*leaves_of(bsym)])
+    }
+    if not found:
+        return found
+    written = written_in_place(bsyms)
+    stored = {
+        arg.name
+        for bsym, can in zip(bsyms, fusible, strict=True)
+        if not can for arg in bsym.flat_proxy_args
+    }
+    return {
+        name: bsym for name, bsym in found.items()
+        if name not in stored | written and bsym.flat_proxy_args[0].name not in written
+    }  # fmt: skip
+
+
+def widens(leaves: Sequence[BoundSymbol]) -> bool:
+    """True for nothing but a cast whose result has more bytes than its operand."""
+    if len(leaves) != 1 or leaves[0].sym.id is not PrimIDs.CONVERT_ELEMENT_TYPE:
+        return False
+    source, result = leaves[0].args[0], leaves[0].output
+    both = isinstance(source, TensorProxy) and isinstance(result, TensorProxy)
+    return both and source.dtype.bytes < result.dtype.bytes
+
+
+def _results(bsym: BoundSymbol) -> Iterator[str]:
+    return (out.name for out in bsym.flat_proxy_outs)
+
+
+def _again(
+    trace: TraceCtx,
+    bsyms: Sequence[BoundSymbol],
+    runs: Sequence[int],
+    casts: dict[str, BoundSymbol],
+) -> Iterator[BoundSymbol]:
+    """The bound symbols, with a copy of a cast in front of its first reader in each other run."""
+    swaps: dict[Variable, Proxy] = {}
+    made: set[str] = set()  # by this run
+    last = -1
+    for bsym, run in zip(bsyms, runs, strict=True):
+        if run != last:
+            last, swaps, made = run, {}, set()
+        made.update(_results(bsym))
+        for arg in bsym.flat_proxy_args:
+            cast = casts.get(arg.name)
+            if cast is None or arg.name in made or is_backward(cast) != is_backward(bsym):
+                continue
+            made.add(arg.name)
+            with tracectx(trace):
+                swaps[variableify(arg)] = arg.replace_name(f"{arg.name}w", disambiguate=True)
+            yield cast.from_bsym_swap_proxies(swaps)
+        yield bsym.from_bsym_swap_proxies(swaps, skip_output=True) if swaps else bsym
