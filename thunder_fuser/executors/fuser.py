@@ -158,10 +158,11 @@ class ThunderFuser(FusionExecutor):
         for item in items:
             if not isinstance(item, Region):
                 yield item
+            elif item.makes_views:
+                yield self.fuse(item, next(views), given)
             else:
-                number = next(views if item.makes_views else fusions)
                 with bsym_header(comments.of(item)):
-                    bsym = self.fuse(item, number, given)
+                    bsym = self.fuse(item, next(fusions), given)
                 yield bsym
 
     def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
