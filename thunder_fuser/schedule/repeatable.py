@@ -9,8 +9,8 @@ of N elements are always the same partial sums, whatever else the kernel reads, 
     column sums   runs of rows (segment/split_reductions.py), dealt to `rows_of_block` threads
     on a CPU      16 sums, dealt in turn (Stream); of columns, one for each
 
-So `reduction`, `persistent` and `inner_outer` give a sum the same bits. Maxima do not round: parts
-that have no other reductions are as free as ever.
+So `reduction`, `persistent`, `inner_outer` and `nested` give a sum the same bits. Maxima do not
+round: parts that have no other reductions are as free as ever.
 """
 
 from __future__ import annotations
