@@ -172,3 +172,18 @@ def test_sums_of_other_regions_are_not_looked_at() -> None:
     found = sums(behind_linear, arguments((4, 32, 8, 8), 32, F32))
     assert found.count((0,)) == 2
     assert found.count((0, 2, 3)) == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 32, 8, 8), (4, 32, 0, 8)], ids=str)
+def test_no_elements(shape: tuple[int, ...]) -> None:
+    """Their sums are zeros; what is beside them has gradients."""
+
+    def total(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        around = torch.sum(x * weight[:, None, None], (0, 2, 3)) * bias
+        groups = torch.sum(x.reshape(x.shape[0], 8, 4, *x.shape[2:]) * 2.0, (2, 3, 4))
+        return torch.sum(around) + torch.sum(groups) + torch.sum(weight * bias)
+
+    args = arguments(shape, 32, F32)
+    found = gradients(jit(total, strict=True), args)
+    for got, want in zip(found, gradients(total, args), strict=True):
+        torch.testing.assert_close(got, want)
