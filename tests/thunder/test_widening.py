@@ -70,6 +70,11 @@ def torch_reads_it(x: Tensor, w: Tensor) -> Tensor:
     return (mask @ w) * mask
 
 
+def torch_reads_a_view(x: Tensor, w: Tensor) -> Tensor:
+    mask = (x > 0.5).float()
+    return ((x * mask) @ w) @ mask.t()
+
+
 def returned(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     mask = (x > 0.5).float()
     return ((x * mask) @ w) * mask, mask
@@ -81,11 +86,18 @@ def narrower(x: Tensor, w: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("function", "expected"), [(torch_reads_it, "f32"), (returned, "f32"), (narrower, "f16")]
+    ("function", "expected"),
+    [(torch_reads_it, "f32"), (torch_reads_a_view, "f32"), (returned, "f32"), (narrower, "f16")],
 )
 def test_what_is_stored_anyway_stays(function: Callable[..., Any], expected: str) -> None:
     first, *_ = crossing(function, rand(8, 8), rand(8, 8, seed=1))
     assert expected in first and "b8" not in first
+
+
+@pytest.mark.parametrize("function", [torch_reads_it, torch_reads_a_view, returned])
+def test_their_traces_stay(function: Callable[..., Any]) -> None:
+    trace = thunder.trace()(function, rand(8, 8), rand(8, 8, seed=1))
+    assert widened_where_read(trace, fuser.can_fuse, leaves_of) is trace
 
 
 def test_a_source_that_is_written_in_place_is_not_read_later() -> None:

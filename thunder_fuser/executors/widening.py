@@ -9,8 +9,8 @@
     y = mul(b, f)                 y = mul(b, fw)
 
 What one run of fusible ops reads of another is written and read again. A cast that torch reads, or
-the caller, is stored in any case, and stays one. What the backward reads of the forward is left to
-rematerialization.
+the caller, or a view of which they read, is stored in any case, and stays one. What the backward
+reads of the forward is left to rematerialization.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.executors.sharing import written_in_place
+from thunder_fuser.executors.sharing import VIEWS, written_in_place
 from thunder_fuser.rematerialization.apply import is_backward, runs_of
 
 Supported = Callable[[BoundSymbol], bool]
@@ -62,15 +62,25 @@ def _casts(
     if not found:
         return found
     written = written_in_place(bsyms)
-    stored = {
-        arg.name
-        for bsym, can in zip(bsyms, fusible, strict=True)
-        if not can for arg in bsym.flat_proxy_args
-    }
+    stay = written | _read_by_torch(bsyms, fusible, leaves_of)
     return {
         name: bsym for name, bsym in found.items()
-        if name not in stored | written and bsym.flat_proxy_args[0].name not in written
+        if name not in stay and bsym.flat_proxy_args[0].name not in written
     }  # fmt: skip
+
+
+def _read_by_torch(
+    bsyms: Sequence[BoundSymbol], fusible: Sequence[bool], leaves_of: Leaves
+) -> set[str]:
+    """What others than fusible ops read, itself or a view of it."""
+    names: set[str] = set()
+    for bsym, can in zip(reversed(bsyms), reversed(fusible), strict=True):
+        if not can or (
+            names.intersection(_results(bsym))
+            and all(leaf.sym.id in VIEWS for leaf in leaves_of(bsym))
+        ):
+            names.update(arg.name for arg in bsym.flat_proxy_args)
+    return names
 
 
 def widens(leaves: Sequence[BoundSymbol]) -> bool:
