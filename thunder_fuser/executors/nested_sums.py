@@ -13,7 +13,7 @@ policy to choose, and a gradient that is two sums may have other bits; so here i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -24,12 +24,9 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.rematerialization.apply import is_backward, runs_of
+from thunder_fuser.rematerialization.apply import Leaves, Reading, Supported, is_backward
 from thunder_fuser.schedule import nested
 from thunder_fuser.target import Target
-
-Supported = Callable[[BoundSymbol], bool]
-Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
 
 _SUMMED = {dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
 _BYTES = 4  # that are read for each element: a gradient's and an input's, of 16 bits
@@ -42,14 +39,9 @@ def with_nested_sums(
     """The trace with such sums in two steps, where a group fits on chip; only with a backward."""
     if not any(map(is_backward, trace.bound_symbols)):
         return trace
-    fusible = [supported(bsym) for bsym in trace.bound_symbols]
-    groups = [
-        [*leaves_of(bsym)] if can else [bsym]
-        for bsym, can in zip(trace.bound_symbols, fusible, strict=True)
-    ]
+    reading = Reading(trace.bound_symbols, supported, leaves_of)
     runs: dict[int, list[BoundSymbol]] = {}
-    numbers = runs_of(trace.bound_symbols, fusible)
-    for number, can, group in zip(numbers, fusible, groups, strict=True):
+    for number, can, group in zip(reading.runs, reading.fusible, reading.leaves, strict=True):
         runs.setdefault(number, []).extend(group if can else ())
     columns: dict[str, int] = {}
     for leaves in runs.values():
@@ -60,7 +52,7 @@ def with_nested_sums(
     with tracectx(new):
         new.bound_symbols = [
             one
-            for bsym, group in zip(trace.bound_symbols, groups, strict=True)
+            for bsym, group in zip(reading.bsyms, reading.leaves, strict=True)
             for one in _written(bsym, group, columns)
         ]
     return new

@@ -22,8 +22,8 @@ from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.executors.sharing import one_memory, overwritten
 from thunder_fuser.rematerialization.apply import is_backward
+from thunder_fuser.rematerialization.sharing import one_memory, overwritten
 
 
 def copied_before_writes(trace: TraceCtx) -> TraceCtx:

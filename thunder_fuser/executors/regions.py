@@ -44,10 +44,10 @@ from thunder_fuser.executors.adjacent import brought_together, stretches
 from thunder_fuser.executors.dtensor import mesh_of_call
 from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.pieces import Users, pieces
-from thunder_fuser.executors.sharing import COPIES, FENCES, VIEWS
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import Reject, is_known_number
 from thunder_fuser.executors.widening import widens
+from thunder_fuser.rematerialization.sharing import COPIES, FENCES, VIEWS
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}

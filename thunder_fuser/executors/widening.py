@@ -15,30 +15,26 @@ reads of the forward is left to rematerialization.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
-from thunder_fuser.executors.sharing import VIEWS, written_in_place
-from thunder_fuser.rematerialization.apply import is_backward, runs_of
-
-Supported = Callable[[BoundSymbol], bool]
-Leaves = Callable[[BoundSymbol], Iterable[BoundSymbol]]
+from thunder_fuser.rematerialization.apply import Leaves, Reading, Supported, is_backward, is_view
 
 
 def widened_where_read(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
     """The trace itself where no such cast crosses."""
-    bsyms = trace.bound_symbols
-    fusible = [supported(bsym) for bsym in bsyms]
-    casts = _casts(bsyms, fusible, leaves_of)
-    runs = runs_of(bsyms, fusible)
-    home = {name: runs[at] for at, bsym in enumerate(bsyms) for name in _results(bsym)}
+    reading = Reading(trace.bound_symbols, supported, leaves_of)
+    casts = _casts(reading)
+    if not casts:
+        return trace
+    home = {n: run for b, run in zip(reading.bsyms, reading.runs, strict=True) for n in _results(b)}
     crossing = {
         arg.name
-        for bsym, run in zip(bsyms, runs, strict=True)
+        for bsym, run in zip(reading.bsyms, reading.runs, strict=True)
         for arg in bsym.flat_proxy_args
         if arg.name in casts and home[arg.name] != run
         and is_backward(bsym) == is_backward(casts[arg.name])
@@ -46,39 +42,35 @@ def widened_where_read(trace: TraceCtx, supported: Supported, leaves_of: Leaves)
     if not crossing:
         return trace
     new = from_trace(trace)
-    new.bound_symbols = [*_again(new, bsyms, runs, {name: casts[name] for name in crossing})]
+    new.bound_symbols = [*_again(new, reading, {name: casts[name] for name in crossing})]
     return new
 
 
-def _casts(
-    bsyms: Sequence[BoundSymbol], fusible: Sequence[bool], leaves_of: Leaves
-) -> dict[str, BoundSymbol]:
+def _casts(reading: Reading) -> dict[str, BoundSymbol]:
     """Casts to wider types that nothing but fusible ops read, by the names of their results."""
     found = {
         bsym.flat_proxy_outs[0].name: bsym
-        for bsym, can in zip(bsyms, fusible, strict=True)
-        if can and widens([*leaves_of(bsym)])
+        for bsym, can, leaves in _each(reading)
+        if can and widens(leaves)
     }
     if not found:
         return found
-    written = written_in_place(bsyms)
-    stay = written | _read_by_torch(bsyms, fusible, leaves_of)
+    stay = reading.written | _read_by_torch(reading)
     return {
         name: bsym for name, bsym in found.items()
-        if name not in stay and bsym.flat_proxy_args[0].name not in written
+        if name not in stay and bsym.flat_proxy_args[0].name not in reading.written
     }  # fmt: skip
 
 
-def _read_by_torch(
-    bsyms: Sequence[BoundSymbol], fusible: Sequence[bool], leaves_of: Leaves
-) -> set[str]:
+def _each(reading: Reading) -> Iterator[tuple[BoundSymbol, bool, tuple[BoundSymbol, ...]]]:
+    return zip(reading.bsyms, reading.fusible, reading.leaves, strict=True)
+
+
+def _read_by_torch(reading: Reading) -> set[str]:
     """What others than fusible ops read, itself or a view of it."""
     names: set[str] = set()
-    for bsym, can in zip(reversed(bsyms), reversed(fusible), strict=True):
-        if not can or (
-            names.intersection(_results(bsym))
-            and all(leaf.sym.id in VIEWS for leaf in leaves_of(bsym))
-        ):
+    for bsym, can, leaves in reversed([*_each(reading)]):
+        if not can or (is_view(leaves) and names.intersection(_results(bsym))):
             names.update(arg.name for arg in bsym.flat_proxy_args)
     return names
 
@@ -97,16 +89,13 @@ def _results(bsym: BoundSymbol) -> Iterator[str]:
 
 
 def _again(
-    trace: TraceCtx,
-    bsyms: Sequence[BoundSymbol],
-    runs: Sequence[int],
-    casts: dict[str, BoundSymbol],
+    trace: TraceCtx, reading: Reading, casts: dict[str, BoundSymbol]
 ) -> Iterator[BoundSymbol]:
     """The bound symbols, with a copy of a cast in front of its first reader in each other run."""
     swaps: dict[Variable, Proxy] = {}
     made: set[str] = set()  # by this run
     last = -1
-    for bsym, run in zip(bsyms, runs, strict=True):
+    for bsym, run in zip(reading.bsyms, reading.runs, strict=True):
         if run != last:
             last, swaps, made = run, {}, set()
         made.update(_results(bsym))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from thunder.core.prims import OpTags, PrimIDs
@@ -28,11 +29,11 @@ from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 
-from thunder_fuser.executors.sharing import VIEWS, proxies, written_in_place
 from thunder_fuser.ir.ops import OPS
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.plan import Facts, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
+from thunder_fuser.rematerialization.sharing import VIEWS, proxies, written_in_place
 
 Supported = Callable[[BoundSymbol], bool]
 Leaves = Callable[[BoundSymbol], Iterable[BoundSymbol]]
@@ -106,9 +107,21 @@ class Reading:
             for bsym, can in zip(bsyms, self.fusible, strict=True)
         ]
         self.runs = runs_of(bsyms, self.fusible)
-        self.forward = [b for b in bsyms if not is_backward(b) and not _is_return(b)]
-        self.maker = {out.name: b for b in self.forward for out in b.flat_proxy_outs}
-        self.written = written_in_place(bsyms)
+
+    @cached_property
+    def forward(self) -> list[BoundSymbol]:
+        """What runs in the forward, without the return."""
+        return [b for b in self.bsyms if not is_backward(b) and not _is_return(b)]
+
+    @cached_property
+    def maker(self) -> dict[str, BoundSymbol]:
+        """Of each result of the forward, what makes it."""
+        return {out.name: b for b in self.forward for out in b.flat_proxy_outs}
+
+    @cached_property
+    def written(self) -> set[str]:
+        """Tensors that are written in place, and what may share their memory."""
+        return written_in_place(self.bsyms)
 
     def facts(self) -> Facts:
         """The forward, and what the backward needs of it."""
@@ -152,11 +165,11 @@ class _Read:
     def operation(self, at: int) -> Operation:
         """The facts of the bound symbol at a place."""
         bsym, leaves = self.reading.bsyms[at], self.reading.leaves[at]
-        is_view = _is_view(leaves)
+        views = is_view(leaves)
         return Operation(
             bsym.sym.name,
             tuple(proxy.name for proxy in bsym.flat_proxy_args),
-            tuple(self._value(out, leaves, is_view) for out in bsym.flat_proxy_outs),
+            tuple(self._value(out, leaves, views) for out in bsym.flat_proxy_outs),
             sum(map(_operations, leaves)),
             self._refusal(bsym, self.reading.fusible[at], leaves),
             self.reading.runs[at],
@@ -191,7 +204,8 @@ def _refuse_primitive(leaf: BoundSymbol) -> str:
     return f"{leaf.sym.name}, a reduction or scan"
 
 
-def _is_view(leaves: Sequence[BoundSymbol]) -> bool:
+def is_view(leaves: Sequence[BoundSymbol]) -> bool:
+    """True for nothing but views, which torch makes without a kernel."""
     return all(leaf.sym.id in VIEWS for leaf in leaves)
 
 
@@ -245,8 +259,8 @@ def _written_again(reading: Reading, returned: set[str]) -> set[str]:
         if _is_return(bsym) or bsym.sym.id is PrimIDs.GET_GRAD:
             continue
         by_torch = is_backward(bsym) and not reading.fusible[at]
-        is_view = _is_view(reading.leaves[at])
-        if by_torch or (is_view and any(out.name in names for out in bsym.flat_proxy_outs)):
+        views = is_view(reading.leaves[at])
+        if by_torch or (views and any(out.name in names for out in bsym.flat_proxy_outs)):
             names.update(proxy.name for proxy in bsym.flat_proxy_args)
     return names
 
