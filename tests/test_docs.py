@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dumps in docs/ are what the code prints: compared, or rewritten with --update-golden.
 
-A dump is a fenced block under a line `<!-- dump: name -->`.
+A dump is a fenced block under a line `<!-- dump: name -->`. Examples in docstrings are run.
 """
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -18,6 +21,7 @@ import torch
 from eviction_example import transcript
 from graphs import softmax, turned
 
+import thunder_fuser
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, plan_segments, schedule
@@ -277,3 +281,12 @@ def test_links_lead_somewhere() -> None:
     for path in DOCS.glob("*.md"):
         for target in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_examples_in_docstrings() -> None:
+    """Of every module but `__main__`, which runs the program."""
+    found = pkgutil.walk_packages(thunder_fuser.__path__, "thunder_fuser.")
+    names = [one.name for one in found if not one.name.endswith("__main__")]
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
+    assert sum(one.attempted for one in results.values()) > 30
+    assert [name for name, one in results.items() if one.failed] == []

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole kernels in the printers' style: the emulator agrees with torch, and NVRTC takes them."""
 
-import time
 
 import pytest
 import torch
@@ -134,17 +133,6 @@ def test_strided_tensors_and_every_scalar() -> None:
     y = torch.zeros(4, 3, dtype=torch.float64)[:3:2]  # rows 0 and 2: elements 0 to 8
     compile_emulated(compiles(source)).launch([y, *scalars.values()])
     assert y[1, 0] == sum(scalars.values())
-
-
-def test_the_emulator_is_quick() -> None:
-    """64 blocks of 256 threads with 9 barriers each: 26 ms on an EPYC core in 2026."""
-    body = "Shared<float> s(0, 256);\nfor (int k = 0; k < 9; ++k) {\n"
-    body += "s.put(threadIdx.x, 1.0f); sync_threads(); }"
-    source = make_source("barriers", body, [], grid=(64, 1, 1), block=(256, 1, 1), smem_bytes=1024)
-    kernel = compile_emulated(source)
-    start = time.perf_counter()
-    kernel.launch([])
-    assert time.perf_counter() - start < 1.0
 
 
 @both_orders

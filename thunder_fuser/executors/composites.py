@@ -5,9 +5,9 @@
 ->  Thunder:  log_softmax, take_along_axis      log-softmax[N, C], target[N]
     here:     rows, each reduced in one pass    logits[N, C], target[N], two numbers a row
 
-Cross entropy is made of primitives of support.py, so regions take them like any other; attention
-goes to torch's kernels (attention.py). Where `refuses` says why not, Thunder takes the composite
-apart, and its pieces are claimed one by one.
+Cross entropy and casts are made of primitives of support.py, so regions take them like any other;
+attention goes to torch's kernels (attention.py). Where `refuses` says why not, Thunder goes on
+alone: it takes the composite apart, whose pieces are claimed one by one, or calls torch.
 """
 
 from __future__ import annotations
@@ -236,9 +236,40 @@ def _refuses_types(
 _REDUCTIONS = ("none", "sum", "mean")
 
 
+# ----------------------------------------------------------------------------------------- casts
+
+
+def _cast(name: str, dtype: dtypes.dtype) -> Composite:
+    """`x.half()` and the like, which Thunder leaves to torch, and `x.float()` to itself."""
+
+    def refuses(a: Any, **given: Any) -> Reject | None:
+        if type(a) is not TensorProxy or data_type(a.dtype) is None or given:
+            return Reject(f"{name} of other than a plain tensor, or with a memory format")
+        return Reject(f"{name} of its own type, the tensor itself") if a.dtype == dtype else None
+
+    def transform(a: Any) -> Any:
+        return ltorch.to(a, dtype)
+
+    def gradient(a: Any) -> Any:
+        result = transform(a)
+        if dtypes.is_inexact_dtype(a.dtype) and dtypes.is_inexact_dtype(dtype):
+            prims.put_grad(a, ltorch.to(prims.get_grad(result), a.dtype))
+        return result
+
+    return Composite(f"Tensor.{name}", refuses, transform, gradient)
+
+
+CASTS = {
+    "bfloat16": dtypes.bfloat16, "half": dtypes.float16, "double": dtypes.float64,
+    "byte": dtypes.uint8, "char": dtypes.int8, "short": dtypes.int16, "int": dtypes.int32,
+    "bool": dtypes.bool8,
+}  # fmt: skip
+
+
 COMPOSITES = {
     row.id: row
     for row in (
+        *(_cast(name, dtype) for name, dtype in CASTS.items()),
         Composite(
             "torch.nn.functional.cross_entropy",
             _refuses_cross_entropy,

@@ -38,9 +38,13 @@ def select(kernel_text: str, dialect: Literal["cuda", "cpu"]) -> str:
 
     >>> print(select("x = maximum(a, b);", "cpu"))
     #define DEVICE inline __attribute__((always_inline))
+    DEVICE float float_max(float a, float b) { return (a > b) | (a != a) ? a : b; }
+    DEVICE float float_min(float a, float b) { return (a < b) | (a != a) ? a : b; }
     // A NaN on either side is the result.
     template <typename T> DEVICE T maximum(T a, T b) { return (a > b) | (a != a) ? a : b; }
     template <typename T> DEVICE T minimum(T a, T b) { return (a < b) | (a != a) ? a : b; }
+    DEVICE float maximum(float a, float b) { return float_max(a, b); }
+    DEVICE float minimum(float a, float b) { return float_min(a, b); }
     <BLANKLINE>
     """
     body = "".join(fragment(dialect, name).text for name in _closure(kernel_text, dialect))

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`x.half()` and the like: opaque to Thunder, part of a region here, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from thunder_fuser.executors.composites import CASTS
+from thunder_fuser.executors.traces import final_traces, fusions_of, jit
+
+NUMBERS = torch.tensor([[0.0, -0.0, 0.4], [1.5, 2.9, 100.25]])
+
+
+def cast(name: str) -> Any:
+    return lambda x: getattr(x * 2, name)() * 3
+
+
+def names(jitted: Any) -> set[str]:
+    return {bsym.sym.name for trace in final_traces(jitted) for bsym in trace.bound_symbols}
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_is_part_of_a_region(name: str) -> None:
+    jitted = jit(cast(name), strict=True)
+    torch.testing.assert_close(jitted(NUMBERS), cast(name)(NUMBERS))
+    assert len(fusions_of(jitted)) == 1 and not names(jitted) & {*CASTS}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["bfloat16", "double"])
+def test_gradients(name: str, dtype: torch.dtype) -> None:
+    ours, eagers = (NUMBERS.to(dtype, copy=True).requires_grad_() for _ in range(2))
+    jitted = jit(cast(name), strict=True)
+    result, expected = jitted(ours), cast(name)(eagers)
+    result.float().square().sum().backward()
+    expected.float().square().sum().backward()
+    torch.testing.assert_close(result, expected)
+    # Its own gradient is rounded to the cast's type, once more or once less than eager's.
+    coarse = getattr(ours, name)().dtype
+    torch.testing.assert_close(ours.grad, eagers.grad, rtol=2 * torch.finfo(coarse).eps, atol=0)
+    assert not names(jitted) & {f"{one}{end}" for one in CASTS for end in ("", "_vjp")}
+
+
+def test_of_whole_numbers_and_truth() -> None:
+    for x in (torch.tensor([[-300, 7, 0]]), torch.tensor([[True, False, True]])):
+        for name in CASTS:
+            jitted = jit(lambda x, name=name: getattr(x, name)().float() + 0.5, strict=True)
+            assert torch.equal(jitted(x), getattr(x, name)().float() + 0.5), name
+
+
+def test_to_the_same_type_is_the_tensor_itself() -> None:
+    x = torch.rand(3, 4).half()
+    jitted = jit(lambda x: x.half(), strict=True)
+    assert jitted(x).data_ptr() == x.data_ptr() and not fusions_of(jitted)
+
+
+def test_with_a_memory_format_is_left_to_torch() -> None:
+    x = torch.rand(2, 3, 4, 5)
+    jitted = jit(lambda x: (x * 2).half(memory_format=torch.channels_last), strict=True)
+    found = jitted(x)
+    assert torch.equal(found, (x * 2).half()) and "half" in names(jitted)
+    assert found.is_contiguous(memory_format=torch.channels_last)
