@@ -21,6 +21,7 @@ from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.canonical import canonical
+from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.segment.nest_reductions import nest_reductions
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.segmenter import segment
@@ -81,7 +82,7 @@ def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) ->
         known = run_passes(specialise(fusion, keys))
     with stage("segment"):
         known = split_reductions(nest_reductions(known, target), target)
-        return segment(known, target)
+        return with_donations(segment(known, target))
 
 
 @stage("schedule")
@@ -90,7 +91,11 @@ def schedule(one: Segment, target: Target, alignment: dict[str, int]) -> Schedul
     if one.scheduler.schedule is None:
         return None
     part, names = canonical(one.part)
-    known = {names[name]: alignment[name] for name in one.part.inputs if name in alignment}
+    taken = dict(one.part.overwrites)
+    known = {
+        names[name]: alignment[where]
+        for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
+    }
     return one.scheduler.schedule(part, target, known)
 
 

@@ -79,6 +79,9 @@ OPTIONS: Mapping[str, Option] = {
             "repeatable", bool, False, "an op has the same bits whatever stands around it (set for"
             " functions with gradients, where values are made again)", True,
         ),
+        Option(
+            "donation", bool, True, "results may be written over what a region is the last to read"
+        ),
         Option("dump", str, "", "a folder that gets the text of every verb of every fusion", True),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True, 0),
         Option("max_fusions", int, 8192, "how many definitions the process's cache keeps", least=1),

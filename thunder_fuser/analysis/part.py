@@ -28,7 +28,10 @@ class Chunked:
 
 @dataclass(frozen=True)
 class Part:
-    """Expressions in order; names read from outside; names made here and wanted outside."""
+    """Expressions in order; names read from outside; names made here and wanted outside.
+
+    overwrites: pairs of an output and the input in whose memory it is written.
+    """
 
     exprs: tuple[OpRecord, ...]
     inputs: tuple[str, ...]
@@ -36,6 +39,7 @@ class Part:
     tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
     strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
     domain_map: DomainMap = field(compare=False, repr=False)
+    overwrites: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def reductions(self) -> tuple[OpRecord, ...]:

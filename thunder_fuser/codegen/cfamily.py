@@ -445,7 +445,8 @@ def _declaration(parameter: Parameter) -> str:
     if parameter.kind == "scalar":
         return f"const {kind} {parameter.name}"
     const_word = "const " if parameter.kind == "input" else ""
-    return f"{const_word}{kind}* __restrict__ {parameter.name}"
+    alone = "" if parameter.shared else "__restrict__ "
+    return f"{const_word}{kind}* {alone}{parameter.name}"
 
 
 def _integer_text(value: int, dtype: DataType) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from thunder_fuser.errors import (
     OptionError,
     ToolchainError,
 )
+from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
 from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.regions import Region
@@ -56,25 +58,36 @@ class RegionCallable:
         self._given = dict(given)
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
-        self.call: Any
-        if region.makes_views:
-            self.call = view_function(region)
-        else:
-            self.call = make_dispatch(inputs, self._miss, checked=False)
+        donated = [region.donated, region.donated | region.donated_if_freed]
+        self._dispatches = [] if region.makes_views else [
+            make_dispatch(inputs, partial(self._miss, names), checked=False)
+            for names in dict.fromkeys(donated)
+        ]
+        self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
         if self.on_mesh:
             self.call = on_locals(self.call, region.inputs, region.outputs)
         self.call.owner = self  # type: ignore[attr-defined]
 
-    def _miss(self, args: Sequence[Any]) -> Runner:
-        views = views_for(self.region, args) if self.region.moves_only else None
-        return views or self._compiled(args)
+    def _call(self) -> Runner:
+        if self.region.makes_views:
+            return view_function(self.region)
+        return _either(*self._dispatches) if len(self._dispatches) > 1 else self._dispatches[0]
 
-    def _compiled(self, args: Sequence[Any]) -> Runner:
+    @property
+    def runners(self) -> list[Runner]:
+        """What its calls have run, for each layout and shape of theirs."""
+        return [run for one in self._dispatches for run in one.__globals__["runners"].values()]
+
+    def _miss(self, donated: frozenset[str], args: Sequence[Any]) -> Runner:
+        views = views_for(self.region, args) if self.region.moves_only else None
+        return views or self._compiled(donated, args)
+
+    def _compiled(self, donated: frozenset[str], args: Sequence[Any]) -> Runner:
         with options(**self._given):
             definition: Definition = ()
             try:
-                definition = self._define(args)
+                definition = self._define(donated, args)
                 return self._compile(definition, self.name, args)
             except (LaunchError, EmulatorError, OptionError, CacheMissError):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
@@ -84,7 +97,7 @@ class RegionCallable:
                 return self._fall_back(error, definition, args)
 
     @stage("record")
-    def _define(self, args: Sequence[Any]) -> Definition:
+    def _define(self, donated: frozenset[str], args: Sequence[Any]) -> Definition:
         region = self.region
         if self.on_mesh:
             layouts = [
@@ -93,7 +106,9 @@ class RegionCallable:
             ]
         else:
             layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
-        definition = record_region(region.leaves, region.inputs, region.outputs, layouts)
+        definition = record_region(
+            region.leaves, region.inputs, region.outputs, layouts, donated
+        )
         definition = sharded(definition, region.inputs)
         if definition not in self.definitions:  # other sizes are most often the same one
             self.definitions.append(definition)
@@ -112,6 +127,15 @@ class RegionCallable:
         )
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+
+
+def _either(keeping: Runner, freeing: Runner) -> Runner:
+    """`freeing`, which writes over what autograd has kept, where that is about to be freed."""
+
+    def call(*args: Any) -> Sequence[torch.Tensor]:
+        return (freeing if may_be_freed() else keeping)(*args)
+
+    return call
 
 
 def _kind(proxy: Proxy) -> str:

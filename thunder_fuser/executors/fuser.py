@@ -28,6 +28,7 @@ from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.composites import COMPOSITES, composite_of
+from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.nested_sums import with_nested_sums
 from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
@@ -140,6 +141,8 @@ class ThunderFuser(FusionExecutor):
         trace = self._cut(trace, given)
         claims = claim(trace.bound_symbols, support)
         items = without_dead_views([*self._fueled(claims.items, limit)])
+        if given.get("donation", option("donation")):
+            items = with_donations(trace.bound_symbols, items)
         if not _inplace_check_disabled():
             check_in_place(items, prefix)
         fused = from_trace(trace)

@@ -78,6 +78,8 @@ class Region:
 
     `bsyms` are the trace's own; `leaves` the live primitives they are made of; `exits` the views
     that torch makes of the outputs. Inputs and outputs are in the order of first appearance.
+    Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
+    where autograd is about to free what it kept; see donation.py.
     """
 
     bsyms: tuple[BoundSymbol, ...]
@@ -85,6 +87,8 @@ class Region:
     inputs: tuple[Proxy, ...]
     outputs: tuple[Proxy, ...]
     exits: tuple[BoundSymbol, ...] = ()
+    donated: frozenset[str] = frozenset()
+    donated_if_freed: frozenset[str] = frozenset()
 
     @staticmethod
     def of(

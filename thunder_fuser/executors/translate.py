@@ -14,7 +14,7 @@ that Thunder calls int8 only for that reason is Int.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,13 +74,17 @@ def record_region(
     inputs: Sequence[Proxy],
     outputs: Sequence[Proxy],
     layouts: Sequence[Layout | None],
+    donated: Container[str] = (),
 ) -> Definition:
-    """The definition of a region; `layouts` has one entry an input, None for numbers."""
+    """The definition of a region; `layouts` has one entry an input, None for numbers.
+
+    donated: the names of inputs that results may be written into.
+    """
     fd = TypedRecorder()
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
     env: dict[str, Any] = {}
     for proxy, layout in zip(inputs, layouts, strict=True):
-        env[proxy.name] = _define_input(fd, proxy, layout, on_gpu)
+        env[proxy.name] = _define_input(fd, proxy, layout, on_gpu, proxy.name in donated)
     for bsym in leaves:
         _record(fd, env, bsym)
     given = {env[proxy.name] for proxy in inputs}
@@ -175,7 +179,7 @@ def _is_on_gpu(proxy: Proxy) -> bool:
 
 
 def _define_input(
-    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, on_gpu: bool
+    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, on_gpu: bool, donated: bool
 ) -> Value:
     if isinstance(proxy, NumberProxy):
         return fd.define_scalar(dtype=_PYTHON_TYPES[proxy.python_type])  # type: ignore[return-value]
@@ -189,6 +193,7 @@ def _define_input(
         dtype=layout.dtype,
         is_cpu=on_gpu and not _is_on_gpu(proxy),
         stride_order=layout.stride_order,
+        donated=donated,
     )
 
 

@@ -62,9 +62,7 @@ def compiled(one: RegionCallable) -> list[Compiled]:
     Others may have had the same definition compiled for arguments that this one never saw. There
     are none where views were enough.
     """
-    if one.region.makes_views:
-        return []
-    ran = set(map(id, one.call.__globals__["runners"].values()))
+    ran = set(map(id, one.runners))
     found = []
     for definition in dict.fromkeys(one.definitions):
         entry = FusionCache.get().look_up(definition)

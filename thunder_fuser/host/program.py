@@ -67,8 +67,10 @@ def plan(
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         call, needed = launcher.line(number, segment.part)
         if launcher.allocates:
+            taken = dict(segment.part.overwrites)
             lines += [
-                _allocation(fusion.tensors[n], segmented.strides[n], shapes.get(n))
+                f"    {n} = {taken[n]}" if n in taken
+                else _allocation(fusion.tensors[n], segmented.strides[n], shapes.get(n))
                 for n in segment.part.outputs
             ]
         if launcher.source is not None:

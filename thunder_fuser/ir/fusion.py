@@ -84,6 +84,11 @@ class Fusion:
         return tuple(r.outputs[0] for r in found)
 
     @cached_property
+    def donated(self) -> frozenset[str]:
+        """The arguments that results may be written into."""
+        return frozenset(r.outputs[0] for r in self.definition if r.attr("donated"))
+
+    @cached_property
     def drawn(self) -> tuple[tuple[str, int | None], ...]:
         """Integers drawn from torch's generator at each run, in order.
 

@@ -73,12 +73,15 @@ class Recorder:
         sizes: Sequence[int] | None = None,
         strides: Sequence[int] | None = None,
         static_sizes: bool = False,
+        donated: bool = False,
     ) -> Tensor:
         """An input tensor.
 
         shape entries: -1 symbolic, 0 empty, 1 broadcast, larger static. contiguity: one of
         True, False, None (broadcast) an axis, in allocation order, or one bool for all.
         Or give `sizes` and `strides` of an example. `strides` beside a static shape fixes them.
+        donated: the caller needs it no more, and no other argument shares its memory, so that a
+        result may be written there; see segment/donate.py. The result is the argument then.
         """
         _check_dtype(dtype)
         if sizes is not None and strides is not None:
@@ -108,6 +111,8 @@ class Recorder:
         )
         if sizes is None and strides is not None:
             attrs = (*attrs, ("strides", tuple(int(s) for s in strides)))
+        if donated:
+            attrs = (*attrs, ("donated", True))
         return self._define("define_tensor", Tensor, attrs)
 
     def define_scalar(

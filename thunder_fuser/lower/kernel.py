@@ -453,11 +453,15 @@ Kind = TypingLiteral["input", "output", "scalar"]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A kernel argument: a tensor's address, or a number by value."""
+    """A kernel argument: a tensor's address, or a number by value.
+
+    shared: another one is the same address.
+    """
 
     name: str
     dtype: DataType
     kind: Kind
+    shared: bool = False
 
 
 @dataclass(frozen=True)

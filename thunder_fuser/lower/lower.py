@@ -120,14 +120,18 @@ class _Lowerer:
         return blocks.get(ParallelType.BIDX, 1), y
 
     def _parameters(self) -> tuple[Parameter, ...]:
+        shared = {name for pair in self.part.overwrites for name in pair}
         inputs = [self.part.tensors[name] for name in self.part.inputs]
         made = [
             Parameter(v.name, v.dtype.compute, "scalar")
             if v.by_value
-            else Parameter(v.name, v.dtype, "input")
+            else Parameter(v.name, v.dtype, "input", v.name in shared)
             for v in inputs
         ]
-        outputs = [Parameter(n, self.part.tensors[n].dtype, "output") for n in self.part.outputs]
+        outputs = [
+            Parameter(n, self.part.tensors[n].dtype, "output", n in shared)
+            for n in self.part.outputs
+        ]
         return (*made, *outputs)
 
     def _passes(self, tile: Tile) -> list[Statement]:

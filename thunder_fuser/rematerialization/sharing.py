@@ -41,13 +41,13 @@ def written_in_place(bsyms: Sequence[BoundSymbol]) -> set[str]:
 
 def overwritten(bsym: BoundSymbol) -> Iterator[Proxy]:
     """What it writes in place: itself, or as torch's silu(x, inplace=True), in its parts."""
-    return (part.flat_proxy_args[1] for part in _parts(bsym) if part.sym.id in COPIES)
+    return (part.flat_proxy_args[1] for part in parts(bsym) if part.sym.id in COPIES)
 
 
 def _written(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
     """What each copy writes, under both its names; a fence stands for all that it is handed."""
     for bsym in bsyms:
-        for part in _parts(bsym):
+        for part in parts(bsym):
             if part.sym.id in COPIES:
                 _, target = part.flat_proxy_args
                 yield [target.name, *(out.name for out in part.flat_proxy_outs)]
@@ -82,13 +82,14 @@ def _sharing(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
     Nothing is known of a symbol that has neither a rule nor parts.
     """
     for bsym in bsyms:
-        for part in _parts(bsym):
+        for part in parts(bsym):
             if part.sym.id in _SHARING or not part.sym.is_prim:
                 yield [proxy.name for proxy in proxies(part)]
 
 
-def _parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+def parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    """What it is made of, down to what has no parts."""
     if not bsym.subsymbols:
         yield bsym
     for part in bsym.subsymbols:
-        yield from _parts(part)
+        yield from parts(part)

@@ -32,6 +32,7 @@ def canonical(part: Part) -> tuple[Part, Mapping[str, str]]:
         {new: _view(part.tensors[old], new, axes) for old, new in names.items()},
         {new: part.strides[old] for old, new in names.items()},
         DomainMap({}, ()),
+        tuple((names[output], names[target]) for output, target in part.overwrites),
     )
     return renamed, names
 

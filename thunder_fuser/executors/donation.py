@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Items of a trace -> the same, with regions that may write over what they are the last to read.
+
+    t1 = linear(x, w)                   kept for the backward: t1
+    t2 = loss(t1)
+    t3 = d loss(t1), the last reader    t3 may be written into the memory of t1
+
+A tensor is donated if a matrix product made it, so that it is memory of its own; if all that may
+share that memory is views of it, never written in place, returned by the trace, or read later; and
+if the region reads one tensor of them. What the forward kept is donated call by call, where
+autograd is about to free it: not under retain_graph=True.
+
+Thunder's split of the joint trace keeps the order of the backward, but moves what only the backward
+needs out of the forward: so regions of such a forward get nothing. Collectives are moved too:
+traces that have any are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from thunder.core.prims import OpTags
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.distributed.prims import PrimIDs as Collectives
+from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
+
+from thunder_fuser.executors.regions import Region
+from thunder_fuser.rematerialization.apply import is_backward
+from thunder_fuser.rematerialization.sharing import VIEWS, one_memory, parts, written_in_place
+
+
+def with_donations(
+    bsyms: Sequence[BoundSymbol], items: Sequence[BoundSymbol | Region]
+) -> list[BoundSymbol | Region]:
+    """The items, regions with `donated` and `donated_if_freed` filled in.
+
+    bsyms: the trace that the items were claimed from.
+    """
+    if any(isinstance(part.sym.id, Collectives) for bsym in bsyms for part in parts(bsym)):
+        return [*items]
+    trains = any(map(is_backward, bsyms))
+    memory = _Memory(bsyms)
+    last = {memory.of(proxy): at for at, item in enumerate(items) for proxy in _read(item)}
+    found: list[BoundSymbol | Region] = []
+    for at, item in enumerate(items):
+        if isinstance(item, Region) and not item.makes_views and item.is_backward == trains:
+            ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
+            kept = {p.name for p in ended if trains and not is_backward(memory.maker_of(p))}
+            donated = frozenset(proxy.name for proxy in ended) - kept
+            item = replace(item, donated=donated, donated_if_freed=frozenset(kept))
+        found.append(item)
+    return found
+
+
+def may_be_freed() -> bool:
+    """Whether the running backward is the last one to read what the forward has kept.
+
+    A CUDA graph is captured once and replayed under whatever its caller wants.
+    """
+    return not (
+        torch._C._autograd._get_current_graph_task_keep_graph()
+        or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    )
+
+
+class _Memory:
+    """Which tensors of a trace may share memory, and which memory a matrix product alone made."""
+
+    def __init__(self, bsyms: Sequence[BoundSymbol]) -> None:
+        self._shared = one_memory(bsyms)
+        self._makers: dict[str, BoundSymbol] = {}
+        taken = {self._shared.get(name, name) for name in written_in_place(bsyms)}
+        taken |= set(map(self.of, bsyms[-1].flat_proxy_args))  # what the trace returns
+        for bsym in bsyms:
+            made = set(map(self.of, bsym.flat_proxy_outs))
+            if _is_product(bsym):
+                taken |= made & {*self._makers}
+                self._makers.update(dict.fromkeys(made, bsym))
+            elif not all(part.sym.id in VIEWS for part in parts(bsym)):
+                taken |= made
+        for name in taken:
+            self._makers.pop(name, None)
+
+    def of(self, proxy: Proxy) -> str:
+        """One name for all that may share the tensor's memory."""
+        return self._shared.get(proxy.name, proxy.name)
+
+    def own(self, proxies: Sequence[Proxy]) -> Iterator[Proxy]:
+        """The plain tensors whose memory a product made, and no other of these shares."""
+        names = list(map(self.of, proxies))
+        for proxy, name in zip(proxies, names, strict=True):
+            plain = isinstance(proxy, TensorProxy) and not is_dtensor_proxy(proxy)
+            if plain and name in self._makers and names.count(name) == 1:
+                yield proxy
+
+    def maker_of(self, proxy: Proxy) -> BoundSymbol:
+        """The product."""
+        return self._makers[self.of(proxy)]
+
+
+def _is_product(bsym: BoundSymbol) -> bool:
+    one, *more = parts(bsym)
+    return not more and has_tags(one, {OpTags.MATMUL_OP})
+
+
+def _read(item: BoundSymbol | Region) -> Sequence[Proxy]:
+    return item.inputs if isinstance(item, Region) else item.flat_proxy_args

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SegmentedFusion -> the same, with results written into the memory of donated arguments.
+
+    T1 = gelu'(T0, ...)   T0 donated, as large as T1 and lying as T1 does, read nowhere else
+->  T1 = T0; kernel(T0, ..., T1)
+
+Only where a pointwise kernel reads an element for the one that it writes in its place, and for
+nothing else: then no order of its threads can read what was written. The text of such a kernel does
+not promise that the two addresses are different.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.schedule import pointwise
+from thunder_fuser.segment.plan import Segment, SegmentedFusion
+
+
+def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
+    """The plan, in which each donated argument is given to at most one result.
+
+    A result that the caller gets in another shape or order than it is made in takes none.
+    """
+    fusion = segmented.fusion
+    free = {name for name in fusion.donated if _is_plain(segmented, name)}
+    if not free:
+        return segmented
+    wanted = {o.name for o in fusion.outputs if o.shape is None and o.stride_order is None}
+    # A segment may only write what none behind it reads, and the caller gets no input back.
+    last = {name: at for at, one in enumerate(segmented.segments) for name in one.inputs}
+    free -= {output.name for output in fusion.outputs}
+    segments = []
+    for at, one in enumerate(segmented.segments):
+        given = [name for name in one.inputs if name in free and last[name] == at]
+        pairs = _pairs(one, given, [name for name in one.outputs if name in wanted])
+        segments.append(replace(one, part=replace(one.part, overwrites=pairs)) if pairs else one)
+    return replace(segmented, segments=tuple(segments))
+
+
+def _is_plain(segmented: SegmentedFusion, name: str) -> bool:
+    """Whether an argument is what lies in memory, and nothing is copied into it."""
+    view = segmented.fusion.tensors[name]
+    written = any(output.alias == name for output in segmented.fusion.outputs)
+    return not (written or view.by_value or view.mesh is not None or view.domain.transforms)
+
+
+def _pairs(
+    segment: Segment, given: list[str], wanted: list[str]
+) -> tuple[tuple[str, str], ...]:
+    if segment.scheduler.name != pointwise.NAME:
+        return ()
+    found: dict[str, str] = {}
+    for output in wanted:
+        fitting = (name for name in given if name not in found.values())
+        target = next((name for name in fitting if _fits(segment.part, name, output)), None)
+        if target is not None:
+            found[output] = target
+    return tuple(found.items())
+
+
+def _fits(part: Part, target: str, output: str) -> bool:
+    """Whether they lie alike, and the one is read for nothing but the same element of the other."""
+    a, b = part.tensors[target], part.tensors[output]
+    if (a.dtype, a.sizes, part.strides[target]) != (b.dtype, b.sizes, part.strides[output]):
+        return False
+    result = part.facts.results[output]
+    others = [point for name, point in part.facts.results.items() if name != output]
+    read_for_others = {point.name for point in part.facts.reached(others)}
+    return target not in read_for_others and all(
+        point.index == result.index for point in part.facts.points(target)
+    )
