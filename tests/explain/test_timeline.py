@@ -33,21 +33,28 @@ def called(function: Any, *shapes: tuple[int, ...], gradients: bool = True, **gi
 
 
 def test_every_call_and_what_lives_after_it() -> None:
-    """Matrices of 1 KiB: the product, then the result; in the backward, gradients beside it."""
+    """Matrices of 1 KiB: the product, then the result; in the backward, the product becomes its
+    gradient."""
     found = timeline(called(residual, (16, 16), (16, 16), rematerialization="memory"))
     assert found.forward == (Call("matmul", KIB), Call("thunderFusion0", 2 * KIB))
     assert found.kept == KIB
     fusion = next(at for at, call in enumerate(found.backward) if "Fusion" in call.name)
-    assert found.backward[fusion].bytes == 2 * KIB  # the product, and its gradient
+    assert found.backward[fusion].bytes == KIB
     assert [call.bytes for call in found.backward if call.name == "matmul"][-1] == 3 * KIB
-    assert found.backward[-1] == Call("thunderFusion2", 3 * KIB)  # reads a gradient of the product
+    assert found.backward[-1] == Call("thunderFusion2", 2 * KIB)  # over a gradient of the product
     assert found.peak == max(call.bytes for call in (*found.forward, *found.backward))
 
 
 def test_without_a_backward() -> None:
     found = timeline(called(residual, (16, 16), (16, 16), gradients=False))
     assert (found.kept, found.backward) == (0, ())
-    assert found.peak == 2 * KIB
+    assert found.peak == KIB  # the result is written over the product
+
+
+def test_without_donation() -> None:
+    found = timeline(called(residual, (16, 16), (16, 16), donation=False))
+    assert found.forward[-1] == Call("thunderFusion0", 2 * KIB)
+    assert found.backward[-1] == Call("thunderFusion2", 3 * KIB)
 
 
 @pytest.mark.parametrize("policy", ["none", "memory"])

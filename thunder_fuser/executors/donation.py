@@ -18,6 +18,8 @@ traces that have any are left alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
 import torch
@@ -55,12 +57,26 @@ def with_donations(
     return found
 
 
+_freed = ContextVar("freed", default=False)
+
+
+@contextmanager
+def as_if_freed() -> Iterator[None]:
+    """Runs a backward by hand, on this thread, as autograd would for the last time."""
+    token = _freed.set(True)
+    try:
+        yield
+    finally:
+        _freed.reset(token)
+
+
 def may_be_freed() -> bool:
     """Whether the running backward is the last one to read what the forward has kept.
 
-    A CUDA graph is captured once and replayed under whatever its caller wants.
+    False outside of autograd. A CUDA graph is captured once and replayed under whatever its caller
+    wants.
     """
-    return not (
+    return _freed.get() or not (
         torch._C._autograd._get_current_graph_task_keep_graph()
         or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
     )

@@ -21,6 +21,7 @@ from thunder.core.trace import TraceCtx
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.errors import InputError
+from thunder_fuser.executors.donation import as_if_freed
 from thunder_fuser.executors.traces import Jitted, final_traces
 
 _NO_CALLS = frozenset(
@@ -74,7 +75,8 @@ def timeline(jitted: Jitted) -> Timeline:
         second = _Run(backward, given, (*own.values(), *cotangents))
         kept = second.live()
         del saved, others, given
-        return Timeline(calls, kept, tuple(second.calls()))
+        with as_if_freed():
+            return Timeline(calls, kept, tuple(second.calls()))
 
 
 class _Run:

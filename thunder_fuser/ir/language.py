@@ -109,10 +109,10 @@ class Recorder:
             ("is_cpu", is_cpu),
             ("stride_order", order),
         )
-        if sizes is None and strides is not None:
-            attrs = (*attrs, ("strides", tuple(int(s) for s in strides)))
         if donated:
             attrs = (*attrs, ("donated", True))
+        if sizes is None and strides is not None:
+            attrs = (*attrs, ("strides", tuple(int(s) for s in strides)))
         return self._define("define_tensor", Tensor, attrs)
 
     def define_scalar(
