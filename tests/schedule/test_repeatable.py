@@ -112,10 +112,11 @@ def test_loops_do_not_cut_a_row(length: int) -> None:
     assert torch.equal(run(x), run(apart))
 
 
-@pytest.mark.parametrize("columns", (1, 7, 64, 768, 4096, 8192, 12288, 50257, 128256, 1 << 18))
+@pytest.mark.parametrize("columns", (1, 7, 64, 768, 1280, 4096, 5120, 8192, 12288, 50257, 128256, 1 << 18))
 def test_threads_hold_a_row(columns: int) -> None:
-    """Powers of two, in blocks and clusters that exist, and no thread has too much to keep."""
+    """Whole warps or parts of one, in blocks and clusters that exist, and no thread has too much
+    to keep."""
     threads, cluster = shape_of(columns, EMULATOR.max_cluster)
-    assert 8 <= threads <= 512 and threads & (threads - 1) == 0
+    assert 8 <= threads <= 512 and (threads % 32 == 0 or 32 % threads == 0)
     assert 1 <= cluster <= EMULATOR.max_cluster and cluster & (cluster - 1) == 0
     assert columns <= 64 * threads * cluster

@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.ops import SCANS
 from thunder_fuser.options import option
-from thunder_fuser.schedule.row_shape import RowShape, shape_with
+from thunder_fuser.schedule.row_shape import MOST_COLUMNS, RowShape, best_shape, shape_with
 from thunder_fuser.target import Target
 
 WIDTH = 8  # elements of a vector: 16 bytes of 16-bit floats, two loads of 32-bit ones
-# Elements of a thread: its sums over rows, and what it keeps of a row, fit its registers. A block
-# of 512 threads has fewer for each, and rows of odd length more instructions.
-MOST, MOST_ODD = (24, 16), (12, 8)
+SUMS = 2  # over rows, as of a norm's weight and bias: the shape is not that of the sums there are
+# Elements of a thread, if a block is full; odd rows take more instructions. Up to these a row is
+# one block's: a group of rows is reduced by blocks that hold whole ones (nested.py).
+FULL, FULL_ODD = 16, 8
+MOST_ODD = 12  # in a block that is not
 THREADS = 512
 SHORT_CLUSTER = 2  # blocks that share a row which is not long
 # Rows too long to be summed over each other as well: one value of a row fits, or two.
@@ -74,19 +76,29 @@ def width_of(columns: int, chunk: int = 0) -> int:
 def shape_of(columns: int, clusters: int) -> tuple[int, int]:
     """The threads of a block and the blocks of a cluster for a row.
 
-    >>> shape_of(64, 16), shape_of(1024, 16), shape_of(8192, 16), shape_of(16384, 16)
-    ((8, 1), (64, 1), (512, 1), (512, 2))
+    >>> shape_of(64, 16), shape_of(768, 16), shape_of(4096, 16), shape_of(16384, 16)
+    ((8, 1), (96, 1), (256, 1), (512, 2))
     >>> shape_of(32000, 16), shape_of(50257, 16), shape_of(128256, 16), shape_of(128256, 1)
     ((256, 4), (256, 8), (256, 8), (512, 1))
     """
-    most, full = MOST if columns % 2 == 0 else MOST_ODD
+    full = FULL_ODD if columns % 2 else FULL
+    most = min(clusters, SHORT_CLUSTER)
+    if columns > full * THREADS * most:
+        return _long_shape(columns, clusters)
+    cluster = 1 if columns <= full * THREADS else SHORT_CLUSTER
+    if columns % 2:
+        return _odd_threads(columns), cluster
+    return best_shape(columns, SUMS, (cluster,)).threads[0], cluster
+
+
+def _odd_threads(columns: int) -> int:
     threads = 8
-    while threads < THREADS and columns > most * threads:
+    while threads < THREADS and columns > MOST_ODD * threads:
         threads *= 2
-    if threads < THREADS or columns <= full * threads:
-        return threads, 1
-    if columns <= full * threads * min(clusters, SHORT_CLUSTER):
-        return threads, SHORT_CLUSTER
+    return threads
+
+
+def _long_shape(columns: int, clusters: int) -> tuple[int, int]:
     if clusters == 1:
         return THREADS, 1
     for blocks, most in LONG:
@@ -107,7 +119,7 @@ def settled_shape(columns: int, sums: int, target: Target) -> RowShape:
 def has_long_rows(columns: int, target: Target) -> bool:
     """True for rows that no kernel also sums over each other."""
     threads, cluster = shape_of(columns, target.max_cluster)
-    return cluster > SHORT_CLUSTER or columns > MOST[0] * threads * cluster
+    return cluster > SHORT_CLUSTER or columns > MOST_COLUMNS * threads * cluster
 
 
 def rows_of_block(columns: int, target: Target) -> int:
