@@ -75,7 +75,7 @@ else
 fi
 wait
 
-parts+=(warm_path planning blocks train_step bench)
+parts+=(warm_path planning blocks train_step bench bench_training)
 part warm_path 60 "$python" -m benchmarks warm_path --device cuda --compile \
     --json "$out/warm_path.json"
 part planning 90 "$python" -m benchmarks planning --device cuda --json "$out/planning.json"
@@ -84,6 +84,10 @@ part train_step 200 "$python" -m benchmarks train_step --device cuda --json "$ou
 # Above 200 s it begins no new point, and says which are left.
 part bench 240 "$python" -m thunder_fuser bench --device cuda --sizes gate --budget 200 \
     --json "$out/bench.json"
+# With sums in the order that functions with gradients have.
+part bench_training 90 env THUNDER_FUSER_REPEATABLE=1 "$python" -m thunder_fuser bench \
+    --device cuda --ops '^(layer|rms)_norm(_bwd)?$' --dtypes bf16 --sizes full --budget 70 \
+    --json "$out/bench_training.json"
 
 report tests 15
 for name in memcheck racecheck; do
@@ -94,6 +98,7 @@ report planning 33
 report blocks 6
 report train_step 8
 report bench 150
+report bench_training 60
 
 failed=0
 for name in "${parts[@]}"; do

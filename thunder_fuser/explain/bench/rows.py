@@ -33,8 +33,8 @@ _FORWARD = Sizes(
 )
 _BACKWARD = Sizes(
     _SMALL,
-    tuple((-1, n) for n in (1024, 4096, 16384)),
-    tuple((-1, n) for n in (768, 2048, 4095, 8192, 32768, 65536)),
+    tuple((-1, n) for n in (768, 1024, 4096, 5120, 16384)),
+    tuple((-1, n) for n in (1280, 2048, 2560, 3072, 4095, 6144, 8192, 12288, 32768, 65536)),
     ((-1, 4096),),
 )
 _VOCABULARIES = Sizes(
