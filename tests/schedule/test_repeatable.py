@@ -112,7 +112,9 @@ def test_loops_do_not_cut_a_row(length: int) -> None:
     assert torch.equal(run(x), run(apart))
 
 
-@pytest.mark.parametrize("columns", (1, 7, 64, 768, 1280, 4096, 5120, 8192, 12288, 50257, 128256, 1 << 18))
+@pytest.mark.parametrize(
+    "columns", (1, 7, 64, 768, 1280, 4096, 5120, 8192, 12288, 50257, 128256, 1 << 18)
+)
 def test_threads_hold_a_row(columns: int) -> None:
     """Whole warps or parts of one, in blocks and clusters that exist, and no thread has too much
     to keep."""

@@ -70,7 +70,8 @@ def test_its_kernel_does_not_promise_two_addresses() -> None:
     for target in TARGETS:
         text = definition(pointwise, x, bias).sources([x, bias], target=target)[0].text
         declared = text[text.rindex('extern "C"') :].partition("{")[0]
-        assert "    const float* T0,\n    const float* __restrict__ T1,\n    float* T3,\n" in declared
+        pointers = [line.strip() for line in declared.splitlines() if "*" in line]
+        assert pointers == ["const float* T0,", "const float* __restrict__ T1,", "float* T3,"]
 
 
 def test_without_the_word_nothing_is_overwritten() -> None:

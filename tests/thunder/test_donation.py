@@ -10,6 +10,9 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
+from thunder.core.proxies import TensorProxy
+from thunder.core.transform_common import Transform
+from thunder.extend import OperatorExecutor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
@@ -143,6 +146,64 @@ def test_what_others_may_read_stays(function: Callable[..., Any]) -> None:
     assert_same(found, expected)
     assert all(map(torch.equal, values, before))
     assert donated(jitted) == (0, 0)
+
+
+# Torch's own functions, which Thunder passes on and knows nothing of: all of them give views.
+UNKNOWN: dict[str, Callable[[Any], Any]] = {
+    "detach": lambda h: h.detach(),
+    "narrow": lambda h: h.narrow(0, 0, 4),
+    "swapaxes": lambda h: torch.swapaxes(h, 0, 1),
+    "ravel": lambda h: h.ravel(),
+    "positive": torch.positive,
+    "hsplit": lambda h: torch.hsplit(h, 2)[0],
+    "linalg.diagonal": torch.linalg.diagonal,
+}
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_nobody_knows_may_be_a_view(name: str, trains: bool) -> None:
+    def function(x: Any, w: Any) -> Any:
+        h = x @ w
+        with torch.no_grad():
+            kept = UNKNOWN[name](h)
+        return F.gelu(h).sum(), kept
+
+    values = arguments(gradients=trains)
+    result, kept = jit(function, strict=True)(*values)
+    before = UNKNOWN[name](values[0] @ values[1])
+    if trains:
+        result.backward()
+    torch.testing.assert_close(kept, before)
+
+
+def test_an_operator_of_the_user() -> None:
+    executor = OperatorExecutor("views_of_a_user", version="1")
+    turned = executor.register_operator(
+        "turned", meta=lambda a: TensorProxy(like=a, shape=a.shape[::-1]), fn=lambda a: a.t()
+    )
+
+    def function(x: Any, w: Any) -> Any:
+        h = x @ w
+        return turned(h), F.gelu(h)
+
+    x, w = arguments(gradients=False)
+    jitted = thunder.jit(function, executors=[executor, fuser])
+    torch.testing.assert_close(jitted(x, w)[0], (x @ w).t())
+
+
+def test_transforms_of_the_final_trace_may_move_calls() -> None:
+    class Watching(Transform):
+        def transform_trace_post_optimization(self, trace: Any, **given: Any) -> Any:
+            return trace
+
+    values = arguments()
+    for transforms, count in (((), 1), ((Watching(),), 0)):
+        jitted = thunder.jit(
+            loss, executors=[fuser], fuser_strict=True, transforms=list(transforms)
+        )
+        assert_same(gradients(jitted, values), gradients(loss, values))
+        assert donated(jitted)[1] == count
 
 
 def test_the_last_of_two_readers() -> None:

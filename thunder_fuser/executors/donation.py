@@ -6,13 +6,16 @@
     t3 = d loss(t1), the last reader    t3 may be written into the memory of t1
 
 A tensor is donated if a matrix product made it, so that it is memory of its own; if all that may
-share that memory is views of it, never written in place, returned by the trace, or read later; and
-if the region reads one tensor of them. What the forward kept is donated call by call, where
-autograd is about to free it: not under retain_graph=True.
+share that memory (sharing.py) is views of it, never written in place, returned by the trace, or
+read later; and if the region reads one tensor of them. What the forward kept is donated call by
+call, where autograd is about to free it: not under retain_graph=True. Who got hold of such a tensor
+by autograd's hooks sees it change then.
 
-Thunder's split of the joint trace keeps the order of the backward, but moves what only the backward
-needs out of the forward: so regions of such a forward get nothing. Collectives are moved too:
-traces that have any are left alone.
+This needs the calls to run in the order of the trace. Thunder's split into forward and backward
+keeps the order of the backward, but moves what only the backward needs out of the forward: so
+regions of such a forward get nothing. Collectives are moved too, and transforms of the final trace
+may do anything (CUDA graphs run a backward several times before it counts): with these nothing is
+donated.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 import torch
+from thunder.core.compile_data import get_compile_data
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.core.transform_common import Transform
 from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
@@ -41,7 +46,7 @@ def with_donations(
 
     bsyms: the trace that the items were claimed from.
     """
-    if any(isinstance(part.sym.id, Collectives) for bsym in bsyms for part in parts(bsym)):
+    if not _keeps_order(bsyms):
         return [*items]
     trains = any(map(is_backward, bsyms))
     memory = _Memory(bsyms)
@@ -115,6 +120,19 @@ class _Memory:
     def maker_of(self, proxy: Proxy) -> BoundSymbol:
         """The product."""
         return self._makers[self.of(proxy)]
+
+
+def _keeps_order(bsyms: Sequence[BoundSymbol]) -> bool:
+    """Whether nothing but the split will move calls of the trace."""
+    transforms = getattr(get_compile_data(), "transforms", ())
+    return all(map(_leaves_final_traces, transforms)) and not any(
+        isinstance(part.sym.id, Collectives) for bsym in bsyms for part in parts(bsym)
+    )
+
+
+def _leaves_final_traces(transform: Transform) -> bool:
+    own = type(transform).transform_trace_post_optimization
+    return own is Transform.transform_trace_post_optimization
 
 
 def _is_product(bsym: BoundSymbol) -> bool:

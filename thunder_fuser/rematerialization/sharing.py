@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from thunder.core.prims import PrimIDs
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, has_tags
 
 VIEWS = frozenset(
     {
@@ -21,7 +21,7 @@ FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 _SHARING = VIEWS | {
     PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.REAL, PrimIDs.IMAG,
     PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
-}
+} | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
 
 
 def written_in_place(bsyms: Sequence[BoundSymbol]) -> set[str]:
@@ -79,12 +79,17 @@ def proxies(bsym: BoundSymbol) -> Iterator[Proxy]:
 def _sharing(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
     """Arguments and results of what may give back its argument's memory.
 
-    Nothing is known of a symbol that has neither a rule nor parts.
+    Thunder's primitives make memory of their own, but for those listed. Of all else nothing is
+    known: torch's functions that Thunder passes on (x.detach()), users' operators, collectives.
     """
     for bsym in bsyms:
         for part in parts(bsym):
-            if part.sym.id in _SHARING or not part.sym.is_prim:
+            if part.sym.id in _SHARING or not _is_known(part):
                 yield [proxy.name for proxy in proxies(part)]
+
+
+def _is_known(part: BoundSymbol) -> bool:
+    return isinstance(part.sym.id, PrimIDs) or has_tags(part, {OpTags.RANDOM_OP})
 
 
 def parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
