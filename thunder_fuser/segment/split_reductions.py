@@ -31,9 +31,11 @@ MIN_ELEMENTS = 1 << 16  # less is done before a second kernel has started
 MAX_ON_CHIP = 1 << 18  # longer rows are read from memory once a reduction, however it is done
 COLUMN_BYTES = 512  # of a row that one block of an outer reduction takes: 32 vectors
 INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # that an SM holds: of 256 and of 1024 threads
-MIN_RUN_BYTES = 48  # of one column, so that the sums are a small part of the bytes
+MIN_RUN_BYTES = 28  # of one column, so that the sums are a small part of the bytes
 CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
-HALF = 2  # bytes of an element
+# Rows of a run, whatever is read of them. The sums of short runs are more bytes, which stay in the
+# second-level cache; an SM with fewer blocks waits longer for each.
+MIN_RUN = 8
 MOST_SUMS = 2  # over rows: a layer norm's
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 
@@ -109,7 +111,7 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
     if not is_inner:
         if target.is_cpu:
             return -(-rows // CPU_RUNS)
-        return _run_of_block(rows, HALF, settled_shape(results, MOST_SUMS, target), target)
+        return _run_of_block(rows, MIN_RUN, settled_shape(results, MOST_SUMS, target), target)
     if rows <= MAX_ON_CHIP or results >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
     runs = CPU_RUNS if target.is_cpu else INNER_BLOCKS * target.sm_count // results
@@ -125,11 +127,12 @@ def _run_of_rows(whole: Part, around: Around, record: OpRecord, target: Target) 
     sums = sum(count for (kept, _), count in around.patterns.items() if kept == axes)
     shape = row_shape(size_of(whole, axes), sums, target)
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
-    return _run_of_block(rows, itemsize, shape, target)
+    return _run_of_block(rows, -(-MIN_RUN_BYTES // itemsize), shape, target)
 
 
-def _run_of_block(rows: int, itemsize: int, shape: RowShape, target: Target) -> int:
-    enough = max(rows * itemsize // MIN_RUN_BYTES, target.sm_count)
+def _run_of_block(rows: int, least: int, shape: RowShape, target: Target) -> int:
+    """The rows of a run: at least so many, but for a run on each SM."""
+    enough = max(rows // least, target.sm_count)
     run = -(-rows // min(shape.at_once(target), enough))
     return -(-run // shape.threads[1]) * shape.threads[1]
 
