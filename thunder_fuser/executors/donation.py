@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import cache
 
 import torch
 from thunder.core.compile_data import get_compile_data
@@ -83,8 +84,11 @@ def may_be_freed() -> bool:
     """
     return _freed.get() or not (
         torch._C._autograd._get_current_graph_task_keep_graph()
-        or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+        or (_has_cuda() and torch.cuda.is_current_stream_capturing())
     )
+
+
+_has_cuda = cache(torch.cuda.is_available)  # which takes as long as all else that a call does
 
 
 class _Memory:

@@ -90,7 +90,7 @@ def _share(columns: int, threads: int) -> int:
 def _price(shape: RowShape, columns: int, sums: int) -> tuple[float, ...]:
     """What cannot be, then about the share of a kernel's time that the shape costs.
 
-    From norms' backwards of 18 widths on an H200, and their forwards, which a cluster slows down.
+    From the norms' backward at 29 widths on an H200, and their forward, which a cluster slows down.
     """
     (x, y), cluster = shape.threads, shape.cluster
     share = _share(columns, x * cluster)
