@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import FloatProxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.traces import jit
 from thunder_fuser.executors.translate import Layout, TypedRecorder, layout_of, record_region
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
@@ -69,6 +71,24 @@ def test_an_input_has_the_type_that_comes() -> None:
     given = layout_of(torch.empty(4, dtype=torch.int64))
     first, *_ = text_of(lambda: prims.abs(proxy(4, dtype=dtypes.float32)), given)
     assert "dtype=DataType.Int" in first
+
+
+@pytest.mark.parametrize("emulate", [False, True])
+@pytest.mark.parametrize("dims", [0, 1, (0, 2), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_an_extremum_that_several_elements_are(
+    name: str, dims: int | tuple[int, ...], emulate: bool
+) -> None:
+    """Its gradient is shared among them: by their count, which Thunder takes for a bool."""
+    x = torch.randint(0, 3, (4, 5, 6)).float()
+    found = []
+    for function in (jit(lambda x: getattr(torch, name)(x, dims), strict=True, emulate=emulate),
+                     lambda x: getattr(torch, name)(x, dims)):  # fmt: skip
+        given = x.clone().requires_grad_()
+        result = function(given)
+        result.backward(torch.arange(result.numel()).view_as(result).float() + 1)
+        found.append(given.grad)
+    torch.testing.assert_close(*found)
 
 
 def test_a_number_given_at_the_call_is_an_input() -> None:

@@ -7,9 +7,9 @@
 
 Pure: the same primitives and layouts give the same Definition.
 
-Note [Types of the trace]: Thunder takes bool + 1 for int8 where torch makes int64, and so do its
-torch ops, whose results regions read. So an input has the type that comes at the call, and a value
-that Thunder calls int8 only for that reason is Int.
+Note [Types of the trace]: Thunder takes bool + 1 for int8 and sum(bool) for bool where torch makes
+int64, and so do its torch ops, whose results regions read. So an input has the type that comes at
+the call, and a value that Thunder calls int8 or bool only for that reason is Int.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
+_NARROW = (DataType.Int8, DataType.Bool)
 _PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
 
 
@@ -212,17 +213,17 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
 
 
 def _may_widen(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> bool:
-    """True for casts, and for what reads a wide value; a sum of int8 is no reason, it wraps."""
+    """True for casts, and for what reads int64; a sum of int8 is no reason, it wraps."""
     if bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
         return True
-    args = [arg for arg in bsym.flat_proxy_args if arg.name in env]
-    return any(_is_wide(fd, env[arg.name], arg) for arg in args)
+    args = [env[arg.name] for arg in bsym.flat_proxy_args if arg.name in env]
+    return any(fd.dtype_of(arg) is DataType.Int for arg in args)
 
 
 def _is_wide(fd: TypedRecorder, value: Any, proxy: Proxy) -> bool:
-    """True for what Thunder takes for int8 and torch for int64; see Note [Types of the trace]."""
+    """True for what is int64 to torch, and not to Thunder; see Note [Types of the trace]."""
     thunder_type = known_type(proxy.dtype) if isinstance(proxy, TensorProxy) else None
-    return thunder_type is DataType.Int8 and fd.dtype_of(value) is DataType.Int
+    return thunder_type in _NARROW and fd.dtype_of(value) is DataType.Int
 
 
 def _resolve(value: Any, env: dict[str, Any]) -> Any:
