@@ -240,7 +240,7 @@ _REDUCTIONS = ("none", "sum", "mean")
 
 
 def _cast(name: str, dtype: dtypes.dtype) -> Composite:
-    """`x.half()` and the like, which Thunder leaves to torch, and `x.float()` to itself."""
+    """`x.half()` and the like, which Thunder leaves to torch, unlike `x.float()`."""
 
     def refuses(a: Any, **given: Any) -> Reject | None:
         if type(a) is not TensorProxy or data_type(a.dtype) is None or given:

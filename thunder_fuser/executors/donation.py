@@ -15,7 +15,7 @@ This needs the calls to run in the order of the trace. Thunder's split into forw
 keeps the order of the backward, but moves what only the backward needs out of the forward: so
 regions of such a forward get nothing. Collectives are moved too, and transforms of the final trace
 may do anything (CUDA graphs run a backward several times before it counts): with these nothing is
-donated.
+donated. A fusion that Thunder edits later is made anew, without.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.rematerialization.apply import is_backward
-from thunder_fuser.rematerialization.sharing import VIEWS, one_memory, parts, written_in_place
+from thunder_fuser.rematerialization.apply import is_backward, is_view
+from thunder_fuser.rematerialization.sharing import one_memory, parts, written_in_place
 
 
 def with_donations(
@@ -88,7 +88,7 @@ def may_be_freed() -> bool:
     )
 
 
-_has_cuda = cache(torch.cuda.is_available)  # which takes as long as all else that a call does
+_has_cuda = cache(torch.cuda.is_available)  # it does not change, and is asked at every call
 
 
 class _Memory:
@@ -102,9 +102,9 @@ class _Memory:
         for bsym in bsyms:
             made = set(map(self.of, bsym.flat_proxy_outs))
             if _is_product(bsym):
-                taken |= made & {*self._makers}
+                taken |= made & self._makers.keys()
                 self._makers.update(dict.fromkeys(made, bsym))
-            elif not all(part.sym.id in VIEWS for part in parts(bsym)):
+            elif not is_view([*parts(bsym)]):
                 taken |= made
         for name in taken:
             self._makers.pop(name, None)

@@ -21,7 +21,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.schedule.axes import size_of, summed_order
-from thunder_fuser.schedule.repeatable import has_order, settled_shape
+from thunder_fuser.schedule.repeatable import SUMS, has_order, settled_shape
 from thunder_fuser.schedule.row_shape import RowShape, row_shape
 from thunder_fuser.segment.fresh_names import FreshNames
 from thunder_fuser.target import Target
@@ -36,7 +36,6 @@ CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's t
 # Rows of a run, whatever is read of them. The sums of short runs are more bytes, which stay in the
 # second-level cache; an SM with fewer blocks waits longer for each.
 MIN_RUN = 8
-MOST_SUMS = 2  # over rows: a layer norm's
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 
 
@@ -111,7 +110,7 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
     if not is_inner:
         if target.is_cpu:
             return -(-rows // CPU_RUNS)
-        return _run_of_block(rows, MIN_RUN, settled_shape(results, MOST_SUMS, target), target)
+        return _run_of_block(rows, MIN_RUN, settled_shape(results, SUMS, target), target)
     if rows <= MAX_ON_CHIP or results >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
     runs = CPU_RUNS if target.is_cpu else INNER_BLOCKS * target.sm_count // results
