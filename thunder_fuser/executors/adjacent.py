@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from thunder.core.symbol import BoundSymbol
 from thunder.executors.torchex import ex as torch_executor
 
+from thunder_fuser.rematerialization.proxies import makes, reads
+
 _PRODUCTS = frozenset({"linear", "matmul"})
 MOST_OPS = 256  # of a run, and of what may wait behind it
 
@@ -137,13 +139,13 @@ def _follows(bsym: BoundSymbol, own: set[str], late: set[str]) -> bool:
     """True if it reads a name of either set; what it makes is then late."""
     if not any(name in own or name in late for name in _read(bsym)):
         return False
-    late.update(out.name for out in bsym.flat_proxy_outs)
+    late.update(out.name for out in makes(bsym))
     return True
 
 
 def _read(bsym: BoundSymbol) -> list[str]:
-    return [proxy.name for proxy in bsym.flat_proxy_args]
+    return [proxy.name for proxy in reads(bsym)]
 
 
 def _made(bsyms: Sequence[BoundSymbol], places: Iterable[int]) -> set[str]:
-    return {out.name for at in places for out in bsyms[at].flat_proxy_outs}
+    return {out.name for at in places for out in makes(bsyms[at])}

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.rematerialization.apply import Remade
 from thunder_fuser.rematerialization.policy import VIEW
+from thunder_fuser.rematerialization.proxies import makes
 
 _SHOWN = 4
 
@@ -41,7 +42,7 @@ class Comments:
 
     def made_again(self, region: Region) -> list[str]:
         """Values of the forward that it makes again, in order."""
-        made = (out.name for leaf in region.leaves for out in leaf.flat_proxy_outs)
+        made = (out.name for leaf in region.leaves for out in makes(leaf))
         return [self._original[name] for name in made if name in self._original]
 
     def bytes(self, again: Iterable[str]) -> int:

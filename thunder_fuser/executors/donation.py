@@ -37,6 +37,7 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.rematerialization.apply import is_backward, is_view
+from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.rematerialization.sharing import one_memory, parts, written_in_place
 
 
@@ -98,9 +99,9 @@ class _Memory:
         self._shared = one_memory(bsyms)
         self._makers: dict[str, BoundSymbol] = {}
         taken = {self._shared.get(name, name) for name in written_in_place(bsyms)}
-        taken |= set(map(self.of, bsyms[-1].flat_proxy_args))  # what the trace returns
+        taken |= set(map(self.of, reads(bsyms[-1])))  # what the trace returns
         for bsym in bsyms:
-            made = set(map(self.of, bsym.flat_proxy_outs))
+            made = set(map(self.of, makes(bsym)))
             if _is_product(bsym):
                 taken |= made & self._makers.keys()
                 self._makers.update(dict.fromkeys(made, bsym))
@@ -145,4 +146,4 @@ def _is_product(bsym: BoundSymbol) -> bool:
 
 
 def _read(item: BoundSymbol | Region) -> Sequence[Proxy]:
-    return item.inputs if isinstance(item, Region) else item.flat_proxy_args
+    return item.inputs if isinstance(item, Region) else reads(item)

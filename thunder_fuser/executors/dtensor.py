@@ -32,6 +32,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import Definition, OpRecord
+from thunder_fuser.rematerialization.proxies import makes, reads
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -179,7 +180,7 @@ DTENSOR = (
 
 def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
     """The mesh of what a bound symbol reads and makes; None if it is of plain tensors."""
-    for proxy in (*bsym.flat_proxy_args, *bsym.flat_proxy_outs):
+    for proxy in (*reads(bsym), *makes(bsym)):
         if isinstance(proxy, DTensorProxy):
             return Mesh.of(proxy.device_mesh.mesh.tolist())
     return None
@@ -187,8 +188,8 @@ def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
 
 def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
     """Why an op on DTensors is not one on their local tensors; None if it is."""
-    args = [p for p in bsym.flat_proxy_args if isinstance(p, TensorProxy)]
-    outs = list(bsym.flat_proxy_outs)
+    args = [p for p in reads(bsym) if isinstance(p, TensorProxy)]
+    outs = list(makes(bsym))
     if not any(isinstance(p, DTensorProxy) for p in (*args, *outs)):
         return None
     if not all(isinstance(p, DTensorProxy) for p in (*args, *outs)):

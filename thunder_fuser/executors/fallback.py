@@ -19,6 +19,7 @@ from thunder.executors.passes import transform_for_execution
 from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.executors.regions import Region
+from thunder_fuser.rematerialization.proxies import makes
 
 
 def torch_function(region: Region, name: str) -> Callable[..., Any]:
@@ -51,4 +52,4 @@ def _with_torch_impl(leaf: BoundSymbol) -> BoundSymbol:
 
 def _add_names(trace: TraceCtx, leaves: Sequence[BoundSymbol]) -> None:
     for leaf in leaves:
-        trace.names.update(proxy.name for proxy in leaf.flat_proxy_outs)
+        trace.names.update(proxy.name for proxy in makes(leaf))

@@ -50,6 +50,7 @@ from thunder_fuser.options import OPTIONS, Value, option
 from thunder_fuser.rematerialization.apply import Remade, rematerialized
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.policy import policy_of
+from thunder_fuser.rematerialization.proxies import makes
 from thunder_fuser.stages import stage
 from thunder_fuser.target import CPU, Target
 
@@ -113,7 +114,7 @@ class ThunderFuser(FusionExecutor):
     def _note(self, refused: Unfused) -> None:
         data = get_compile_data()
         if data is not None:
-            name = refused.bsym.flat_proxy_outs[0].name
+            name = makes(refused.bsym)[0].name
             self._refused.setdefault(data, {})[name] = refused
 
     def get_fuel(self, amount: int = 1, /) -> bool:

@@ -25,6 +25,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.rematerialization.apply import Leaves, Reading, Supported, is_backward
+from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.schedule import nested
 from thunder_fuser.target import Target
 
@@ -149,7 +150,7 @@ class _Families:
         for leaf in leaves:
             if leaf.sym.id is PrimIDs.TRANSPOSE:
                 continue
-            tensors = [p for p in (*leaf.flat_proxy_outs, *leaf.flat_proxy_args) if _is_tensor(p)]
+            tensors = [p for p in (*makes(leaf), *reads(leaf)) if _is_tensor(p)]
             most = max((prod(_sizes(p)) for p in tensors), default=0)
             names = [p.name for p in tensors if prod(_sizes(p)) == most]
             for name in names[1:]:
@@ -167,9 +168,9 @@ def _widest_after(leaves: Sequence[BoundSymbol]) -> dict[str, int]:
     """The most elements of what is made of each value."""
     found: dict[str, int] = {}
     for leaf in reversed(leaves):
-        outs = [p for p in leaf.flat_proxy_outs if _is_tensor(p)]
+        outs = [p for p in makes(leaf) if _is_tensor(p)]
         most = max((max(prod(_sizes(p)), found.get(p.name, 0)) for p in outs), default=0)
-        for arg in leaf.flat_proxy_args:
+        for arg in reads(leaf):
             found[arg.name] = max(found.get(arg.name, 0), most)
     return found
 

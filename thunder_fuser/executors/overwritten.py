@@ -23,6 +23,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.rematerialization.apply import is_backward
+from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.rematerialization.sharing import one_memory, overwritten
 
 
@@ -40,7 +41,7 @@ class _Copier:
     def __init__(self, trace: TraceCtx, bsyms: list[BoundSymbol]) -> None:
         self.trace, self.all = trace, bsyms
         self.memory = one_memory([bsym for bsym in bsyms if not is_backward(bsym)])
-        self.read = {p.name for bsym in bsyms if _reads(bsym) for p in bsym.flat_proxy_args}
+        self.read = {p.name for bsym in bsyms if _reads(bsym) for p in reads(bsym)}
         self.swaps: dict[Variable, Proxy] = {}
         self.fenced: dict[Variable, Proxy] = {}  # what the write at hand writes to
 
@@ -56,7 +57,7 @@ class _Copier:
                 yield from self._kept(targets, stale)
                 bsym = bsym.from_bsym_swap_proxies(self.fenced, skip_output=True)
             yield bsym
-            for out in bsym.flat_proxy_outs:
+            for out in makes(bsym):
                 if out.name in self.read and isinstance(out, TensorProxy):
                     before.setdefault(self._place(out), []).append(out)
 

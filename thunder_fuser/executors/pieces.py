@@ -30,6 +30,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.support import leaves_of
+from thunder_fuser.rematerialization.proxies import makes, reads
 
 ENOUGH = 128
 
@@ -87,12 +88,12 @@ def _crossing(leaves: Sequence[Sequence[BoundSymbol]], run: range, users: Users)
     shown: dict[str, str] = {}
     for at, parts in enumerate(leaves):
         for leaf in parts:
-            for proxy in leaf.flat_proxy_args:
+            for proxy in reads(leaf):
                 name = shown.get(proxy.name, proxy.name)
                 lives.setdefault(name, _Life(at, at, _bytes(proxy))).last = at
-            for out in leaf.flat_proxy_outs:
+            for out in makes(leaf):
                 if leaf.sym.id in _MADE_AGAIN:
-                    source = leaf.flat_proxy_args[0].name
+                    source = reads(leaf)[0].name
                     shown[out.name] = shown.get(source, source)
                 else:
                     written = all(use in run for use in users.get(out.name, ()))

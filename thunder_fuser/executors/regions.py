@@ -47,6 +47,7 @@ from thunder_fuser.executors.pieces import Users, pieces
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import Reject, is_known_number
 from thunder_fuser.executors.widening import widens
+from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.rematerialization.sharing import COPIES, FENCES, VIEWS
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
@@ -209,7 +210,7 @@ def _made_outside(item: BoundSymbol | Region) -> tuple[BoundSymbol, ...]:
 
 
 def _refusal(bsym: BoundSymbol, support: Support, written: frozenset[str]) -> Reject | None:
-    if any(out.name in written for out in bsym.flat_proxy_outs) and _only(bsym, _MOVES):
+    if any(out.name in written for out in makes(bsym)) and _only(bsym, _MOVES):
         return Reject("a view of a tensor that is written in place")
     return support(bsym)
 
@@ -241,7 +242,7 @@ def _users(bsyms: Sequence[BoundSymbol]) -> dict[str, list[int]]:
     """The places in the trace where each name is read."""
     users: dict[str, list[int]] = {}
     for at, bsym in enumerate(bsyms):
-        for proxy in bsym.flat_proxy_args:
+        for proxy in reads(bsym):
             users.setdefault(proxy.name, []).append(at)
     return users
 
@@ -251,11 +252,11 @@ def _views_written_later(bsyms: Sequence[BoundSymbol]) -> frozenset[str]:
     names: set[str] = set()
     for bsym in reversed(bsyms):
         if bsym.sym.id in FENCES:
-            names.update(proxy.name for proxy in bsym.flat_proxy_args)
+            names.update(proxy.name for proxy in reads(bsym))
         elif bsym.sym.id in COPIES:
-            names.add(bsym.flat_proxy_args[1].name)
-        elif names.intersection(out.name for out in bsym.flat_proxy_outs) and _only(bsym, _MOVES):
-            names.update(proxy.name for proxy in bsym.flat_proxy_args)
+            names.add(reads(bsym)[1].name)
+        elif names.intersection(out.name for out in makes(bsym)) and _only(bsym, _MOVES):
+            names.update(proxy.name for proxy in reads(bsym))
     return frozenset(names)
 
 
@@ -288,11 +289,11 @@ def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Users) -> _Run:
     inside_names: set[str] = set()
     for at in run:
         bsym = bsyms[at]
-        from_outside = not any(p.name in inside_names for p in bsym.flat_proxy_args)
+        from_outside = not any(p.name in inside_names for p in reads(bsym))
         if from_outside and (_only(bsym, _ENTRY | CALLS) or at in idle):
             before[at] = None
         else:
-            inside_names.update(out.name for out in bsym.flat_proxy_outs)
+            inside_names.update(out.name for out in makes(bsym))
     rest = [at for at in run if at not in before]
     after = _idle(bsyms, rest, _EXIT | CALLS, users)
     inside = tuple(at for at in rest if at not in after)
@@ -308,7 +309,7 @@ def _idle(
     """Those of the kinds whose results no other op among the places needs."""
     members, idle = set(places), set()
     for at in reversed(places):
-        uses = (use for out in bsyms[at].flat_proxy_outs for use in users.get(out.name, ()))
+        uses = (use for out in makes(bsyms[at]) for use in users.get(out.name, ()))
         if _only(bsyms[at], kinds) and all(use not in members or use in idle for use in uses):
             idle.add(at)
     return idle
@@ -339,7 +340,7 @@ def _escaping(
     return [
         out.name
         for at in inside
-        for out in bsyms[at].flat_proxy_outs
+        for out in makes(bsyms[at])
         if any(use not in members for use in users.get(out.name, ()))
     ]
 
@@ -347,7 +348,7 @@ def _escaping(
 def _sources(bsyms: Sequence[BoundSymbol]) -> list[str]:
     """What the views that a later region may repeat are made of."""
     leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
-    return [leaf.flat_proxy_args[0].name for leaf in leaves if leaf.sym.id in _ENTERING]
+    return [reads(leaf)[0].name for leaf in leaves if leaf.sym.id in _ENTERING]
 
 
 def _refuse_region(region: Region) -> Reject | None:
@@ -374,13 +375,13 @@ def _exits(
     leaves: Sequence[BoundSymbol], outputs: Iterable[str]
 ) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
     """(what the region returns, the views torch makes of that to get the outputs)."""
-    maker = {out.name: leaf for leaf in leaves for out in leaf.flat_proxy_outs}
+    maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
     wanted: set[str] = set()
     repeated: set[str] = set()
     for name in outputs:
         while name in maker and maker[name].sym.id in _REPEATED:
             repeated.add(name)
-            name = maker[name].flat_proxy_args[0].name
+            name = reads(maker[name])[0].name
         if name in maker:
             wanted.add(name)
     exits = [leaf for leaf in leaves if _result(leaf) in repeated]
@@ -392,28 +393,28 @@ def _live(leaves: Sequence[BoundSymbol], wanted: frozenset[str]) -> tuple[BoundS
     needed = set(wanted)
     kept = []
     for leaf in reversed(leaves):
-        if needed.intersection(out.name for out in leaf.flat_proxy_outs):
+        if needed.intersection(out.name for out in makes(leaf)):
             kept.append(leaf)
-            needed.update(proxy.name for proxy in leaf.flat_proxy_args)
+            needed.update(proxy.name for proxy in reads(leaf))
     return tuple(reversed(kept))
 
 
 def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbol, ...]:
     """The primitives, preceded by the views outside that they read, and those these read."""
-    made = {out.name for leaf in leaves for out in leaf.flat_proxy_outs}
+    made = {out.name for leaf in leaves for out in makes(leaf)}
     front: dict[str, BoundSymbol] = {}
-    wanted = [proxy.name for leaf in leaves for proxy in leaf.flat_proxy_args]
+    wanted = [proxy.name for leaf in leaves for proxy in reads(leaf)]
     while wanted:
         name = wanted.pop()
         if name in views and name not in made:
             front.pop(name, None)  # read once more: it must come still earlier
             front[name] = views[name]
-            wanted.append(views[name].flat_proxy_args[0].name)
+            wanted.append(reads(views[name])[0].name)
     return (*reversed(front.values()), *leaves)
 
 
 def _result(leaf: BoundSymbol) -> str:
-    return str(leaf.flat_proxy_outs[0].name)
+    return str(makes(leaf)[0].name)
 
 
 def _boundary(
@@ -424,10 +425,10 @@ def _boundary(
     inputs: dict[str, Proxy] = {}
     outputs: dict[str, Proxy] = {}
     for leaf in leaves:
-        for proxy in leaf.flat_proxy_args:
+        for proxy in reads(leaf):
             if proxy.name not in made and not is_known_number(proxy):
                 inputs.setdefault(proxy.name, proxy)
-        for proxy in leaf.flat_proxy_outs:
+        for proxy in makes(leaf):
             made.add(proxy.name)
             if proxy.name in wanted:
                 outputs.setdefault(proxy.name, proxy)
@@ -445,8 +446,8 @@ def without_dead_views(items: Sequence[BoundSymbol | Region]) -> list[BoundSymbo
         live = _needed(item, needed)
         if live is not None:
             kept.append(live)
-            reads = live.inputs if isinstance(live, Region) else live.flat_proxy_args
-            needed.update(proxy.name for proxy in reads)
+            given = live.inputs if isinstance(live, Region) else reads(live)
+            needed.update(proxy.name for proxy in given)
     return kept[::-1]
 
 
@@ -457,7 +458,7 @@ def _needed(item: BoundSymbol | Region, names: set[str]) -> BoundSymbol | Region
             return item
         wanted = [proxy.name for proxy in item.outputs if proxy.name in names]
         return Region.of_views(item.bsyms, wanted) if wanted else None
-    used = any(out.name in names for out in item.flat_proxy_outs)
+    used = any(out.name in names for out in makes(item))
     return item if used or not _only(item, VIEWS) else None
 
 
@@ -477,14 +478,14 @@ def check_in_place(items: Sequence[BoundSymbol | Region], prefix: str) -> None:
                     raise _read_after_write(name, proxy, written[proxy.name])
             count += not item.makes_views
         elif item.sym.id in COPIES:
-            written[item.flat_proxy_args[1].name] = item
+            written[reads(item)[1].name] = item
 
 
 def _read_after_write(region: str, proxy: Proxy, copy: BoundSymbol) -> AliasError:
     return AliasError(
-        f"{region} reads {proxy.name} after {copy.flat_proxy_outs[0].name} = {copy.sym.name}"
-        f"({copy.flat_proxy_args[0].name}, {proxy.name}) has written it",
-        expected=f"{copy.flat_proxy_args[0].name}, the value copied from",
+        f"{region} reads {proxy.name} after {makes(copy)[0].name} = {copy.sym.name}"
+        f"({reads(copy)[0].name}, {proxy.name}) has written it",
+        expected=f"{reads(copy)[0].name}, the value copied from",
         got=f"{proxy.name}, the tensor copied to",
         do="use the result of the in-place op, or set disable_inplace_copy_check=True",
     )

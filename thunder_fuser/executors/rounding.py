@@ -22,6 +22,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 
 from thunder_fuser.rematerialization.apply import runs_of
+from thunder_fuser.rematerialization.proxies import makes, reads
 
 Supported = Callable[[BoundSymbol], bool]
 Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
@@ -64,11 +65,11 @@ def _without_roundings(bsyms: Sequence[BoundSymbol], fusible: Sequence[bool]) ->
     runs = runs_of(bsyms, fusible)
     stored = _stored(bsyms, runs)
     rounded: dict[str, tuple[Proxy, int]] = {}  # the value before its rounding, and the run
-    returned = {proxy.name for proxy in bsyms[-1].flat_proxy_args}
+    returned = {proxy.name for proxy in reads(bsyms[-1])}
     swaps: dict[Variable, Proxy] = {}
     kept = []
     for bsym, run in zip(bsyms, runs, strict=True):
-        if swaps and any(variableify(arg) in swaps for arg in bsym.flat_proxy_args):
+        if swaps and any(variableify(arg) in swaps for arg in reads(bsym)):
             bsym = bsym.from_bsym_swap_proxies(swaps, skip_output=True)
         if _is_rounding(bsym):
             source, result = bsym.args[0], bsym.output
@@ -92,10 +93,10 @@ def _between_floats(bsym: BoundSymbol) -> bool:
 
 def _stored(bsyms: Sequence[BoundSymbol], runs: Sequence[int]) -> set[str]:
     """Values that another run reads, or torch, or the caller."""
-    run = {o.name: number for b, number in zip(bsyms, runs, strict=True) for o in b.flat_proxy_outs}
+    run = {o.name: number for b, number in zip(bsyms, runs, strict=True) for o in makes(b)}
     return {
         proxy.name
         for bsym, number in zip(bsyms, runs, strict=True)
-        for proxy in bsym.flat_proxy_args
+        for proxy in reads(bsym)
         if run.get(proxy.name, number) != number
     }

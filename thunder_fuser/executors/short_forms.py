@@ -28,6 +28,8 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace
 
+from thunder_fuser.rematerialization.proxies import makes, reads
+
 Supported = Callable[[BoundSymbol], bool]
 Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
 
@@ -63,19 +65,19 @@ class _Facts:
     """Who makes and who reads each value, and which values are needed in full."""
 
     def __init__(self, leaves: Sequence[BoundSymbol], fusible: Sequence[bool]) -> None:
-        self.maker = {out.name: leaf for leaf in leaves for out in leaf.flat_proxy_outs}
+        self.maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
         self.readers: dict[str, list[BoundSymbol]] = {}
         self.exact: set[str] = set()
         needed: set[str] = set()
         for leaf, can in zip(reversed(leaves), reversed(fusible), strict=True):
-            outs = leaf.flat_proxy_outs
+            outs = makes(leaf)
             if leaf.sym.id is PrimIDs.GET_GRAD or (can and needed.isdisjoint(_names(outs))):
                 continue
-            needed.update(_names(leaf.flat_proxy_args))
-            for name in dict.fromkeys(_names(leaf.flat_proxy_args)):
+            needed.update(_names(reads(leaf)))
+            for name in dict.fromkeys(_names(reads(leaf))):
                 self.readers.setdefault(name, []).append(leaf)
             if not can or any(map(self._in_full, outs)):
-                self.exact.update(_names(leaf.flat_proxy_args))
+                self.exact.update(_names(reads(leaf)))
 
     def _in_full(self, out: Proxy) -> bool:
         """True for all that is no float, and floats of which more than 16 bits count."""
@@ -151,5 +153,5 @@ def _adds_one(bsym: BoundSymbol) -> bool:
 
 
 def _squares(bsym: BoundSymbol) -> bool:
-    lhs, *rhs = bsym.flat_proxy_args
+    lhs, *rhs = reads(bsym)
     return bsym.sym.id is PrimIDs.MUL and [one.name for one in rhs] == [lhs.name]

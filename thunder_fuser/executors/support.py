@@ -40,6 +40,7 @@ from thunder_fuser.executors.types import (
 )
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
+from thunder_fuser.rematerialization.proxies import makes, reads
 
 MAX_RANK = 8
 
@@ -117,7 +118,7 @@ def arguments_of(leaf: BoundSymbol) -> tuple[Any, ...]:
 def device_of(bsym: BoundSymbol) -> Device | None:
     """Where it computes: the device of its tensors; 0-dim CPU tensors count as numbers."""
     cpu = None
-    for proxy in (*bsym.flat_proxy_outs, *bsym.flat_proxy_args):
+    for proxy in (*makes(bsym), *reads(bsym)):
         if not isinstance(proxy, TensorProxy):
             continue
         if not _stands_for_a_number(proxy):

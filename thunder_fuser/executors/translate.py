@@ -33,6 +33,7 @@ from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
 from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
+from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 _NARROW = (DataType.Int8, DataType.Bool)
@@ -206,7 +207,7 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
         kwargs["short"] = True
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
-    for value, proxy in zip(values, bsym.flat_proxy_outs, strict=True):
+    for value, proxy in zip(values, makes(bsym), strict=True):
         if not (_is_wide(fd, value, proxy) and _may_widen(fd, env, bsym)):
             value = fd.as_type(value, known_type(proxy.dtype))
         env[proxy.name] = value
@@ -216,7 +217,7 @@ def _may_widen(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> boo
     """True for casts, and for what reads int64; a sum of int8 is no reason, it wraps."""
     if bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
         return True
-    args = [env[arg.name] for arg in bsym.flat_proxy_args if arg.name in env]
+    args = [env[arg.name] for arg in reads(bsym) if arg.name in env]
     return any(fd.dtype_of(arg) is DataType.Int for arg in args)
 
 

@@ -22,6 +22,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.ir.layout import contiguous_strides
+from thunder_fuser.rematerialization.proxies import makes
 
 Views = Callable[..., list[torch.Tensor]]
 
@@ -51,7 +52,7 @@ def _function(region: Region, reshape: str) -> Views:
     for leaf in region.leaves:
         made = f"v{len(names)}"
         lines.append(f"    {made} = {_call(leaf, names[leaf.args[0].name], reshape)}")
-        names[leaf.flat_proxy_outs[0].name] = made
+        names[makes(leaf)[0].name] = made
     results = ", ".join(names[proxy.name] for proxy in region.outputs)
     text = "\n".join([*lines, f"    return [{results}]"])
     scope: dict[str, Any] = {"stride_order": _stride_order}

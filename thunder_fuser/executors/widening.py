@@ -23,6 +23,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
 from thunder_fuser.rematerialization.apply import Leaves, Reading, Supported, is_backward, is_view
+from thunder_fuser.rematerialization.proxies import makes, reads
 
 
 def widened_where_read(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
@@ -35,7 +36,7 @@ def widened_where_read(trace: TraceCtx, supported: Supported, leaves_of: Leaves)
     crossing = {
         arg.name
         for bsym, run in zip(reading.bsyms, reading.runs, strict=True)
-        for arg in bsym.flat_proxy_args
+        for arg in reads(bsym)
         if arg.name in casts and home[arg.name] != run
         and is_backward(bsym) == is_backward(casts[arg.name])
     }
@@ -49,7 +50,7 @@ def widened_where_read(trace: TraceCtx, supported: Supported, leaves_of: Leaves)
 def _casts(reading: Reading) -> dict[str, BoundSymbol]:
     """Casts to wider types that nothing but fusible ops read, by the names of their results."""
     found = {
-        bsym.flat_proxy_outs[0].name: bsym
+        makes(bsym)[0].name: bsym
         for bsym, can, leaves in _each(reading)
         if can and widens(leaves)
     }
@@ -58,7 +59,7 @@ def _casts(reading: Reading) -> dict[str, BoundSymbol]:
     stay = reading.written | _read_by_torch(reading)
     return {
         name: bsym for name, bsym in found.items()
-        if name not in stay and bsym.flat_proxy_args[0].name not in reading.written
+        if name not in stay and reads(bsym)[0].name not in reading.written
     }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def _read_by_torch(reading: Reading) -> set[str]:
     names: set[str] = set()
     for bsym, can, leaves in reversed([*_each(reading)]):
         if not can or (is_view(leaves) and names.intersection(_results(bsym))):
-            names.update(arg.name for arg in bsym.flat_proxy_args)
+            names.update(arg.name for arg in reads(bsym))
     return names
 
 
@@ -85,7 +86,7 @@ def widens(leaves: Sequence[BoundSymbol]) -> bool:
 
 
 def _results(bsym: BoundSymbol) -> Iterator[str]:
-    return (out.name for out in bsym.flat_proxy_outs)
+    return (out.name for out in makes(bsym))
 
 
 def _again(
@@ -99,7 +100,7 @@ def _again(
         if run != last:
             last, swaps, made = run, {}, set()
         made.update(_results(bsym))
-        for arg in bsym.flat_proxy_args:
+        for arg in reads(bsym):
             cast = casts.get(arg.name)
             if cast is None or arg.name in made or is_backward(cast) != is_backward(bsym):
                 continue

@@ -33,6 +33,7 @@ from thunder_fuser.ir.ops import OPS
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.plan import Facts, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
+from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.rematerialization.sharing import VIEWS, proxies, written_in_place
 
 Supported = Callable[[BoundSymbol], bool]
@@ -116,7 +117,7 @@ class Reading:
     @cached_property
     def maker(self) -> dict[str, BoundSymbol]:
         """Of each result of the forward, what makes it."""
-        return {out.name: b for b in self.forward for out in b.flat_proxy_outs}
+        return {out.name: b for b in self.forward for out in makes(b)}
 
     @cached_property
     def written(self) -> set[str]:
@@ -129,7 +130,7 @@ class Reading:
         needed = set(returned)
         for bsym in self.bsyms:
             if is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD:
-                needed.update(proxy.name for proxy in bsym.flat_proxy_args)
+                needed.update(proxy.name for proxy in reads(bsym))
         read = _Read(self, needed, returned)
         operations: list[Operation] = []
         given: dict[str, int] = {}
@@ -137,7 +138,7 @@ class Reading:
             if is_backward(bsym) or _is_return(bsym):
                 continue
             if bsym.sym.id in _GIVERS:
-                given.update((p.name, _bytes(p)) for p in bsym.flat_proxy_outs)
+                given.update((p.name, _bytes(p)) for p in makes(bsym))
             else:
                 operations.append(read.operation(at))
         return Facts(tuple(operations), given)
@@ -146,7 +147,7 @@ class Reading:
         """t3 -> bf16[2, 16], of results of the forward."""
         return {
             out.name: f"{out.dtype.shortname()}{[int(n) for n in out._shape]}"
-            for bsym in self.forward for out in bsym.flat_proxy_outs
+            for bsym in self.forward for out in makes(bsym)
             if out.name in names and isinstance(out, TensorProxy)
         }
 
@@ -168,8 +169,8 @@ class _Read:
         views = is_view(leaves)
         return Operation(
             bsym.sym.name,
-            tuple(proxy.name for proxy in bsym.flat_proxy_args),
-            tuple(self._value(out, leaves, views) for out in bsym.flat_proxy_outs),
+            tuple(proxy.name for proxy in reads(bsym)),
+            tuple(self._value(out, leaves, views) for out in makes(bsym)),
             sum(map(_operations, leaves)),
             self._refusal(bsym, self.reading.fusible[at], leaves),
             self.reading.runs[at],
@@ -234,19 +235,19 @@ def _stored(reading: Reading) -> set[str]:
     run = {
         out.name: number
         for bsym, number in zip(reading.bsyms, reading.runs, strict=True)
-        for out in bsym.flat_proxy_outs
+        for out in makes(bsym)
     }
     found = {
         proxy.name
         for bsym, number in zip(reading.bsyms, reading.runs, strict=True)
         if not is_backward(bsym)
-        for proxy in bsym.flat_proxy_args
+        for proxy in reads(bsym)
         if run.get(proxy.name, number) != number
     }
     torch_made = (
         out.name
         for bsym, can in zip(reading.bsyms, reading.fusible, strict=True)
-        if not can for out in bsym.flat_proxy_outs
+        if not can for out in makes(bsym)
     )  # fmt: skip
     return found | set(torch_made)
 
@@ -260,8 +261,8 @@ def _written_again(reading: Reading, returned: set[str]) -> set[str]:
             continue
         by_torch = is_backward(bsym) and not reading.fusible[at]
         views = is_view(reading.leaves[at])
-        if by_torch or (views and any(out.name in names for out in bsym.flat_proxy_outs)):
-            names.update(proxy.name for proxy in bsym.flat_proxy_args)
+        if by_torch or (views and any(out.name in names for out in makes(bsym))):
+            names.update(proxy.name for proxy in reads(bsym))
     return names
 
 
@@ -279,7 +280,7 @@ def _operations(leaf: BoundSymbol) -> int:
     if leaf.sym.id in VIEWS or leaf.sym.id in _DRAWN:
         return 0
     row = OPS.get(_NAMES.get(leaf.sym.name, leaf.sym.name))
-    size = max((_size(out) for out in leaf.flat_proxy_outs), default=0)
+    size = max((_size(out) for out in makes(leaf)), default=0)
     return size * (1 if row is None else row.cost)
 
 
@@ -313,7 +314,7 @@ class _Writer:
             if number != run and can:
                 # What torch reads is written; until the next run there is no need to repeat it.
                 run, self.swaps = number, {}
-            yield from self._remade(bsym.flat_proxy_args)
+            yield from self._remade(reads(bsym))
             yield self._reading_copies(bsym)
 
     def _remade(self, wanted: Iterable[Proxy]) -> Iterator[BoundSymbol]:
@@ -325,17 +326,17 @@ class _Writer:
             if name not in self.again or name in found:
                 continue
             bsym = self.reading.maker[name]
-            if variableify(bsym.flat_proxy_outs[0]) in self.swaps:
+            if variableify(makes(bsym)[0]) in self.swaps:
                 continue
-            found.update((out.name, bsym) for out in bsym.flat_proxy_outs)
-            stack += [proxy.name for proxy in bsym.flat_proxy_args]
+            found.update((out.name, bsym) for out in makes(bsym))
+            stack += [proxy.name for proxy in reads(bsym)]
         makers = {id(bsym): bsym for bsym in found.values()}
-        for bsym in sorted(makers.values(), key=lambda b: self.order[b.flat_proxy_outs[0].name]):
+        for bsym in sorted(makers.values(), key=lambda b: self.order[makes(b)[0].name]):
             yield self._copy(bsym)
 
     def _copy(self, bsym: BoundSymbol) -> BoundSymbol:
         with tracectx(self.trace):
-            for out in bsym.flat_proxy_outs:
+            for out in makes(bsym):
                 new = out.replace_name(f"{out.name}r", disambiguate=True)
                 self.swaps[variableify(out)] = new
                 self.copies.setdefault(out.name, []).append(new.name)
@@ -343,5 +344,6 @@ class _Writer:
         return copy.from_bsym(tags=copy.tags | {BoundSymbolTag.BACKWARD})
 
     def _reading_copies(self, bsym: BoundSymbol) -> BoundSymbol:
-        reads = any(variableify(proxy) in self.swaps for proxy in bsym.flat_proxy_args)
-        return bsym.from_bsym_swap_proxies(self.swaps, skip_output=True) if reads else bsym
+        if not any(variableify(proxy) in self.swaps for proxy in reads(bsym)):
+            return bsym
+        return bsym.from_bsym_swap_proxies(self.swaps, skip_output=True)

@@ -9,6 +9,8 @@ from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, has_tags
 
+from thunder_fuser.rematerialization.proxies import makes, reads
+
 VIEWS = frozenset(
     {
         PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
@@ -41,7 +43,7 @@ def written_in_place(bsyms: Sequence[BoundSymbol]) -> set[str]:
 
 def overwritten(bsym: BoundSymbol) -> Iterator[Proxy]:
     """What it writes in place: itself, or as torch's silu(x, inplace=True), in its parts."""
-    return (part.flat_proxy_args[1] for part in parts(bsym) if part.sym.id in COPIES)
+    return (reads(part)[1] for part in parts(bsym) if part.sym.id in COPIES)
 
 
 def _written(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
@@ -49,8 +51,8 @@ def _written(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
     for bsym in bsyms:
         for part in parts(bsym):
             if part.sym.id in COPIES:
-                _, target = part.flat_proxy_args
-                yield [target.name, *(out.name for out in part.flat_proxy_outs)]
+                _, target = reads(part)
+                yield [target.name, *(out.name for out in makes(part))]
             elif part.sym.id in FENCES:
                 yield [proxy.name for proxy in proxies(part)]
 
@@ -72,8 +74,8 @@ def one_memory(bsyms: Sequence[BoundSymbol]) -> dict[str, str]:
 
 def proxies(bsym: BoundSymbol) -> Iterator[Proxy]:
     """All that it reads and makes."""
-    yield from bsym.flat_proxy_args
-    yield from bsym.flat_proxy_outs
+    yield from reads(bsym)
+    yield from makes(bsym)
 
 
 def _sharing(bsyms: Iterable[BoundSymbol]) -> Iterator[list[str]]:
