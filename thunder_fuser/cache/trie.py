@@ -134,6 +134,20 @@ class FusionCache:
             entry.unpin()
         return entry
 
+    def own(self, definition: Definition) -> Definition:
+        """The equal definition that the cache holds, for others to hold as well; else itself.
+
+        It is no lookup: nothing is counted, and nothing becomes recent.
+        """
+        with self._lock:
+            node = self.root
+            for record in definition:
+                child = node.children.get(record)
+                if child is None:
+                    return definition
+                node = child
+            return definition if node.entry is None else node.entry.definition
+
     def _find(self, definition: Definition) -> FusionEntry:
         node = self.root
         node.visits += 1

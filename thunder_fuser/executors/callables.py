@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
+from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import (
     CacheMissError,
     EmulatorError,
@@ -42,8 +43,14 @@ Compile = Callable[[Definition, str, Sequence[Any]], Runner]
 class RegionCallable:
     """Makes `call`, the function of a region. All work waits for its first call.
 
-    `given` are options of the jit call, in force while the region is compiled.
+    `given` are options of the jit call, in force while the region is compiled. A model has many
+    regions, and each lives as long as the compiled function: what they have in common is shared.
     """
+
+    __slots__ = (
+        "__weakref__", "_compile", "_context", "_dispatches", "_given", "call", "definitions",
+        "name", "on_mesh", "region",
+    )
 
     def __init__(
         self,
@@ -53,21 +60,29 @@ class RegionCallable:
         given: Mapping[str, Value],
     ) -> None:
         self.name, self.region = name, region
-        self.definitions: list[Definition] = []
+        self.definitions: tuple[Definition, ...] = ()
         self._compile = compile_region
-        self._given = dict(given)
+        self._given = given
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
-        donated = [region.donated, region.donated | region.donated_if_freed]
-        self._dispatches = [] if region.makes_views else [
-            make_dispatch(inputs, partial(self._miss, names), checked=False)
-            for names in dict.fromkeys(donated)
-        ]
+        misses = [self._miss, self._miss_freeing] if region.donated_if_freed else [self._miss]
+        self._dispatches = () if region.makes_views else tuple(
+            make_dispatch(inputs, miss, checked=False) for miss in misses
+        )
         self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
         if self.on_mesh:
             self.call = on_locals(self.call, region.inputs, region.outputs)
-        self.call.owner = self  # type: ignore[attr-defined]
+        self.call.owner = self
+        self._context = {name: self.call}
+
+    def bind(self, bsym: BoundSymbol) -> None:
+        """Makes it call this region; Thunder asks for it at each new copy of the bound symbol."""
+        bsym._call_ctx = self._context
+
+    def meta(self, *args: Any) -> list[Proxy]:
+        """What Thunder is told of the results."""
+        return list(self.region.outputs)
 
     def _call(self) -> Runner:
         if self.region.makes_views:
@@ -79,9 +94,12 @@ class RegionCallable:
         """What its calls have run, for each layout and shape of theirs."""
         return [run for one in self._dispatches for run in one.__globals__["runners"].values()]
 
-    def _miss(self, donated: frozenset[str], args: Sequence[Any]) -> Runner:
+    def _miss(self, args: Sequence[Any]) -> Runner:
         views = views_for(self.region, args) if self.region.moves_only else None
-        return views or self._compiled(donated, args)
+        return views or self._compiled(self.region.donated, args)
+
+    def _miss_freeing(self, args: Sequence[Any]) -> Runner:
+        return self._compiled(self.region.donated | self.region.donated_if_freed, args)
 
     def _compiled(self, donated: frozenset[str], args: Sequence[Any]) -> Runner:
         with options(**self._given):
@@ -109,9 +127,9 @@ class RegionCallable:
         definition = record_region(
             region.leaves, region.inputs, region.outputs, layouts, donated
         )
-        definition = sharded(definition, region.inputs)
+        definition = FusionCache.get().own(sharded(definition, region.inputs))
         if definition not in self.definitions:  # other sizes are most often the same one
-            self.definitions.append(definition)
+            self.definitions += (definition,)
         return definition
 
     def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:

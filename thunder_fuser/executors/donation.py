@@ -59,7 +59,8 @@ def with_donations(
             ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
             kept = {p.name for p in ended if trains and not is_backward(memory.maker_of(p))}
             donated = frozenset(proxy.name for proxy in ended) - kept
-            item = replace(item, donated=donated, donated_if_freed=frozenset(kept))
+            if ended:
+                item = replace(item, donated=donated, donated_if_freed=frozenset(kept))
         found.append(item)
     return found
 

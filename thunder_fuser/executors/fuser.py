@@ -9,7 +9,6 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +17,7 @@ from thunder.common import CompileData
 from thunder.core.compile_data import get_compile_data, get_compile_option
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import Proxy, unvariableify
-from thunder.core.symbol import BoundSymbol, Symbol, bsym_header
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
@@ -43,6 +42,7 @@ from thunder_fuser.executors.regions import (
 from thunder_fuser.executors.rounding import casts_apart, rounded_where_stored
 from thunder_fuser.executors.short_forms import with_short_forms
 from thunder_fuser.executors.support import ROWS, accepts, device_of, leaves_of, row_of, support
+from thunder_fuser.executors.types import Reject
 from thunder_fuser.executors.widening import widened_where_read
 from thunder_fuser.host.device import target_of_device
 from thunder_fuser.ir.record import Definition
@@ -108,14 +108,14 @@ class ThunderFuser(FusionExecutor):
             return support(bsym) is None
         reason = composite.refuses(*bsym.args, **bsym.kwargs)
         if reason is not None:
-            self._note(Unfused(bsym, reason))
+            self._note(bsym, reason)
         return reason is None
 
-    def _note(self, refused: Unfused) -> None:
+    def _note(self, bsym: BoundSymbol, reason: Reject) -> None:
         data = get_compile_data()
         if data is not None:
-            name = makes(refused.bsym)[0].name
-            self._refused.setdefault(data, {})[name] = refused
+            name = makes(bsym)[0].name
+            self._refused.setdefault(data, {})[name] = Unfused.of(bsym, reason)
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Takes fuel for one region; False when it is used up."""
@@ -165,9 +165,7 @@ class ThunderFuser(FusionExecutor):
             elif item.makes_views:
                 yield self.fuse(item, next(views), given)
             else:
-                with bsym_header(comments.of(item)):
-                    bsym = self.fuse(item, next(fusions), given)
-                yield bsym
+                yield self.fuse(item, next(fusions), given, comments.of(item))
 
     def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
         """The trace whose backward reads of the forward what the policy keeps."""
@@ -203,9 +201,8 @@ class ThunderFuser(FusionExecutor):
 
     def _keep(self, fused: TraceCtx, claims: Claims) -> None:
         data = get_compile_data()
+        claims = claims.for_reports(() if data is None else self._refused.pop(data, {}).values())
         if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
-            apart = self._refused.pop(data, {}).values()
-            claims = replace(claims, unfused=(*apart, *claims.unfused))
             self._claims[data] = claims
             if self.last_cut is None:
                 self._cuts.pop(data, None)
@@ -222,40 +219,32 @@ class ThunderFuser(FusionExecutor):
         return self._cuts.get(data)
 
     def fuse(
-        self, region: Any, fusion_counter: int, given: dict[str, Value] | None = None
+        self,
+        region: Any,
+        fusion_counter: int,
+        given: dict[str, Value] | None = None,
+        header: str = "",
     ) -> BoundSymbol:
         """The bound symbol of a region: ours, or one that Thunder has edited.
 
-        given: the options of the region; by default those of the running thunder.jit.
+        given: the options of the region; by default those of the running thunder.jit. A region of
+        views launches nothing: it is no fusion.
         """
         if not isinstance(region, Region):
             region = _region_of(region)
         given = _given_options() if given is None else given
-        if region.makes_views:
-            return self._views(region, fusion_counter, given)
-        name = f"{self._prefix(given)}{fusion_counter}"  # Thunder reads the number back out of it
-        return self.register_temporary_operation(
-            name,
-            RegionCallable(name, region, self.compile_region, given).call,
-            inputs=list(region.inputs),
-            outputs=list(region.outputs),
-            bsyms=list(region.leaves),
-        )
-
-    def _views(self, region: Region, number: int, given: dict[str, Value]) -> BoundSymbol:
-        """The bound symbol of a region of views. It launches nothing: it is no fusion."""
-        name = f"{_VIEWS}{number}"
-        call = RegionCallable(name, region, self.compile_region, given).call
-
-        def bind(bsym: BoundSymbol) -> None:
-            bsym._call_ctx = {name: call}
-
+        prefix = _VIEWS if region.makes_views else self._prefix(given)
+        name = f"{prefix}{fusion_counter}"  # Thunder reads the number back out of it
+        made = RegionCallable(name, region, self.compile_region, given)
         symbol = Symbol(
-            name, lambda *args: list(region.outputs), executor=self, _bind_postprocess=bind
+            name, made.meta, is_fusion=not region.makes_views, executor=self,
+            _bind_postprocess=made.bind,
+        )  # fmt: skip
+        bsym = BoundSymbol(
+            symbol, region.inputs, {}, list(region.outputs), region.leaves, header=header
         )
-        return symbol.bind(
-            *region.inputs, output=list(region.outputs), subsymbols=region.leaves
-        )
+        made.bind(bsym)
+        return bsym
 
     def _prefix(self, given: dict[str, Value]) -> str:
         prefix = str(given.get("name_prefix") or self._name_prefix or option("name_prefix"))

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from operator import is_
 from types import MappingProxyType
 
 from thunder.core.devices import DeviceType
@@ -73,7 +73,7 @@ Views = Mapping[str, BoundSymbol]
 _NO_VIEWS: Views = MappingProxyType({})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Region:
     """A piece of a trace that becomes one fusion.
 
@@ -102,7 +102,7 @@ class Region:
         leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
         wanted, exits = _exits(leaves, outputs)
         live = _with_views(_live(leaves, wanted), views)
-        return Region(tuple(bsyms), live, *_boundary(live, wanted), exits)
+        return Region(_one_tuple(bsyms, live), live, *_boundary(live, wanted), exits)
 
     @staticmethod
     def of_views(bsyms: Sequence[BoundSymbol], outputs: Iterable[str]) -> Region:
@@ -110,34 +110,53 @@ class Region:
         leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
         wanted = frozenset(outputs)
         live = _live(leaves, wanted)
-        return Region(tuple(bsyms), live, *_boundary(live, wanted))
+        return Region(_one_tuple(bsyms, live), live, *_boundary(live, wanted))
 
-    @cached_property
+    @property
     def makes_views(self) -> bool:
         """True if it needs no kernel, whatever the strides of its inputs."""
         return all(leaf.sym.id in VIEWS for leaf in self.leaves)
 
-    @cached_property
+    @property
     def moves_only(self) -> bool:
         """True if it needs no kernel where the strides of its inputs allow."""
         return all(leaf.sym.id in _MOVES for leaf in self.leaves)
 
-    @cached_property
+    @property
     def is_backward(self) -> bool:
         return _is_backward(self.bsyms[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unfused:
-    """A bound symbol that stays with torch, and why."""
+    """An op that stays with torch, and why.
 
-    bsym: BoundSymbol
+    where: file:line of the user's code, or of what it was derived from; empty if unknown.
+    """
+
+    name: str
     reason: Reject
+    where: str = ""
+
+    @staticmethod
+    def of(bsym: BoundSymbol, reason: Reject) -> Unfused:
+        """What a report says of it, without the bound symbol, which would live as long."""
+        return Unfused(bsym.sym.name, reason, _source_line(bsym))
 
 
-@dataclass(frozen=True)
+def _source_line(bsym: BoundSymbol) -> str:
+    if bsym.source_filename is None or bsym.source_positions is None:
+        return ""
+    short = "/".join(bsym.source_filename.split("/")[-2:])
+    return f"{short}:{bsym.source_positions.lineno}"
+
+
+@dataclass(frozen=True, slots=True)
 class Claims:
-    """The whole trace in order, regions in place of what they claim, and what was refused."""
+    """The whole trace in order, regions in place of what they claim, and what was refused.
+
+    Of the trace, `for_reports` has the regions alone.
+    """
 
     items: tuple[BoundSymbol | Region, ...]
     unfused: tuple[Unfused, ...]
@@ -145,6 +164,23 @@ class Claims:
     @property
     def regions(self) -> tuple[Region, ...]:
         return tuple(item for item in self.items if isinstance(item, Region))
+
+    def for_reports(self, more: Iterable[Unfused] = ()) -> Claims:
+        """What is kept of them; `more` was refused before they were made."""
+        return Claims(self.regions, (*more, *self.unfused))
+
+
+class _Refused:
+    """What was refused so far. Layers are refused alike: equal entries are one."""
+
+    def __init__(self) -> None:
+        self.all: list[Unfused] = []
+        self._known: dict[Unfused, Unfused] = {}
+
+    def note(self, refusals: Iterable[tuple[BoundSymbol, Reject]]) -> None:
+        for bsym, reason in refusals:
+            one = Unfused.of(bsym, reason)
+            self.all.append(self._known.setdefault(one, one))
 
 
 def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
@@ -159,13 +195,13 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
     bsyms, refusals = [bsyms[at] for at in order], [refusals[at] for at in order]
     users = _users(bsyms)
     items = _Items()
-    unfused: list[Unfused] = []
+    refused = _Refused()
     for piece in _runs(bsyms, refusals, users):
         reason = refusals[piece.start]
         if reason is not None:
             items.extend([bsyms[piece.start]])
             if bsyms[piece.start].sym.id not in _SILENT:
-                unfused.append(Unfused(bsyms[piece.start], reason))
+                refused.note([(bsyms[piece.start], reason)])
             continue
         run = _trim(bsyms, piece, users)
         chosen = [bsyms[at] for at in run.inside]
@@ -173,15 +209,15 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
         formed = _formed(bsyms, run, users, items.views)
         items.extend([formed] if isinstance(formed, Region) else chosen)
         items.extend(bsyms[at] for at in run.after)
-        unfused += [_at_an_edge(bsyms[at]) for at in run.before]
+        refused.note(map(_at_an_edge, (bsyms[at] for at in run.before)))
         if isinstance(formed, Reject):
-            unfused += [Unfused(bsym, formed) for bsym in chosen]
-        unfused += [_at_an_edge(bsyms[at]) for at in run.after]
-    return Claims(tuple(items.all), tuple(unfused))
+            refused.note((bsym, formed) for bsym in chosen)
+        refused.note(map(_at_an_edge, (bsyms[at] for at in run.after)))
+    return Claims(tuple(items.all), tuple(refused.all))
 
 
-def _at_an_edge(bsym: BoundSymbol) -> Unfused:
-    return Unfused(bsym, _VIEW if _only(bsym, VIEWS) else _CALL)
+def _at_an_edge(bsym: BoundSymbol) -> tuple[BoundSymbol, Reject]:
+    return bsym, _VIEW if _only(bsym, VIEWS) else _CALL
 
 
 class _Items:
@@ -410,7 +446,15 @@ def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbo
             front.pop(name, None)  # read once more: it must come still earlier
             front[name] = views[name]
             wanted.append(reads(views[name])[0].name)
-    return (*reversed(front.values()), *leaves)
+    return (*reversed(front.values()), *leaves) if front else tuple(leaves)
+
+
+def _one_tuple(
+    bsyms: Sequence[BoundSymbol], leaves: tuple[BoundSymbol, ...]
+) -> tuple[BoundSymbol, ...]:
+    """The bound symbols; the very tuple of the leaves if they are these."""
+    same = len(bsyms) == len(leaves) and all(map(is_, bsyms, leaves))
+    return leaves if same else tuple(bsyms)
 
 
 def _result(leaf: BoundSymbol) -> str:
@@ -457,6 +501,8 @@ def _needed(item: BoundSymbol | Region, names: set[str]) -> BoundSymbol | Region
         if not item.makes_views:
             return item
         wanted = [proxy.name for proxy in item.outputs if proxy.name in names]
+        if len(wanted) == len(item.outputs):
+            return item
         return Region.of_views(item.bsyms, wanted) if wanted else None
     used = any(out.name in names for out in makes(item))
     return item if used or not _only(item, VIEWS) else None

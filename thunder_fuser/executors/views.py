@@ -14,6 +14,8 @@ through one is seen through the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -55,9 +57,15 @@ def _function(region: Region, reshape: str) -> Views:
         names[makes(leaf)[0].name] = made
     results = ", ".join(names[proxy.name] for proxy in region.outputs)
     text = "\n".join([*lines, f"    return [{results}]"])
-    scope: dict[str, Any] = {"stride_order": _stride_order}
+    return FunctionType(_code(text), _SCOPE)
+
+
+@lru_cache(maxsize=256)
+def _code(text: str) -> CodeType:
+    """That of the function; equal layers have equal views."""
+    scope: dict[str, Any] = {}
     exec(compile(text, "<views>", "exec"), scope)
-    return scope["views"]  # type: ignore[no-any-return]
+    return scope["views"].__code__  # type: ignore[no-any-return]
 
 
 def _call(leaf: BoundSymbol, a: str, reshape: str) -> str:
@@ -114,3 +122,6 @@ def _stride_order(a: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     if any(n > 1 and st != d for n, st, d in zip(a.shape, a.stride(), dense, strict=True)):
         raise _NeedsCopyError
     return a
+
+
+_SCOPE = {"stride_order": _stride_order}

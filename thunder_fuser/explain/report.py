@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of
@@ -20,10 +19,7 @@ _HEAD = ("fusion", "pass", "ops", "segments", "kernels", "schedulers", "KiB in",
 
 def why(jitted: Jitted) -> list[Why]:
     """(symbol, reason, source line) of every op of the newest compilation that was not fused."""
-    return [
-        (one.bsym.sym.name, str(one.reason), _source_line(one.bsym))
-        for one in claims_of(jitted).unfused
-    ]
+    return [(one.name, str(one.reason), one.where) for one in claims_of(jitted).unfused]
 
 
 def why_text(jitted: Jitted) -> str:
@@ -69,14 +65,3 @@ def _row(one: RegionCallable, program: Compiled, times: Times | None) -> tuple[s
     if times is None:
         return row
     return (*row, *(f"{1e6 * seconds:.0f}" for seconds in times(one, program)))
-
-
-def _source_line(bsym: Any) -> str:
-    """file:line of the user's code, or of what the op was derived from; empty if unknown."""
-    if bsym.source_filename is None or bsym.source_positions is None:
-        return ""
-    return f"{_short(bsym.source_filename)}:{bsym.source_positions.lineno}"
-
-
-def _short(path: str) -> str:
-    return "/".join(path.split("/")[-2:])

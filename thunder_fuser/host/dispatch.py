@@ -8,7 +8,7 @@
             return miss((T0, S1))(T0, S1)
         run = runners.get(key)
         if run is None:
-            run = keep(key, miss((T0, S1)))
+            run = keep(runners, key, miss((T0, S1)))
         return run(T0, S1)
 
 Only what a program depends on is in the key: sizes, strides and alignment of tensors, and values
@@ -18,7 +18,8 @@ of the scalars that shapes use. With `checked`, also dtype and device, which a t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -48,14 +49,19 @@ def make_dispatch(
         f"        return miss({arguments})({names})\n"
         "    run = runners.get(key)\n"
         "    if run is None:\n"
-        f"        run = keep(key, miss({arguments}))\n"
+        f"        run = keep(runners, key, miss({arguments}))\n"
         f"    return run({names})\n"
     )
-    runners: dict[Any, Runner] = {}
-    scope: dict[str, Any] = {"runners": runners, "keep": partial(_keep, runners), "miss": miss}
+    # The function is no value of its scope: a cycle would keep the kernels until a collection.
+    return FunctionType(_code(text), {"runners": {}, "keep": _keep, "miss": miss})
+
+
+@lru_cache(maxsize=256)
+def _code(text: str) -> CodeType:
+    """That of the function; the many regions of a model have few signatures."""
+    scope: dict[str, Any] = {}
     exec(compile(text, "<dispatch>", "exec"), scope)
-    # Popped: a cycle would keep the kernels until the next collection.
-    return scope.pop("call")  # type: ignore[no-any-return]
+    return scope["call"].__code__  # type: ignore[no-any-return]
 
 
 def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import compress
 from math import prod
 
 from thunder.core.prims import OpTags, PrimIDs
@@ -32,7 +33,7 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
 from thunder_fuser.ir.ops import OPS
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.plan import Facts, Operation, Plan, Value, plan
-from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy
+from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy, Tags
 from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.rematerialization.sharing import VIEWS, proxies, written_in_place
 
@@ -177,14 +178,13 @@ class _Read:
         )
 
     def _value(self, out: Proxy, leaves: Sequence[BoundSymbol], is_view: bool) -> Value:
-        tags = {
-            STORED: out.name in self.stored,
-            WRITTEN: out.name in self.written_again and not is_view,
-            VIEW: is_view,
-            RANDOM: any(leaf.sym.id in _DRAWN for leaf in leaves),
-        }
-        held = frozenset(tag for tag, holds in tags.items() if holds)
-        return Value(out.name, _bytes(out), out.name in self.needed, held)
+        tags = _tags(
+            out.name in self.stored,
+            out.name in self.written_again and not is_view,
+            is_view,
+            any(leaf.sym.id in _DRAWN for leaf in leaves),
+        )
+        return Value(out.name, _bytes(out), out.name in self.needed, tags)
 
     def _refusal(self, bsym: BoundSymbol, fusible: bool, leaves: Sequence[BoundSymbol]) -> str:
         if not fusible:
@@ -194,6 +194,12 @@ class _Read:
         if _NO_REPEAT.intersection(bsym.sym.tags or ()) - {OpTags.REDUCTION_OP}:
             return f"Thunder's tags of {bsym.sym.name}"
         return next(filter(None, map(_refuse_primitive, leaves)), "")
+
+
+@cache
+def _tags(*holds: bool) -> Tags:
+    """Few kinds of values share one set each."""
+    return frozenset(compress((STORED, WRITTEN, VIEW, RANDOM), holds))
 
 
 def _refuse_primitive(leaf: BoundSymbol) -> str:
