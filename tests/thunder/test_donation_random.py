@@ -38,7 +38,7 @@ def function(steps: list[tuple[str, int, int]], returned: list[int]) -> Any:
     return scope["f"]
 
 
-def with_nans(region: callables.RegionCallable, donated: frozenset[str], args: Any) -> Any:
+def with_nans(region: callables.RegionCallable, donated: tuple[str, ...], args: Any) -> Any:
     run = torch_function(region.region, region.name)
 
     def call(*values: Any) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from thunder_fuser import fuser, options
 from thunder_fuser.errors import CompileError
+from thunder_fuser.executors.callables import callable_of
 
 WHOLE = Replicate()
 
@@ -191,9 +192,9 @@ def test_repro_script_of_a_region(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPa
 
 def _definitions() -> Iterator[Any]:
     for bsym in fuser.last_fused_trace.bound_symbols:
-        if bsym.sym.is_fusion:
-            for call in bsym._call_ctx.values():
-                yield from call.owner.definitions
+        call = callable_of(bsym)
+        if call is not None:
+            yield from call.definitions
 
 
 def test_plain_tensors_are_as_before() -> None:

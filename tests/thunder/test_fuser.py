@@ -21,6 +21,7 @@ from thunder.extend import FUEL_LEVEL
 
 from thunder_fuser import options
 from thunder_fuser.errors import CompileError, DefinitionError, LaunchError, OptionError
+from thunder_fuser.executors.callables import callable_of
 from thunder_fuser.executors.fuser import ThunderFuser, compile_region
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -324,4 +325,4 @@ def test_claims_are_kept_while_the_function_lives(fuser: ThunderFuser) -> None:
 def region_callables(fuser: ThunderFuser) -> list[Any]:
     trace = fuser.last_fused_trace
     assert isinstance(trace, TraceCtx)
-    return [b._call_ctx[b.sym.name].owner for b in trace.bound_symbols if b.sym.is_fusion]
+    return [callable_of(bsym) for bsym in trace.bound_symbols if bsym.sym.is_fusion]

@@ -14,6 +14,7 @@ from thunder.core.prims import PrimIDs
 
 import thunder_fuser
 from thunder_fuser.errors import OutOfRangeError
+from thunder_fuser.executors.callables import callable_of
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.rows import Row
@@ -162,8 +163,7 @@ def test_what_is_refused(fuser: ThunderFuser, function: Call, reason: str) -> No
 
 def regions_of(trace: Any) -> list[Any]:
     """The RegionCallable of each region in a trace."""
-    calls = [bsym for bsym in trace.bound_symbols if bsym.sym.is_fusion]
-    return [call._call_ctx[call.sym.name].owner for call in calls]
+    return [callable_of(bsym) for bsym in trace.bound_symbols if bsym.sym.is_fusion]
 
 
 def compare_gradients(function: Call, *args: torch.Tensor) -> Any:

@@ -48,8 +48,8 @@ class RegionCallable:
     """
 
     __slots__ = (
-        "__weakref__", "_compile", "_context", "_dispatches", "_given", "call", "definitions",
-        "name", "on_mesh", "region",
+        "__weakref__", "_compile", "_freeing", "_given", "_keeping", "call", "context",
+        "definitions", "name", "on_mesh", "region",
     )
 
     def __init__(
@@ -65,43 +65,40 @@ class RegionCallable:
         self._given = given
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
-        misses = [self._miss, self._miss_freeing] if region.donated_if_freed else [self._miss]
-        self._dispatches = () if region.makes_views else tuple(
-            make_dispatch(inputs, miss, checked=False) for miss in misses
-        )
+        self._keeping = self._freeing = None
+        if not region.makes_views:
+            self._keeping = make_dispatch(inputs, self._miss, checked=False)
+        if region.donated_if_freed:
+            self._freeing = make_dispatch(inputs, self._miss_freeing, checked=False)
         self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
         if self.on_mesh:
             self.call = on_locals(self.call, region.inputs, region.outputs)
-        self.call.owner = self
-        self._context = {name: self.call}
-
-    def bind(self, bsym: BoundSymbol) -> None:
-        """Makes it call this region; Thunder asks for it at each new copy of the bound symbol."""
-        bsym._call_ctx = self._context
+        self.context = {name: self.call}  # as Thunder's bound symbols have it
 
     def meta(self, *args: Any) -> list[Proxy]:
         """What Thunder is told of the results."""
         return list(self.region.outputs)
 
     def _call(self) -> Runner:
-        if self.region.makes_views:
+        if self._keeping is None:
             return view_function(self.region)
-        return _either(*self._dispatches) if len(self._dispatches) > 1 else self._dispatches[0]
+        return self._keeping if self._freeing is None else _either(self._keeping, self._freeing)
 
     @property
     def runners(self) -> list[Runner]:
         """What its calls have run, for each layout and shape of theirs."""
-        return [run for one in self._dispatches for run in one.__globals__["runners"].values()]
+        calls = filter(None, (self._keeping, self._freeing))
+        return [run for call in calls for run in call.__globals__["runners"].values()]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         views = views_for(self.region, args) if self.region.moves_only else None
         return views or self._compiled(self.region.donated, args)
 
     def _miss_freeing(self, args: Sequence[Any]) -> Runner:
-        return self._compiled(self.region.donated | self.region.donated_if_freed, args)
+        return self._compiled((*self.region.donated, *self.region.donated_if_freed), args)
 
-    def _compiled(self, donated: frozenset[str], args: Sequence[Any]) -> Runner:
+    def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
         with options(**self._given):
             definition: Definition = ()
             try:
@@ -115,7 +112,7 @@ class RegionCallable:
                 return self._fall_back(error, definition, args)
 
     @stage("record")
-    def _define(self, donated: frozenset[str], args: Sequence[Any]) -> Definition:
+    def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:
         region = self.region
         if self.on_mesh:
             layouts = [
@@ -145,6 +142,17 @@ class RegionCallable:
         )
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+
+
+def bind_callable(bsym: BoundSymbol) -> None:
+    """Makes a bound symbol of a region call it. Thunder asks for it at each new copy."""
+    bsym._call_ctx = bsym.sym.meta.__self__.context
+
+
+def callable_of(bsym: BoundSymbol) -> RegionCallable | None:
+    """What a bound symbol of a trace calls, if it is a region of ours."""
+    owner = getattr(bsym.sym.meta, "__self__", None)
+    return owner if isinstance(owner, RegionCallable) else None
 
 
 def _either(keeping: Runner, freeing: Runner) -> Runner:

@@ -57,10 +57,10 @@ def with_donations(
     for at, item in enumerate(items):
         if isinstance(item, Region) and not item.makes_views and item.is_backward == trains:
             ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
-            kept = {p.name for p in ended if trains and not is_backward(memory.maker_of(p))}
-            donated = frozenset(proxy.name for proxy in ended) - kept
+            kept = [p.name for p in ended if trains and not is_backward(memory.maker_of(p))]
+            own = [p.name for p in ended if p.name not in kept]
             if ended:
-                item = replace(item, donated=donated, donated_if_freed=frozenset(kept))
+                item = replace(item, donated=tuple(own), donated_if_freed=tuple(kept))
         found.append(item)
     return found
 

@@ -9,6 +9,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +25,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
-from thunder_fuser.executors.callables import Compile, RegionCallable, Runner
+from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.donation import with_donations
@@ -47,7 +48,7 @@ from thunder_fuser.executors.widening import widened_where_read
 from thunder_fuser.host.device import target_of_device
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, option
-from thunder_fuser.rematerialization.apply import Remade, rematerialized
+from thunder_fuser.rematerialization.apply import Remade, is_backward, rematerialized
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.rematerialization.proxies import makes
@@ -146,11 +147,13 @@ class ThunderFuser(FusionExecutor):
             items = with_donations(trace.bound_symbols, items)
         if not _inplace_check_disabled():
             check_in_place(items, prefix)
+        items = [item.settled() if isinstance(item, Region) else item for item in items]
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(items, given)]
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
-        self._keep(fused, claims)
+        regions = tuple(item for item in items if isinstance(item, Region))
+        self._keep(fused, Claims(regions, claims.unfused))
         return fused
 
     def _bound(
@@ -201,8 +204,9 @@ class ThunderFuser(FusionExecutor):
 
     def _keep(self, fused: TraceCtx, claims: Claims) -> None:
         data = get_compile_data()
-        claims = claims.for_reports(() if data is None else self._refused.pop(data, {}).values())
         if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
+            apart = self._refused.pop(data, {}).values()
+            claims = replace(claims, unfused=(*apart, *claims.unfused))
             self._claims[data] = claims
             if self.last_cut is None:
                 self._cuts.pop(data, None)
@@ -238,12 +242,12 @@ class ThunderFuser(FusionExecutor):
         made = RegionCallable(name, region, self.compile_region, given)
         symbol = Symbol(
             name, made.meta, is_fusion=not region.makes_views, executor=self,
-            _bind_postprocess=made.bind,
+            _bind_postprocess=bind_callable,
         )  # fmt: skip
         bsym = BoundSymbol(
             symbol, region.inputs, {}, list(region.outputs), region.leaves, header=header
         )
-        made.bind(bsym)
+        bind_callable(bsym)
         return bsym
 
     def _prefix(self, given: dict[str, Value]) -> str:
@@ -266,7 +270,8 @@ def _region_of(region: Any) -> Region:
     """Thunder's region, whose inputs and outputs are wrapped proxies, as ours."""
     bsyms = tuple(region.bound_symbols)
     leaves = tuple(leaf for bsym in bsyms for leaf in leaves_of(bsym))
-    return Region(bsyms, leaves, _proxies(region.inputs), _proxies(region.outputs))
+    inputs, outputs = _proxies(region.inputs), _proxies(region.outputs)
+    return Region(leaves, inputs, outputs, any(map(is_backward, bsyms)))
 
 
 def _proxies(variables: Sequence[Any]) -> tuple[Proxy, ...]:

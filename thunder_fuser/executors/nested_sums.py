@@ -42,7 +42,7 @@ def with_nested_sums(
         return trace
     reading = Reading(trace.bound_symbols, supported, leaves_of)
     runs: dict[int, list[BoundSymbol]] = {}
-    for number, can, group in zip(reading.runs, reading.fusible, reading.leaves, strict=True):
+    for number, can, group in zip(reading.runs, reading.fusible, reading.groups, strict=True):
         runs.setdefault(number, []).extend(group if can else ())
     columns: dict[str, int] = {}
     for leaves in runs.values():
@@ -53,7 +53,7 @@ def with_nested_sums(
     with tracectx(new):
         new.bound_symbols = [
             one
-            for bsym, group in zip(reading.bsyms, reading.leaves, strict=True)
+            for bsym, group in zip(reading.bsyms, reading.groups, strict=True)
             for one in _written(bsym, group, columns)
         ]
     return new

@@ -30,8 +30,7 @@ tensor. Views that feed prims.copy_'s target or a fence are therefore never fuse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import is_
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from thunder.core.devices import DeviceType
@@ -77,19 +76,21 @@ _NO_VIEWS: Views = MappingProxyType({})
 class Region:
     """A piece of a trace that becomes one fusion.
 
-    `bsyms` are the trace's own; `leaves` the live primitives they are made of; `exits` the views
-    that torch makes of the outputs. Inputs and outputs are in the order of first appearance.
+    `leaves` are the live primitives it is made of. Inputs and outputs are in the order of first
+    appearance. `bsyms` are the trace's own that it stands for, and `exits` the views that torch
+    makes of the outputs, until it is `settled`: what lives as long as the function needs neither.
     Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
     where autograd is about to free what it kept; see donation.py.
     """
 
-    bsyms: tuple[BoundSymbol, ...]
     leaves: tuple[BoundSymbol, ...]
     inputs: tuple[Proxy, ...]
     outputs: tuple[Proxy, ...]
+    is_backward: bool
+    bsyms: tuple[BoundSymbol, ...] = ()
     exits: tuple[BoundSymbol, ...] = ()
-    donated: frozenset[str] = frozenset()
-    donated_if_freed: frozenset[str] = frozenset()
+    donated: tuple[str, ...] = ()
+    donated_if_freed: tuple[str, ...] = ()
 
     @staticmethod
     def of(
@@ -102,7 +103,8 @@ class Region:
         leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
         wanted, exits = _exits(leaves, outputs)
         live = _with_views(_live(leaves, wanted), views)
-        return Region(_one_tuple(bsyms, live), live, *_boundary(live, wanted), exits)
+        made = _boundary(live, wanted)
+        return Region(live, *made, _is_backward(bsyms[0]), tuple(bsyms), exits)
 
     @staticmethod
     def of_views(bsyms: Sequence[BoundSymbol], outputs: Iterable[str]) -> Region:
@@ -110,7 +112,11 @@ class Region:
         leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
         wanted = frozenset(outputs)
         live = _live(leaves, wanted)
-        return Region(_one_tuple(bsyms, live), live, *_boundary(live, wanted))
+        return Region(live, *_boundary(live, wanted), _is_backward(bsyms[0]), tuple(bsyms))
+
+    def settled(self) -> Region:
+        """The region when its place in the trace is taken."""
+        return replace(self, bsyms=(), exits=())
 
     @property
     def makes_views(self) -> bool:
@@ -121,10 +127,6 @@ class Region:
     def moves_only(self) -> bool:
         """True if it needs no kernel where the strides of its inputs allow."""
         return all(leaf.sym.id in _MOVES for leaf in self.leaves)
-
-    @property
-    def is_backward(self) -> bool:
-        return _is_backward(self.bsyms[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def _source_line(bsym: BoundSymbol) -> str:
 class Claims:
     """The whole trace in order, regions in place of what they claim, and what was refused.
 
-    Of the trace, `for_reports` has the regions alone.
+    Those that are kept for reports have of the trace what became regions alone.
     """
 
     items: tuple[BoundSymbol | Region, ...]
@@ -164,10 +166,6 @@ class Claims:
     @property
     def regions(self) -> tuple[Region, ...]:
         return tuple(item for item in self.items if isinstance(item, Region))
-
-    def for_reports(self, more: Iterable[Unfused] = ()) -> Claims:
-        """What is kept of them; `more` was refused before they were made."""
-        return Claims(self.regions, (*more, *self.unfused))
 
 
 class _Refused:
@@ -447,14 +445,6 @@ def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbo
             front[name] = views[name]
             wanted.append(reads(views[name])[0].name)
     return (*reversed(front.values()), *leaves) if front else tuple(leaves)
-
-
-def _one_tuple(
-    bsyms: Sequence[BoundSymbol], leaves: tuple[BoundSymbol, ...]
-) -> tuple[BoundSymbol, ...]:
-    """The bound symbols; the very tuple of the leaves if they are these."""
-    same = len(bsyms) == len(leaves) and all(map(is_, bsyms, leaves))
-    return leaves if same else tuple(bsyms)
 
 
 def _result(leaf: BoundSymbol) -> str:

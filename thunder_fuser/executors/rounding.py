@@ -50,7 +50,7 @@ def _apart(bsym: BoundSymbol, leaves_of: Leaves) -> Iterator[BoundSymbol]:
     """Its primitives if it rounds. Torch has functions for most composites; for lerp, no other."""
     leaves = [*leaves_of(bsym)]
     ids = {leaf.sym.id for leaf in leaves}
-    if leaves == [bsym] or PrimIDs.LERP in ids or not any(map(_is_rounding, leaves)):
+    if leaves[0] is bsym or PrimIDs.LERP in ids or not any(map(_is_rounding, leaves)):
         yield bsym
         return
     for leaf in leaves:

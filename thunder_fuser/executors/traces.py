@@ -13,7 +13,7 @@ import thunder
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.regions import Claims
 from thunder_fuser.options import Value
@@ -49,18 +49,8 @@ def final_traces(jitted: Jitted) -> list[TraceCtx]:
 
 def fusions_of(jitted: Jitted) -> list[RegionCallable]:
     """The fusions of a jitted function, in the order they run."""
-    return [
-        owner
-        for trace in final_traces(jitted)
-        for bsym in trace.bound_symbols
-        for owner in (_owner(value) for value in (bsym._call_ctx or {}).values())
-        if owner is not None
-    ]
-
-
-def _owner(value: object) -> RegionCallable | None:
-    owner = getattr(value, "owner", None)
-    return owner if isinstance(owner, RegionCallable) else None
+    bsyms = [bsym for trace in final_traces(jitted) for bsym in trace.bound_symbols]
+    return [found for found in map(callable_of, bsyms) if found is not None]
 
 
 def claims_of(jitted: Jitted) -> Claims:

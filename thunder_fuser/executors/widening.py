@@ -64,7 +64,7 @@ def _casts(reading: Reading) -> dict[str, BoundSymbol]:
 
 
 def _each(reading: Reading) -> Iterator[tuple[BoundSymbol, bool, tuple[BoundSymbol, ...]]]:
-    return zip(reading.bsyms, reading.fusible, reading.leaves, strict=True)
+    return zip(reading.bsyms, reading.fusible, reading.groups, strict=True)
 
 
 def _read_by_torch(reading: Reading) -> set[str]:

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.once import Bounded
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
 
@@ -71,8 +72,12 @@ def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:
     """
     if len(runners) >= int(option("max_programs")):
         runners.clear()
-    runners[key] = run
+    runners[_KEYS.keep(key, key)] = run
     return run
+
+
+# Equal keys are one: the regions of a model's layers are called with the same shapes.
+_KEYS: Bounded[Any] = Bounded(1024)
 
 
 def _key_part(name: str, kind: str, checked: bool) -> str:

@@ -104,11 +104,18 @@ class Reading:
         self, bsyms: Sequence[BoundSymbol], supported: Supported, leaves_of: Leaves
     ) -> None:
         self.bsyms, self.fusible = bsyms, [supported(bsym) for bsym in bsyms]
-        self.leaves = [
-            tuple(leaves_of(bsym)) if can else (bsym,)
-            for bsym, can in zip(bsyms, self.fusible, strict=True)
-        ]
         self.runs = runs_of(bsyms, self.fusible)
+        self._leaves_of = leaves_of
+
+    def leaves(self, at: int) -> tuple[BoundSymbol, ...]:
+        """The primitives of the bound symbol at a place, itself if it cannot be fused."""
+        bsym = self.bsyms[at]
+        return tuple(self._leaves_of(bsym)) if self.fusible[at] else (bsym,)
+
+    @property
+    def groups(self) -> Iterator[tuple[BoundSymbol, ...]]:
+        """Those of each bound symbol, in order."""
+        return map(self.leaves, range(len(self.bsyms)))
 
     @cached_property
     def forward(self) -> list[BoundSymbol]:
@@ -166,7 +173,7 @@ class _Read:
 
     def operation(self, at: int) -> Operation:
         """The facts of the bound symbol at a place."""
-        bsym, leaves = self.reading.bsyms[at], self.reading.leaves[at]
+        bsym, leaves = self.reading.bsyms[at], self.reading.leaves(at)
         views = is_view(leaves)
         return Operation(
             bsym.sym.name,
@@ -266,7 +273,7 @@ def _written_again(reading: Reading, returned: set[str]) -> set[str]:
         if _is_return(bsym) or bsym.sym.id is PrimIDs.GET_GRAD:
             continue
         by_torch = is_backward(bsym) and not reading.fusible[at]
-        views = is_view(reading.leaves[at])
+        views = is_view(reading.leaves(at))
         if by_torch or (views and any(out.name in names for out in makes(bsym))):
             names.update(proxy.name for proxy in reads(bsym))
     return names
