@@ -48,6 +48,17 @@ def test_the_same_definition_is_one_leaf() -> None:
     assert (cache.num_fusions(), cache.hits, cache.misses) == (1, 1, 1)
 
 
+def test_its_own_definition_is_handed_out_and_no_lookup_is_counted() -> None:
+    cache = FusionCache()
+    held, equal = records(_basic), records(_basic)
+    longer = records(lambda fd: fd.ops.exp(_basic(fd)))
+    cache.look_up(held)
+    before = cache.stats()
+    assert cache.own(equal) is held is not equal
+    assert cache.own(longer) is longer and cache.own(held[:1]) == held[:1]
+    assert cache.stats() == before
+
+
 def test_ir_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Definition] = []
     original = entries.define

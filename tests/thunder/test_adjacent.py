@@ -12,6 +12,8 @@ from cases import rand
 from exactness import assert_as_exact_as_eager, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
+from thunder.core.proxies import AnyProxy
+from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.executors.adjacent import brought_together
@@ -20,10 +22,11 @@ from thunder_fuser.executors.traces import final_traces, jit
 
 def op(kind: str, makes: int, *reads: int) -> Any:
     """A bound symbol: f is fusible, c a cast to a wider type, p a product, v a view, x neither."""
-    proxies = [SimpleNamespace(name=f"t{read}") for read in reads]
+    with tracectx(TraceCtx(None)):
+        args = tuple(AnyProxy(None, name=f"t{read}") for read in dict.fromkeys(reads))
+        out = AnyProxy(None, name=f"t{makes}")
     sym = SimpleNamespace(id={"p": "linear"}.get(kind, kind), executor=torch_executor)
-    outs = [SimpleNamespace(name=f"t{makes}")]
-    return SimpleNamespace(kind=kind, sym=sym, flat_proxy_args=proxies, flat_proxy_outs=outs)
+    return SimpleNamespace(kind=kind, sym=sym, args=args, kwargs={}, output=out)
 
 
 def order(*ops: Any) -> list[int]:
@@ -90,8 +93,8 @@ def test_any_order_is_one_that_can_run(ops: list[Any]) -> None:
     assert sorted(found) == list(range(len(ops)))
     made = {"t0"}
     for at in found:
-        assert all(proxy.name in made for proxy in ops[at].flat_proxy_args)
-        made.add(ops[at].flat_proxy_outs[0].name)
+        assert all(proxy.name in made for proxy in ops[at].args)
+        made.add(ops[at].output.name)
     for at, one in enumerate(ops):
         if one.kind == "x":  # nothing passes it
             assert set(found[: found.index(at)]) == set(range(at))
