@@ -40,9 +40,16 @@ def make_dispatch(
     inputs: (name, kind) of each argument, kind one of tensor, size (a scalar that shapes use) and
     number.
     """
+    code = _code(call_text(inputs, checked=checked))
+    # The function is no value of its scope: a cycle would keep the kernels until a collection.
+    return FunctionType(code, {"runners": {}, "keep": _keep, "miss": miss})
+
+
+def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
+    """The function as Python."""
     names = ", ".join(name for name, _ in inputs)
     arguments = f"({names}{',' if len(inputs) == 1 else ''})"
-    text = (
+    return (
         f"def call({names}):\n"
         "    try:\n"
         f"        key = ({''.join(_key_part(*one, checked) for one in inputs) or 'None, '})\n"
@@ -53,8 +60,6 @@ def make_dispatch(
         f"        run = keep(runners, key, miss({arguments}))\n"
         f"    return run({names})\n"
     )
-    # The function is no value of its scope: a cycle would keep the kernels until a collection.
-    return FunctionType(_code(text), {"runners": {}, "keep": _keep, "miss": miss})
 
 
 @lru_cache(maxsize=256)
