@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_fuser.executors.composites import CASTS
+from thunder_fuser.executors.functions.pointwise import CASTS
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 
 NUMBERS = torch.tensor([[0.0, -0.0, 0.4], [1.5, 2.9, 100.25]])

@@ -5,9 +5,9 @@
 ->  Thunder:  log_softmax, take_along_axis      log-softmax[N, C], target[N]
     here:     rows, each reduced in one pass    logits[N, C], target[N], two numbers a row
 
-Cross entropy and casts are made of primitives of support.py, so regions take them like any other;
-attention goes to torch's kernels (attention.py). Where `refuses` says why not, Thunder goes on
-alone: it takes the composite apart, whose pieces are claimed one by one, or calls torch.
+Cross entropies are made of primitives of support.py, so regions take them; attention goes to
+torch's kernels (attention.py). Where `refuses` says why not, Thunder goes on alone: it takes the
+composite apart, whose pieces are claimed one by one, or calls torch.
 """
 
 from __future__ import annotations
@@ -236,45 +236,96 @@ def _refuses_types(
 _REDUCTIONS = ("none", "sum", "mean")
 
 
-# ----------------------------------------------------------------------------------------- casts
+# -------------------------------------------------------------------------- binary cross entropy
 
 
-def _cast(name: str, dtype: dtypes.dtype) -> Composite:
-    """`x.half()` and the like, which Thunder leaves to torch, unlike `x.float()`."""
+@dataclass(frozen=True, slots=True)
+class _Binary:
+    """A call of binary_cross_entropy: probabilities, targets and weights of one shape."""
 
-    def refuses(a: Any, **given: Any) -> Reject | None:
-        if type(a) is not TensorProxy or data_type(a.dtype) is None or given:
-            return Reject(f"{name} of other than a plain tensor, or with a memory format")
-        return Reject(f"{name} of its own type, the tensor itself") if a.dtype == dtype else None
+    input: TensorProxy
+    target: TensorProxy
+    weight: TensorProxy | None = None
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
 
-    def transform(a: Any) -> Any:
-        return ltorch.to(a, dtype)
+    def wide(self) -> tuple[Any, Any, Any]:
+        tensors = (self.input, self.target, self.weight)
+        dtype = _compute_type(self.input)
+        x, t, w = (None if one is None else _as_type(one, dtype) for one in tensors)
+        return x, t, w
 
-    def gradient(a: Any) -> Any:
-        result = transform(a)
-        if dtypes.is_inexact_dtype(a.dtype) and dtypes.is_inexact_dtype(dtype):
-            prims.put_grad(a, ltorch.to(prims.get_grad(result), a.dtype))
-        return result
+    def loss(self) -> Any:
+        """-t log(x) - (1 - t) log(1 - x), no logarithm below -100."""
+        x, t, weight = self.wide()
+        log, other = _bounded_log(ltorch.log(x)), _bounded_log(ltorch.log1p(ltorch.neg(x)))
+        losses = ltorch.sub(ltorch.mul(ltorch.sub(t, 1.0), other), ltorch.mul(t, log))
+        losses = losses if weight is None else ltorch.mul(losses, weight)
+        if self.reduction != "none":
+            losses = (ltorch.mean if self.reduction == "mean" else ltorch.sum)(losses)
+        return _as_type(losses, self.input.dtype)
 
-    return Composite(f"Tensor.{name}", refuses, transform, gradient)
+    def gradients(self, gradient: Any) -> tuple[Any, Any]:
+        """Of x: (x - t) / max(x (1 - x), 1e-12); of t: log(1 - x) - log(x)."""
+        x, t, weight = self.wide()
+        gradient = _as_type(gradient, x.dtype)
+        if self.reduction == "mean":
+            gradient = ltorch.mul(gradient, 1.0 / self.input.numel)
+        scale = gradient if weight is None else ltorch.mul(gradient, weight)
+        spread = ltorch.mul(ltorch.sub(1.0, x), x)
+        spread = ltorch.where(ltorch.lt(spread, 1e-12), 1e-12, spread)
+        of_x = ltorch.mul(scale, ltorch.true_divide(ltorch.sub(x, t), spread))
+        of_t = ltorch.mul(scale, ltorch.sub(ltorch.log1p(ltorch.neg(x)), ltorch.log(x)))
+        return _as_type(of_x, self.input.dtype), _as_type(of_t, self.target.dtype)
 
 
-CASTS = {
-    "bfloat16": dtypes.bfloat16, "half": dtypes.float16, "double": dtypes.float64,
-    "byte": dtypes.uint8, "char": dtypes.int8, "short": dtypes.int16, "int": dtypes.int32,
-    "bool": dtypes.bool8,
-}  # fmt: skip
+def _bounded_log(log: Any) -> Any:
+    return ltorch.where(ltorch.lt(log, -100.0), -100.0, log)
+
+
+def _binary_cross_entropy(*args: Any, **kwargs: Any) -> Any:
+    return _Binary(*args, **kwargs).loss()
+
+
+def _binary_cross_entropy_gradient(*args: Any, **kwargs: Any) -> Any:
+    """Not that of its pieces, which is NaN where a probability is 0 or 1."""
+    call = _Binary(*args, **kwargs)
+    result = call.loss()
+    of_x, of_t = call.gradients(prims.get_grad(result))
+    prims.put_grad(call.input, of_x)
+    prims.put_grad(call.target, of_t)
+    return result
+
+
+def _refuses_binary(*args: Any, **kwargs: Any) -> Reject | None:
+    call = _Binary(*args, **kwargs)
+    if (call.size_average, call.reduce) != (None, None) or call.reduction not in _REDUCTIONS:
+        return Reject("binary_cross_entropy with arguments that torch has deprecated or refuses")
+    tensors = [one for one in (call.input, call.target, call.weight) if one is not None]
+    x = call.input
+    same = all(type(one) is TensorProxy and one.shape == x.shape for one in tensors)
+    if not same or not x.numel:
+        return Reject("binary_cross_entropy of other than plain tensors of one shape")
+    if any(data_type(one.dtype) not in FLOATS or one.device != x.device for one in tensors):
+        return Reject("binary_cross_entropy of mixed devices, or of other than floats")
+    return None
 
 
 COMPOSITES = {
     row.id: row
     for row in (
-        *(_cast(name, dtype) for name, dtype in CASTS.items()),
         Composite(
             "torch.nn.functional.cross_entropy",
             _refuses_cross_entropy,
             _cross_entropy,
             _cross_entropy_gradient,
+        ),
+        Composite(
+            "torch.nn.functional.binary_cross_entropy",
+            _refuses_binary,
+            _binary_cross_entropy,
+            _binary_cross_entropy_gradient,
         ),
         Composite(
             "torch.nn.functional.scaled_dot_product_attention",

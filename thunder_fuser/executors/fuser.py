@@ -29,6 +29,7 @@ from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, b
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.donation import with_donations
+from thunder_fuser.executors.functions import lookasides
 from thunder_fuser.executors.nested_sums import with_nested_sums
 from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
@@ -87,6 +88,7 @@ class ThunderFuser(FusionExecutor):
             self.register_supported(
                 row.id, lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None
             )
+        self._lookasides.update(lookasides())
         for one in COMPOSITES.values():
             self.register_supported(
                 one.id,

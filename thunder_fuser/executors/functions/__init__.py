@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that Thunder leaves to torch, in functions that it knows, before it sees them.
+
+    t1 = torch.nn.functional.huber_loss(t0, y)  ->  t1 = sub(t0, y), t2 = abs(t1), ... mean(t9)
+
+What Thunder does not know it hands to torch as one opaque call, which ends the region before it,
+and computes once more for its gradient. A function of these tables is called in its place while
+the user's function is traced, so all that follows, gradients and regions, is as if the user had
+written it so.
+
+pointwise   elementwise, and other names of what Thunder knows     losses    losses and distances
+reductions  norms, extremes, matrix products                      movement  rolls, tiles, shuffles
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import Symbol
+
+from thunder_fuser.executors.functions.losses import LOSSES
+from thunder_fuser.executors.functions.movement import MOVEMENT
+from thunder_fuser.executors.functions.pointwise import POINTWISE
+from thunder_fuser.executors.functions.reductions import REDUCTIONS
+from thunder_fuser.executors.types import ANY, data_type
+
+Function = Callable[..., Any]
+
+# By the name that Thunder gives torch's function, which is also that of the tensor's method.
+# A function returns NotImplemented for what it leaves to torch, or for torch to refuse.
+FUNCTIONS: dict[str, Function] = {**POINTWISE, **LOSSES, **REDUCTIONS, **MOVEMENT}
+
+
+def lookasides() -> dict[Function, Function]:
+    """{what a user's program calls: what is called in its place}."""
+    symbols = {
+        called: symbol
+        for called, symbol in ltorch._torch_to_thunder_function_map.items()
+        if isinstance(symbol, Symbol) and symbol.id in FUNCTIONS
+    }
+    replacements = {
+        symbol: _replacement(FUNCTIONS[symbol.id], symbol) for symbol in symbols.values()
+    }
+    # A method of a tensor is called by its symbol.
+    return replacements | {called: replacements[symbol] for called, symbol in symbols.items()}
+
+
+def _replacement(function: Function, symbol: Symbol) -> Function:
+    """The function; Thunder's symbol where it does not take the arguments."""
+    signature = inspect.signature(getattr(function, "meta", function))
+
+    @functools.wraps(symbol.meta)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _bindable(signature, args, kwargs) or not _plain(args, kwargs):
+            return symbol(*args, **kwargs)
+        result = function(*args, **kwargs)
+        return symbol(*args, **kwargs) if result is NotImplemented else result
+
+    return call
+
+
+def _bindable(signature: inspect.Signature, args: Any, kwargs: Any) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _plain(args: Any, kwargs: Any) -> bool:
+    given = tree_flatten((args, kwargs))[0]
+    return all(_is_plain(one) for one in given if isinstance(one, (TensorProxy, torch.Tensor)))
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Of real numbers, and of any: Thunder's gradients of products cannot be of no elements."""
+    return type(tensor) is TensorProxy and data_type(tensor.dtype) in ANY and bool(tensor.numel)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementwise functions of torch in functions that Thunder knows; NaN and gradients as torch's.
+
+    torch.logaddexp(x, y)  ->  m + log1p(exp(-|x - y|))  where m is the larger of both
+
+A choice is `where`, whose other side gets no gradient; what that side computes is made harmless
+first, for zero times infinity would come back out of its gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes
+
+from thunder_fuser.executors.functions.precision import rounded_once
+
+_INF = math.inf
+
+
+def clip(input: Any, min: Any = None, max: Any = None) -> Any:
+    """As ltorch.clamp; but what equals a bound keeps its gradient, as in torch."""
+    if min is None and max is None:
+        return NotImplemented  # for torch to refuse
+    result = input if min is None else _bounded(input, min, ltorch.ge)
+    return result if max is None else _bounded(result, max, ltorch.le)
+
+
+def _bounded(x: Any, bound: Any, within: Any) -> Any:
+    """NaN where either is."""
+    return ltorch.where(ltorch.logical_or(within(x, bound), ltorch.isnan(x)), x, bound)
+
+
+def clamp_min(input: Any, min: Any) -> Any:
+    return clip(input, min, None)
+
+
+def clamp_max(input: Any, max: Any) -> Any:
+    return clip(input, None, max)
+
+
+def divide(input: Any, other: Any, *, rounding_mode: None = None) -> Any:
+    return ltorch.true_divide(input, other) if rounding_mode is None else NotImplemented
+
+
+def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
+    return ltorch.sub(other, input, alpha=alpha)
+
+
+def deg2rad(input: Any) -> Any:
+    return ltorch.mul(input, math.pi / 180)
+
+
+def rad2deg(input: Any) -> Any:
+    return ltorch.mul(input, 180 / math.pi)
+
+
+@rounded_once
+def logaddexp(input: Any, other: Any) -> Any:
+    """log(exp(x) + exp(y)); equal infinities are their own sum."""
+    same = ltorch.logical_and(ltorch.eq(input, other), ltorch.isinf(input))
+    apart = ltorch.where(same, 0.0, ltorch.sub(input, other))
+    larger = ltorch.maximum(input, other)
+    return ltorch.add(larger, ltorch.log1p(ltorch.exp(ltorch.neg(ltorch.abs(apart)))))
+
+
+@rounded_once
+def xlogy(input: Any, other: Any) -> Any:
+    """x * log(y), and 0 for x = 0 unless y is NaN."""
+    return _x_log(input, other, ltorch.log, 0)
+
+
+@rounded_once
+def xlog1py(input: Any, other: Any) -> Any:
+    """x * log1p(y), and 0 for x = 0 unless y is NaN."""
+    return _x_log(input, other, ltorch.log1p, -1)
+
+
+def _x_log(x: Any, y: Any, log: Any, least: int) -> Any:
+    """Where log(y) is finite the product serves, and its gradient by x, which is log(y)."""
+    finite = ltorch.logical_and(ltorch.gt(y, least), ltorch.lt(y, _INF))
+    usable = ltorch.logical_or(finite, ltorch.isnan(y))
+    zero = ltorch.logical_and(ltorch.eq(x, 0), ltorch.logical_not(usable))
+    return ltorch.where(zero, 0.0, ltorch.mul(x, log(ltorch.where(zero, 1, y))))
+
+
+@rounded_once
+def logit(input: Any, eps: float | None = None) -> Any:
+    """log(x / (1 - x)) of x between eps and 1 - eps."""
+    x = input if eps is None else clip(input, eps, 1 - eps)
+    return ltorch.log(ltorch.true_divide(x, ltorch.sub(1, x)))
+
+
+@rounded_once
+def sinc(input: Any) -> Any:
+    """sin(pi x) / (pi x), and 1 at 0."""
+    zero = ltorch.eq(input, 0)
+    angle = ltorch.where(zero, 1.0, ltorch.mul(input, math.pi))
+    return ltorch.where(zero, 1.0, ltorch.true_divide(ltorch.sin(angle), angle))
+
+
+def heaviside(input: Any, values: Any) -> Any:
+    """0 below zero and for NaN, 1 above, the values at zero."""
+    above = ltorch.to(ltorch.gt(input, 0), values.dtype)
+    return ltorch.where(ltorch.eq(input, 0), values, above)
+
+
+def fmax(input: Any, other: Any) -> Any:
+    """The larger one, and of a number and NaN the number; of equals the first has the gradient."""
+    return ltorch.where(_first(ltorch.ge(input, other), other), input, other)
+
+
+def fmin(input: Any, other: Any) -> Any:
+    return ltorch.where(_first(ltorch.le(input, other), other), input, other)
+
+
+def minimum(input: Any, other: Any) -> Any:
+    """-maximum(-x, -y) of floats: Thunder has a gradient for the one and not for the other."""
+    if not dtypes.is_float_dtype(input.dtype) or not dtypes.is_float_dtype(other.dtype):
+        return ltorch.minimum(input, other)
+    return ltorch.neg(ltorch.maximum(ltorch.neg(input), ltorch.neg(other)))
+
+
+def _first(better: Any, other: Any) -> Any:
+    return ltorch.logical_or(better, ltorch.isnan(other))
+
+
+def isposinf(input: Any) -> Any:
+    return ltorch.eq(input, _INF)
+
+
+def isneginf(input: Any) -> Any:
+    return ltorch.eq(input, -_INF)
+
+
+@rounded_once
+def entr(input: Any) -> Any:
+    """-x log(x), 0 at 0, -infinity below."""
+    above = ltorch.gt(input, 0)
+    usable = ltorch.logical_or(above, ltorch.isnan(input))
+    x = ltorch.where(usable, input, 1)
+    rest = ltorch.where(ltorch.eq(input, 0), 0.0, -_INF)
+    return ltorch.where(usable, ltorch.neg(ltorch.mul(x, ltorch.log(x))), rest)
+
+
+def _cast(dtype: dtypes.dtype) -> Callable[[Any], Any]:
+    """`x.half()` and the like; of a tensor of that type the tensor itself."""
+    return lambda input: input if input.dtype == dtype else ltorch.to(input, dtype)
+
+
+CASTS = {
+    "bfloat16": dtypes.bfloat16, "half": dtypes.float16, "double": dtypes.float64,
+    "byte": dtypes.uint8, "char": dtypes.int8, "short": dtypes.int16, "int": dtypes.int32,
+    "bool": dtypes.bool8,
+}  # fmt: skip
+
+POINTWISE = {
+    **{f"Tensor.{name}": _cast(dtype) for name, dtype in CASTS.items()},
+    "torch.absolute": ltorch.abs,
+    "torch.arccos": ltorch.acos,
+    "torch.arccosh": ltorch.acosh,
+    "torch.arcsin": ltorch.asin,
+    "torch.arcsinh": ltorch.asinh,
+    "torch.arctan": ltorch.atan,
+    "torch.arctan2": ltorch.atan2,
+    "torch.arctanh": ltorch.atanh,
+    "torch.clamp_max": clamp_max,
+    "torch.clamp_min": clamp_min,
+    "torch.clip": clip,
+    "torch.deg2rad": deg2rad,
+    "torch.divide": divide,
+    "torch.fmax": fmax,
+    "torch.fmin": fmin,
+    "torch.greater": ltorch.gt,
+    "torch.greater_equal": ltorch.ge,
+    "torch.heaviside": heaviside,
+    "torch.isneginf": isneginf,
+    "torch.isposinf": isposinf,
+    "torch.less": ltorch.lt,
+    "torch.less_equal": ltorch.le,
+    "torch.logaddexp": logaddexp,
+    "torch.logit": logit,
+    "torch.minimum": minimum,
+    "torch.multiply": ltorch.mul,
+    "torch.negative": ltorch.neg,
+    "torch.not_equal": ltorch.ne,
+    "torch.rad2deg": rad2deg,
+    "torch.rsub": rsub,
+    "torch.sgn": ltorch.sign,
+    "torch.sinc": sinc,
+    "torch.special.entr": entr,
+    "torch.special.erf": ltorch.erf,
+    "torch.special.erfc": ltorch.erfc,
+    "torch.special.erfinv": ltorch.erfinv,
+    "torch.special.exp2": ltorch.exp2,
+    "torch.special.expm1": ltorch.expm1,
+    "torch.special.log1p": ltorch.log1p,
+    "torch.special.logit": logit,
+    "torch.special.sinc": sinc,
+    "torch.special.xlog1py": xlog1py,
+    "torch.special.xlogy": xlogy,
+    "torch.subtract": ltorch.sub,
+    "torch.xlogy": xlogy,
+}

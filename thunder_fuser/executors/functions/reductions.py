@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions and matrix products of torch in functions that Thunder knows.
+
+    linalg.vector_norm(x, 2, dim)  ->  sqrt(sum(x * x, dim)), with a gradient of zero at zero
+    addmm(bias, x, w)              ->  linear(x, w.T, bias)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.executors.functions.pointwise import minimum
+from thunder_fuser.executors.functions.precision import rounded_once
+
+
+@rounded_once
+def vector_norm(
+    x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """sum(|x|^ord)^(1/ord) for ord 1 and 2, the largest |x| for infinity."""
+    if ord not in (1, 2, math.inf) or dtype is not None or not dtypes.is_float_dtype(x.dtype):
+        return NotImplemented
+    dim = tuple(range(x.ndim)) if dim is None else dim
+    if ord == 1:
+        return ltorch.sum(ltorch.abs(x), dim, keepdim)
+    if ord == math.inf:
+        return ltorch.amax(ltorch.abs(x), dim, keepdim) if x.numel else NotImplemented
+    squares = ltorch.sum(ltorch.mul(x, x), dim, keepdim)
+    zero = ltorch.eq(squares, 0)
+    root = ltorch.sqrt(ltorch.where(zero, 1.0, squares))
+    return ltorch.where(zero, 0.0, root)
+
+
+def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Any:
+    """That of the vector of all elements, or along dimensions."""
+    p = 2 if p in ("fro", None) else p
+    return NotImplemented if isinstance(p, str) else vector_norm(input, p, dim, keepdim)
+
+
+@rounded_once
+def dist(input: Any, other: Any, p: float = 2) -> Any:
+    return vector_norm(ltorch.sub(input, other), p)
+
+
+def least(input: Any, other: Any = None) -> Any:
+    """torch.min of all elements, or of two tensors."""
+    if other is None:
+        return ltorch.amin(input, tuple(range(input.ndim)))
+    return minimum(input, other) if isinstance(other, TensorProxy) else NotImplemented
+
+
+def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    dims = tuple(range(input.ndim)) if dim is None else dim
+    return ltorch.amin(input, dims, keepdim), ltorch.amax(input, dims, keepdim)
+
+
+def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The sum of what is no NaN."""
+    return ltorch.sum(_no_nan(input), dim, keepdim, dtype=dtype)
+
+
+@rounded_once
+def nanmean(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The mean of what is no NaN; NaN where all is."""
+    counted = ltorch.to(ltorch.logical_not(ltorch.isnan(input)), input.dtype)
+    total = ltorch.sum(_no_nan(input), dim, keepdim)
+    return ltorch.true_divide(total, ltorch.sum(counted, dim, keepdim))
+
+
+def _no_nan(x: Any) -> Any:
+    return ltorch.where(ltorch.isnan(x), 0, x) if dtypes.is_float_dtype(x.dtype) else x
+
+
+def count_nonzero(input: Any, dim: Any = None) -> Any:
+    return ltorch.sum(ltorch.to(ltorch.ne(input, 0), dtypes.int64), dim)
+
+
+def std_mean(
+    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False,
+    *, correction: Any = None,
+) -> Any:  # fmt: skip
+    """(the deviation, the mean)."""
+    if unbiased is not None or isinstance(dim, bool):
+        return NotImplemented
+    correction = 1 if correction is None else correction
+    variance, mean = ltorch.var_mean(input, dim, keepdim=keepdim, correction=correction)
+    return ltorch.sqrt(variance), mean
+
+
+# ------------------------------------------------------------------------------- matrix products
+
+
+def product(input: Any, mat2: Any) -> Any:
+    return ltorch.matmul(input, mat2) if input.ndim == mat2.ndim == 2 else NotImplemented
+
+
+def matrix_vector(input: Any, vec: Any) -> Any:
+    return ltorch.matmul(input, vec) if (input.ndim, vec.ndim) == (2, 1) else NotImplemented
+
+
+def dot(input: Any, tensor: Any) -> Any:
+    return ltorch.matmul(input, tensor) if input.ndim == tensor.ndim == 1 else NotImplemented
+
+
+def inner(input: Any, other: Any) -> Any:
+    """Along the last dimension of both."""
+    if input.ndim == other.ndim == 1:
+        return ltorch.matmul(input, other)
+    return ltorch.linear(input, other) if other.ndim == 2 and input.ndim else NotImplemented
+
+
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """A row added to a product: what torch's linear computes, with the matrix transposed."""
+    row = input.ndim == 1 and mat1.ndim == mat2.ndim == 2 and input.shape[0] == mat2.shape[1]
+    same = input.dtype == mat1.dtype == mat2.dtype
+    if not row or not same or (beta, alpha) != (1, 1):
+        return NotImplemented
+    return ltorch.linear(mat1, ltorch.transpose(mat2, 0, 1), input)
+
+
+REDUCTIONS = {
+    "torch.addmm": addmm,
+    "torch.aminmax": aminmax,
+    "torch.count_nonzero": count_nonzero,
+    "torch.dist": dist,
+    "torch.dot": dot,
+    "torch.inner": inner,
+    "torch.linalg.matmul": ltorch.matmul,
+    "torch.linalg.vector_norm": vector_norm,
+    "torch.min": least,
+    "torch.mv": matrix_vector,
+    "torch.nanmean": nanmean,
+    "torch.nansum": nansum,
+    "torch.norm": norm,
+    "torch.special.logsumexp": ltorch.logsumexp,
+    "torch.spmm": product,  # which is torch.mm
+    "torch.special.softmax": ltorch.softmax,
+    "torch.std_mean": std_mean,
+}
