@@ -8,13 +8,23 @@ import sys
 
 import torch
 
-from benchmarks import blocks, cache_stress, planning, sanitize, sizes, train_step, warm_path
+from benchmarks import (
+    blocks,
+    cache_stress,
+    functions,
+    planning,
+    sanitize,
+    sizes,
+    train_step,
+    warm_path,
+)
 from benchmarks.sections import Sections
 from thunder_fuser.explain.bench.facts import facts
 
 PARTS = {
     "blocks": blocks,
     "cache_stress": cache_stress,
+    "functions": functions,
     "warm_path": warm_path,
     "sizes": sizes,
     "planning": planning,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What needs a CUDA device: tests, compute-sanitizer, what plans cost, both demo blocks, the memory
-# and time of a training step, and the kernels' times.
+# What needs a CUDA device: tests, compute-sanitizer, what plans cost, both demo blocks, functions
+# that Thunder leaves to torch, the memory and time of a training step, and the kernels' times.
 #
 #   benchmarks/gpu_check.sh [OUTDIR]
 #
@@ -75,11 +75,12 @@ else
 fi
 wait
 
-parts+=(warm_path planning blocks train_step bench bench_training)
+parts+=(warm_path planning blocks functions train_step bench bench_training)
 part warm_path 60 "$python" -m benchmarks warm_path --device cuda --compile \
     --json "$out/warm_path.json"
 part planning 90 "$python" -m benchmarks planning --device cuda --json "$out/planning.json"
 part blocks 150 "$python" -m benchmarks blocks --device cuda --json "$out/blocks.json"
+part functions 60 "$python" -m benchmarks functions --device cuda --json "$out/functions.json"
 part train_step 200 "$python" -m benchmarks train_step --device cuda --json "$out/train_step.json"
 # Above 200 s it begins no new point, and says which are left.
 part bench 240 "$python" -m thunder_fuser bench --device cuda --sizes gate --budget 200 \
@@ -96,6 +97,7 @@ done
 report warm_path 4
 report planning 33
 report blocks 6
+report functions 8
 report train_step 8
 report bench 150
 report bench_training 60

@@ -3,23 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from exactness import assert_as_exact_as_eager
 from thunder.core.symbol import Symbol
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._pytree import tree_leaves, tree_map
+from torch_samples import Call, assert_as_good, called, doubled, known, samples
 
 from thunder_fuser.executors.functions import FUNCTIONS, lookasides
 from thunder_fuser.executors.functions.pointwise import CASTS
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit, jit_alone
 
-Call = Callable[..., Any]
 # How many of torch's samples, by type.
 SAMPLES = {torch.float32: 4, torch.bfloat16: 2, torch.int64: 1, torch.bool: 1}
 NAMES = {"torch.spmm": "mm"}
@@ -41,67 +35,6 @@ def name_of(id: str) -> str:
 TESTED = [id for id in FUNCTIONS if name_of(id) not in CASTS]
 
 
-@cache
-def known() -> dict[str, tuple[Any, Call]]:
-    """{name: torch's description of it, and how to call it}."""
-    found: dict[str, tuple[Any, Call]] = {}
-    for info in op_db:
-        for name, op in [(info.name, info.op), *((one.name, one.op) for one in info.aliases)]:
-            found.setdefault(name, (info, op))
-    return found
-
-
-def samples(name: str, dtype: torch.dtype) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    info, _ = known()[name]
-    if dtype in info.dtypes:
-        torch.manual_seed(0)
-        smooth = dtype.is_floating_point and info.supports_autograd
-        for one in islice(info.sample_inputs("cpu", dtype, smooth), SAMPLES[dtype]):
-            yield (one.input, *one.args), one.kwargs
-
-
-def called(op: Call, given: Any) -> list[torch.Tensor]:
-    """The results, then gradients of what has one."""
-
-    def own(x: Any) -> Any:
-        tensor = isinstance(x, torch.Tensor)
-        return x.detach().clone().requires_grad_(x.requires_grad) if tensor else x
-
-    args, kwargs = tree_map(own, given)
-    results = [one for one in tree_leaves(op(*args, **kwargs)) if isinstance(one, torch.Tensor)]
-    smooth = [one for one in results if one.requires_grad]
-    if not smooth:
-        return results
-    torch.manual_seed(1)
-    seeds = [torch.randn(one.shape, dtype=torch.float64).to(one) for one in smooth]
-    leaves = [x for x in tree_leaves((args, kwargs)) if getattr(x, "requires_grad", False)]
-    found = torch.autograd.grad(smooth, leaves, seeds, allow_unused=True)
-    zeros = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)]
-    return [one.detach() for one in (*results, *zeros)]
-
-
-def doubled(given: Any) -> Any:
-    floats = lambda x: isinstance(x, torch.Tensor) and x.is_floating_point()  # noqa: E731
-    return tree_map(lambda x: x.double() if floats(x) else x, given)
-
-
-def assert_as_good(
-    got: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]
-) -> None:
-    """Whole numbers, NaN and infinities are equal, floats as exact as eager's."""
-    for mine, usual, right in zip(got, eager, exact, strict=True):
-        assert (mine.dtype, mine.shape) == (usual.dtype, usual.shape)
-        if not usual.is_floating_point():
-            assert torch.equal(mine, usual)
-            continue
-        odd = ~torch.isfinite(usual)
-        assert torch.equal(~torch.isfinite(mine), odd)
-        torch.testing.assert_close(mine[odd], usual[odd], equal_nan=True)
-        if not odd.all():
-            # Of a single number eager's error is chance.
-            assert_as_exact_as_eager([mine[~odd]], [usual[~odd]], [right[~odd]], ulps=4)
-
-
 def left_to_torch(jitted: Any, name: str) -> bool:
     names = {bsym.sym.name for trace in final_traces(jitted) for bsym in trace.bound_symbols}
     last = name.rsplit(".", maxsplit=1)[-1]
@@ -118,10 +51,8 @@ def test_as_exact_as_eager(id: str) -> None:
     name = name_of(id)
     op = known()[name][1]
     left, fused = [], []
-    for dtype in SAMPLES:
-        for args, kwargs in samples(name, dtype):
-            if any(isinstance(x, torch.Tensor) and not x.numel() for x in tree_leaves(args)):
-                continue
+    for dtype, count in SAMPLES.items():
+        for args, kwargs in samples(name, dtype, count):
             jitted = jit(op)
             eager = called(op, (args, kwargs))
             try:

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that Thunder leaves to torch, on a CUDA device, on torch's own samples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_samples import assert_as_good, called, doubled, known, samples
+
+from thunder_fuser.executors.functions import FUNCTIONS
+from thunder_fuser.executors.functions.pointwise import CASTS
+from thunder_fuser.executors.traces import jit
+
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+]
+
+NAMES = [id.removeprefix("torch.").removeprefix("Tensor.") for id in FUNCTIONS]
+COUNTS = {torch.float32: 2, torch.bfloat16: 2}
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} & {*known()} - {*CASTS}))
+def test_as_exact_as_eager(name: str) -> None:
+    op = known()[name][1]
+    for dtype, count in COUNTS.items():
+        for given in samples(name, dtype, count, "cuda"):
+            exact = called(op, doubled(given))
+            try:
+                got = called(jit(op), given)
+            except NotImplementedError:
+                continue  # Thunder cannot do it at all; tests/thunder/test_functions.py says where
+            assert_as_good(got, called(op, given), exact)
