@@ -54,6 +54,12 @@ def test_what_an_op_reads_besides_comes_with_it() -> None:
     assert order(*ops) == [0, 2, 3, 1, 4]
 
 
+def test_and_what_another_reader_of_that_reads() -> None:
+    """t5 joins as it reads t3, which t4 brings; so t6 has to come, though nothing else reads it."""
+    ops = op("f", 1, 0), op("p", 2, 0), op("f", 3, 0), op("f", 6, 0), op("f", 4, 3, 1)
+    assert order(*ops, op("f", 5, 3, 6), op("f", 7, 0)) == [1, 0, 2, 3, 4, 5, 6]
+
+
 def test_a_cast_comes_with_its_reader() -> None:
     ops = op("f", 1, 0), op("p", 2, 1), op("c", 3, 1), op("f", 4, 3), op("f", 5, 2)
     assert order(*ops) == [0, 2, 3, 1, 4]

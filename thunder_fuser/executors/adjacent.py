@@ -100,39 +100,48 @@ def _joined(
 ) -> tuple[list[int], _Run, set[int]]:
     """(what goes before the run, the run with what joins it, what joins it).
 
-    An op joins if it reads the run, itself or through others that join, is read by one that does,
-    or reads what joins for that, and if no product between has to come first.
+    An op joins if it reads the run, itself or through others that join, or reads what one of these
+    reads; then so does all that it reads. No product between may have to come first.
     """
     own, late = _made(bsyms, run.ops), set[str]()
     before = [at for at in run.behind if not _follows(bsyms[at], own, late)]
     free = [at for at in stretch if not _follows(bsyms[at], set(), late)]
-    joined = dict.fromkeys(at for at in free if _follows(bsyms[at], set(), own))
-    read = {name for at in joined for name in _read(bsyms[at])}
-    for at in reversed(free):
-        if at not in joined and read.intersection(_made(bsyms, [at])):
-            joined[at] = None
-            read.update(_read(bsyms[at]))
+    joined = _with_inputs(bsyms, free, [at for at in free if _follows(bsyms[at], set(), own)])
     own |= _made(bsyms, joined)
-    joined |= dict.fromkeys(at for at in free if _follows(bsyms[at], set(), own))
-    joined = _without_last_casts(bsyms, joined, widens)
-    if not joined:
+    readers = [at for at in free if _follows(bsyms[at], set(), own)]
+    joined = _with_inputs(bsyms, free, [*joined, *readers])
+    joins = _without_last_casts(bsyms, joined, widens)
+    if not joins:
         return [], run, set()
     first = set(before)
     behind = [at for at in run.behind if at not in first]
-    return before, _Run([*run.ops, *sorted(joined)], behind), set(joined)
+    return before, _Run([*run.ops, *joins], behind), set(joins)
+
+
+def _with_inputs(
+    bsyms: Sequence[BoundSymbol], free: Sequence[int], joined: Iterable[int]
+) -> set[int]:
+    """And those of the free ones that they read, directly or not."""
+    closed = set(joined)
+    read = {name for at in closed for name in _read(bsyms[at])}
+    for at in reversed(free):
+        if at not in closed and read.intersection(_made(bsyms, [at])):
+            closed.add(at)
+            read.update(_read(bsyms[at]))
+    return closed
 
 
 def _without_last_casts(
     bsyms: Sequence[BoundSymbol], joined: Iterable[int], widens: Asked
-) -> dict[int, None]:
+) -> list[int]:
     """Less the casts that none of the others reads."""
-    left: dict[int, None] = {}
+    left: list[int] = []
     read: set[str] = set()
     for at in sorted(joined, reverse=True):
         if not widens(bsyms[at]) or read.intersection(_made(bsyms, [at])):
-            left[at] = None
+            left.append(at)
             read.update(_read(bsyms[at]))
-    return left
+    return left[::-1]
 
 
 def _follows(bsym: BoundSymbol, own: set[str], late: set[str]) -> bool:
