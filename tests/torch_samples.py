@@ -78,5 +78,6 @@ def assert_as_good(
         assert torch.equal(~torch.isfinite(mine), odd)
         torch.testing.assert_close(mine[odd], usual[odd], equal_nan=True)
         if not odd.all():
-            # Of a single number eager's error is chance.
-            assert_as_exact_as_eager([mine[~odd]], [usual[~odd]], [right[~odd]], ulps=4)
+            # Of a single number eager's error is chance, and it may be a sum that cancels.
+            ulps = 4 if mine.numel() > 1 else 16
+            assert_as_exact_as_eager([mine[~odd]], [usual[~odd]], [right[~odd]], ulps=ulps)
