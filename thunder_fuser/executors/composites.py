@@ -5,9 +5,9 @@
 ->  Thunder:  log_softmax, take_along_axis      log-softmax[N, C], target[N]
     here:     rows, each reduced in one pass    logits[N, C], target[N], two numbers a row
 
-Cross entropies are made of primitives of support.py, so regions take them; attention goes to
-torch's kernels (attention.py). Where `refuses` says why not, Thunder goes on alone: it takes the
-composite apart, whose pieces are claimed one by one, or calls torch.
+Cross entropies and activations (activations.py) are made of primitives of support.py, so regions
+take them; attention goes to torch's kernels (attention.py). Where `refuses` says why not, Thunder
+goes on alone: it takes the composite apart, whose pieces are claimed one by one, or calls torch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.proxies import TensorProxy
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 
+from thunder_fuser.executors.activations import ACTIVATIONS
 from thunder_fuser.executors.attention import attention_gradient, refuses_attention
+from thunder_fuser.executors.gradients import index_put_gradient
+from thunder_fuser.executors.stacks import STACKS
 from thunder_fuser.executors.support import FLOATS, INTS, Reject, data_type
 
 
@@ -332,6 +336,13 @@ COMPOSITES = {
             refuses_attention,
             attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
             attention_gradient,
+        ),
+        Composite(
+            "torch.index_put", lambda *_, **__: None, clang.index_put, index_put_gradient
+        ),
+        *(
+            Composite(one.id, one.refuses, one.transform, one.gradient)
+            for one in (*ACTIVATIONS, *STACKS)
         ),
     )
 }

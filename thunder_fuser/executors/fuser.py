@@ -30,6 +30,7 @@ from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.functions import lookasides
+from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.nested_sums import with_nested_sums
 from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
@@ -86,7 +87,9 @@ class ThunderFuser(FusionExecutor):
         self._fuel: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
         for row in ROWS.values():
             self.register_supported(
-                row.id, lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None
+                row.id,
+                lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None,
+                grad_transform=GRADIENTS.get(row.id),
             )
         self._lookasides.update(lookasides())
         for one in COMPOSITES.values():

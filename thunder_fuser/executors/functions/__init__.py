@@ -6,7 +6,7 @@
 What Thunder does not know it hands to torch as one opaque call, which ends the region before it,
 and computes once more for its gradient. A function of these tables is called in its place while
 the user's function is traced, so all that follows, gradients and regions, is as if the user had
-written it so.
+written it so. Some are known to Thunder, with other arguments or defaults than torch has.
 
 pointwise   elementwise, and other names of what Thunder knows     losses    losses and distances
 reductions  norms, extremes, matrix products                      movement  rolls, tiles, shuffles

@@ -80,6 +80,18 @@ def kl_div(
     return ltorch.true_divide(ltorch.sum(losses), input.shape[0]) if input.ndim else NotImplemented
 
 
+def nll_loss(  # noqa: PLR0917 - torch's
+    input: Any, target: Any, weight: Any = None, size_average: None = None,
+    ignore_index: int = -100, reduce: None = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """Thunder's, which has no such defaults."""
+    if (size_average, reduce) != (None, None):
+        return NotImplemented
+    return ltorch.nll_loss(
+        input, target, weight=weight, ignore_index=ignore_index, reduction=reduction
+    )
+
+
 @rounded_once
 def poisson_nll_loss(
     input: Any, target: Any, log_input: bool = True, full: bool = False, *, eps: float = 1e-8,
@@ -174,6 +186,7 @@ LOSSES = {
     "torch.nn.functional.kl_div": kl_div,
     "torch.nn.functional.l1_loss": l1_loss,
     "torch.nn.functional.margin_ranking_loss": margin_ranking_loss,
+    "torch.nn.functional.nll_loss": nll_loss,
     "torch.nn.functional.pairwise_distance": pairwise_distance,
     "torch.nn.functional.poisson_nll_loss": poisson_nll_loss,
     "torch.nn.functional.smooth_l1_loss": smooth_l1_loss,

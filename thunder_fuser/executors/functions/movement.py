@@ -34,6 +34,10 @@ def _sliced(x: Any, dim: int, begin: int, end: int) -> Any:
     return x[(slice(None),) * dim + (slice(begin, end),)]
 
 
+def flip(input: Any, *places: Any, dims: Any = None) -> Any:
+    return ltorch.flip(input, *(places if dims is None else (dims,)))
+
+
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     """Elements past the end come in at the beginning; without dims, of all of them in a row."""
     shifts, dims = _tuple(shifts), _tuple(dims)
@@ -171,6 +175,9 @@ MOVEMENT = {
     "torch.nn.functional.channel_shuffle": channel_shuffle,
     "torch.constant_pad_nd": constant_pad_nd,
     "torch.diff": diff,
+    "torch.flip": flip,
+    "torch.fliplr": lambda input: ltorch.flip(input, 1) if input.ndim > 1 else NotImplemented,
+    "torch.flipud": lambda input: ltorch.flip(input, 0) if input.ndim else NotImplemented,
     "torch.moveaxis": ltorch.movedim,
     "torch.narrow": narrow,
     "torch.nn.functional.pixel_shuffle": pixel_shuffle,

@@ -46,6 +46,12 @@ def divide(input: Any, other: Any, *, rounding_mode: None = None) -> Any:
     return ltorch.true_divide(input, other) if rounding_mode is None else NotImplemented
 
 
+@rounded_once
+def floor_divide(input: Any, other: Any) -> Any:
+    """Thunder's, whose result of two 0-dim bf16 tensors is float32."""
+    return ltorch.floor_divide(input, other)
+
+
 def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     return ltorch.sub(other, input, alpha=alpha)
 
@@ -117,13 +123,6 @@ def fmin(input: Any, other: Any) -> Any:
     return ltorch.where(_first(ltorch.le(input, other), other), input, other)
 
 
-def minimum(input: Any, other: Any) -> Any:
-    """-maximum(-x, -y) of floats: Thunder has a gradient for the one and not for the other."""
-    if not dtypes.is_float_dtype(input.dtype) or not dtypes.is_float_dtype(other.dtype):
-        return ltorch.minimum(input, other)
-    return ltorch.neg(ltorch.maximum(ltorch.neg(input), ltorch.neg(other)))
-
-
 def _first(better: Any, other: Any) -> Any:
     return ltorch.logical_or(better, ltorch.isnan(other))
 
@@ -172,6 +171,7 @@ POINTWISE = {
     "torch.clip": clip,
     "torch.deg2rad": deg2rad,
     "torch.divide": divide,
+    "torch.floor_divide": floor_divide,
     "torch.fmax": fmax,
     "torch.fmin": fmin,
     "torch.greater": ltorch.gt,
@@ -183,7 +183,6 @@ POINTWISE = {
     "torch.less_equal": ltorch.le,
     "torch.logaddexp": logaddexp,
     "torch.logit": logit,
-    "torch.minimum": minimum,
     "torch.multiply": ltorch.mul,
     "torch.negative": ltorch.neg,
     "torch.not_equal": ltorch.ne,

@@ -8,14 +8,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.functions.pointwise import minimum
 from thunder_fuser.executors.functions.precision import rounded_once
+
+Function = Callable[..., Any]
 
 
 @rounded_once
@@ -51,7 +53,7 @@ def least(input: Any, other: Any = None) -> Any:
     """torch.min of all elements, or of two tensors."""
     if other is None:
         return ltorch.amin(input, tuple(range(input.ndim)))
-    return minimum(input, other) if isinstance(other, TensorProxy) else NotImplemented
+    return ltorch.minimum(input, other) if isinstance(other, TensorProxy) else NotImplemented
 
 
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -76,18 +78,36 @@ def _no_nan(x: Any) -> Any:
     return ltorch.where(ltorch.isnan(x), 0, x) if dtypes.is_float_dtype(x.dtype) else x
 
 
+def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
+    source = source if alpha == 1 else ltorch.mul(source, alpha)
+    if input.ndim:
+        return ltorch.index_add(input, dim, index, source)
+    one, index, source = (ltorch.reshape(x, (1,)) for x in (input, index, source))
+    return ltorch.reshape(ltorch.index_add(one, 0, index, source), ())
+
+
 def count_nonzero(input: Any, dim: Any = None) -> Any:
     return ltorch.sum(ltorch.to(ltorch.ne(input, 0), dtypes.int64), dim)
 
 
-def std_mean(
-    input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False,
-    *, correction: Any = None,
-) -> Any:  # fmt: skip
+def _spread(function: Function) -> Function:
+    """As torch's: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction."""
+
+    def call(
+        input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False,
+        *, correction: Any = None,
+    ) -> Any:  # fmt: skip
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        if correction is None:
+            correction = 1 if unbiased is None else int(unbiased)
+        return function(input, dim, keepdim=keepdim, correction=correction)
+
+    return call
+
+
+def _std_mean(input: Any, dim: Any, *, keepdim: bool, correction: Any) -> Any:
     """(the deviation, the mean)."""
-    if unbiased is not None or isinstance(dim, bool):
-        return NotImplemented
-    correction = 1 if correction is None else correction
     variance, mean = ltorch.var_mean(input, dim, keepdim=keepdim, correction=correction)
     return ltorch.sqrt(variance), mean
 
@@ -129,6 +149,7 @@ REDUCTIONS = {
     "torch.count_nonzero": count_nonzero,
     "torch.dist": dist,
     "torch.dot": dot,
+    "torch.index_add": index_add,
     "torch.inner": inner,
     "torch.linalg.matmul": ltorch.matmul,
     "torch.linalg.vector_norm": vector_norm,
@@ -140,5 +161,8 @@ REDUCTIONS = {
     "torch.special.logsumexp": ltorch.logsumexp,
     "torch.spmm": product,  # which is torch.mm
     "torch.special.softmax": ltorch.softmax,
-    "torch.std_mean": std_mean,
+    "torch.std": _spread(ltorch.std),
+    "torch.std_mean": _spread(_std_mean),
+    "torch.var": _spread(ltorch.var),
+    "torch.var_mean": _spread(ltorch.var_mean),
 }

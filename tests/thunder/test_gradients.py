@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of primitives that Thunder has none for, or NaN where torch has a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from exactness import with_gradients
+
+from thunder_fuser.executors.traces import fusions_of, jit
+
+Function = Callable[..., Any]
+ROWS: dict[str, Function] = {
+    "flip": lambda x, z: torch.flip(x, (0, 2)) * z,
+    "minimum": torch.minimum,
+    "minimum, equal": lambda x, z: torch.minimum(x, x * 1) * z,
+    "minimum, number of no dimension": lambda x, z: torch.minimum(x, z.sum()),
+    "remainder": torch.remainder,
+    "remainder, number": lambda x, z: torch.remainder(x, 0.7) * z,
+    "lerp": lambda x, z: torch.lerp(x, z, x * 2),
+    "lerp, number": lambda x, z: torch.lerp(x, z, 0.3),
+    "prod": lambda x, z: (x * z).prod(),
+    "prod, rows": lambda x, z: (x * z).prod(1),
+    "round": lambda x, z: torch.round(x) * z + x,
+    "trunc": lambda x, z: torch.trunc(x) * z + x,
+    "isfinite": lambda x, z: torch.where(torch.isfinite(x), x * z, z),
+    "argmin": lambda x, z: x.argmin(1) + (x * z).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_as_eager(name: str) -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(3, 4, 5), torch.randn(3, 4, 5)]
+    got, eager = (with_gradients(one, given) for one in (jit(ROWS[name], strict=True), ROWS[name]))
+    torch.testing.assert_close(got, eager)
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_prod_with_zeros(zeros: int) -> None:
+    x = torch.rand(3, 5) + 0.5
+    x[1, :zeros] = 0
+
+    def function(x: Any) -> Any:
+        return x.prod(1)
+
+    jitted = jit(function, strict=True)
+    got, eager = (with_gradients(one, [x]) for one in (jitted, function))
+    torch.testing.assert_close(got, eager)
+    assert len(fusions_of(jitted)) == 2
+
+
+def test_nan_goes_to_both_sides_of_minimum() -> None:
+    nan = float("nan")
+    given = [torch.tensor([nan, 1.0, nan, 2.0]), torch.tensor([1.0, nan, nan, 2.0])]
+    got, eager = (with_gradients(one, given) for one in (jit(torch.minimum), torch.minimum))
+    torch.testing.assert_close(got, eager, equal_nan=True)
+
+
+INDEX = torch.tensor([2, 0, 2])
+APART = torch.tensor([3, 1, 0])
+WRITES: dict[str, Function] = {
+    "index_add": lambda x, z: torch.index_add(x, 0, INDEX, z),
+    "index_add, alpha": lambda x, z: torch.index_add(x, 0, INDEX, z, alpha=3),
+    "index_put": lambda x, z: torch.index_put(x, (APART,), z),
+    "index_put, accumulate": lambda x, z: torch.index_put(x, (INDEX,), z, True),
+    "index_put, one row": lambda x, z: torch.index_put(x, (APART,), z[0]),
+    "index_put, two indices": lambda x, z: torch.index_put(x, (APART, INDEX), z[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_at_computed_places(name: str) -> None:
+    given = [torch.randn(4, 3), torch.randn(3, 3)]
+    got, eager = (with_gradients(one, given) for one in (jit(WRITES[name]), WRITES[name]))
+    torch.testing.assert_close(got, eager)
+
+
+@pytest.mark.parametrize("given", [{}, {"reduction": "sum"}, {"ignore_index": 1}])
+def test_nll_loss_has_torchs_defaults(given: dict[str, Any]) -> None:
+    target = torch.tensor([1, 0, 2, 1 if given else -100])
+
+    def function(x: Any) -> Any:
+        return F.nll_loss(F.log_softmax(x, 1), target, **given)
+
+    x = [torch.randn(4, 3)]
+    got, eager = (with_gradients(one, x) for one in (jit(function), function))
+    torch.testing.assert_close(got, eager)
+
+
+STACKS: dict[str, Function] = {
+    "hstack": torch.hstack,
+    "vstack": torch.vstack,
+    "row_stack": torch.row_stack,
+    "dstack": torch.dstack,
+    "column_stack": torch.column_stack,
+}
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 4), (3, 4, 2)], ids=str)
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks(name: str, shape: tuple[int, ...]) -> None:
+    def function(x: Any, z: Any) -> Any:
+        return STACKS[name]([x, z * 2, x])
+
+    given = [torch.randn(shape), torch.randn(shape)]
+    got, eager = (with_gradients(one, given) for one in (jit(function), function))
+    torch.testing.assert_close(got, eager)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_stacks_of_several_sizes_and_types(dtype: torch.dtype) -> None:
+    def function(x: Any, z: Any) -> Any:
+        return torch.hstack((x, z))
+
+    given = [torch.randn(3, 4), torch.randn(3, 7).to(dtype)]
+    got, eager = (with_gradients(one, given) for one in (jit(function), function))
+    torch.testing.assert_close(got, eager)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations of torch, each with a gradient in which nothing overflows.
+
+    sigmoid(x) = 1 / (1 + e)   with e = exp(-x)      what the backward computes, for x = -90
+->  Thunder, of its pieces:    g * s * s * e         0 * infinity = NaN
+    here:                      g * s * (1 - s)       0
+
+    mish(x) = x * tanh(log1p(exp(x)))                and 1 exponential, not 1 each way and 2 more
+->  x * n (n + 2) / (n (n + 2) + 2)                  with n = exp(x), for x < 0
+    x * (1 + 2 n) / (1 + 2 n (1 + n))                with n = exp(-x), elsewhere
+
+16-bit floats are computed in float32. A call that writes over its argument stays with Thunder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.core.proxies import TensorProxy
+
+from thunder_fuser.executors.types import FLOATS, Reject, data_type
+
+# x and the numbers that follow it -> (y, what computes dy/dx).
+Curve = Callable[..., tuple[Any, Callable[[], Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """An activation of Thunder, f(x, *numbers, inplace=False)."""
+
+    id: str
+    curve: Curve
+
+    def transform(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Any:
+        return _as_type(self.curve(_wide(x), *_numbers(numbers), **named)[0], x.dtype)
+
+    def gradient(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Any:
+        y, slope = self.curve(_wide(x), *_numbers(numbers), **named)
+        result = _as_type(y, x.dtype)
+        wide = _as_type(prims.get_grad(result), y.dtype)
+        prims.put_grad(x, _as_type(ltorch.mul(wide, slope()), x.dtype))
+        return result
+
+    def refuses(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Reject | None:
+        if inplace or (numbers and numbers[-1] is True):
+            return Reject(f"{self.id} that writes over its argument")
+        if any(not isinstance(one, (int, float)) for one in (*numbers, *named.values())):
+            return Reject(f"{self.id} with a computed number")
+        if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
+            return Reject(f"{self.id} of other than a plain tensor of floats")
+        return None
+
+
+def _numbers(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Without `inplace`, which is the last and the only bool."""
+    return tuple(one for one in given if not isinstance(one, bool))
+
+
+def _wide(x: TensorProxy) -> Any:
+    return _as_type(x, dtypes.float64 if x.dtype == dtypes.float64 else dtypes.float32)
+
+
+def _as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
+    """The tensor itself if it has the type: a cast that is none would be a view."""
+    return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
+
+
+def _sigmoid(x: Any) -> tuple[Any, Callable[[], Any]]:
+    y = ltorch.reciprocal(1.0 + ltorch.exp(-x))
+    return y, lambda: y * (1.0 - y)
+
+
+def _logsigmoid(x: Any) -> tuple[Any, Callable[[], Any]]:
+    """min(x, 0) - log1p(n) with n = exp(-|x|)."""
+    negative, n = x < 0, ltorch.exp(-ltorch.abs(x))
+    y = ltorch.where(negative, x, 0.0) - ltorch.log1p(n)
+    return y, lambda: ltorch.where(negative, 1.0, n) / (1.0 + n)
+
+
+def _elu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
+    positive = x > 0
+    y = ltorch.where(positive, x, alpha * ltorch.expm1(x))
+    return y, lambda: ltorch.where(positive, 1.0, alpha * ltorch.exp(x))
+
+
+def _celu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
+    positive = x > 0
+    y = ltorch.where(positive, x, alpha * ltorch.expm1(x / alpha))
+    return y, lambda: ltorch.where(positive, 1.0, ltorch.exp(x / alpha))
+
+
+_ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+def _selu(x: Any) -> tuple[Any, Callable[[], Any]]:
+    y, slope = _elu(x, _ALPHA)
+    return _SCALE * y, lambda: _SCALE * slope()
+
+
+def _mish(x: Any) -> tuple[Any, Callable[[], Any]]:
+    """With tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2), e = exp(x); both over e * e for x >= 0.
+
+    Its derivative is that quotient, t, plus x * 4 e (e + 1) / (e (e + 2) + 2)^2.
+    """
+    negative, n = x < 0, ltorch.exp(-ltorch.abs(x))
+    above = ltorch.where(negative, n * (n + 2.0), 1.0 + 2.0 * n)
+    below = ltorch.reciprocal(above + ltorch.where(negative, 2.0, 2.0 * n * n))
+    t = above * below
+
+    def slope() -> Any:
+        bend = ltorch.where(negative, n, n * n) * (1.0 + n) * 4.0 * below * below
+        return t + x * bend
+
+    return x * t, slope
+
+
+ACTIVATIONS = (
+    Activation("torch.sigmoid", _sigmoid),
+    Activation("torch.celu", _celu),
+    Activation("torch.nn.functional.elu", _elu),
+    Activation("torch.nn.functional.logsigmoid", _logsigmoid),
+    Activation("torch.nn.functional.mish", _mish),
+    Activation("torch.selu", _selu),
+)
