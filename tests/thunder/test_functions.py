@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from thunder.core.symbol import Symbol
 from torch_samples import Call, assert_as_good, called, doubled, known, samples
 
@@ -147,3 +148,52 @@ def test_other_arguments_are_left_to_torch() -> None:
         lambda x, y: torch.clip(torch.complex(x, y).real, 0),
     ):
         torch.testing.assert_close(jit(call)(x, y), call(x, y))
+
+
+class Rolled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shifts = [1, 2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.roll(self.shifts, (0, 1))
+
+
+def test_items_of_lists_are_checked_at_each_call() -> None:
+    x = torch.randn(4, 6)
+    by_argument = jit(lambda x, shifts: torch.roll(x, shifts, (0, 1)))
+    for shifts in ([1, 2], [2, 1], (1, 2), (3, 3), [1, 2]):
+        assert torch.equal(by_argument(x, shifts), x.roll(shifts, (0, 1)))
+    module = Rolled()
+    jitted = jit(module)
+    assert torch.equal(jitted(x), x.roll((1, 2), (0, 1)))
+    module.shifts[0] = 3
+    assert torch.equal(jitted(x), x.roll((3, 2), (0, 1)))
+
+
+def test_other_arguments_are_checked_at_each_call() -> None:
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    loss = jit(lambda x, reduction: F.huber_loss(x, y, reduction=reduction))
+    for reduction in ("mean", "sum", "none", "mean"):
+        torch.testing.assert_close(
+            loss(x, reduction), F.huber_loss(x, y, reduction=reduction)
+        )
+    padded = jit(lambda x, given: torch.constant_pad_nd(x, given["pad"], given["value"]))
+    for pad, value in (([1, 1], 0.0), ([1, 2], 0.0), ([1, 2], 1.0)):
+        got = padded(x, {"pad": pad, "value": value})
+        assert torch.equal(got, torch.constant_pad_nd(x, pad, value))
+
+
+@pytest.mark.parametrize("unbiased", [True, False, None])
+@pytest.mark.parametrize("function", [torch.var, torch.std])
+def test_deviations_by_their_old_arguments(function: Call, unbiased: bool | None) -> None:
+    x = torch.randn(4, 6)
+    given: dict[str, Any] = {} if unbiased is None else {"unbiased": unbiased}
+    torch.testing.assert_close(
+        jit(lambda x: function(x, 1, keepdim=True, **given))(x),
+        function(x, 1, keepdim=True, **given),
+    )
+    if unbiased is not None:
+        torch.testing.assert_close(
+            jit(lambda x: function(x, unbiased))(x), function(x, unbiased)
+        )

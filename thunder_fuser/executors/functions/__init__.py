@@ -16,11 +16,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder.core.interpreter import unwrap
+from thunder.core.jit_ext import recursively_proxy
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
@@ -58,12 +62,28 @@ def _replacement(function: Function, symbol: Symbol) -> Function:
 
     @functools.wraps(symbol.meta)
     def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _with_items_noted(sys._getframe(1), args, kwargs)
         if not _bindable(signature, args, kwargs) or not _plain(args, kwargs):
             return symbol(*args, **kwargs)
         result = function(*args, **kwargs)
         return symbol(*args, **kwargs) if result is NotImplemented else result
 
     return call
+
+
+def _with_items_noted(caller: FrameType, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments, after telling Thunder that the items of lists were read.
+
+    Else it would not check them at the next call, and take `f(x, [2])` for a traced `f(x, [1])`.
+    It does so for its own symbols; an executor's function gets bare values, from a function of
+    Thunder's interpreter that has them with what it knows of them.
+    """
+    if caller.f_code.co_name != "wrapping_wrapper":
+        return args, kwargs  # called by Python, say by a function that is a transform of Thunder's
+    given = caller.f_locals
+    recursively_proxy(*given["args"], **given["kwargs"])
+    values = {unwrap(name): unwrap(one) for name, one in given["kwargs"].items()}
+    return tuple(map(unwrap, given["args"])), values
 
 
 def _bindable(signature: inspect.Signature, args: Any, kwargs: Any) -> bool:
