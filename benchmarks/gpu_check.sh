@@ -64,7 +64,7 @@ for name, value in facts(torch.device("cuda")).items():
 PYTHON
 
 parts=(tests)
-part tests 180 "$python" -m pytest -q -m gpu -p no:cacheprovider --tb=short \
+part tests 180 "$python" -m pytest -n 4 -q -m gpu -p no:cacheprovider --tb=short \
     --durations=5 tests/runtime tests/gpu &
 if sanitizer=$(find_sanitizer); then
     parts+=(memcheck racecheck)
@@ -97,7 +97,7 @@ done
 report warm_path 4
 report planning 33
 report blocks 6
-report functions 8
+report functions 11
 report train_step 8
 report bench 150
 report bench_training 60
