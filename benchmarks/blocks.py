@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo's two transformer blocks: errors against fp64 and times, beside eager and torch.compile.
 
-Forward and backward through thunder.jit. Fails if the RMS error of an output or a gradient is over
-1.2 times eager's own, with a floor of two units in the last place of its dtype.
+Forward and backward through thunder.jit; on CUDA also with Thunder's CUDAGraphTransform. Fails if
+the RMS error of an output or a gradient is over 1.2 times eager's own, with a floor of two units in
+the last place of its dtype.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import thunder
 import torch
+from thunder.transforms.cudagraph import CUDAGraphTransform
 from torch import nn
 
 from benchmarks.sections import Sections
+from thunder_fuser import fuser
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.accuracy import FACTOR, Accuracy, accuracy, results
 from thunder_fuser.explain.bench.clock import cpu_times, cuda_times
@@ -31,7 +35,10 @@ SIZES = {
     "cpu": {"gpt2": Sizes(), "llama": Sizes()},
 }
 SECONDS = 2.0  # of running, for all contenders of one point together
-HEADER = "block  dtype    fwd+bwd us  x eager x compile  worst error / limit (of), first call s"
+HEADER = (
+    "block  dtype    fwd+bwd us  in graphs  x eager x compile  "
+    "worst error / limit (of), first call s"
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +85,9 @@ def measure(block: nn.Module, sample: Sample, with_compile: bool) -> dict[str, A
         "fuser": lambda: results(jitted, block, *sample),
         "eager": lambda: results(block, block, *sample),
     }
+    if sample[0].is_cuda:
+        graphs = thunder.jit(block, executors=[fuser], transforms=[CUDAGraphTransform()])
+        calls["graphs"] = lambda: results(graphs, block, *sample)
     if with_compile:
         found |= add_compiled(calls, block, sample)
     sets = {name: [call] for name, call in calls.items()}
@@ -113,8 +123,9 @@ def line(name: str, dtype: str, found: dict[str, Any]) -> str:
     """One row of the table."""
     us, shares = found["us"], found["shares"]
     worst = max(shares, key=lambda key: shares[key])
+    graphs = f"{us['graphs']:10.0f}" if "graphs" in us else f"{'-':>10}"
     compiled = f"{us['compile'] / us['fuser']:9.2f}" if "compile" in us else f"{'-':>9}"
     return (
-        f"{name:6} {dtype:5} {us['fuser']:10.0f} {us['eager'] / us['fuser']:8.2f} {compiled} "
-        f"{shares[worst]:7.2f} ({worst}) {found['first_call_s']:7.1f}"
+        f"{name:6} {dtype:5} {us['fuser']:10.0f} {graphs} {us['eager'] / us['fuser']:8.2f} "
+        f"{compiled} {shares[worst]:7.2f} ({worst}) {found['first_call_s']:7.1f}"
     )

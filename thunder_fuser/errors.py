@@ -100,7 +100,7 @@ class CacheWarning(UserWarning):
 
 
 class LaunchError(FuserError):
-    """The driver refused to launch a kernel."""
+    """The driver refused to launch a kernel, or it must not be launched now."""
 
 
 class EmulatorError(FuserError):

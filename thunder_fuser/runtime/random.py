@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
+from thunder_fuser.errors import LaunchError
+
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Stream = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0
 
@@ -25,9 +27,18 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
     The generator moves on: torch.manual_seed gives the same numbers again, and the next draw gives
     others. On CUDA the seed is the generator's own, and four of its offsets make one of ours, as
     nvFuser counts them too.
+
+    Raises LaunchError while a CUDA graph is captured.
     """
     if device.type != "cuda":
         return int(torch.empty((), dtype=torch.int64, device="cpu").random_()), 0
+    if torch.cuda.is_current_stream_capturing():
+        raise LaunchError(
+            "random numbers in a CUDA graph",
+            expected="calls one by one, each with a state of its own",
+            got="a call that is captured, whose every replay would have the same numbers",
+            do="leave dropout and the like out of the graph",
+        )
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
     with _DRAWING:
