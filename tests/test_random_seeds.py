@@ -9,6 +9,7 @@ from cases import TARGETS, rand
 from test_random_numbers import numbers, uniform
 
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.errors import LaunchError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.text import rebuild
 from thunder_fuser.presegment import run_passes
@@ -160,7 +161,12 @@ class FakeGenerator:
 def test_draws_on_cuda_move_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     own = FakeGenerator(2**64 - 2, 6)
     monkeypatch.setattr(torch.cuda, "default_generators", (FakeGenerator(1, 0), own))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     assert random.draw(torch.device("cuda", 1), 3) == (-2, 2)
     assert own.offset == 20, "offsets 8 to 19 are used up"
     assert random.draw(torch.device("cuda", 1), 1) == (-2, 5)
+    assert own.offset == 24
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(LaunchError, match="same numbers"):
+        random.draw(torch.device("cuda", 1), 1)
     assert own.offset == 24
