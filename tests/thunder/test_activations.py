@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from exactness import assert_as_exact_as_eager, with_gradients
 
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit, jit_alone
+from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "sigmoid": torch.sigmoid,
@@ -25,7 +25,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "glu": F.glu,  # Thunder's, around a sigmoid
 }
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-IN_PLACE = {"elu": lambda x: F.elu(x, 1.0, True), "selu": lambda x: F.selu(x, inplace=True)}
+IN_PLACE: dict[str, Callable[[Any], Any]] = {
+    "elu": lambda x: F.elu(x, 0.5, True),
+    "celu": lambda x: F.celu(x, 2.0, inplace=True),
+    "selu": lambda x: F.selu(x, inplace=True),
+    "mish": torch.nn.Mish(inplace=True),
+}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -75,13 +80,24 @@ def test_the_gradient_of_sigmoid_takes_one_exponential() -> None:
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_in_place_is_thunders(name: str) -> None:
-    """x holds the result afterwards, as Thunder alone has it."""
-    function, x = IN_PLACE[name], torch.randn(3, 5)
-    ours, alone, eager = x.clone(), x.clone(), x.clone()
-    torch.testing.assert_close(jit(function)(ours), function(eager))
-    jit_alone(function)(alone)
-    assert torch.equal(ours, eager) == torch.equal(alone, eager)
+def test_in_place(name: str) -> None:
+    def function(x: Any, w: Any) -> Any:
+        y = x * w
+        return IN_PLACE[name](y) * w + y
+
+    x = torch.tensor([[*EXTREME[1:-1], 0.0, 1.0]])
+    given = [x, torch.full((1, x.numel()), 1.5)]
+    got, eager = (with_gradients(one, given) for one in (jit(function, strict=True), function))
+    torch.testing.assert_close(got, eager)
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_an_argument_is_written_over(name: str) -> None:
+    x = torch.randn(3, 5)
+    ours, eager = x.clone(), x.clone()
+    torch.testing.assert_close(jit(IN_PLACE[name], strict=True)(ours), IN_PLACE[name](eager))
+    assert not torch.equal(ours, x)
+    torch.testing.assert_close(ours, eager)
 
 
 def test_integers_are_thunders() -> None:

@@ -9,7 +9,7 @@
 ->  x * n (n + 2) / (n (n + 2) + 2)                  with n = exp(x), for x < 0
     x * (1 + 2 n) / (1 + 2 n (1 + n))                with n = exp(-x), elsewhere
 
-16-bit floats are computed in float32. A call that writes over its argument stays with Thunder.
+16-bit floats are computed in float32.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Activation:
     curve: Curve
 
     def transform(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Any:
-        return _as_type(self.curve(_wide(x), *_numbers(numbers), **named)[0], x.dtype)
+        numbers, inplace = _apart(numbers, inplace)
+        return _written(x, self.curve(_wide(x), *numbers, **named)[0], inplace)
 
     def gradient(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Any:
-        y, slope = self.curve(_wide(x), *_numbers(numbers), **named)
-        result = _as_type(y, x.dtype)
+        numbers, inplace = _apart(numbers, inplace)
+        y, slope = self.curve(_wide(x), *numbers, **named)
+        result = _written(x, y, inplace)
         wide = _as_type(prims.get_grad(result), y.dtype)
         prims.put_grad(x, _as_type(ltorch.mul(wide, slope()), x.dtype))
         return result
 
     def refuses(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Reject | None:
-        if inplace or (numbers and numbers[-1] is True):
-            return Reject(f"{self.id} that writes over its argument")
         if any(not isinstance(one, (int, float)) for one in (*numbers, *named.values())):
             return Reject(f"{self.id} with a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
@@ -55,9 +55,16 @@ class Activation:
         return None
 
 
-def _numbers(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Without `inplace`, which is the last and the only bool."""
-    return tuple(one for one in given if not isinstance(one, bool))
+def _apart(numbers: tuple[Any, ...], inplace: bool) -> tuple[tuple[Any, ...], bool]:
+    """The numbers without `inplace`, the only bool, which may be given as the last of them."""
+    found = [one for one in numbers if isinstance(one, bool)]
+    return tuple(one for one in numbers if not isinstance(one, bool)), inplace or any(found)
+
+
+def _written(x: Any, y: Any, inplace: bool) -> Any:
+    """The result in the type of x, or in its memory."""
+    result = _as_type(y, x.dtype)
+    return ltorch._copy_(x, result) if inplace else result
 
 
 def _wide(x: TensorProxy) -> Any:
