@@ -5,7 +5,7 @@
 ->  Thunder, of its pieces:    g * s * s * e         0 * infinity = NaN
     here:                      g * s * (1 - s)       0
 
-    mish(x) = x * tanh(log1p(exp(x)))                and 1 exponential, not 1 each way and 2 more
+    mish(x) = x * tanh(log1p(exp(x)))                three functions of the math library; here one:
 ->  x * n (n + 2) / (n (n + 2) + 2)                  with n = exp(x), for x < 0
     x * (1 + 2 n) / (1 + 2 n (1 + n))                with n = exp(-x), elsewhere
 
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core import dtypes, prims
+from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.types import FLOATS, Reject, data_type
+from thunder_fuser.executors.types import FLOATS, Reject, as_type, compute_type, data_type
 
 # x and the numbers that follow it -> (y, what computes dy/dx).
 Curve = Callable[..., tuple[Any, Callable[[], Any]]]
@@ -43,8 +43,8 @@ class Activation:
         numbers, inplace = _apart(numbers, inplace)
         y, slope = self.curve(_wide(x), *numbers, **named)
         result = _written(x, y, inplace)
-        wide = _as_type(prims.get_grad(result), y.dtype)
-        prims.put_grad(x, _as_type(ltorch.mul(wide, slope()), x.dtype))
+        wide = as_type(prims.get_grad(result), y.dtype)
+        prims.put_grad(x, as_type(ltorch.mul(wide, slope()), x.dtype))
         return result
 
     def refuses(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Reject | None:
@@ -63,17 +63,12 @@ def _apart(numbers: tuple[Any, ...], inplace: bool) -> tuple[tuple[Any, ...], bo
 
 def _written(x: Any, y: Any, inplace: bool) -> Any:
     """The result in the type of x, or in its memory."""
-    result = _as_type(y, x.dtype)
+    result = as_type(y, x.dtype)
     return ltorch._copy_(x, result) if inplace else result
 
 
 def _wide(x: TensorProxy) -> Any:
-    return _as_type(x, dtypes.float64 if x.dtype == dtypes.float64 else dtypes.float32)
-
-
-def _as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
-    """The tensor itself if it has the type: a cast that is none would be a view."""
-    return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
+    return as_type(x, compute_type(x))
 
 
 def _sigmoid(x: Any) -> tuple[Any, Callable[[], Any]]:

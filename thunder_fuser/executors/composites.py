@@ -22,11 +22,12 @@ from thunder.core import dtypes, prims
 from thunder.core.proxies import TensorProxy
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 
-from thunder_fuser.executors.activations import ACTIVATIONS
+from thunder_fuser.executors.activations import ACTIVATIONS, Activation
 from thunder_fuser.executors.attention import attention_gradient, refuses_attention
 from thunder_fuser.executors.gradients import index_put_gradient
-from thunder_fuser.executors.stacks import STACKS
+from thunder_fuser.executors.stacks import STACKS, Stack
 from thunder_fuser.executors.support import FLOATS, INTS, Reject, data_type
+from thunder_fuser.executors.types import as_type, compute_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ class _Loss:
 
     def wide(self) -> Any:
         """The logits in the type the loss is computed in."""
-        return _as_type(self.logits, _compute_type(self.logits))
+        return as_type(self.logits, compute_type(self.logits))
 
     def wide_weight(self) -> Any:
-        return _as_type(self.weight, _compute_type(self.logits))
+        return as_type(self.weight, compute_type(self.logits))
 
     def at_target(self) -> Any:
         """[N, C], True where the column is the target."""
@@ -100,15 +101,6 @@ class _Rows:
 
 def _column(row: Any) -> Any:
     return ltorch.unsqueeze(row, 1)
-
-
-def _as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
-    """The tensor itself if it has the type: a cast that is none would be a view."""
-    return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
-
-
-def _compute_type(tensor: TensorProxy) -> dtypes.dtype:
-    return dtypes.float64 if tensor.dtype == dtypes.float64 else dtypes.float32
 
 
 def _cross_entropy(*args: Any, **kwargs: Any) -> Any:
@@ -164,11 +156,11 @@ def _reduced(loss: _Loss, losses: Any, rows: _Rows) -> tuple[Any, Any]:
     if loss.reduction == "mean":
         counted = loss.counted()
         if rows.weight is None:
-            total = _as_type(ltorch.sum(_as_type(counted, dtypes.int64)), losses.dtype)
+            total = as_type(ltorch.sum(as_type(counted, dtypes.int64)), losses.dtype)
         else:
             total = ltorch.sum(ltorch.where(counted, rows.weight, 0.0))
         losses = ltorch.true_divide(losses, total)
-    return _as_type(losses, loss.logits.dtype), total
+    return as_type(losses, loss.logits.dtype), total
 
 
 def _backward(loss: _Loss, rows: _Rows, gradient: Any, total: Any) -> Any:
@@ -177,7 +169,7 @@ def _backward(loss: _Loss, rows: _Rows, gradient: Any, total: Any) -> Any:
     gradient / total * (softmax(x) - (column is target)), and zero for rows that are ignored
     """
     x = loss.wide()
-    gradient = _as_type(gradient, x.dtype)
+    gradient = as_type(gradient, x.dtype)
     if total is not None:
         gradient = ltorch.true_divide(gradient, total)
     scale = _column(ltorch.where(loss.counted(), gradient, 0.0))
@@ -185,7 +177,7 @@ def _backward(loss: _Loss, rows: _Rows, gradient: Any, total: Any) -> Any:
         ltorch.sub(ltorch.sub(x, _column(rows.most)), _column(rows.log_sum))
     )
     result = ltorch.mul(_pull(loss, rows, softmax), scale)
-    return _as_type(result, loss.logits.dtype)
+    return as_type(result, loss.logits.dtype)
 
 
 def _pull(loss: _Loss, rows: _Rows, softmax: Any) -> Any:
@@ -193,7 +185,7 @@ def _pull(loss: _Loss, rows: _Rows, softmax: Any) -> Any:
     hit, kept = loss.at_target(), 1.0 - loss.label_smoothing
     if loss.weight is None:
         # A choice between two numbers would be one of float32.
-        pulled = ltorch.sub(softmax, ltorch.mul(_as_type(hit, softmax.dtype), kept))
+        pulled = ltorch.sub(softmax, ltorch.mul(as_type(hit, softmax.dtype), kept))
         return ltorch.sub(pulled, loss.shift) if loss.label_smoothing else pulled
     at_target = _column(ltorch.mul(rows.weight, kept))
     pushed, pulled = at_target, ltorch.where(hit, at_target, 0.0)
@@ -256,8 +248,8 @@ class _Binary:
 
     def wide(self) -> tuple[Any, Any, Any]:
         tensors = (self.input, self.target, self.weight)
-        dtype = _compute_type(self.input)
-        x, t, w = (None if one is None else _as_type(one, dtype) for one in tensors)
+        dtype = compute_type(self.input)
+        x, t, w = (None if one is None else as_type(one, dtype) for one in tensors)
         return x, t, w
 
     def loss(self) -> Any:
@@ -268,12 +260,12 @@ class _Binary:
         losses = losses if weight is None else ltorch.mul(losses, weight)
         if self.reduction != "none":
             losses = (ltorch.mean if self.reduction == "mean" else ltorch.sum)(losses)
-        return _as_type(losses, self.input.dtype)
+        return as_type(losses, self.input.dtype)
 
     def gradients(self, gradient: Any) -> tuple[Any, Any]:
         """Of x: (x - t) / max(x (1 - x), 1e-12); of t: log(1 - x) - log(x)."""
         x, t, weight = self.wide()
-        gradient = _as_type(gradient, x.dtype)
+        gradient = as_type(gradient, x.dtype)
         if self.reduction == "mean":
             gradient = ltorch.mul(gradient, 1.0 / self.input.numel)
         scale = gradient if weight is None else ltorch.mul(gradient, weight)
@@ -281,7 +273,7 @@ class _Binary:
         spread = ltorch.where(ltorch.lt(spread, 1e-12), 1e-12, spread)
         of_x = ltorch.mul(scale, ltorch.true_divide(ltorch.sub(x, t), spread))
         of_t = ltorch.mul(scale, ltorch.sub(ltorch.log1p(ltorch.neg(x)), ltorch.log(x)))
-        return _as_type(of_x, self.input.dtype), _as_type(of_t, self.target.dtype)
+        return as_type(of_x, self.input.dtype), as_type(of_t, self.target.dtype)
 
 
 def _bounded_log(log: Any) -> Any:
@@ -316,7 +308,7 @@ def _refuses_binary(*args: Any, **kwargs: Any) -> Reject | None:
     return None
 
 
-COMPOSITES = {
+COMPOSITES: dict[str, Composite | Activation | Stack] = {
     row.id: row
     for row in (
         Composite(
@@ -340,14 +332,12 @@ COMPOSITES = {
         Composite(
             "torch.index_put", lambda *_, **__: None, clang.index_put, index_put_gradient
         ),
-        *(
-            Composite(one.id, one.refuses, one.transform, one.gradient)
-            for one in (*ACTIVATIONS, *STACKS)
-        ),
+        *ACTIVATIONS,
+        *STACKS,
     )
 }
 
 
-def composite_of(bsym: Any) -> Composite | None:
+def composite_of(bsym: Any) -> Composite | Activation | Stack | None:
     """The row of a composite that no other executor has claimed."""
     return COMPOSITES.get(bsym.sym.id) if bsym.sym.executor is None else None

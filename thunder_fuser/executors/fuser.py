@@ -34,10 +34,10 @@ from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.nested_sums import with_nested_sums
 from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
+from thunder_fuser.executors.refusals import Unfused
 from thunder_fuser.executors.regions import (
     Claims,
     Region,
-    Unfused,
     check_in_place,
     claim,
     without_dead_views,

@@ -43,6 +43,7 @@ from thunder_fuser.executors.adjacent import brought_together, stretches
 from thunder_fuser.executors.dtensor import mesh_of_call
 from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.pieces import Users, pieces
+from thunder_fuser.executors.refusals import Refused, Unfused
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import Reject, is_known_number
 from thunder_fuser.executors.widening import widens
@@ -130,30 +131,6 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfused:
-    """An op that stays with torch, and why.
-
-    where: file:line of the user's code, or of what it was derived from; empty if unknown.
-    """
-
-    name: str
-    reason: Reject
-    where: str = ""
-
-    @staticmethod
-    def of(bsym: BoundSymbol, reason: Reject) -> Unfused:
-        """What a report says of it, without the bound symbol, which would live as long."""
-        return Unfused(bsym.sym.name, reason, _source_line(bsym))
-
-
-def _source_line(bsym: BoundSymbol) -> str:
-    if bsym.source_filename is None or bsym.source_positions is None:
-        return ""
-    short = "/".join(bsym.source_filename.split("/")[-2:])
-    return f"{short}:{bsym.source_positions.lineno}"
-
-
-@dataclass(frozen=True, slots=True)
 class Claims:
     """The whole trace in order, regions in place of what they claim, and what was refused.
 
@@ -168,19 +145,6 @@ class Claims:
         return tuple(item for item in self.items if isinstance(item, Region))
 
 
-class _Refused:
-    """What was refused so far. Layers are refused alike: equal entries are one."""
-
-    def __init__(self) -> None:
-        self.all: list[Unfused] = []
-        self._known: dict[Unfused, Unfused] = {}
-
-    def note(self, refusals: Iterable[tuple[BoundSymbol, Reject]]) -> None:
-        for bsym, reason in refusals:
-            one = Unfused.of(bsym, reason)
-            self.all.append(self._known.setdefault(one, one))
-
-
 def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
     """The regions of a joint or inference trace."""
     written = _views_written_later(bsyms)
@@ -193,7 +157,7 @@ def claim(bsyms: Sequence[BoundSymbol], support: Support) -> Claims:
     bsyms, refusals = [bsyms[at] for at in order], [refusals[at] for at in order]
     users = _users(bsyms)
     items = _Items()
-    refused = _Refused()
+    refused = Refused()
     for piece in _runs(bsyms, refusals, users):
         reason = refusals[piece.start]
         if reason is not None:

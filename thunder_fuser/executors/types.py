@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder.core import dtypes
-from thunder.core.proxies import NumberProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.dtypes import DataType
@@ -60,3 +61,13 @@ def is_known_number(value: Any) -> bool:
     """True for a number the trace was compiled for: a literal of the definition, not an input."""
     static = isinstance(value, NumberProxy) and value.is_static_constrained()
     return static and value.value is not None
+
+
+def as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
+    """The tensor itself if it has the type: a cast that is none would be a view."""
+    return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
+
+
+def compute_type(tensor: TensorProxy) -> dtypes.dtype:
+    """float64 for such a tensor, float32 for shorter floats."""
+    return dtypes.float64 if tensor.dtype == dtypes.float64 else dtypes.float32
