@@ -5,9 +5,10 @@
 ->  Thunder:  log_softmax, take_along_axis      log-softmax[N, C], target[N]
     here:     rows, each reduced in one pass    logits[N, C], target[N], two numbers a row
 
-Cross entropies and activations (activations.py) are made of primitives of support.py, so regions
-take them; attention goes to torch's kernels (attention.py). Where `refuses` says why not, Thunder
-goes on alone: it takes the composite apart, whose pieces are claimed one by one, or calls torch.
+Cross entropies, activations (activations.py) and norms (norms.py) are made of primitives of
+support.py, so regions take them; attention goes to torch's kernels (attention.py). Where `refuses`
+says why not, Thunder goes on alone: it takes the composite apart, whose pieces are claimed one by
+one, or calls torch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from thunder.executors.torchex import scaled_dot_product_attention as attention_
 from thunder_fuser.executors.activations import ACTIVATIONS, Activation
 from thunder_fuser.executors.attention import attention_gradient, refuses_attention
 from thunder_fuser.executors.gradients import index_put_gradient
+from thunder_fuser.executors.norms import NORMS, Norm
 from thunder_fuser.executors.stacks import STACKS, Stack
 from thunder_fuser.executors.support import FLOATS, INTS, Reject, data_type
 from thunder_fuser.executors.types import as_type, compute_type
@@ -308,7 +310,9 @@ def _refuses_binary(*args: Any, **kwargs: Any) -> Reject | None:
     return None
 
 
-COMPOSITES: dict[str, Composite | Activation | Stack] = {
+Row = Composite | Activation | Norm | Stack
+
+COMPOSITES: dict[str, Row] = {
     row.id: row
     for row in (
         Composite(
@@ -333,11 +337,12 @@ COMPOSITES: dict[str, Composite | Activation | Stack] = {
             "torch.index_put", lambda *_, **__: None, clang.index_put, index_put_gradient
         ),
         *ACTIVATIONS,
+        *NORMS,
         *STACKS,
     )
 }
 
 
-def composite_of(bsym: Any) -> Composite | Activation | Stack | None:
+def composite_of(bsym: Any) -> Row | None:
     """The row of a composite that no other executor has claimed."""
     return COMPOSITES.get(bsym.sym.id) if bsym.sym.executor is None else None
