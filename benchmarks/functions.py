@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that Thunder leaves to torch, forward and backward: beside eager and torch.compile.
+"""Functions that Thunder leaves to torch, or that are taken apart otherwise than by it, forward and
+backward: beside eager and torch.compile.
 
 "thunder" is Thunder with its torch executor, which calls torch's function as it is. "clone" copies
 one operand: what the fastest kernel for as many bytes would take. On a GPU the calls are captured,
@@ -38,7 +39,10 @@ POINTS: dict[str, Function] = {
     "roll": lambda x, y: x.roll(1, 1).multiply(y),
     "glu": lambda x, y: F.glu(x).multiply(y[:, ::2]),
     "mish": lambda x, y: F.mish(x).multiply(y),
+    "layer_norm": lambda x, row: F.layer_norm(x, row.shape, row, row),
+    "rms_norm": lambda x, row: F.rms_norm(x, row.shape, row, 1e-6),
 }
+OF_ROWS = ("layer_norm", "rms_norm")  # whose second operand is one row
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -49,16 +53,22 @@ def run(given: argparse.Namespace, checks: Sections) -> None:
     checks.lines.append(HEADER)
     for name in given.point or POINTS:
         with checks.section(name):
-            found = measure(POINTS[name], given.device)
-            checks.figures[name] = {"shape": SHAPE[given.device.type], **found}
+            shape = SHAPE[given.device.type]
+            found = measure(POINTS[name], shape, shape[name in OF_ROWS :], given.device)
+            checks.figures[name] = {"shape": shape, **found}
             checks.lines.append(line(name, found["us"]))
             checks.check(name, found["error"] <= ERROR, f"error {found['error']:.3g}")
 
 
-def measure(function: Function, device: torch.device) -> dict[str, Any]:
-    """The largest error of a gradient beside eager's, and microseconds of every contender."""
+def measure(
+    function: Function, shape: tuple[int, ...], second: tuple[int, ...], device: torch.device
+) -> dict[str, Any]:
+    """The largest error of a gradient beside eager's, and microseconds of every contender.
+
+    shape, second: those of the function's two operands
+    """
     torch._dynamo.reset()
-    x, y = (torch.randn(SHAPE[device.type], device=device).bfloat16() for _ in range(2))
+    x, y = (torch.randn(size, device=device).bfloat16() for size in (shape, second))
     contenders = {
         "fuser": jit(function, strict=True),
         "thunder": jit_alone(function),
