@@ -3,7 +3,8 @@
 
 PYTHON ?= python3
 TORCH ?= torch==2.11.0
-JOBS ?= 2
+# Workers of `make test`: as many as there are cores, but no more than 8.
+JOBS ?= logical
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,7 +43,7 @@ lint: $(STAMP) ## ruff, mypy and the import floors
 	@$(BIN)/lint-imports
 
 test: lint ## lint, then all tests that need no GPU
-	@$(BIN)/python -m pytest -n $(JOBS) -q tests
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q tests
 
 gpu: $(STAMP) ## the checks and timings that need a CUDA device
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash benchmarks/gpu_check.sh

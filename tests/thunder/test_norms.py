@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from exactness import assert_as_exact_as_eager, rms, with_gradients
 
-from thunder_fuser.errors import InputError
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 from thunder_fuser.explain.saved import saved
 
@@ -30,15 +29,20 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Shape, ...]]] = {
     "rms norm of two axes": (lambda x, w: F.rms_norm(x, (3, 22), w), ((2, 4, 3, 22), (3, 22))),
     "rms norm of one row": (lambda x, w: F.rms_norm(x, (66,), w), ((66,), (66,))),
 }  # fmt: skip
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+DTYPES = {
+    name: (torch.float32, torch.bfloat16)
+    + ((torch.float64, torch.float16) if name in ("layer norm", "rms norm") else ())
+    for name in CALLS
+}
 
 
 def arguments(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in CALLS[name][1]]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype) for name in CALLS for dtype in DTYPES[name]], ids=str
+)
 def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     function, values = CALLS[name][0], arguments(name, dtype)
     jitted = jit(function, strict=True)
@@ -49,10 +53,10 @@ def test_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     assert len(fusions_of(jitted)) == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", CALLS)
-def test_in_the_emulator(name: str, dtype: torch.dtype) -> None:
-    function, values = CALLS[name][0], arguments(name, dtype)
+def test_in_the_emulator(name: str) -> None:
+    """Of float32, whose mean is kept, as a GPU keeps it of all types."""
+    function, values = CALLS[name][0], arguments(name, torch.float32)
     got = with_gradients(jit(function, strict=True, emulate=True), values)
     exact = with_gradients(function, [value.double() for value in values])
     assert_as_exact_as_eager(got, with_gradients(function, values), exact)
@@ -132,5 +136,5 @@ def test_no_elements() -> None:
 
 def test_shapes_that_do_not_match() -> None:
     x, w = torch.randn(5, 66), torch.randn(65)
-    with pytest.raises((RuntimeError, InputError)):
+    with pytest.raises(RuntimeError, match="weight"):
         jit(lambda x, w: F.layer_norm(x, (66,), w))(x, w)
