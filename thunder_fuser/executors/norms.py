@@ -102,32 +102,29 @@ def _forward(call: _Norm) -> tuple[Any, _Rows]:
 
 def _backward(call: _Norm, rows: _Rows, g: Any) -> None:
     h = g if call.weight is None else g * call.wide(call.weight)
-    of_h, normal, along = _sums(call, rows, h)
-    of_x = h - normal * along if of_h is None else h - of_h - normal * along
-    put_grad(call.x, as_type(of_x * rows.scale, call.x.dtype))
-    _give(call, call.weight, lambda: g * normal)
-    _give(call, call.bias, lambda: g)
+    mean_h, normal, along = _of_rows(call, rows, h)
+    dx = h - normal * along if mean_h is None else h - mean_h - normal * along
+    put_grad(call.x, as_type(dx * rows.scale, call.x.dtype))
+    _give(call, call.weight, g * normal)
+    _give(call, call.bias, g)
 
 
-def _sums(call: _Norm, rows: _Rows, h: Any) -> tuple[Any, Any, Any]:
+def _of_rows(call: _Norm, rows: _Rows, h: Any) -> tuple[Any, Any, Any]:
     """(mean(h), n, mean(h * n)); no mean(h) for rows that are not centred."""
-    if not call.centred:
+    mean_h = call.mean(h) if call.centred else None
+    if not call.centred or call.keeps_mean:
         normal = rows.normal()
-        return None, normal, call.mean(h * normal)
-    of_h = call.mean(h)
-    if call.keeps_mean:
-        normal = rows.normal()
-        return of_h, normal, call.mean(h * normal)
-    of_x = call.mean(rows.x)
-    along = (call.mean(h * rows.x) - of_h * of_x) * rows.scale
-    return of_h, _Rows(rows.x, of_x, rows.scale).normal(), along
+        return mean_h, normal, call.mean(h * normal)
+    mean_x = call.mean(rows.x)
+    along = (call.mean(h * rows.x) - mean_h * mean_x) * rows.scale
+    return mean_h, _Rows(rows.x, mean_x, rows.scale).normal(), along
 
 
 def _give(call: _Norm, parameter: TensorProxy | None, of_rows: Any) -> None:
     """A parameter's gradient: the sum over all rows."""
     if parameter is not None:
-        found, outer = of_rows(), tuple(range(call.row[0]))
-        found = ltorch.sum(found, outer) if outer else found
+        outer = tuple(range(call.row[0]))
+        found = ltorch.sum(of_rows, outer) if outer else of_rows
         put_grad(parameter, as_type(found, parameter.dtype))
 
 
