@@ -11,8 +11,8 @@ RMS norm is the same with 0 for both mean(x) and mean(h).
 On the CPU the backward of 16-bit rows does without mean(x), as few bytes as if the statistics were
 kept in 16 bits: mean(h * n) = (mean(h * x) - mean(h) * mean(x)) * r, so the mean is one more sum of
 the pass that makes the others. What cancels is mean(x) beside the deviation; where that were too
-much for float32, 16 bits would not tell the elements of the row apart. A GPU's kernels are faster
-with the mean, for rows of odd length by half.
+much for float32, 16 bits would not tell the elements of the row apart. On a GPU the mean is kept,
+as torch.compile keeps it there.
 """
 
 from __future__ import annotations
