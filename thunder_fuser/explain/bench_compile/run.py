@@ -71,7 +71,7 @@ class Row:
 
 @dataclass
 class Report:
-    """What a run found; written to the JSON after every depth."""
+    """What a run found; written to the JSON after every policy."""
 
     given: BenchCompile
     facts: dict[str, Any]
@@ -93,25 +93,31 @@ class Report:
 def bench_compile(given: BenchCompile) -> bool:
     """Measures, prints and writes; True if every result of the fuser was right."""
     report = Report(given, facts(torch.device("cpu")))
-    for row in _rows(given):
-        report.rows.append(row)
+    for policy in given.policies:
+        report.rows += _rows(given, policy)
         if given.json is not None:
             write_json(given.json, report.content())
     print(_text(report))
     return all(row.counts.error <= ERROR_LIMIT for row in report.rows)
 
 
-def _rows(given: BenchCompile) -> Iterator[Row]:
-    """For each depth the rows of both states: what a first process compiled, a second one loads."""
-    for policy in given.policies:
+def _rows(given: BenchCompile, policy: str) -> list[Row]:
+    """For each depth the rows of both states: what a first process compiled, a second one loads.
+
+    All depths are measured before any is measured again: times of one depth are divided by those of
+    another, and a machine is slower for minutes when others use it.
+    """
+    runs: dict[tuple[int, str], list[Measured]] = {
+        (layers, state): [] for layers in given.layers for state in (COLD, WARM)
+    }
+    for number in range(given.repeats):
+        first = (ALONE, OURS)[number % 2]
         for layers in given.layers:
-            runs: dict[str, list[Measured]] = {COLD: [], WARM: []}
-            for number in range(given.repeats):
-                first = (ALONE, OURS)[number % 2]
-                with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as folder:
-                    for state, found in runs.items():
-                        found.append(_in_a_process(layers, policy, state, folder, first))
-            yield from (_row(policy, state, found) for state, found in runs.items())
+            with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as folder:
+                for state in (COLD, WARM):
+                    run = _in_a_process(layers, policy, state, folder, first)
+                    runs[layers, state].append(run)
+    return [_row(policy, state, found) for (_, state), found in runs.items()]
 
 
 def _in_a_process(layers: int, policy: str, state: str, folder: str, first: str) -> Measured:
