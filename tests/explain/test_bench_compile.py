@@ -21,7 +21,7 @@ from thunder_fuser.stages import STAGES
 
 def row(layers: int, ours: float, kernels: int = 5) -> Row:
     counts = Measured(layers, {}, {}, 6 * layers, 14 * layers, 4, kernels, 0.0)
-    return Row("none", "cold", layers, Seconds(ours, ours), Seconds(layers, layers), counts)
+    return Row("none", "cold", layers, 1, Seconds(ours, ours), Seconds(layers, layers), counts)
 
 
 def met(*rows: Row) -> dict[str, bool]:

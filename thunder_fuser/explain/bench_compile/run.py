@@ -50,11 +50,13 @@ class Row:
     """A depth under a policy, with the caches in one state: the shortest times, the first counts.
 
     ours and alone: seconds of the first training step, with the fuser and of Thunder by itself.
+    runs: of how many processes.
     """
 
     policy: str
     state: str
     layers: int
+    runs: int
     ours: Seconds
     alone: Seconds
     counts: Measured
@@ -71,7 +73,7 @@ class Row:
 
 @dataclass
 class Report:
-    """What a run found; written to the JSON after every policy."""
+    """What a run found; written to the JSON after every round."""
 
     given: BenchCompile
     facts: dict[str, Any]
@@ -94,15 +96,18 @@ def bench_compile(given: BenchCompile) -> bool:
     """Measures, prints and writes; True if every result of the fuser was right."""
     report = Report(given, facts(torch.device("cpu")))
     for policy in given.policies:
-        report.rows += _rows(given, policy)
-        if given.json is not None:
-            write_json(given.json, report.content())
+        before = report.rows
+        for rows in _rounds(given, policy):
+            report.rows = [*before, *rows]
+            if given.json is not None:
+                write_json(given.json, report.content())
     print(_text(report))
     return all(row.counts.error <= ERROR_LIMIT for row in report.rows)
 
 
-def _rows(given: BenchCompile, policy: str) -> list[Row]:
-    """For each depth the rows of both states: what a first process compiled, a second one loads.
+def _rounds(given: BenchCompile, policy: str) -> Iterator[list[Row]]:
+    """After each round the rows of all depths, in both states: what a first process compiled, a
+    second one loads.
 
     All depths are measured before any is measured again: times of one depth are divided by those of
     another, and a machine is slower for minutes when others use it.
@@ -117,7 +122,7 @@ def _rows(given: BenchCompile, policy: str) -> list[Row]:
                 for state in (COLD, WARM):
                     run = _in_a_process(layers, policy, state, folder, first)
                     runs[layers, state].append(run)
-    return [_row(policy, state, found) for (_, state), found in runs.items()]
+        yield [_row(policy, state, found) for (_, state), found in runs.items()]
 
 
 def _in_a_process(layers: int, policy: str, state: str, folder: str, first: str) -> Measured:
@@ -145,7 +150,7 @@ def _row(policy: str, state: str, runs: Sequence[Measured]) -> Row:
         for name in (OURS, ALONE)
     }
     best = min(runs, key=lambda run: run.seconds[OURS].wall)
-    return Row(policy, state, best.layers, shortest[OURS], shortest[ALONE], best)
+    return Row(policy, state, best.layers, len(runs), shortest[OURS], shortest[ALONE], best)
 
 
 # ---------------------------------------------------------------------------------------- bounds
