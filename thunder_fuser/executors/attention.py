@@ -26,7 +26,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.executors.sdpaex import sdpa_ex
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.executors.support import FLOATS, Reject, data_type
+from thunder_fuser.executors.types import Reject, are_floats, refuses_tensors
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
@@ -220,13 +220,12 @@ def _refuses_numbers(call: _Call) -> Reject | None:
 
 
 def _refuses_types(call: _Call) -> Reject | None:
-    given = [one for one in (*call.tensors, call.attn_mask) if one is not None]
-    if any(type(one) is not TensorProxy or one.device != call.query.device for one in given):
-        return Reject("attention of other than plain tensors of one device")
-    dtype = call.query.dtype
-    if data_type(dtype) not in FLOATS or any(one.dtype != dtype for one in call.tensors):
+    if refused := refuses_tensors("attention", (*call.tensors, call.attn_mask)):
+        return refused
+    dtype, mask = call.query.dtype, call.attn_mask
+    if not are_floats(call.query) or any(one.dtype != dtype for one in call.tensors):
         return Reject("attention of several types, or of other than floats")
-    if not all(dtypes.is_boolean_dtype(one.dtype) or one.dtype == dtype for one in given):
+    if mask is not None and not dtypes.is_boolean_dtype(mask.dtype) and mask.dtype != dtype:
         return Reject("attention with a mask of another type")
     return None
 
@@ -234,8 +233,8 @@ def _refuses_types(call: _Call) -> Reject | None:
 def _refuses_shapes(call: _Call) -> Reject | None:
     """What torch itself does not give to its kernels for the CPU. They divide by sizes of 0."""
     query, key, value = (tuple(tensor._shape) for tensor in call.tensors)
-    if not all(type(size) is int and size > 0 for size in (*query, *key, *value)):
-        return Reject("attention of no elements, or of symbolic sizes")
+    if 0 in (*query, *key, *value):
+        return Reject("attention of no elements")
     if not len(query) == len(key) == 4 or key != value or key != (*query[:2], key[2], query[3]):
         return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
     return _refuses_mask(call.attn_mask, (*query[:3], key[2]))

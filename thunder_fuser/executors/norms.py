@@ -29,7 +29,13 @@ from thunder.core.devices import DeviceType
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.types import FLOATS, Reject, as_type, compute_type, data_type
+from thunder_fuser.executors.types import (
+    Reject,
+    are_floats,
+    as_type,
+    compute_type,
+    refuses_tensors,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +135,18 @@ def _give(call: _Norm, parameter: TensorProxy | None, of_rows: Any) -> None:
 
 
 def _refuses(call: _Norm) -> Reject | None:
-    """Taken: plain tensors of floats, with parameters of a row's shape."""
+    """Taken: floats, with parameters of a row's shape."""
     x, shape = call.x, tuple(call.normalized_shape)
-    tensors = [one for one in (x, call.weight, call.bias) if one is not None]
-    if any(type(one) is not TensorProxy or one.device != x.device for one in tensors):
-        return Reject("a norm of other than plain tensors of one device")
-    if not all(type(size) is int for one in tensors for size in one._shape):
-        return Reject("symbolic size")
-    if any(data_type(one.dtype) not in FLOATS for one in tensors):
+    parameters = [one for one in (call.weight, call.bias) if one is not None]
+    if refused := refuses_tensors("a norm", (x, *parameters)):
+        return refused
+    if not are_floats(x, *parameters):
         return Reject("a norm of other than floats")
     if not shape or shape != tuple(x._shape[-len(shape) :]) or not prod(x._shape):
         return Reject("a norm of no elements, or with arguments that torch refuses")
-    if any(tuple(one._shape) != shape for one in tensors[1:]):
+    if any(tuple(one._shape) != shape for one in parameters):
         return Reject("a norm with parameters of another shape than a row")
-    if any(one.dtype.bytes > compute_type(x).bytes for one in tensors):
+    if any(one.dtype.bytes > compute_type(x).bytes for one in parameters):
         return Reject("a norm with parameters wider than it is computed")
     return None if isinstance(call.eps, (int, float)) else Reject("a norm with a computed eps")
 

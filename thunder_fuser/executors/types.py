@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,20 @@ def known_type(dtype: Any) -> DataType:
     if found is None:
         raise DtypeError("dtype of the trace", expected="one that support() takes", got=str(dtype))
     return found
+
+
+def refuses_tensors(of: str, tensors: Iterable[TensorProxy | None]) -> Reject | None:
+    """Taken: plain tensors of one device, of known sizes."""
+    given = [one for one in tensors if one is not None]
+    if any(type(one) is not TensorProxy or one.device != given[0].device for one in given):
+        return Reject(f"{of} of other than plain tensors of one device")
+    sizes = [size for one in given for size in one._shape]
+    return None if all(type(size) is int for size in sizes) else Reject("symbolic size")
+
+
+def are_floats(*tensors: TensorProxy) -> bool:
+    """Whether all have a type of FLOATS."""
+    return all(data_type(one.dtype) in FLOATS for one in tensors)
 
 
 def is_known_number(value: Any) -> bool:
