@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import platform
+from pathlib import Path
+
 import pytest
 import torch
+from kernel_texts import run_expressions
 
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime import cpu
 
 UNARY = (
     "exp", "log", "sin", "cos", "tan", "tanh", "erf", "erfc", "log1p", "expm1", "exp2", "log2",
@@ -38,6 +43,36 @@ def test_the_end_of_a_row(dtype: torch.dtype) -> None:
             part = values(x[start : start + length].clone(), kind)
             for name, one, other in zip((*UNARY, *BINARY), part, whole, strict=True):
                 assert torch.equal(one, other[start : start + length]), (name, length)
+
+
+@pytest.mark.parametrize("machine", ("x86-64", "sandybridge", "haswell", "native"))
+def test_machines_of_fewer_lanes(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4, 8 and as many lanes as there are; loops of an AVX machine call other versions."""
+    if machine != "native" and not _runs(machine):
+        pytest.skip(f"this machine does not run programs for {machine}")
+    flags = [f"-march={machine}" if one.startswith("-march") else one for one in cpu.FLAGS]
+    monkeypatch.setattr(cpu, "FLAGS", flags)
+    x = torch.rand(77, generator=torch.Generator().manual_seed(4)) * 8 - 4
+    whole = powers(x)
+    for made, expected in zip(whole, (x.double().exp(), x.double().exp() ** x), strict=True):
+        torch.testing.assert_close(made.double(), expected, rtol=1e-6, atol=0)
+    for start, length in ((0, 1), (3, 2), (16, 3), (40, 9)):
+        for made, part in zip(whole, powers(x[start : start + length]), strict=True):
+            assert torch.equal(part, made[start : start + length])
+
+
+def powers(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """e^x, and its power of x."""
+    made = {"once": ("float", "expf(x)"), "twice": ("float", "powf(expf(x), x)")}
+    found = run_expressions("cpu", {"x": ("float", x)}, made)
+    return found["once"], found["twice"]
+
+
+def _runs(machine: str) -> bool:
+    if platform.machine() != "x86_64":
+        return False
+    needed = {"x86-64": "sse2", "sandybridge": "avx", "haswell": "avx2"}[machine]
+    return needed in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
 
 
 def test_libmvec_is_there() -> None:

@@ -28,8 +28,14 @@ ARITY = {name + suffix: 1 for name in UNARY for suffix in ("", "f")} | {
 
 # The attributes are gcc's: clang calls the scalar functions.
 _GUARD = "#ifndef __clang__\n{}#define {} lanes_{}\n#else\n{}#endif\n"
-# Each version's letter in symbols, and the bytes of its vectors; AVX has 32 bytes, as AVX2.
-_VERSIONS = (("b", 16), ("c", 32), ("d", 32), ("e", 64))
+# Each version's letter in symbols, the bytes of its vectors, and where loops may call it; gcc takes
+# AVX2's for a loop wherever it has both.
+_VERSIONS = (
+    ("b", 16, "defined(__SSE2__)"),
+    ("c", 32, "defined(__AVX__) && !defined(__AVX2__)"),
+    ("d", 32, "defined(__AVX2__)"),
+    ("e", 64, "defined(__AVX512F__)"),
+)
 
 
 @cache
@@ -84,9 +90,10 @@ def _same_in_all_lanes(name: str) -> str:
         f'extern "C" widest_{real} {name}_widest({wide}) {library};\n',
         _version(name, f"{name}_1", real, f"lanes_{name}"),
     ]
-    for letter, bytes in _VERSIONS:
+    for letter, bytes, where in _VERSIONS:
         symbol = f"_ZGV{letter}N{bytes // size}{suffix}_lanes_{name}"
-        made.append(_version(name, f"{name}_{letter}", f"{real}{bytes}", symbol))
+        version = _version(name, f"{name}_{letter}", f"{real}{bytes}", symbol)
+        made.append(f"#if {where}\n{version}#endif\n")
     return _GUARD.format("".join(made), name, name, _declaration(name))
 
 

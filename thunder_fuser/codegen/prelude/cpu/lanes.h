@@ -9,6 +9,9 @@
 #elif defined(__AVX2__)
 #define WIDEST 32
 #define WIDEST_OF(b, d, e) "_ZGVdN" #d
+#elif defined(__AVX__)
+#define WIDEST 32
+#define WIDEST_OF(b, d, e) "_ZGVcN" #d
 #else
 #define WIDEST 16
 #define WIDEST_OF(b, d, e) "_ZGVbN" #b
