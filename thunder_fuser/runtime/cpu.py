@@ -67,8 +67,9 @@ def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..
 
 
 def _flags() -> list[str]:
-    own = () if find_compiler().is_clang else GCC_FLAGS
-    return [*FLAGS, *own, *_libraries()]
+    compiler = find_compiler()
+    own = () if compiler.is_clang else GCC_FLAGS
+    return [*FLAGS, *own, *compiler.kernel_flags, *_libraries()]
 
 
 def _libraries() -> list[str]:

@@ -181,8 +181,7 @@ def compile_emulated(source: KernelSource) -> EmulatedKernel:
     """Builds a kernel of the cuda dialect for the CPU."""
     _check_source(source)
     runtime = _runtime()
-    flags = [*KERNEL_FLAGS, *_sanitizers(), *SANITIZER_FLAGS]
-    library = load_library(source.name, _emulated_text(source), flags, runtime.beside)
+    library = load_library(source.name, _emulated_text(source), _flags(), runtime.beside)
     return EmulatedKernel(source, runtime.run, library)
 
 
@@ -257,9 +256,11 @@ def _made_runtime(compiler: Compiler) -> _Runtime:
     return _Runtime(run, {soname: library(library_recipe("emulator", text, flags, {}), {})})
 
 
-def _sanitizers() -> list[str]:
-    bounds = "bounds" if find_compiler().is_clang else "bounds-strict"
-    return [f"-fsanitize={bounds},integer-divide-by-zero"]
+def _flags() -> list[str]:
+    compiler = find_compiler()
+    bounds = "bounds" if compiler.is_clang else "bounds-strict"
+    sanitizers = [f"-fsanitize={bounds},integer-divide-by-zero", *SANITIZER_FLAGS]
+    return [*KERNEL_FLAGS, *compiler.kernel_flags, *sanitizers]
 
 
 def _pointers(source: KernelSource, args: Sequence[Argument]) -> list[torch.Tensor]:
