@@ -189,14 +189,15 @@ def refuses_cross_entropy(*args: Any, **kwargs: Any) -> Reject | None:
         return Reject("cross_entropy with arguments that Thunder refuses")
     if not isinstance(loss.ignore_index, int) or not isinstance(loss.label_smoothing, (int, float)):
         return Reject("cross_entropy with a computed number")
+    if refused := refuses_tensors("cross_entropy", (a, target, loss.weight)):
+        return refused
     if a.ndim != 2 or target.ndim != 1 or data_type(target.dtype) not in INTS:
         return Reject("cross_entropy of other than logits [N, C] and a class for each row")
     if a._shape[0] != target._shape[0] or not 0 <= loss.label_smoothing <= 1:
         return Reject("cross_entropy with arguments that Thunder refuses")
     if not are_floats(a) or 0 in a._shape:
         return Reject("cross_entropy of no elements, or of other than floats")
-    tensors = (a, target, loss.weight)
-    return refuses_tensors("cross_entropy", tensors) or _refuses_weight(a, loss.weight)
+    return _refuses_weight(a, loss.weight)
 
 
 def _refuses_weight(a: TensorProxy, weight: TensorProxy | None) -> Reject | None:
