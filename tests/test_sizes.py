@@ -190,6 +190,16 @@ def test_sizes_of_one_value_stay_apart() -> None:
     assert sized("n", 1) == 1 and type(sized("n", 1)) is int
 
 
+@given(st.integers(2, 9), st.integers(2, 9), st.integers(1, 4), st.integers(1, 4))
+def test_programs_do_not_share_sizes(one: int, other: int, a: int, b: int) -> None:
+    """Interned expressions of a program with an n of its own do not show in another program."""
+    i, n, m = symbol("i", 0, 9), sized("n", one), sized("n", other)
+    kept = [const(n * a), i * (n * a), const(n * a // b)]
+    for number in (const(m * b).value, (i * (m * b)).terms[0][0][1], const(m * b).value * m // m):
+        assert type(number) is Sized and number.base == other and int(number) == other * b
+    assert len(kept) == 3
+
+
 def test_equal_sizes_and_other_sizes_share_a_text() -> None:
     """A square is not taken for a kernel of squares: sizes are told apart by their origin."""
     fd, texts = _definition("bias", BF16), []

@@ -28,9 +28,13 @@ class Sized(int):
     base: int
 
     @property
-    def label(self) -> tuple[tuple[str, ...], int]:
-        """What tells it from other numbers, and from sizes of another origin."""
-        return self.names, int(self)
+    def label(self) -> tuple[tuple[str, ...], int, int]:
+        """What tells it from other numbers, and from sizes of another origin.
+
+        The base is a part of it as interned expressions outlive a program: 2*n0 of a program in
+        which n0 is 6 is not the n0 of one in which it is 12.
+        """
+        return self.names, self.base, int(self)
 
     def __mul__(self, other: int) -> int:
         if isinstance(other, Sized):
