@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import difflib
-import inspect
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from cases import TARGETS, Runner
+from quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from watch import watched
 
 TESTS = Path(__file__).resolve().parent
@@ -38,15 +38,6 @@ def _private_store() -> None:
 
 _private_store()
 
-
-def _shallow_frames() -> None:
-    """Thunder asks for the stack wherever it traces, with the sources of every frame; pytest's is
-    deep, and reading it took a fifth of a test's time."""
-    whole = inspect.stack
-    inspect.stack = lambda context=0: whole(0)
-
-
-_shallow_frames()
 
 # A golden file may be Python and called test_something.py; it is data.
 collect_ignore = ["golden"]
