@@ -38,7 +38,6 @@ def _private_store() -> None:
 
 _private_store()
 
-
 # A golden file may be Python and called test_something.py; it is data.
 collect_ignore = ["golden"]
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest that takes out what costs tests much and tells them nothing.
-
-It was a quarter of the time of a test that traces with Thunder.
-"""
+"""A plugin of pytest that takes out what costs tests time and tells them nothing."""
 
 from __future__ import annotations
 

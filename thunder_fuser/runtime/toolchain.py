@@ -79,8 +79,8 @@ class Compiler:
 
     @property
     def kernel_flags(self) -> tuple[str, ...]:
-        """Those of a library of one kernel, which has neither constructors nor link-time
-        optimization: linking it takes a sixth of its build less."""
+        """Those of a library of one kernel: it has neither constructors nor link-time
+        optimization, and is linked faster without what serves them."""
         return () if self.is_clang else ("-fno-use-linker-plugin", "-nostartfiles")
 
 
