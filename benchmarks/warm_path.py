@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+import timeit
 from collections.abc import Callable
 
 import torch
@@ -14,6 +15,7 @@ from benchmarks.sections import Sections
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.bench.operation import make_definition
 from thunder_fuser.explain.bench.points import OPERATIONS
+from thunder_fuser.host.dispatch import key_part
 
 SHAPE = (32, 32)
 CALLS, BATCHES = 500, 11
@@ -30,6 +32,9 @@ def run(given: argparse.Namespace, checks: Sections) -> None:
             f"{name:14} {cost:8.2f} us a call {cost / costs['torch.add']:6.2f} x torch.add"
             for name, cost in costs.items()
         ]
+    with checks.section("checks of an argument"):
+        costs = checks.figures["checks_us"] = check_costs(given.device)
+        checks.lines += [f"{name:14} {cost:8.3f} us an argument" for name, cost in costs.items()]
 
 
 def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, float]:
@@ -47,6 +52,27 @@ def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, fl
         for _ in range(20):
             call(a, b)
     return {name: host_time(lambda f=f: f(a, b), device) for name, f in calls.items()}
+
+
+def check_costs(device: torch.device) -> dict[str, float]:
+    """Microseconds an argument for its class, its pending bits and a null address, in a warm call.
+
+    They are the difference between two lookups: by the key of a call, and by a key without them.
+    """
+    return {
+        kind: max(_lookup_time(kind, device, True) - _lookup_time(kind, device, False), 0.0)
+        for kind in ("tensor", "complex")
+    }
+
+
+def _lookup_time(kind: str, device: torch.device, checked: bool) -> float:
+    """Microseconds to find a call's runner by an argument, the least of batches."""
+    bare = "t.shape, t.stride(), t.data_ptr() & 15, "
+    part = key_part("t", kind, False) if checked else bare
+    dtype = torch.complex64 if kind == "complex" else torch.float32
+    names = {"t": torch.ones(SHAPE, dtype=dtype, device=device), "runners": {}}
+    times = timeit.repeat(f"runners.get(({part}))", globals=names, number=20_000, repeat=BATCHES)
+    return min(times) / 20_000 * 1e6
 
 
 def host_time(call: Callable[[], object], device: torch.device) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import (
@@ -25,6 +26,8 @@ from thunder_fuser.options import OPTIONS, option, options
 
 X = torch.ones(4, 6)
 META = X.to("meta")
+FREED = torch.ones(4, 6)
+FREED.untyped_storage().resize_(0)
 
 
 def scaled(shape: Sequence[int] = (-1, -1)) -> FusionDefinition:
@@ -56,13 +59,21 @@ ARGUMENTS: dict[str, tuple[list[Any], str]] = {
     "meta": ([META, 1], "arguments: expected cpu tensors for target cpu, got meta"),
     "sparse": (
         [X.to_sparse(), 1],
-        "argument T0: expected a plain strided tensor, got torch.sparse_coo. "
-        "To fix it: pass it through .to_dense() or .resolve_neg().",
+        "argument T0: expected a plain strided tensor, got a sparse_coo tensor",
     ),
-    "negated": (
-        [torch._neg_view(X), 1],
-        "argument T0: expected a plain strided tensor, got a pending negation. "
-        "To fix it: pass it through .to_dense() or .resolve_neg().",
+    "a wrapper": (
+        [TwoTensor(X, X), 1],
+        "argument T0: expected a plain strided tensor, "
+        "got a TwoTensor, a class with rules of its own",
+    ),
+    "zeros without memory": (
+        [torch._efficientzerotensor(4, 6), 1],
+        "argument T0: expected a plain strided tensor, got a tensor without memory",
+    ),
+    "freed": (
+        [FREED, 1],
+        "argument T0: expected a tensor with memory, got one of shape (4, 6) whose storage was "
+        "freed. To fix it: allocate its storage again before the call.",
     ),
 }
 

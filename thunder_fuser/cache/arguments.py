@@ -10,6 +10,7 @@ import torch
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.host.bind import check_bound, is_bound
+from thunder_fuser.host.plain import check_memory, check_plain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -77,14 +78,6 @@ def _check_kind(view: TensorView, value: Any) -> None:
             )
     elif not isinstance(value, torch.Tensor):
         raise InputError(f"argument {view.name}", expected="a tensor", got=_describe(value))
-    elif value.layout is not torch.strided or value.is_neg():
-        kind = str(value.layout) if value.layout is not torch.strided else "a pending negation"
-        raise InputError(
-            f"argument {view.name}",
-            expected="a plain strided tensor",
-            got=kind,
-            do="pass it through .to_dense() or .resolve_neg()",
-        )
 
 
 def _check_argument(view: TensorView, value: Any) -> None:
@@ -92,6 +85,8 @@ def _check_argument(view: TensorView, value: Any) -> None:
     _check_kind(view, value)
     if view.is_scalar:
         return
+    check_plain(f"argument {view.name}", value)
+    check_memory(f"argument {view.name}", value)
     if not is_bound(view) and value.dim() != len(view.shape):
         raise InputError(
             f"argument {view.name}", expected=f"rank {len(view.shape)}", got=_describe(value)

@@ -15,6 +15,7 @@ from thunder_fuser.cache.programs import ProgramKey, Programs
 from thunder_fuser.host.bind import Bound
 from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.placements import is_dtensor
+from thunder_fuser.host.plain import on_resolved
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
@@ -170,13 +171,17 @@ def _dispatch(programs: Programs, bound: Bound, target: Target | None) -> Runner
     kinds = [(name, _kind(fusion, name)) for name in fusion.inputs]
 
     def miss(arguments: tuple[Any, ...]) -> Runner:
-        run = programs.program_for(arguments, target).run
-        return bound.runner(run, input_keys(fusion, arguments))
+        return on_resolved(compiled, arguments)
+
+    def compiled(values: Sequence[Any]) -> Runner:
+        run = programs.program_for(values, target).run
+        return bound.runner(run, input_keys(fusion, tuple(values)))
 
     return make_dispatch(kinds, miss, checked=True)
 
 
 def _kind(fusion: Fusion, name: str) -> str:
-    if not fusion.tensors[name].is_scalar:
-        return "tensor"
+    view = fusion.tensors[name]
+    if not view.is_scalar:
+        return "complex" if view.dtype.is_complex else "tensor"
     return "size" if name in fusion.shape_scalars else "number"

@@ -21,6 +21,7 @@ from thunder_fuser.host.placements import (
     check_placements,
     is_dtensor,
     layout_records,
+    local_of,
     mesh_of,
     placements_of,
     sharding_of,
@@ -51,7 +52,7 @@ class Placed:
 
     def execute(self, arguments: Sequence[Any], target: Target | None) -> list[Any]:
         """The results as DTensors."""
-        local = [value._local_tensor if is_dtensor(value) else value for value in arguments]
+        local = [local_of(value) if is_dtensor(value) else value for value in arguments]
         key = tuple(v.shape if isinstance(v, torch.Tensor) else None for v in local)
         specs = self._specs.get(key)
         if specs is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from thunder.core import dtypes
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
@@ -32,6 +33,7 @@ from thunder_fuser.executors.repro import write_repro
 from thunder_fuser.executors.translate import layout_of, record_region, whole_layout
 from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
 from thunder_fuser.stages import stage
@@ -99,6 +101,16 @@ class RegionCallable:
         return self._compiled((*self.region.donated, *self.region.donated_if_freed), args)
 
     def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
+        self._check_memory(args)
+        return on_resolved(lambda plain: self._compiled_for(donated, plain), args)
+
+    def _check_memory(self, args: Sequence[Any]) -> None:
+        """Raises before the fallback, which would read freed memory too."""
+        for at, arg in enumerate(args):
+            if isinstance(arg, torch.Tensor):
+                check_memory(f"argument {at} of {self.name}", arg)
+
+    def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
         with options(**self._given):
             definition: Definition = ()
             try:
@@ -114,6 +126,9 @@ class RegionCallable:
     @stage("record")
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:
         region = self.region
+        for at, arg in enumerate(args):
+            if isinstance(arg, torch.Tensor):
+                check_plain(f"argument {at} of {self.name}", arg)
         if self.on_mesh:
             layouts = [
                 whole_layout(proxy) if isinstance(proxy, TensorProxy) else None
@@ -165,4 +180,6 @@ def _either(keeping: Runner, freeing: Runner) -> Runner:
 
 
 def _kind(proxy: Proxy) -> str:
-    return "tensor" if isinstance(proxy, TensorProxy) else "number"
+    if not isinstance(proxy, TensorProxy):
+        return "number"
+    return "complex" if dtypes.is_complex_dtype(proxy.dtype) else "tensor"

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
@@ -27,7 +26,13 @@ from thunder_fuser.errors import FuserError, InputError
 from thunder_fuser.executors.dtensor_prims import PREFIX
 from thunder_fuser.executors.rows import Row
 from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, Reject, known_type
-from thunder_fuser.host.placements import layout_records, mesh_of, placements_of, sharding_of
+from thunder_fuser.host.placements import (
+    layout_records,
+    local_of,
+    mesh_of,
+    placements_of,
+    sharding_of,
+)
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.mesh import Mesh
@@ -263,8 +268,7 @@ def _local(arg: Any, spec: Any) -> Any:
             "a region's argument", expected=f"placements {spec.placements} on {spec.mesh}",
             got=f"{arg._spec.placements} on {arg._spec.mesh}",
         )  # fmt: skip
-    local = arg._local_tensor
-    return local if type(local) is torch.Tensor else local.trigger_wait()
+    return local_of(arg)
 
 
 def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:

@@ -24,7 +24,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.errors import DefinitionError, InputError
+from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.short_forms import Form
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
@@ -55,9 +55,7 @@ class Layout:
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
-    """The layout of an argument; InputError if it has none, being sparse."""
-    if tensor.layout is not torch.strided:
-        raise InputError("a region's argument", expected="a strided tensor", got=str(tensor.layout))
+    """The layout of an argument."""
     contiguity, order = compute_tensor_descriptor(tensor.shape, tensor.stride())
     shape = tuple(1 if size == 1 else -1 for size in tensor.shape)
     return Layout(shape, contiguity, order, from_torch_dtype(tensor.dtype))

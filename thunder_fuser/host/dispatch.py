@@ -3,16 +3,18 @@
 
     def call(T0, S1):
         try:
-            key = (T0.shape, T0.stride(), T0.data_ptr() & 15, S1)
-        except RuntimeError:  # a sparse tensor has no strides and no address
+            address = (p := T0.data_ptr()) and p & 15 | 16
+            key = (type(T0), T0.shape, T0.stride(), T0.is_neg(), address, S1)
+        except Exception:  # a sparse tensor has no strides and no address
             return miss((T0, S1))(T0, S1)
         run = runners.get(key)
         if run is None:
             run = keep(runners, key, miss((T0, S1)))
         return run(T0, S1)
 
-Only what a program depends on is in the key: sizes, strides and alignment of tensors, and values
-of the scalars that shapes use. With `checked`, also dtype and device, which a trace has guarded.
+Only what a program depends on is in the key: sizes, strides and alignment of tensors, whether a
+kernel may read their memory as it is (plain.py: the class, pending bits, address 0), and values of
+the scalars that shapes use. With `checked`, also dtype and device, which a trace has guarded.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def make_dispatch(
 ) -> Runner:
     """The function that finds the runner of a call and calls it; miss(arguments) makes one.
 
-    inputs: (name, kind) of each argument, kind one of tensor, size (a scalar that shapes use) and
-    number.
+    inputs: (name, kind) of each argument, kind one of tensor, complex (a tensor of such numbers),
+    size (a scalar that shapes use) and number.
     """
     code = _code(call_text(inputs, checked=checked))
     # The function is no value of its scope: a cycle would keep the kernels until a collection.
@@ -52,8 +54,8 @@ def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
     return (
         f"def call({names}):\n"
         "    try:\n"
-        f"        key = ({''.join(_key_part(*one, checked) for one in inputs) or 'None, '})\n"
-        "    except RuntimeError:\n"
+        f"        key = ({''.join(key_part(*one, checked) for one in inputs) or 'None, '})\n"
+        "    except Exception:\n"
         f"        return miss({arguments})({names})\n"
         "    run = runners.get(key)\n"
         "    if run is None:\n"
@@ -85,11 +87,14 @@ def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:
 _KEYS: Bounded[Any] = Bounded(1024)
 
 
-def _key_part(name: str, kind: str, checked: bool) -> str:
-    if kind == "tensor":
-        part = f"{name}.shape, {name}.stride(), {name}.data_ptr() & 15, "
-        return part + f"{name}.dtype, {name}.device, " if checked else part
-    return f"{name}, " if kind == "size" else ""
+def key_part(name: str, kind: str, checked: bool) -> str:
+    """What the key of a call holds of one argument, as Python."""
+    if kind not in ("tensor", "complex"):
+        return f"{name}, " if kind == "size" else ""
+    address = f"(p := {name}.data_ptr()) and p & 15 | 16"
+    part = f"type({name}), {name}.shape, {name}.stride(), {name}.is_neg(), {address}, "
+    part += f"{name}.is_conj(), " * (kind == "complex")
+    return part + f"{name}.dtype, {name}.device, " * checked
 
 
 def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 
@@ -34,6 +35,12 @@ def is_dtensor(value: Any) -> bool:
 def mesh_of(value: Any) -> Mesh:
     """The mesh of a DTensor."""
     return Mesh.of(value.device_mesh.mesh.tolist())
+
+
+def local_of(value: Any) -> torch.Tensor:
+    """The local tensor of a DTensor, once the collective that makes it has ended."""
+    local = value._local_tensor
+    return local.trigger_wait() if isinstance(local, AsyncCollectiveTensor) else local
 
 
 def sharding_of(name: str, value: Any) -> Sharding:
