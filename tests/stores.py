@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning
-from thunder_fuser.store import store as stores
+from thunder_fuser.once import WARNED
 from thunder_fuser.store.entry import ENDING, Recipe
 from thunder_fuser.store.store import Store
 
@@ -42,7 +42,7 @@ def path_of(store: Store, one: Recipe) -> Path:
 @contextmanager
 def warned() -> Iterator[list[str]]:
     """The messages of the store's warnings, each of which is given once in a process."""
-    stores._WARNED._values.clear()
+    WARNED._values.clear()
     found: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -19,6 +19,7 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import (
     CacheMissError,
     EmulatorError,
+    FallbackWarning,
     FuserError,
     LaunchError,
     OptionError,
@@ -33,6 +34,7 @@ from thunder_fuser.executors.translate import layout_of, record_region, whole_la
 from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.once import first_time
 from thunder_fuser.options import Value, option, options
 from thunder_fuser.stages import stage
 
@@ -131,17 +133,25 @@ class RegionCallable:
 
     def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:
         reason = " ".join(str(error).split()).rstrip(".")
-        again = ""
-        if definition and not isinstance(error, ToolchainError):
-            path = write_repro(self.name, reason, definition, args)
-            again = f" To see it again, without Thunder: python {path}"
-        warnings.warn(
-            f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
-            f" not be compiled: {reason}.{again}",
-            stacklevel=3,
-        )
+        if first_time(("fallback", reason)):
+            has_script = bool(definition) and not isinstance(error, ToolchainError)
+            again = _again(self.name, reason, definition, args) if has_script else ""
+            warnings.warn(
+                f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
+                f" not be compiled: {reason}.{again}",
+                FallbackWarning,
+                stacklevel=3,
+            )
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+
+
+def _again(name: str, reason: str, definition: Definition, args: Sequence[Any]) -> str:
+    try:
+        path = write_repro(name, reason, definition, args)
+    except OSError as error:
+        return f" No script that shows it could be written ({error.strerror or error})."
+    return f" To see it again, without Thunder: python {path}"
 
 
 def bind_callable(bsym: BoundSymbol) -> None:
