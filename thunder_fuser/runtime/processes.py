@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from thunder_fuser.jobs import check_abandoned
 
 POLL_SECONDS = 0.05
-# Its input is a pipe whose other end this process holds: it ends when this process does.
+# The input is a pipe whose other end this process holds, so `read` ends when this process does.
+# The shell itself writes nothing: its words would name process numbers.
 _GUARDED = """
 exec 3<&0 </dev/null
 "$@" 3<&- &
 command=$!
-{ read -r _ <&3; kill -s KILL 0; } >/dev/null 2>&1 &
+exec >/dev/null 2>&1
+{ read -r _ <&3; kill -s KILL 0; } &
 guard=$!
 wait "$command"
 status=$?

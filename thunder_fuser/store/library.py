@@ -36,7 +36,7 @@ def problem_of(content: bytes, function: str) -> str:
     try:
         header = _header(content)
         return _problem(content, header, function.encode())
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, IndexError, OverflowError, ValueError):
         return f"a file of {len(content)} bytes that is no library, or only its beginning"
 
 
