@@ -41,6 +41,7 @@ FRONT = """#!/bin/sh
 [ "$1" = --version ] && { echo "odd c++ 1.0"; exit; }
 real=%s
 all="$*"
+source=$TMPDIR/kernel.cpp
 while [ "$1" != -o ]; do shift; done
 """
 
@@ -117,7 +118,8 @@ DONE: dict[str, tuple[type[FuserError], str]] = {
     "kill -SEGV $$": (ToolchainError, r"SIGSEGV \(exit status 139\)"),
     "kill -KILL $$": (ToolchainError, r"SIGKILL \(exit status 137\)"),
     "echo 'no licence' >&2; exit 3": (CompileError, r"\(exit status 3\).*no licence"),
-    "echo kernel.cpp:1: error: no >&2; exit 1": (CompileError, r"refused a generated kernel"),
+    "echo $source:$$: error: no >&2; exit 1": (CompileError, r"refused a generated kernel"),
+    "echo $TMPDIR/cc$$.s: fatal error: no room >&2; exit 1": (CompileError, "error: no room"),
     "exit 0": (ToolchainError, "got no file"),
     "mkdir $2": (ToolchainError, "got no file"),
     "#!/no/such/interpreter\n": (ToolchainError, "does not start"),

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from lean import lean, printed
 from stores import MOST, content, library, names, path_of, recipe, warned
 
-from thunder_fuser.errors import OptionError
+from thunder_fuser.errors import OptionError, SlowCompileWarning
 from thunder_fuser.options import options
 from thunder_fuser.store import folder as files
 from thunder_fuser.store import store as stores
@@ -636,8 +636,9 @@ def test_a_lock_is_waited_for_and_left_by_the_dead(
     assert os.read(reader, 6) == b"locked"
     with monkeypatch.context() as patch:
         patch.setattr(stores, "LONGEST_WAIT", 0.2)
+        patch.setattr(stores, "SLOW_WAIT", 0.0)
         start = time.monotonic()
-        with store.turn(recipe()):
+        with pytest.warns(SlowCompileWarning, match="after 0.2 it is"), store.turn(recipe()):
             assert time.monotonic() - start >= 0.2  # both go on in the end
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

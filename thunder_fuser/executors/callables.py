@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import (
     CacheMissError,
+    CompileError,
     EmulatorError,
     FallbackWarning,
     FuserError,
@@ -132,18 +134,26 @@ class RegionCallable:
         return definition
 
     def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:
-        reason = " ".join(str(error).split()).rstrip(".")
-        if first_time(("fallback", reason)):
+        if first_time(("fallback", _cause(error))):
+            reason = " ".join(str(error).split()).rstrip(".")
             has_script = bool(definition) and not isinstance(error, ToolchainError)
             again = _again(self.name, reason, definition, args) if has_script else ""
             warnings.warn(
                 f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
-                f" not be compiled: {reason}.{again}",
+                f" not be compiled: {reason}. Regions that fail alike are not announced.{again}",
                 FallbackWarning,
                 stacklevel=3,
             )
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+
+
+def _cause(error: FuserError) -> str:
+    """The same for kernels that fail alike: the compiler's first complaint, without its line."""
+    complaints = [line for line in str(error).splitlines() if " error" in line]
+    if isinstance(error, CompileError) and complaints:
+        return re.sub(r"\d+", "", complaints[0])
+    return str(error)
 
 
 def _again(name: str, reason: str, definition: Definition, args: Sequence[Any]) -> str:

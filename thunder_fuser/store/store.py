@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from thunder_fuser.errors import CacheWarning, OptionError
+from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
 from thunder_fuser.jobs import check_abandoned
 from thunder_fuser.once import first_time
 from thunder_fuser.options import option
@@ -28,7 +28,8 @@ from thunder_fuser.store.folder import Found, RefusedError
 
 KEPT_AFTER_PRUNING = 0.9  # of the size that may not be exceeded, so that the next write has room
 STALE_SECONDS = 3600  # an unfinished file of this age was left by a process that died
-LONGEST_WAIT = 120.0  # seconds for another process to compile; then both do
+SLOW_WAIT = 30.0  # seconds for another process to compile, after which a warning says so
+LONGEST_WAIT = 120.0  # then both compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,15 @@ class Store:
         with files.opened(self.root, create=True) as folder:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             lock = os.open(name, flags, 0o600, dir_fd=folder)
-        end = time.monotonic() + LONGEST_WAIT
-        while time.monotonic() < end:
+        start = time.monotonic()
+        while (waited := time.monotonic() - start) < LONGEST_WAIT:
             check_abandoned()
+            if waited > SLOW_WAIT and first_time((self.root, "turn")):
+                warnings.warn(
+                    f"Another process has compiled a kernel that is wanted here for {SLOW_WAIT}"
+                    f" seconds; after {LONGEST_WAIT} it is compiled here too.",
+                    SlowCompileWarning, stacklevel=2,
+                )
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
