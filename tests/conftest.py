@@ -21,6 +21,8 @@ from cases import TARGETS, Runner
 from quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from watch import watched
 
+from thunder_fuser.once import WARNED
+
 TESTS = Path(__file__).resolve().parent
 
 
@@ -114,6 +116,7 @@ def run(request: pytest.FixtureRequest) -> Runner:
 
 @pytest.fixture(autouse=True)
 def _watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    WARNED._values.clear()  # each test is told what went wrong, as a process is
     with watched(monkeypatch):
         yield
 

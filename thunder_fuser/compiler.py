@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import nvtx
 import torch
@@ -16,6 +16,7 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import launcher_for
 from thunder_fuser.host.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.jobs import run_jobs
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -41,13 +42,10 @@ def compile_fusion(
     alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
     scheduled = [schedule(one, target, alignment) for one in segmented.segments]
     sources = [emit(one, target) for one in scheduled]
-    with stage("compile"), ThreadPoolExecutor(max_workers=4) as pool:
-        launchers = list(
-            pool.map(
-                lambda pair: launcher_for(pair[0], pair[1], target, device),
-                zip(segmented.segments, sources, strict=True),
-            )
-        )
+    with stage("compile"):
+        pairs = zip(segmented.segments, sources, strict=True)
+        jobs = [partial(launcher_for, one, source, target, device) for one, source in pairs]
+        launchers = run_jobs(jobs, threads=4)
     with stage("plan"):
         program = plan(segmented, launchers, device)
     if dump.wanted():

@@ -84,7 +84,7 @@ class CompileError(FuserError):
 
 
 class ToolchainError(FuserError):
-    """A compiler or a library is not on this machine."""
+    """A compiler or a library is not on this machine, or does not work here."""
 
 
 class CacheMissError(FuserError):
@@ -97,6 +97,14 @@ class ArchiveError(FuserError):
 
 class CacheWarning(UserWarning):
     """A stored kernel, or the store, could not be used: kernels are compiled instead."""
+
+
+class FallbackWarning(UserWarning):
+    """Fusions could not be compiled: their torch ops run one by one instead."""
+
+
+class SlowCompileWarning(UserWarning):
+    """The compiler has not answered for long."""
 
 
 class LaunchError(FuserError):

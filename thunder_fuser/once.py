@@ -79,6 +79,15 @@ class Once(Generic[V]):
         return value
 
 
+def first_time(cause: Hashable) -> bool:
+    """Whether nobody has asked for this cause yet: a warning is given once for each.
+
+    Python's own filters tell warnings apart by their text, which may name the kernel or a file.
+    """
+    mine = object()
+    return WARNED.keep(cause, mine) is mine
+
+
 class Bounded(Generic[V]):
     """A table of at most `most` values, from which the oldest goes. Safe under threads."""
 
@@ -101,3 +110,6 @@ class Bounded(Generic[V]):
             if len(self._values) > self.most:
                 del self._values[next(iter(self._values))]
         return value
+
+
+WARNED: Bounded[object] = Bounded(4096)

@@ -92,6 +92,10 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option("cache_dir", str, "", "their folder; default: thunder_fuser in the user's cache"),
         Option("cache_megabytes", int, 1024, "the most that the folder may hold", least=1),
+        Option(
+            "compile_seconds", int, 300, "the longest that the C++ compiler may take for a kernel",
+            least=1,
+        ),
         Option("assert_cache_hit", bool, False, "raise where a kernel must be compiled"),
     )
 }

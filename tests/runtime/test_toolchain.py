@@ -48,11 +48,11 @@ def test_cxx_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_threads_build_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     run = toolchain._run
-    monkeypatch.setattr(toolchain, "_run", lambda command: runs.append(command) or run(command))
+    monkeypatch.setattr(toolchain, "_run", lambda *args: runs.append(args) or run(*args))
     text = 'extern "C" int built_once() { return 7; }'
     found: list[Library] = []
     workers = [
-        threading.Thread(target=lambda: found.append(load_library("built", text, SHARED)))
+        threading.Thread(target=lambda: found.append(load_library("built_once", text, SHARED)))
         for _ in range(8)
     ]
     for worker in workers:

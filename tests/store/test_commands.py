@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stores import MOST, content, names, path_of, recipe
+from stores import MOST, content, library, names, path_of, recipe, warned
 
 from thunder_fuser.cli import main
 from thunder_fuser.options import options
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Store:
     made = Store(tmp_path / "store", "rw", MOST)
     newer = recipe(2, toolchain="NVRTC 13.1 (2 bytes)")
     for at, one in enumerate((recipe(1), LIBRARY, recipe(2), newer)):
-        made.put(one, content(at))
+        made.put(one, library("a_library") if one is LIBRARY else content(at))
         os.utime(path_of(made, one), (1000 + at, 1000 + at))
     return made
 
@@ -68,6 +68,24 @@ def test_verify_finds_and_removes_what_is_damaged(command: Command, store: Store
     assert len(names(store)) == 3 and command("verify")[0] == 0
 
 
+def test_verify_finds_a_library_that_cannot_be_loaded(command: Command, store: Store) -> None:
+    """Its digest is right: the compiler made it so."""
+    whole = library("a_library")
+    for bad, why in (
+        (whole[:100], "only its beginning"),
+        (whole[:-1], "only its beginning"),
+        (b"", "only its beginning"),
+        (library("another"), "without the function a_library"),
+    ):
+        store.put(LIBRARY, bad)
+        with warned() as messages:
+            assert store.get(LIBRARY) is None
+        assert len(messages) == 1 and why in messages[0]
+        code, text = command("verify")
+        assert code == 1 and why in text, text
+    assert command("verify", "--remove")[0] == 1 and command("verify")[0] == 0
+
+
 def test_prune_and_clear(command: Command, store: Store) -> None:
     assert command("prune", "1") == (0, "0 entries removed, 0.0 KiB\n")
     (store.root / "mine").write_text("mine")
@@ -107,7 +125,7 @@ def test_libraries_are_carried_where_asked(
     assert "1 left out" in command("import", str(archive))[1]
     assert store.get(LIBRARY) is None
     assert command("import", str(archive), "--libraries") == (0, "4 entries added\n")
-    assert store.get(LIBRARY) == content(1)
+    assert store.get(LIBRARY) == library("a_library")
 
 
 def test_an_archive_brings_nothing_but_good_entries(
@@ -124,9 +142,12 @@ def test_an_archive_brings_nothing_but_good_entries(
         odd.writestr(recipe(8).key + ENDING, good[:-1])
         odd.writestr(recipe(6).key + ENDING, b"\0" * 10**6, zipfile.ZIP_DEFLATED)
         odd.writestr(name, good)
+        odd.writestr(LIBRARY.key + ENDING, encode(LIBRARY, library("a_library")[:-1]))
     assert command("import", str(archive))[1] == (
-        "1 entries added; 6 left out: damaged, or CPU libraries, which need --libraries\n"
+        "1 entries added; 7 left out: damaged, or CPU libraries, which need --libraries\n"
     )
+    told = command("import", str(archive), "--libraries")[1]
+    assert told == "1 entries added; 7 left out: damaged\n"  # that library is one of them
     assert names(store) == {name}
     assert not (tmp_path.parent / "escaped").exists()
     archive.write_bytes(b"PK" + b"garbage" * 99)

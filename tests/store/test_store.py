@@ -11,9 +11,11 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import signal
 import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -23,13 +25,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lean import lean, printed
-from stores import MOST, content, names, path_of, recipe, warned
+from stores import MOST, content, library, names, path_of, recipe, warned
 
-from thunder_fuser.errors import OptionError
+from thunder_fuser.errors import OptionError, SlowCompileWarning
 from thunder_fuser.options import options
 from thunder_fuser.store import folder as files
 from thunder_fuser.store import store as stores
 from thunder_fuser.store.entry import MAGIC, DamagedError, Recipe, decode, encode
+from thunder_fuser.store.folder import RefusedError
 from thunder_fuser.store.store import Store, current_store
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user: needs root")
@@ -136,10 +139,11 @@ def test_libraries_are_stricter_than_cubins(store: Store) -> None:
     """They are machine code of this process: a file that others may even read is not theirs."""
     for kind, good in (("cubin", True), ("library", False)):
         one = recipe(kind=kind)
-        store.put(one, content())
+        store.put(one, library())
+        assert store.get(one) == library()
         path_of(store, one).chmod(0o644)
         with warned():
-            assert (store.get(one) == content()) is good
+            assert (store.get(one) == library()) is good
 
 
 @ROOT_ONLY
@@ -258,6 +262,32 @@ def test_any_bytes_are_refused_without_another_error(data: bytes) -> None:
             decode(body + sha256(body).digest())
 
 
+@pytest.mark.parametrize("number", [1, 40])
+def test_one_warning_for_each_fault_and_not_for_each_file(store: Store, number: int) -> None:
+    faults: list[Callable[[Path], object]] = [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.chmod(0o666),
+        lambda path: (path.unlink(), path.mkdir()),
+    ]
+    for fault in faults:
+        store.clear()
+        for at in range(number):
+            path = path_of(store, recipe(at))
+            if path.is_dir():
+                path.rmdir()
+            store.put(recipe(at), content(at))
+            fault(path)
+        with warned() as messages:
+            assert [store.get(recipe(at)) for at in range(number)] == [None] * number
+        assert len(messages) == 1, messages
+    store.root.chmod(0o777)
+    with warned() as messages:
+        for at in range(number):
+            assert store.get(recipe(at)) is None
+            store.put(recipe(at), content(at))
+    assert len(messages) == 2  # they are not read, and not kept
+
+
 def test_another_kernel_under_this_name_is_refused(stored: tuple[Store, Recipe, Path]) -> None:
     store, one, path = stored
     path.write_bytes(encode(recipe(1), content(1)))
@@ -295,6 +325,7 @@ subprocess.run(["mount", "-o", "remount,ro", root], check=True)
 with warned() as messages:
     assert store.get(recipe()) == content()
     store.put(recipe(1), content(1))
+    store.put(recipe(3), content(3))
     with store.turn(recipe(2)):
         assert store.get(recipe(2)) is None
 assert len(messages) == 1 and "Read-only file system" in messages[0], messages
@@ -460,6 +491,63 @@ def test_a_clock_that_was_set_back(store: Store) -> None:
     assert store.clear()[0] == 1
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 4000, -4000, 10**6, -4**9]))))
+def test_a_clock_that_jumps(steps: list[tuple[int, int]]) -> None:
+    """An entry is there as it was put, or was removed to make room: whatever time it is."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        store, now = Store(Path(folder) / "store", "rw", 9000), [time.time()]
+        utime = os.utime
+        patch.setattr(stores.time, "time", lambda: now[0])
+        patch.setattr(files.os, "utime", lambda file: utime(file, (now[0], now[0])))
+        for number, jump in steps:
+            now[0] += jump
+            with warned() as messages, store.turn(recipe(number)):
+                found = store.get(recipe(number))
+                assert found in (None, content(number))
+                store.put(recipe(number), content(number))
+                assert store.get(recipe(number)) is not None or len(names(store)) > 1
+            assert messages == []
+            assert sum(one.size for one in store.found()) < 9000 * 1.125 + 1
+
+
+FOLDERS: dict[str, Callable[[Path], object]] = {
+    "it is gone": shutil.rmtree,
+    "a file": lambda root: (shutil.rmtree(root), root.write_text("")),
+    "a link": lambda root: (root.rename(root.with_name("other")), root.symlink_to("other")),
+    "the one above it is a file": lambda root: (
+        shutil.rmtree(root.parent), root.parent.write_text("")
+    ),
+    "others may write": lambda root: root.chmod(0o777),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", FOLDERS)
+@pytest.mark.parametrize("moment", ["get", "turn", "put"])
+def test_a_folder_that_changes_in_use(
+    stored: tuple[Store, Recipe, Path], change: str, moment: str
+) -> None:
+    """A compilation goes on, with a warning for what cannot be read and one for what is not kept;
+    commands say one sentence."""
+    store, _, _ = stored
+    changed = {moment: FOLDERS[change]}
+    with warned() as messages:
+        for number in range(1, 4):
+            changed.pop("get", lambda root: None)(store.root)
+            store.get(recipe(number))
+            with store.turn(recipe(number)):
+                changed.pop("turn", lambda root: None)(store.root)
+                store.get(recipe(number))
+                changed.pop("put", lambda root: None)(store.root)
+                store.put(recipe(number), content(number))
+    assert len(messages) == (0 if change == "it is gone" else 2), messages
+    if change == "it is gone":
+        assert store.get(recipe(3)) == content(3)
+    else:
+        with pytest.raises(RefusedError):
+            store.found()
+
+
 def test_what_is_not_ours_is_never_removed(store: Store) -> None:
     store.put(recipe(), content())
     others = ("notes.txt", ".writing", "0" * 64, "0" * 63 + ".kernel", "x" * 64 + ".kernel")
@@ -522,6 +610,19 @@ def test_no_home_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(messages) == 1
 
 
+def test_a_home_that_is_no_absolute_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cache would lie below whatever folder is the current one."""
+    monkeypatch.delenv("THUNDER_FUSER_CACHE_DIR")
+    monkeypatch.setenv("HOME", "relhome")
+    for above in ("", "relative", "./x"):
+        monkeypatch.setenv("XDG_CACHE_HOME", above)
+        with warned() as messages:
+            assert current_store() is None and current_store() is None
+        assert len(messages) == 1 and "'relhome' is no absolute path" in messages[0]
+    with options(cache_dir="~/store"), pytest.raises(OptionError, match="an absolute path"):
+        current_store()
+
+
 def test_a_lock_is_waited_for_and_left_by_the_dead(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,8 +636,9 @@ def test_a_lock_is_waited_for_and_left_by_the_dead(
     assert os.read(reader, 6) == b"locked"
     with monkeypatch.context() as patch:
         patch.setattr(stores, "LONGEST_WAIT", 0.2)
+        patch.setattr(stores, "SLOW_WAIT", 0.0)
         start = time.monotonic()
-        with store.turn(recipe()):
+        with pytest.warns(SlowCompileWarning, match="after 0.2 it is"), store.turn(recipe()):
             assert time.monotonic() - start >= 0.2  # both go on in the end
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,9 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import (
     CacheMissError,
+    CompileError,
     EmulatorError,
+    FallbackWarning,
     FuserError,
     LaunchError,
     OptionError,
@@ -35,6 +38,7 @@ from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.once import first_time
 from thunder_fuser.options import Value, option, options
 from thunder_fuser.stages import stage
 
@@ -145,18 +149,34 @@ class RegionCallable:
         return definition
 
     def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:
-        reason = " ".join(str(error).split()).rstrip(".")
-        again = ""
-        if definition and not isinstance(error, ToolchainError):
-            path = write_repro(self.name, reason, definition, args)
-            again = f" To see it again, without Thunder: python {path}"
-        warnings.warn(
-            f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
-            f" not be compiled: {reason}.{again}",
-            stacklevel=3,
-        )
+        if first_time(("fallback", _cause(error))):
+            reason = " ".join(str(error).split()).rstrip(".")
+            has_script = bool(definition) and not isinstance(error, ToolchainError)
+            again = _again(self.name, reason, definition, args) if has_script else ""
+            warnings.warn(
+                f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
+                f" not be compiled: {reason}. Regions that fail alike are not announced.{again}",
+                FallbackWarning,
+                stacklevel=3,
+            )
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+
+
+def _cause(error: FuserError) -> str:
+    """The same for kernels that fail alike: the compiler's first complaint, without its line."""
+    complaints = [line for line in str(error).splitlines() if " error" in line]
+    if isinstance(error, CompileError) and complaints:
+        return re.sub(r"\d+", "", complaints[0])
+    return str(error)
+
+
+def _again(name: str, reason: str, definition: Definition, args: Sequence[Any]) -> str:
+    try:
+        path = write_repro(name, reason, definition, args)
+    except OSError as error:
+        return f" No script that shows it could be written ({error.strerror or error})."
+    return f" To see it again, without Thunder: python {path}"
 
 
 def bind_callable(bsym: BoundSymbol) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -62,18 +61,14 @@ def repro_text(
 def write_repro(
     name: str, reason: str, definition: Definition, args: Sequence[torch.Tensor | Number]
 ) -> Path:
-    """Writes the script into this process's own temporary folder."""
+    """Writes the script into a temporary folder of its own.
+
+    Only this user can read it: arguments' shapes may say more than their owner likes.
+    """
     text = repro_text(name, reason, definition, args)
-    folder = _folder()
-    path = folder / f"{name}_{len(list(folder.iterdir()))}.py"
+    path = Path(tempfile.mkdtemp(prefix="thunder_fuser_")) / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-@cache
-def _folder() -> Path:
-    """Only this user can read it: arguments' shapes may say more than their owner likes."""
-    return Path(tempfile.mkdtemp(prefix="thunder_fuser_"))
 
 
 def _argument(arg: torch.Tensor | Number) -> str:

@@ -248,12 +248,12 @@ def _runtime() -> _Runtime:
 def _made_runtime(compiler: Compiler) -> _Runtime:
     """Its soname says its text, flags and compiler: a kernel that names it finds it loaded."""
     text = _emulation_file("emulator.h") + "#undef DEVICE\n" + _emulation_file("emulator.cpp")
-    unnamed = library_recipe("emulator", text, RUNTIME_FLAGS, {})
+    unnamed = library_recipe("emu_run", text, RUNTIME_FLAGS, {})
     soname = f"libthunder_fuser_emulator_{unnamed.key[:16]}.so"
     flags = (*RUNTIME_FLAGS, f"-Wl,-soname,{soname}")
     types = (ctypes.POINTER(_Launch), ctypes.POINTER(_Error))
-    run = load_library("emulator", text, flags).function("emu_run", types, ctypes.c_int)
-    return _Runtime(run, {soname: library(library_recipe("emulator", text, flags, {}), {})})
+    run = load_library("emu_run", text, flags).function("emu_run", types, ctypes.c_int)
+    return _Runtime(run, {soname: library(library_recipe("emu_run", text, flags, {}), {})})
 
 
 def _flags() -> list[str]:

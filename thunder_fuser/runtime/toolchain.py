@@ -13,9 +13,10 @@ import re
 import shlex
 import shutil
 import struct
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -23,15 +24,22 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
-from thunder_fuser.errors import CompileError, ToolchainError
-from thunder_fuser.once import Once
-from thunder_fuser.runtime import binaries
+from thunder_fuser.errors import CompileError, SlowCompileWarning, ToolchainError
+from thunder_fuser.once import Once, first_time
+from thunder_fuser.options import option
+from thunder_fuser.runtime import binaries, processes
 from thunder_fuser.runtime.binaries import binary
+from thunder_fuser.runtime.processes import Ended
 from thunder_fuser.store.entry import Recipe
+from thunder_fuser.store.library import problem_of
 
 CANDIDATES = ("g++", "clang++", "c++")
 CONTEXT_LINES = 3
 MESSAGE_LIMIT = 4000
+VERSION_SECONDS = 30  # the longest that a compiler may take to say its version
+SLOW_SECONDS = 30  # from here on a warning says what the process waits for
+CANNOT_START = (126, 127)  # exit statuses of the shell, which starts the compiler
+WORKING = "set CXX to a working g++ or clang++"
 
 
 class Library:
@@ -47,7 +55,12 @@ class Library:
 
     def address(self, name: str) -> int:
         """Where a function begins."""
-        return int(_ctypes.dlsym(self._handle, name))
+        try:
+            return int(_ctypes.dlsym(self._handle, name))
+        except OSError as error:
+            raise ToolchainError(
+                "a built kernel", expected=f"the function {name}", got="none", do=WORKING
+            ) from error
 
     def function(self, name: str, argument_types: Sequence[Any], result: Any = None) -> Any:
         """A function, which holds its library; it runs without Python's lock."""
@@ -68,7 +81,12 @@ class Compiler:
     @property
     def fingerprint(self) -> str:
         """What changes when the compiler does, also where another one says the same version."""
-        size = os.stat(self.path).st_size  # not by a Path, which interns every part of its name
+        try:
+            size = os.stat(self.path).st_size  # not by a Path, which interns every part of its name
+        except OSError as error:
+            raise ToolchainError(
+                f"The C++ compiler {self.path} is gone: {error.strerror}; {WORKING}."
+            ) from error
         glibc = os.confstr("CS_GNU_LIBC_VERSION") if hasattr(os, "confstr") else ""
         return f"{self.version} ({' '.join(self.command)}, {size} bytes), {glibc}"
 
@@ -91,12 +109,24 @@ def find_compiler() -> Compiler:
 
 @lru_cache(maxsize=16)
 def _find_compiler(requested: str, search_path: str) -> Compiler:
-    commands = [shlex.split(requested)] if requested.strip() else [[name] for name in CANDIDATES]
-    for command in commands:
+    for command in _candidates(requested):
         path = shutil.which(command[0], path=search_path)
         if path is not None:
             return Compiler((path, *command[1:]), path, _version((path, *command[1:])))
     raise ToolchainError(_no_compiler(requested))
+
+
+def _candidates(requested: str) -> list[list[str]]:
+    """The commands to look for, the first choice first."""
+    if not requested.strip():
+        return [[name] for name in CANDIDATES]
+    try:
+        return [shlex.split(requested)]
+    except ValueError as error:
+        raise ToolchainError(
+            "CXX", expected="a command line of the shell", got=f"{requested!r} ({error})",
+            do="correct or unset CXX",
+        ) from error
 
 
 def _no_compiler(requested: str) -> str:
@@ -108,7 +138,7 @@ def _no_compiler(requested: str) -> str:
 
 
 def _version(command: Sequence[str]) -> str:
-    lines = _run([*command, "--version"]).stdout.splitlines()
+    lines = _run([*command, "--version"], {}, VERSION_SECONDS).output.splitlines()
     return lines[0] if lines else "unknown"
 
 
@@ -143,39 +173,76 @@ def library(recipe: Recipe, beside: Mapping[str, bytes]) -> bytes:
 
 
 def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as path:
-        folder = Path(path)  # mode 0700
+    """A library that was loaded once: no other is stored."""
+    with _scratch() as path:
+        folder = Path(path)
         source, made = folder / "kernel.cpp", folder / "kernel.so"
         source.write_text(recipe.text, encoding="utf-8")
-        for name, content in beside.items():
-            (folder / name).write_bytes(content)
+        for name, other in beside.items():
+            (folder / name).write_bytes(other)
         flags = [flag for flag in recipe.flags if flag not in beside]
         before = [flag for flag in flags if not _is_library(flag)]
         after = [*(str(folder / n) for n in beside), *(f for f in flags if _is_library(f))]
-        result = _run([*compiler.command, *before, "-o", str(made), str(source), *after])
-        if result.returncode != 0:
-            log = describe_failure(compiler.path, result.stderr, recipe.text, str(source))
-            raise CompileError(log)
-        if not made.is_file():
-            raise ToolchainError(
-                f"The C++ compiler {compiler.path}", expected="a shared library", got="no file",
-                do="set CXX to a working g++ or clang++",
-            )
-        return made.read_bytes()
+        command = [*compiler.command, *before, "-o", str(made), str(source), *after]
+        # What it writes in passing goes with the folder, also where it is killed.
+        ended = _run(command, {"TMPDIR": str(folder)}, int(option("compile_seconds")))
+        if ended.status != 0:
+            raise _failure(compiler, ended, recipe.text, folder)
+        content = made.read_bytes() if made.is_file() else b""
+    problem = problem_of(content, recipe.name) if content else "no file"
+    if problem:
+        raise ToolchainError(
+            f"The C++ compiler {compiler.path}", expected="a shared library", got=problem,
+            do=WORKING,
+        )
+    _load(recipe.name, content)
+    _ANSWERED.add(compiler.path)
+    return content
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A folder of this process alone (mode 0700) that goes with the block. ToolchainError if there
+    is no room for what the block writes."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as path:
+            yield path  # no Path, which interns every part of its name
+    except OSError as error:
+        raise ToolchainError(
+            "The folder of temporary files", expected="room for a kernel while it is compiled",
+            got=error.strerror or str(error), do="set TMPDIR to a folder that can be written",
+        ) from error
+
+
+def _failure(
+    compiler: Compiler, ended: Ended, text: str, folder: Path
+) -> CompileError | ToolchainError:
+    # Without names that are random, so that equal failures have equal messages.
+    words = re.sub(rf"{re.escape(str(folder))}/(cc\w+)?", "", ended.errors).strip()
+    if ended.status in CANNOT_START:
+        return ToolchainError(f"The C++ compiler {compiler.path} does not start: {words}.")
+    if ended.signal is not None:
+        return ToolchainError(
+            f"The C++ compiler {compiler.path}", expected="a shared library",
+            got=f"its end by {ended.signal.name} (exit status {ended.status}) {words}".rstrip(),
+        )
+    title = f"{compiler.path} (exit status {ended.status})"
+    return CompileError(describe_failure(title, words, text, "kernel.cpp"))
 
 
 def _load(name: str, content: bytes) -> Library:
     """The library of these bytes: they were checked, and no file that others know is read again."""
     if not _is_for(content, _own_program()):
         raise ToolchainError(f"library {name}", expected="one for this machine", got="another")
-    with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as folder:  # mode 0700
+    with _scratch() as folder:
         path = os.path.join(folder, f"{name}.so")
         with open(path, "wb") as file:
             file.write(content)
         try:
             return Library(path)
         except OSError as error:  # a folder that may not hold programs
-            raise ToolchainError("a built kernel", expected="to load", got=str(error)) from error
+            words = str(error).replace(f"{folder}/", "")
+            raise ToolchainError("a built kernel", expected="to load", got=words) from error
 
 
 def _is_for(library: bytes, program: bytes) -> bool:
@@ -207,14 +274,37 @@ def _is_library(flag: str) -> bool:
     return flag.startswith("-l")
 
 
-def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"LC_ALL": "C"}  # messages in English, to find the line in
+def _run(command: Sequence[str], environment: dict[str, str], limit: int) -> Ended:
+    """Runs the compiler. ToolchainError if it does not start or does not end in time."""
+    path, limit = command[0], min(limit, int(option("compile_seconds")))
+    asked = (path, limit)
+    silent = ToolchainError(
+        f"The C++ compiler {path}", expected=f"an end within {limit} seconds", got="none",
+        do=f"{WORKING}, or raise the option compile_seconds",
+    )
+    if asked in _SILENT:
+        raise silent
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", env=environment, check=False
+        # Messages in English, to find the line in.
+        return processes.run(
+            command, os.environ | {"LC_ALL": "C"} | environment, limit,
+            lambda seconds: _warn_if_slow(path, seconds, limit),
         )
+    except processes.TooLongError as error:
+        if path not in _ANSWERED:
+            _SILENT.add(asked)
+        raise silent from error
     except OSError as error:
-        raise ToolchainError(f"The C++ compiler {command[0]} does not start: {error}.") from error
+        raise ToolchainError(f"The C++ compiler {path} does not start: {error}.") from error
+
+
+def _warn_if_slow(path: str, seconds: float, limit: int) -> None:
+    if seconds > SLOW_SECONDS and first_time(("slow", path)):
+        warnings.warn(
+            f"The C++ compiler {path} has worked on one kernel for {SLOW_SECONDS} seconds; it is"
+            f" stopped after {limit} (option compile_seconds).",
+            SlowCompileWarning, stacklevel=2,
+        )
 
 
 def describe_failure(compiler: str, log: str, text: str, source: str) -> str:
@@ -245,6 +335,11 @@ def numbered_lines(text: str, line: int) -> str:
 
 
 _FUNCTION = ctypes.CFUNCTYPE(None)
+
+_ANSWERED: set[str] = set()  # compilers that have made a kernel in this process
+# Compilers that never have, and did not end within so many seconds: they would keep each kernel
+# waiting as long, and so are not asked again.
+_SILENT: set[tuple[str, int]] = set()
 
 # By key. Weak: what nothing holds is unloaded.
 _LOADED: Once[Library] = Once(WeakValueDictionary())

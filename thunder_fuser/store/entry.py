@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
+from thunder_fuser.store.library import problem_of
+
 FORMAT = "1"
 MAGIC = b"thunder_fuser kernel\n"
 ENDING = ".kernel"
@@ -33,8 +35,9 @@ class DamagedError(Exception):
 class Recipe:
     """All that a binary depends on.
 
-    kind: cubin, or library (machine code for this process). arch: of the device, or of this machine
-    with what its CPU can do. toolchain: the compiler, exactly.
+    kind: cubin, or library (machine code for this process). name: the function that it is for.
+    arch: of the device, or of this machine with what its CPU can do. toolchain: the compiler,
+    exactly.
     """
 
     kind: str
@@ -111,6 +114,8 @@ def _parse(body: bytes) -> Entry:
     text = _inflate(body[start + length : middle])
     if sha256(text).hexdigest() != fields["text"]:
         raise ValueError("the text is another one")
+    if fields["kind"] == "library" and (problem := problem_of(body[middle:end], fields["name"])):
+        raise DamagedError(f"it holds {problem}")
     return Entry(fields, text.decode(), body[middle:end])
 
 

@@ -44,15 +44,19 @@ class Found:
 
 @contextmanager
 def opened(path: Path, *, create: bool) -> Iterator[int]:
-    """The folder's descriptor. RefusedError if others may write to it, OSError if it is absent."""
+    """The folder's descriptor. FileNotFoundError if it is absent, OSError if it cannot be made,
+    RefusedError if it is not safe to use. The words of errors on a file do not hold its name: they
+    are the same for all that have the same fault."""
     if create:
         _make(path)
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
-    except OSError as error:
-        if path.is_symlink() or (path.exists() and not path.is_dir()):
-            raise RefusedError(f"{path} is no folder of its own, but a link or a file") from error
+    except FileNotFoundError:
         raise
+    except OSError as error:
+        raise RefusedError(
+            f"{path} is no folder of its own, but a link or a file, or is closed: {error.strerror}"
+        ) from error
     try:
         _check(os.fstat(folder), str(path), _OTHERS_WRITE)
         yield folder
@@ -86,14 +90,14 @@ def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RefusedError(f"{name} cannot be opened: {error.strerror}") from error
+        raise RefusedError(f"it cannot be opened: {error.strerror}") from error
     with os.fdopen(file, "rb") as stream:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise RefusedError(f"{name} is no plain file with one name")
-        _check(found, name, _OTHERS if strict else _OTHERS_WRITE)
+            raise RefusedError("it is no plain file with one name")
+        _check(found, "it", _OTHERS if strict else _OTHERS_WRITE)
         if found.st_size > MOST_BYTES:
-            raise RefusedError(f"{name} has {found.st_size} bytes")
+            raise RefusedError(f"it has more than {MOST_BYTES} bytes")
         content = stream.read(MOST_BYTES)
         if touch:
             with suppress(OSError):

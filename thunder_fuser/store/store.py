@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from thunder_fuser.errors import CacheWarning, OptionError
-from thunder_fuser.once import Bounded
+from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
+from thunder_fuser.jobs import check_abandoned
+from thunder_fuser.once import first_time
 from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
@@ -27,7 +28,8 @@ from thunder_fuser.store.folder import Found, RefusedError
 
 KEPT_AFTER_PRUNING = 0.9  # of the size that may not be exceeded, so that the next write has room
 STALE_SECONDS = 3600  # an unfinished file of this age was left by a process that died
-LONGEST_WAIT = 120.0  # seconds for another process to compile; then both do
+SLOW_WAIT = 30.0  # seconds for another process to compile, after which a warning says so
+LONGEST_WAIT = 120.0  # then both compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,9 @@ class Store:
         except FileNotFoundError:
             return None
         except (RefusedError, DamagedError, OSError) as error:
-            _warn(f"{self.root / name}: {error}. The kernel is compiled instead.")
+            why = _words(error)
+            if first_time((self.root, "get", why)):
+                _warn(f"{self.root / name}: {why}. The kernel is compiled instead.")
             return None
 
     def put(self, recipe: Recipe, binary: bytes) -> None:
@@ -78,7 +82,9 @@ class Store:
             if self._unpruned * 8 > self.most_bytes:
                 self.prune()
         except (RefusedError, OSError) as error:
-            _warn(f"Compiled kernels are not kept in {self.root}: {error}.")
+            why = _words(error)
+            if first_time((self.root, "put", why)):
+                _warn(f"Compiled kernels are not kept in {self.root}: {why}.")
 
     @contextmanager
     def turn(self, recipe: Recipe) -> Iterator[None]:
@@ -100,8 +106,15 @@ class Store:
         with files.opened(self.root, create=True) as folder:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             lock = os.open(name, flags, 0o600, dir_fd=folder)
-        end = time.monotonic() + LONGEST_WAIT
-        while time.monotonic() < end:
+        start = time.monotonic()
+        while (waited := time.monotonic() - start) < LONGEST_WAIT:
+            check_abandoned()
+            if waited > SLOW_WAIT and first_time((self.root, "turn")):
+                warnings.warn(
+                    f"Another process has compiled a kernel that is wanted here for {SLOW_WAIT}"
+                    f" seconds; after {LONGEST_WAIT} it is compiled here too.",
+                    SlowCompileWarning, stacklevel=2,
+                )
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -179,7 +192,8 @@ def current_store() -> Store | None:
     try:
         root = _root(str(option("cache_dir")))
     except RuntimeError as error:  # no home
-        _warn(f"Compiled kernels are not kept: {error}.")
+        if first_time(("no home", str(error))):
+            _warn(f"Compiled kernels are not kept: {error}.")
         return None
     return _store(root, mode, int(option("cache_megabytes")) << 20)
 
@@ -196,8 +210,12 @@ def _root(given: str) -> Path:
         if not path.is_absolute():
             raise OptionError("option cache_dir", expected="an absolute path", got=repr(given))
         return path
-    above = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(above) if above.startswith("/") else Path.home() / ".cache") / "thunder_fuser"
+    above = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not above.is_absolute():
+        above = Path.home() / ".cache"
+    if not above.is_absolute():
+        raise RuntimeError(f"the home folder {str(above.parent)!r} is no absolute path (HOME)")
+    return above / "thunder_fuser"
 
 
 def _checked(recipe: Recipe, content: bytes) -> bytes:
@@ -214,11 +232,10 @@ def _named(name: str, content: bytes) -> Entry:
     return entry
 
 
+def _words(error: Exception) -> str:
+    """Why, without the name of a file: it is the same for all that have the same fault."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
 def _warn(message: str) -> None:
-    """Once for each message, whatever the filters say."""
-    if _WARNED.get(message) is None:
-        _WARNED.keep(message, True)
-        warnings.warn(message, CacheWarning, stacklevel=3)
-
-
-_WARNED: Bounded[bool] = Bounded(4096)
+    warnings.warn(message, CacheWarning, stacklevel=3)
