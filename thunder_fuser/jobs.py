@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 V = TypeVar("V")
+
+POLL_SECONDS = 0.1
 
 
 class AbandonedError(Exception):
@@ -42,10 +44,18 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
 
     with ThreadPoolExecutor(max_workers=threads) as pool:
         try:
-            return list(pool.map(begin, jobs))
+            return [_result(one) for one in [pool.submit(begin, job) for job in jobs]]
         except BaseException:
             abandoned.set()
             raise
+
+
+def _result(future: Future[V]) -> V:
+    """Waits in short steps: Python misses a signal that comes just before it begins to wait, and
+    sees it when that wait ends."""
+    while not future.done():
+        wait([future], timeout=POLL_SECONDS)
+    return future.result()
 
 
 def check_abandoned() -> None:

@@ -242,7 +242,10 @@ def _load(name: str, content: bytes) -> Library:
             return Library(path)
         except OSError as error:  # a folder that may not hold programs
             words = str(error).replace(f"{folder}/", "")
-            raise ToolchainError("a built kernel", expected="to load", got=words) from error
+            raise ToolchainError(
+                "a built kernel", expected="to load", got=words,
+                do="set TMPDIR to a folder that may hold programs, or CXX to another compiler",
+            ) from error
 
 
 def _is_for(library: bytes, program: bytes) -> bool:
