@@ -299,7 +299,7 @@ class Ops:
         """|x|**2, a real number."""
         re, im = (self.real(x), self.imag(x)) if is_complex else (x, None)
         square: Value = self.mul(re, re)
-        return square if im is None else self.add(square, self.mul(im, im))  # type: ignore[no-any-return]
+        return square if im is None else self.add(square, self.mul(im, im))
 
     def var(
         self,
