@@ -14,8 +14,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import thunder.torch as ltorch
@@ -30,7 +32,7 @@ Curve = Callable[..., tuple[Any, Callable[[], Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation of Thunder, f(x, *numbers, inplace=False)."""
+    """A function of one tensor, f(x, *numbers, inplace=False)."""
 
     id: str
     curve: Curve
@@ -48,7 +50,7 @@ class Activation:
         return result
 
     def refuses(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Reject | None:
-        if any(not isinstance(one, (int, float)) for one in (*numbers, *named.values())):
+        if any(not isinstance(one, (int, float, NoneType)) for one in (*numbers, *named.values())):
             return Reject(f"{self.id} with a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
             return Reject(f"{self.id} of other than a plain tensor of floats")
@@ -84,15 +86,15 @@ def _logsigmoid(x: Any) -> tuple[Any, Callable[[], Any]]:
 
 
 def _elu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
-    positive = x > 0
-    y = ltorch.where(positive, x, alpha * ltorch.expm1(x))
-    return y, lambda: ltorch.where(positive, 1.0, alpha * ltorch.exp(x))
+    bent = x <= 0  # not NaN, whose gradient is 1
+    y = ltorch.where(bent, alpha * ltorch.expm1(x), x)
+    return y, lambda: ltorch.where(bent, alpha * ltorch.exp(x), 1.0)
 
 
 def _celu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
-    positive = x > 0
-    y = ltorch.where(positive, x, alpha * ltorch.expm1(x / alpha))
-    return y, lambda: ltorch.where(positive, 1.0, ltorch.exp(x / alpha))
+    bent = x <= 0
+    y = ltorch.where(bent, alpha * ltorch.expm1(x / alpha), x)
+    return y, lambda: ltorch.where(bent, ltorch.exp(x / alpha), 1.0)
 
 
 _ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
@@ -120,6 +122,23 @@ def _mish(x: Any) -> tuple[Any, Callable[[], Any]]:
     return x * t, slope
 
 
+def _entr(x: Any) -> tuple[Any, Callable[[], Any]]:
+    """-x log(x), 0 at 0, -infinity below."""
+    rest = ltorch.where(x < 0, -math.inf, 0.0)
+    y = ltorch.where(x <= 0, rest, -x * ltorch.log(x))
+    return y, lambda: -1.0 - ltorch.log(x)
+
+
+def _logit(x: Any, eps: Any = None) -> tuple[Any, Callable[[], Any]]:
+    """log(x / (1 - x)) of x between eps and 1 - eps; outside, a gradient of 0 (no eps: of NaN)."""
+    low, beyond = (0.0, math.nan) if eps is None else (float(eps), 0.0)
+    below, above = x < low, x > 1.0 - low
+    inner = x if eps is None else ltorch.where(below, low, ltorch.where(above, 1.0 - low, x))
+    y, outside = ltorch.log(inner / (1.0 - inner)), ltorch.logical_or(below, above)
+    # Of -0.0 as of 0.0: infinity.
+    return y, lambda: ltorch.where(outside, beyond, ltorch.reciprocal(ltorch.abs(x) * (1.0 - x)))
+
+
 ACTIVATIONS = (
     Activation("torch.sigmoid", _sigmoid),
     Activation("torch.celu", _celu),
@@ -127,4 +146,7 @@ ACTIVATIONS = (
     Activation("torch.nn.functional.logsigmoid", _logsigmoid),
     Activation("torch.nn.functional.mish", _mish),
     Activation("torch.selu", _selu),
+    Activation("torch.logit", _logit),
+    Activation("torch.special.entr", _entr),
+    Activation("torch.special.logit", _logit),
 )

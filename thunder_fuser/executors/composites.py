@@ -5,10 +5,11 @@
 ->  Thunder:  its pieces, each with its gradient
     here:     what a row of the table makes of it, with a gradient of the whole
 
-Cross entropies (cross_entropy.py), activations (activations.py), norms (norms.py) and stacks
-(stacks.py) are made of primitives of support.py, so regions take them; attention goes to torch's
-kernels (attention.py). Where `refuses` says why not, Thunder goes on alone: it takes the composite
-apart, whose pieces are claimed one by one, or calls torch.
+Cross entropies (cross_entropy.py), log_softmax (log_softmax.py), activations (activations.py),
+norms (norms.py), functions of two tensors (pairs.py) and stacks (stacks.py) are made of primitives
+of support.py, so regions take them; attention goes to torch's kernels (attention.py). Where
+`refuses` says why not, Thunder goes on alone: it takes the composite apart, whose pieces are
+claimed one by one, or calls torch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from thunder_fuser.executors.cross_entropy import (
     refuses_cross_entropy,
 )
 from thunder_fuser.executors.gradients import index_put_gradient
+from thunder_fuser.executors.log_softmax import (
+    log_softmax,
+    log_softmax_gradient,
+    refuses_log_softmax,
+)
 from thunder_fuser.executors.norms import NORMS, Norm
+from thunder_fuser.executors.pairs import PAIRS, Pair
 from thunder_fuser.executors.stacks import STACKS, Stack
 from thunder_fuser.executors.types import Reject
 
@@ -49,7 +56,7 @@ class Composite:
     gradient: Callable[..., Any]
 
 
-Row = Composite | Activation | Norm | Stack
+Row = Composite | Activation | Norm | Pair | Stack
 
 COMPOSITES: dict[str, Row] = {
     row.id: row
@@ -73,10 +80,14 @@ COMPOSITES: dict[str, Row] = {
             attention_gradient,
         ),
         Composite(
+            "torch.log_softmax", refuses_log_softmax, log_softmax, log_softmax_gradient
+        ),
+        Composite(
             "torch.index_put", lambda *_, **__: None, clang.index_put, index_put_gradient
         ),
         *ACTIVATIONS,
         *NORMS,
+        *PAIRS,
         *STACKS,
     )
 }

@@ -3,6 +3,12 @@
 
     y = flip(x, dims)      ->  dx = flip(dy, dims)
     y = minimum(x, z)      ->  dx = dy where x < z, dy / 2 where x = z
+    y = atan2(x, z)        ->  dx = dy * z / (x * x + z * z), and 0 where that is 0 / 0
+    y = x ** z             ->  dx = dy * z * x ** (z - 1), and 0 for z = 0; dz = dy * y * log(x),
+                               and 0 for x = 0 <= z
+    y = relu(x)            ->  dx = dy, and 0 where y <= 0 (Thunder: also where y is NaN, and there
+                               y is 0)
+    y = real(x)            ->  dx = dy + 0i
     y = prod(x, dims)      ->  dx = dy * y / x; of a row with one zero, dy times the others there
                                (Thunder: NaN)
 
@@ -45,12 +51,66 @@ def _minimum(x: Any, z: Any) -> Any:
     return y
 
 
+def _real(x: Any) -> Any:
+    y = prims.real(x)
+    put_grad(x, ltorch.to(get_grad(y), x.dtype))
+    return y
+
+
+def _imag(x: Any) -> Any:
+    y = prims.imag(x)
+    put_grad(x, ltorch.mul(ltorch.to(get_grad(y), x.dtype), 1j))
+    return y
+
+
 def _remainder(x: Any, z: Any) -> Any:
     """x - floor(x / z) z."""
     y = prims.remainder(x, z)
     g = get_grad(y)
     _give(x, lambda: g)
     _give(z, lambda: ltorch.neg(ltorch.mul(g, ltorch.floor(ltorch.true_divide(x, z)))))
+    return y
+
+
+def _atan2(x: Any, z: Any) -> Any:
+    y = prims.atan2(x, z)
+    squares = ltorch.add(ltorch.mul(x, x), ltorch.mul(z, z))
+    scale = ltorch.where(ltorch.eq(squares, 0.0), 0.0, ltorch.reciprocal(squares))
+    g = get_grad(y)
+    _give(x, lambda: ltorch.mul(g, ltorch.mul(z, scale)))
+    _give(z, lambda: ltorch.mul(g, ltorch.mul(ltorch.neg(x), scale)))
+    return y
+
+
+def _pow(x: Any, z: Any) -> Any:
+    y = prims.pow(x, z)
+    g = get_grad(y)
+    _give(x, lambda: _of_base(g, x, z))
+    _give(z, lambda: _of_exponent(g, x, z, y))
+    return y
+
+
+def _of_base(g: Any, x: Any, z: Any) -> Any:
+    if isinstance(z, TensorProxy):
+        slope = ltorch.mul(z, ltorch.pow(x, ltorch.sub(z, 1.0)))
+        return ltorch.where(ltorch.eq(z, 0.0), 0.0, ltorch.mul(g, slope))
+    if z == 0:  # Thunder's backward must read its argument
+        return ltorch.where(ltorch.isnan(g), ltorch.zeros_like(g), 0.0)
+    if z == 1:
+        return g
+    below = x if z == 2 else ltorch.pow(x, z - 1)
+    return ltorch.mul(g, ltorch.mul(below, z))
+
+
+def _of_exponent(g: Any, x: Any, z: Any, y: Any) -> Any:
+    x = x if isinstance(x, TensorProxy) else ltorch.full_like(z, x)
+    flat = ltorch.logical_and(ltorch.eq(x, 0.0), ltorch.ge(z, 0.0))
+    return ltorch.where(flat, 0.0, ltorch.mul(g, ltorch.mul(y, ltorch.log(x))))
+
+
+def _relu(x: Any, inplace: bool = False) -> Any:
+    y = ltorch.relu(x, inplace)
+    put_grad(x, ltorch.where(ltorch.le(y, 0), 0.0, get_grad(y)))
     return y
 
 
@@ -98,14 +158,19 @@ def _prod(x: Any, dims: Sequence[int]) -> Any:
     return y
 
 
-GRADIENTS: dict[PrimIDs, Callable[..., Any]] = {
+GRADIENTS: dict[PrimIDs | str, Callable[..., Any]] = {
+    "torch.relu": _relu,
     PrimIDs.ARGMIN: prims.argmin,
+    PrimIDs.ATAN2: _atan2,
     PrimIDs.FLIP: _flip,
+    PrimIDs.IMAG: _imag,
     PrimIDs.INDEX_ADD: _index_add,
     PrimIDs.ISFINITE: prims.isfinite,
     PrimIDs.LERP: _lerp,
     PrimIDs.MINIMUM: _minimum,
+    PrimIDs.POW: _pow,
     PrimIDs.PROD: _prod,
+    PrimIDs.REAL: _real,
     PrimIDs.REMAINDER: _remainder,
     PrimIDs.ROUND: prims.round,
     PrimIDs.TRUNC: prims.trunc,

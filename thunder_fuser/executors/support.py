@@ -22,6 +22,7 @@ from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.dtensor import DTENSOR, refuse_placements
 from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.padding import padded
+from thunder_fuser.executors.powers import power
 from thunder_fuser.executors.random import STATELESS, recorded
 from thunder_fuser.executors.rows import Row
 from thunder_fuser.executors.types import (
@@ -449,7 +450,7 @@ _TABLE = (
     Row(_P.DIV, _op("div"), ARITHMETIC | COMPLEX),
     Row(_P.FMOD, _op("fmod"), ARITHMETIC),
     Row(_P.REMAINDER, _op("remainder"), ARITHMETIC),
-    Row(_P.POW, _op("pow"), ARITHMETIC, _check_pow),
+    Row(_P.POW, power, ARITHMETIC, _check_pow),
     Row(_P.ATAN2, _op("atan2"), MATH),
     Row(_P.ZETA, _op("zeta"), MATH),
     # The next 16-bit float is not the rounded next 32-bit one.

@@ -281,17 +281,25 @@ class Ops:
         correction: int = 1,
         keepdim: bool = False,
     ) -> tuple[Value, Value]:
-        """(variance, mean) in two passes: sum((x - mean)**2) / max(n - correction, 0)."""
-        axes = list(range(len(self._fd.view_of(arg.name).shape))) if dims is None else list(dims)
+        """(variance, mean) in two passes: sum(|x - mean|**2) / max(n - correction, 0)."""
+        view = self._fd.view_of(arg.name)
+        axes = list(range(len(view.shape))) if dims is None else list(dims)
         count = self._count(arg, axes)
         mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
-        centred = self.sub(arg, mean)
-        squares = self.sum(self.mul(centred, centred), axes, keepdim=True)
-        degrees = self.maximum(self.sub(count, float(correction)), 0.0)
-        variance = self.truediv(squares, degrees)
+        squares = self._square_of_size(self.sub(arg, mean), is_complex=view.dtype.is_complex)
+        variance = self.truediv(
+            self.sum(squares, axes, keepdim=True),
+            self.maximum(self.sub(count, float(correction)), 0.0),
+        )
         if keepdim or not axes:
             return variance, mean
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
+
+    def _square_of_size(self, x: Value, *, is_complex: bool) -> Value:
+        """|x|**2, a real number."""
+        re, im = (self.real(x), self.imag(x)) if is_complex else (x, None)
+        square: Value = self.mul(re, re)
+        return square if im is None else self.add(square, self.mul(im, im))
 
     def var(
         self,
@@ -430,8 +438,8 @@ class Ops:
     def _count(self, arg: Tensor, axes: list[int]) -> Value:
         count: Any = 1.0
         for axis in axes:
-            count = self.mul(self.cast(self.size(arg, axis), DataType.Float), count)
-        return count if isinstance(count, Value) else self.cast(1.0, DataType.Float)
+            count = self.mul(self.cast(self.size(arg, axis), DataType.Double), count)
+        return count if isinstance(count, Value) else self.cast(1.0, DataType.Double)
 
 
 def _operand_names(row: Op) -> list[str]:

@@ -44,7 +44,8 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
     with _DRAWING:
         offset = -(-generator.get_offset() // 4)
         generator.set_offset(4 * (offset + count))
-    return _signed(generator.initial_seed()), offset
+        seed = generator.initial_seed()
+    return _signed(seed), offset
 
 
 def _signed(value: int) -> int:

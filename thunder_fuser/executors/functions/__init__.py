@@ -32,8 +32,9 @@ from thunder.core.symbol import Symbol
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT
 from thunder_fuser.executors.functions.pointwise import POINTWISE
-from thunder_fuser.executors.functions.reductions import REDUCTIONS
-from thunder_fuser.executors.types import ANY, data_type
+from thunder_fuser.executors.functions.reductions import OF_COMPLEX, REDUCTIONS
+from thunder_fuser.executors.types import ANY, COMPLEX, data_type
+from thunder_fuser.ir.dtypes import DataType
 
 Function = Callable[..., Any]
 
@@ -59,11 +60,12 @@ def lookasides() -> dict[Function, Function]:
 def _replacement(function: Function, symbol: Symbol) -> Function:
     """The function; Thunder's symbol where it does not take the arguments."""
     signature = inspect.signature(getattr(function, "meta", function))
+    types = ANY | COMPLEX if symbol.id in OF_COMPLEX else ANY
 
     @functools.wraps(symbol.meta)
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = _with_items_noted(sys._getframe(1), args, kwargs)
-        if not _bindable(signature, args, kwargs) or not _plain(args, kwargs):
+        if not _bindable(signature, args, kwargs) or not _plain(args, kwargs, types):
             return symbol(*args, **kwargs)
         result = function(*args, **kwargs)
         return symbol(*args, **kwargs) if result is NotImplemented else result
@@ -94,11 +96,12 @@ def _bindable(signature: inspect.Signature, args: Any, kwargs: Any) -> bool:
     return True
 
 
-def _plain(args: Any, kwargs: Any) -> bool:
+def _plain(args: Any, kwargs: Any, types: frozenset[DataType]) -> bool:
     given = tree_flatten((args, kwargs))[0]
-    return all(_is_plain(one) for one in given if isinstance(one, (TensorProxy, torch.Tensor)))
+    tensors = [one for one in given if isinstance(one, (TensorProxy, torch.Tensor))]
+    return all(_is_plain(one, types) for one in tensors)
 
 
-def _is_plain(tensor: Any) -> bool:
-    """Of real numbers, and of any: Thunder's gradients of products cannot be of no elements."""
-    return type(tensor) is TensorProxy and data_type(tensor.dtype) in ANY and bool(tensor.numel)
+def _is_plain(tensor: Any, types: frozenset[DataType]) -> bool:
+    """Of such numbers, and of any: Thunder's gradients of products cannot be of no elements."""
+    return type(tensor) is TensorProxy and data_type(tensor.dtype) in types and bool(tensor.numel)

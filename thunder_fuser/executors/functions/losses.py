@@ -14,7 +14,6 @@ from typing import Any
 
 import thunder.torch as ltorch
 
-from thunder_fuser.executors.functions.pointwise import xlogy
 from thunder_fuser.executors.functions.precision import rounded_once
 from thunder_fuser.executors.functions.reductions import vector_norm
 
@@ -74,7 +73,7 @@ def kl_div(
     if log_target:
         losses = ltorch.mul(ltorch.exp(target), ltorch.sub(target, input))
     else:
-        losses = ltorch.sub(xlogy(target, target), ltorch.mul(target, input))
+        losses = ltorch.sub(ltorch.xlogy(target, target), ltorch.mul(target, input))
     if reduction != "batchmean":
         return _reduced(losses, reduction)
     return ltorch.true_divide(ltorch.sum(losses), input.shape[0]) if input.ndim else NotImplemented
@@ -163,6 +162,14 @@ def _unit(x: Any, dim: int, eps: float) -> Any:
 
 
 @rounded_once
+def normalize(
+    input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: None = None
+) -> Any:
+    """x / max(|x|, eps), with a gradient at zero."""
+    return NotImplemented if out is not None or p != 2 else _unit(input, dim, eps)
+
+
+@rounded_once
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Any:
@@ -187,6 +194,7 @@ LOSSES = {
     "torch.nn.functional.l1_loss": l1_loss,
     "torch.nn.functional.margin_ranking_loss": margin_ranking_loss,
     "torch.nn.functional.nll_loss": nll_loss,
+    "torch.nn.functional.normalize": normalize,
     "torch.nn.functional.pairwise_distance": pairwise_distance,
     "torch.nn.functional.poisson_nll_loss": poisson_nll_loss,
     "torch.nn.functional.smooth_l1_loss": smooth_l1_loss,

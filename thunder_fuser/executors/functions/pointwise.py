@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementwise functions of torch in functions that Thunder knows; NaN and gradients as torch's.
 
-    torch.logaddexp(x, y)  ->  m + log1p(exp(-|x - y|))  where m is the larger of both
+    torch.sinc(x)  ->  sin(pi x) / (pi x), and 1 where x is 0
 
 A choice is `where`, whose other side gets no gradient; what that side computes is made harmless
 first, for zero times infinity would come back out of its gradient.
@@ -30,8 +30,10 @@ def clip(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _bounded(x: Any, bound: Any, within: Any) -> Any:
-    """NaN where either is."""
-    return ltorch.where(ltorch.logical_or(within(x, bound), ltorch.isnan(x)), x, bound)
+    """NaN where either is; NaN has no gradient."""
+    if dtypes.is_float_dtype(x.dtype):
+        bound = ltorch.where(ltorch.isnan(x), math.nan, bound)
+    return ltorch.where(within(x, bound), x, bound)
 
 
 def clamp_min(input: Any, min: Any) -> Any:
@@ -62,42 +64,6 @@ def deg2rad(input: Any) -> Any:
 
 def rad2deg(input: Any) -> Any:
     return ltorch.mul(input, 180 / math.pi)
-
-
-@rounded_once
-def logaddexp(input: Any, other: Any) -> Any:
-    """log(exp(x) + exp(y)); equal infinities are their own sum."""
-    same = ltorch.logical_and(ltorch.eq(input, other), ltorch.isinf(input))
-    apart = ltorch.where(same, 0.0, ltorch.sub(input, other))
-    larger = ltorch.maximum(input, other)
-    return ltorch.add(larger, ltorch.log1p(ltorch.exp(ltorch.neg(ltorch.abs(apart)))))
-
-
-@rounded_once
-def xlogy(input: Any, other: Any) -> Any:
-    """x * log(y), and 0 for x = 0 unless y is NaN."""
-    return _x_log(input, other, ltorch.log, 0)
-
-
-@rounded_once
-def xlog1py(input: Any, other: Any) -> Any:
-    """x * log1p(y), and 0 for x = 0 unless y is NaN."""
-    return _x_log(input, other, ltorch.log1p, -1)
-
-
-def _x_log(x: Any, y: Any, log: Any, least: int) -> Any:
-    """Where log(y) is finite the product serves, and its gradient by x, which is log(y)."""
-    finite = ltorch.logical_and(ltorch.gt(y, least), ltorch.lt(y, _INF))
-    usable = ltorch.logical_or(finite, ltorch.isnan(y))
-    zero = ltorch.logical_and(ltorch.eq(x, 0), ltorch.logical_not(usable))
-    return ltorch.where(zero, 0.0, ltorch.mul(x, log(ltorch.where(zero, 1, y))))
-
-
-@rounded_once
-def logit(input: Any, eps: float | None = None) -> Any:
-    """log(x / (1 - x)) of x between eps and 1 - eps."""
-    x = input if eps is None else clip(input, eps, 1 - eps)
-    return ltorch.log(ltorch.true_divide(x, ltorch.sub(1, x)))
 
 
 @rounded_once
@@ -135,16 +101,6 @@ def isneginf(input: Any) -> Any:
     return ltorch.eq(input, -_INF)
 
 
-@rounded_once
-def entr(input: Any) -> Any:
-    """-x log(x), 0 at 0, -infinity below."""
-    above = ltorch.gt(input, 0)
-    usable = ltorch.logical_or(above, ltorch.isnan(input))
-    x = ltorch.where(usable, input, 1)
-    rest = ltorch.where(ltorch.eq(input, 0), 0.0, -_INF)
-    return ltorch.where(usable, ltorch.neg(ltorch.mul(x, ltorch.log(x))), rest)
-
-
 def _cast(dtype: dtypes.dtype) -> Callable[[Any], Any]:
     """`x.half()` and the like; of a tensor of that type the tensor itself."""
     return lambda input: input if input.dtype == dtype else ltorch.to(input, dtype)
@@ -168,6 +124,7 @@ POINTWISE = {
     "torch.arctanh": ltorch.atanh,
     "torch.clamp_max": clamp_max,
     "torch.clamp_min": clamp_min,
+    "torch.clamp": clip,
     "torch.clip": clip,
     "torch.deg2rad": deg2rad,
     "torch.divide": divide,
@@ -181,8 +138,6 @@ POINTWISE = {
     "torch.isposinf": isposinf,
     "torch.less": ltorch.lt,
     "torch.less_equal": ltorch.le,
-    "torch.logaddexp": logaddexp,
-    "torch.logit": logit,
     "torch.multiply": ltorch.mul,
     "torch.negative": ltorch.neg,
     "torch.not_equal": ltorch.ne,
@@ -190,17 +145,12 @@ POINTWISE = {
     "torch.rsub": rsub,
     "torch.sgn": ltorch.sign,
     "torch.sinc": sinc,
-    "torch.special.entr": entr,
     "torch.special.erf": ltorch.erf,
     "torch.special.erfc": ltorch.erfc,
     "torch.special.erfinv": ltorch.erfinv,
     "torch.special.exp2": ltorch.exp2,
     "torch.special.expm1": ltorch.expm1,
     "torch.special.log1p": ltorch.log1p,
-    "torch.special.logit": logit,
     "torch.special.sinc": sinc,
-    "torch.special.xlog1py": xlog1py,
-    "torch.special.xlogy": xlogy,
     "torch.subtract": ltorch.sub,
-    "torch.xlogy": xlogy,
 }

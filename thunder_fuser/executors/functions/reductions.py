@@ -32,10 +32,13 @@ def vector_norm(
         return ltorch.sum(ltorch.abs(x), dim, keepdim)
     if ord == math.inf:
         return ltorch.amax(ltorch.abs(x), dim, keepdim) if x.numel else NotImplemented
-    squares = ltorch.sum(ltorch.mul(x, x), dim, keepdim)
+    return _root(ltorch.sum(ltorch.mul(x, x), dim, keepdim))
+
+
+def _root(squares: Any) -> Any:
+    """With a gradient of zero at zero."""
     zero = ltorch.eq(squares, 0)
-    root = ltorch.sqrt(ltorch.where(zero, 1.0, squares))
-    return ltorch.where(zero, 0.0, root)
+    return ltorch.where(zero, 0.0, ltorch.sqrt(ltorch.where(zero, 1.0, squares)))
 
 
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> Any:
@@ -106,10 +109,30 @@ def _spread(function: Function) -> Function:
     return call
 
 
-def _std_mean(input: Any, dim: Any, *, keepdim: bool, correction: Any) -> Any:
+def _var(input: Any, dim: Any, **given: Any) -> Any:
+    """Of complex numbers that of their parts together; Thunder's gradient would be of real ones."""
+    if not dtypes.is_complex_dtype(input.dtype):
+        return ltorch.var(input, dim, **given)
+    re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(input), ltorch.imag(input)))
+    return ltorch.add(re, im)
+
+
+def _std(input: Any, dim: Any, **given: Any) -> Any:
+    if not dtypes.is_complex_dtype(input.dtype):
+        return ltorch.std(input, dim, **given)
+    return _root(_var(input, dim, **given))
+
+
+def _var_mean(input: Any, dim: Any, *, keepdim: bool, **given: Any) -> Any:
+    if not dtypes.is_complex_dtype(input.dtype):
+        return ltorch.var_mean(input, dim, keepdim=keepdim, **given)
+    return _var(input, dim, keepdim=keepdim, **given), ltorch.mean(input, dim, keepdim)
+
+
+def _std_mean(input: Any, dim: Any, **given: Any) -> Any:
     """(the deviation, the mean)."""
-    variance, mean = ltorch.var_mean(input, dim, keepdim=keepdim, correction=correction)
-    return ltorch.sqrt(variance), mean
+    variance, mean = _var_mean(input, dim, **given)
+    return (_root if dtypes.is_complex_dtype(input.dtype) else ltorch.sqrt)(variance), mean
 
 
 # ------------------------------------------------------------------------------- matrix products
@@ -143,6 +166,9 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
     return ltorch.linear(mat1, ltorch.transpose(mat2, 0, 1), input)
 
 
+# Taken of complex numbers as well.
+OF_COMPLEX = frozenset({"torch.std", "torch.std_mean", "torch.var", "torch.var_mean"})
+
 REDUCTIONS = {
     "torch.addmm": addmm,
     "torch.aminmax": aminmax,
@@ -161,8 +187,8 @@ REDUCTIONS = {
     "torch.special.logsumexp": ltorch.logsumexp,
     "torch.spmm": product,  # which is torch.mm
     "torch.special.softmax": ltorch.softmax,
-    "torch.std": _spread(ltorch.std),
+    "torch.std": _spread(_std),
     "torch.std_mean": _spread(_std_mean),
-    "torch.var": _spread(ltorch.var),
-    "torch.var_mean": _spread(ltorch.var_mean),
+    "torch.var": _spread(_var),
+    "torch.var_mean": _spread(_var_mean),
 }

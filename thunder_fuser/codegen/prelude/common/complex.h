@@ -13,10 +13,10 @@ template <typename T> DEVICE Complex<T> operator-(Complex<T> a) { return {-a.re,
 template <typename T> DEVICE Complex<T> operator*(Complex<T> a, Complex<T> b) {
   return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
-// Smith's division: no square of a large part, which would overflow. By 0: by its zeros.
+// Smith's division: no square of a large part, which would overflow. By 0, of any signs: by 0.0.
 template <typename T> DEVICE Complex<T> operator/(Complex<T> a, Complex<T> b) {
   const T re = b.re < T(0) ? -b.re : b.re, im = b.im < T(0) ? -b.im : b.im;
-  if (re == T(0) && im == T(0)) return {a.re / re, a.im / im};
+  if (re == T(0) && im == T(0)) return {a.re / T(0), a.im / T(0)};
   if (re >= im) {
     const T ratio = b.im / b.re, scale = b.re + b.im * ratio;
     return {(a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale};
