@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from thunder_fuser.errors import DefinitionError, DtypeError
-from thunder_fuser.ir import layout
+from thunder_fuser.errors import DefinitionError, DtypeError, shown
+from thunder_fuser.ir import kinds, layout
 from thunder_fuser.ir.build import Views
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, of_number
+from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.ops import OPS, Op, OpKind
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
+from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
 from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
 
 __all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value"]
@@ -62,6 +64,7 @@ class Recorder:
         """Appends one call. FusionDefinition overrides it to walk the cache."""
         self._records.append(record)
 
+    @checked
     def define_tensor(
         self,
         shape: Sequence[int] | None = None,
@@ -83,7 +86,6 @@ class Recorder:
         donated: the caller needs it no more, and no other argument shares its memory, so that a
         result may be written there; see segment/donate.py. The result is the argument then.
         """
-        _check_dtype(dtype)
         if sizes is not None and strides is not None:
             contiguity, stride_order = layout.compute_tensor_descriptor(sizes, strides)
             shape = [size if static_sizes or size == 1 else -1 for size in sizes]
@@ -103,7 +105,7 @@ class Recorder:
             range(rank - 1, -1, -1) if stride_order is None else stride_order, rank
         )
         attrs: tuple[tuple[str, AttrValue], ...] = (
-            ("shape", tuple(int(s) for s in shape)),
+            ("shape", tuple(shape)),
             ("contiguity", _contiguity(contiguity, shape, order)),
             ("dtype", dtype),
             ("is_cpu", is_cpu),
@@ -112,9 +114,14 @@ class Recorder:
         if donated:
             attrs = (*attrs, ("donated", True))
         if sizes is None and strides is not None:
-            attrs = (*attrs, ("strides", tuple(int(s) for s in strides)))
+            if len(strides) != rank or min(strides, default=0) < 0:
+                raise DefinitionError(
+                    "define_tensor: strides", expected=f"{rank} strides >= 0", got=shown(strides)
+                )
+            attrs = (*attrs, ("strides", tuple(strides)))
         return self._define("define_tensor", Tensor, attrs)
 
+    @checked
     def define_scalar(
         self,
         value: Number | DataType | None = None,
@@ -130,8 +137,7 @@ class Recorder:
         device stands along a dimension of a mesh.
         """
         if coordinate is not None:
-            mesh, word = coordinate
-            place = (Mesh.of(mesh).nested, ParallelType(word).value)
+            place = _place_in_mesh(coordinate)
             return self._define(
                 "define_scalar", Scalar, (("dtype", DataType.Int), ("coordinate", place))
             )
@@ -142,17 +148,23 @@ class Recorder:
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
-            _check_dtype(dtype or DataType.Double)
             _check_real("define_scalar", dtype)
             return self._define("define_scalar", Scalar, (("dtype", dtype or DataType.Double),))
-        return Constant(_as_kind(value, dtype or of_number(value)))
+        dtype = dtype or of_number(value)
+        if dtype.is_complex or not fits(value, dtype):
+            raise DefinitionError(
+                "define_scalar: value", expected=f"a number of type {dtype.name}", got=shown(value)
+            )
+        return Constant(_as_kind(value, dtype))
 
+    @checked
     def define_vector(self, values: Sequence[Operandish] | int) -> list[Scalar | Constant | Value]:
         """A list of integers: constants, or `values` integer arguments if it is a number."""
         if isinstance(values, int):
             return [self.define_scalar(dtype=DataType.Int) for _ in range(values)]
-        return [v if isinstance(v, (Value, Constant)) else Constant(v) for v in values]
+        return [v if isinstance(v, Value) else Constant(v) for v in values]  # type: ignore[arg-type]
 
+    @checked
     def add_output(
         self,
         output: Value,
@@ -163,23 +175,21 @@ class Recorder:
     ) -> None:
         """Marks a result: returned in this order, or in this shape of as many elements, or written
         into `alias_input` instead."""
-        name = self.operand(output, "add_output")
-        if not isinstance(name, str):
-            raise DefinitionError("add_output", expected="a computed value", got=str(output))
+        name = self.operand(output, "add_output", "output")
         attrs: list[tuple[str, AttrValue]] = []
         if stride_order is not None:
             attrs.append(
                 ("stride_order", layout.check_stride_order(stride_order, len(stride_order)))
             )
         if alias_input is not None:
-            attrs.append(("alias", str(self.operand(alias_input, "add_output"))))
+            attrs.append(("alias", self.operand(alias_input, "add_output", "alias_input")))
         if shape is not None:
-            attrs.append(("shape", tuple(int(size) for size in shape)))
+            attrs.append(("shape", tuple(shape)))
         self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
         """Appends one op and returns its result, or a tuple of them if it has several."""
-        items = tuple((key, _keyed(key, v)) for key, v in attrs.items() if v is not None)
+        items = tuple((key, v) for key, v in attrs.items() if v is not None)
         if len(OPS[op].results) > 1:
             return self._define_all(op, len(OPS[op].results), items, inputs)
         if OPS[op].kind is OpKind.SCALAR:
@@ -211,23 +221,18 @@ class Recorder:
         self.record(OpRecord(op, inputs, names, attrs))
         return tuple(Tensor(name, self) for name in names)
 
-    def operand(self, value: Any, op: str) -> Operand:
+    def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
+        value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             foreign = value.owner is not None and value.owner is not self
             if foreign or value.name not in self._values:
                 got = "one of another definition" if foreign else "a name nothing was given"
                 raise DefinitionError(
-                    f"{op}: {value.name}", expected="a value of this definition", got=got
+                    f"{call}: {value.name}", expected="a value of this definition", got=got
                 )
             return value.name
-        if isinstance(value, Constant):
-            return Literal.of(value.value)
-        if isinstance(value, (bool, int, float)):
-            return Literal.of(value)
-        raise DefinitionError(
-            f"{op}", expected="a tensor, a scalar or a number", got=type(value).__name__
-        )
+        return Literal.of(value)
 
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
@@ -252,28 +257,39 @@ class Ops:
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
-        operands = _operand_names(row)
-        values = [bound.pop(name) for name in operands if not row.is_absent(name, bound[name])]
+        given = [v for name in row.operands if not row.is_absent(name, v := bound.pop(name))]
         if row.arity < 0:
-            values = list(values[0])
-        inputs = tuple(self._fd.operand(v, row.name) for v in values)
-        return self._fd.call(row.name, inputs, {k: self._attr(row, v) for k, v in bound.items()})
+            given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
+        inputs = tuple(
+            self._fd.operand(value, row.name, row.operand_name(at))
+            for at, value in enumerate(given)
+        )
+        attrs = {name: self._attr(row, name, value) for name, value in bound.items()}
+        return self._fd.call(row.name, inputs, attrs)
 
-    def _attr(self, row: Op, value: Any) -> AttrValue:
-        if isinstance(value, (list, tuple)):
-            return tuple(self._attr(row, item) for item in value)
-        if isinstance(value, Constant):
-            return value.value
+    def _attr(self, row: Op, name: str, value: Any) -> AttrValue:
+        value = kinds.checked_argument(row.name, name, value, row.default(name))
+        return self._named(row, name, value)
+
+    def _named(self, row: Op, name: str, value: Any) -> AttrValue:
+        """A size by the name of the scalar that it is."""
+        if isinstance(value, tuple):
+            return tuple(self._named(row, name, item) for item in value)
         if isinstance(value, Value):
-            return str(self._fd.operand(value, row.name))
-        return value  # type: ignore[no-any-return]  # checked by the op's own rule
+            return self._fd.operand(value, row.name, name)
+        return value  # type: ignore[no-any-return]
+
+    def _rank(self, arg: Tensor, call: str) -> int:
+        return len(self._fd.view_of(str(self._fd.operand(arg, call, "arg"))).shape)
 
     # ---- composites: recorded as the rows they are made of
 
+    @checked
     def shape(self, arg: Tensor) -> list[Value]:
         """The extents of a tensor, as scalars."""
-        return [self.size(arg, dim) for dim in range(len(self._fd.view_of(arg.name).shape))]
+        return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
 
+    @checked
     def var_mean(
         self,
         arg: Tensor,
@@ -282,7 +298,7 @@ class Ops:
         keepdim: bool = False,
     ) -> tuple[Value, Value]:
         """(variance, mean) in two passes: sum((x - mean)**2) / max(n - correction, 0)."""
-        axes = list(range(len(self._fd.view_of(arg.name).shape))) if dims is None else list(dims)
+        axes = list(normalise_axes(dims, self._rank(arg, "var"), "var"))  # type: ignore[arg-type]
         count = self._count(arg, axes)
         mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
         centred = self.sub(arg, mean)
@@ -293,6 +309,7 @@ class Ops:
             return variance, mean
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
 
+    @checked
     def var(
         self,
         arg: Tensor,
@@ -303,22 +320,26 @@ class Ops:
         """The variance; see var_mean."""
         return self.var_mean(arg, dims, correction, keepdim)[0]
 
+    @checked
     def welford(self, arg: Tensor, dims: Sequence[int]) -> tuple[Value, Value, Value]:
         """(mean, sum of squared distances from it, number of elements)."""
-        count = self._count(arg, list(dims))
+        rank = self._rank(arg, "welford")
+        count = self._count(arg, list(normalise_axes(dims, rank, "welford")))  # type: ignore[arg-type]
         variance, mean = self.var_mean(arg, dims, 0)
         return mean, self.mul(variance, count), count
 
+    @checked
     def rand_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
         """Uniform numbers in [0, 1), of the argument's shape and dtype."""
         return self._random_like("uniform", arg, (rng_seed, rng_offset))
 
+    @checked
     def randn_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
         """Standard normal numbers, of the argument's shape and dtype."""
         return self._random_like("normal", arg, (rng_seed, rng_offset))
 
     def _random_like(self, op: str, arg: Tensor, state: tuple[Any, Any]) -> Value:
-        view = self._fd.view_of(arg.name)
+        view = self._fd.view_of(str(self._fd.operand(arg, op, "arg")))
         sizes = [
             extent.value if extent.is_const else self.size(arg, axis)
             for axis, extent in enumerate(view.shape)
@@ -326,44 +347,52 @@ class Ops:
         result: Value = getattr(self, op)(0.0, 1.0, sizes, view.dtype, *state)
         return result
 
+    @checked
     def cummax_indices(self, arg: Tensor, dim: int) -> Value:
         """Where cummax has its values from: of equal ones the last, and once a NaN came, a NaN."""
         return self._last_equal(arg, self.cummax(arg, dim), dim)
 
+    @checked
     def cummin_indices(self, arg: Tensor, dim: int) -> Value:
         """Where cummin has its values from; see cummax_indices."""
         return self._last_equal(arg, self.cummin(arg, dim), dim)
 
     def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
         """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last place they met."""
-        rank = len(self._fd.view_of(arg.name).shape)
+        rank = self._rank(arg, "cummax")
+        dim = normalise_axis(dim, rank, "cummax")
         places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
-        places = self.broadcast(places, [at != dim % rank for at in range(rank)])
+        places = self.broadcast(places, [at != dim for at in range(rank)])
         met = self.logical_or(self.eq(arg, extreme), self.ne(arg, arg))
         result: Value = self.cummax(self.where(met, places, 0), dim)
         return result
 
+    @checked
     def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
         """x + value * a * b"""
         result: Value = self.add(x, self.mul(self.mul(value, a), b))
         return result
 
+    @checked
     def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
         """lhs + alpha * rhs"""
         result: Value = self.add(lhs, self.mul(rhs, alpha))
         return result
 
+    @checked
     def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
         """lhs - alpha * rhs"""
         result: Value = self.sub(lhs, self.mul(rhs, alpha))
         return result
 
+    @checked
     def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The upper triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
         result: Value = self.where(self.le(self.add(row, diagonal), column), arg, 0)
         return result
 
+    @checked
     def tril(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The lower triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
@@ -376,28 +405,30 @@ class Ops:
         row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
         return row, self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
 
+    @checked
     def select(self, arg: Tensor, index: Any, dim: int) -> Value:
         """The slice at one index of an axis, which goes away; a negative one counts from its end.
 
         index: a number, an integer scalar, or a tensor with one element.
         """
-        value = index.value if isinstance(index, Constant) else index
-        computed = not isinstance(value, int)
-        if computed or value < 0:
+        computed = isinstance(index, Value)
+        if computed or index < 0:
             wrapped = self.add(self.size(arg, dim), index)
             index = self.where(self.lt(index, 0), wrapped, index) if computed else wrapped
         return self.squeeze(self.index_select(arg, index, dim), [dim])  # type: ignore[no-any-return]
 
+    @checked
     def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
         """The first index of the largest element, NaN being the largest; Int.
 
         Without dim, over all elements, in row-major order.
         """
-        return self._place_of(arg, self.max, dim, keepdim)
+        return self._place_of("argmax", arg, self.max, dim, keepdim)
 
+    @checked
     def argmin(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
         """The first index of the smallest element, NaN being the smallest; see argmax."""
-        return self._place_of(arg, self.min, dim, keepdim)
+        return self._place_of("argmin", arg, self.min, dim, keepdim)
 
     def _in_memory(self, arg: Tensor) -> Any:
         """The value as memory has it: made in each of two nests, it may differ in its last bit."""
@@ -408,12 +439,18 @@ class Ops:
         return arg if record.op == "define_tensor" else self.segment_set(arg)
 
     def _place_of(
-        self, arg: Tensor, extremum: Callable[..., Any], dim: int | None, keepdim: bool
+        self,
+        call: str,
+        arg: Tensor,
+        extremum: Callable[..., Any],
+        dim: int | None,
+        keepdim: bool,
     ) -> Value:
         """The smallest of the indices of the elements that equal the extremum, or are NaN."""
+        rank = self._rank(arg, call)
+        dims = list(range(rank)) if dim is None else [normalise_axis(dim, rank, call)]
         arg = self._in_memory(arg)
-        rank = len(sizes := self.shape(arg))
-        dims = list(range(rank)) if dim is None else [dim]
+        sizes = self.shape(arg)
         count: Any = 1
         for at in dims:
             count = self.mul(count, sizes[at])
@@ -421,7 +458,7 @@ class Ops:
         if dim is None:
             places = self.reshape(places, sizes)
         else:
-            places = self.broadcast_in_dim(places, sizes, [dim % rank])
+            places = self.broadcast_in_dim(places, sizes, dims)
         best = extremum(arg, dims, keepdim=True)
         is_best = self.logical_or(self.eq(arg, best), self.ne(arg, arg))
         result: Value = self.min(self.where(is_best, places, count), dims, keepdim)
@@ -434,16 +471,6 @@ class Ops:
         return count if isinstance(count, Value) else self.cast(1.0, DataType.Float)
 
 
-def _operand_names(row: Op) -> list[str]:
-    return list(row.keywords) or list(row.parameters.parameters)[: abs(row.arity)]
-
-
-def _check_dtype(dtype: Any) -> None:
-    if not isinstance(dtype, DataType):
-        known = ", ".join(d.name for d in DataType)
-        raise DtypeError("dtype", expected=f"a DataType ({known})", got=repr(dtype))
-
-
 def _check_real(what: str, dtype: DataType | None) -> None:
     """Numbers are passed to kernels by value, which complex ones are not."""
     if dtype is not None and dtype.is_complex:
@@ -452,7 +479,7 @@ def _check_real(what: str, dtype: DataType | None) -> None:
 
 def _check_sizes(shape: Sequence[int]) -> None:
     for axis, size in enumerate(shape):
-        if not isinstance(size, int) or size < -1:
+        if size < -1:
             raise DefinitionError(
                 f"define_tensor: shape[{axis}]", expected="-1 or a size >= 0", got=repr(size)
             )
@@ -479,10 +506,17 @@ def _contiguity(
     return tuple(given)
 
 
-def _keyed(key: str, value: AttrValue) -> AttrValue:
-    """A number that is data as a Literal, so that 0.0 and -0.0 are two keys, and NaN is one."""
-    is_data = key == "value" and isinstance(value, (bool, int, float))
-    return Literal.of(value) if is_data else value  # type: ignore[arg-type]
+def _place_in_mesh(given: Any) -> tuple[Any, str]:
+    """coordinate=[mesh, "mesh_x"] as records hold it."""
+    try:
+        mesh, word = given
+        parallel = ParallelType(word)
+    except (TypeError, ValueError):
+        raise DefinitionError(
+            "define_scalar: coordinate", expected='[a mesh, "mesh_x", "mesh_y" or "mesh_z"]',
+            got=shown(given),
+        ) from None  # fmt: skip
+    return Mesh.of(mesh).nested, parallel.value
 
 
 def _as_kind(value: Number, dtype: DataType) -> Number:
