@@ -55,10 +55,10 @@ def _integer(value: Any) -> int:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise _Refused
-    value = int(value)
-    if not fits(value, DataType.Int):
+    number = int(value)
+    if not fits(number, DataType.Int):
         raise _Refused
-    return value
+    return number
 
 
 def _number(value: Any) -> bool | int | float:
