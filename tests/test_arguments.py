@@ -58,8 +58,8 @@ VALUES: dict[str, Callable[[Given], Any]] = {
     **{
         f"{value!r:.20}": lambda g, value=value: value  # type: ignore[misc]
         for value in (
-            None, "x", "T0", b"x", {}, {1}, {0: 1}, 0.5, -0.0, [0.0], [0.5], [[0]], [], (), [0], [1, 0],
-            [None], ["T0"], range(2), 10**30, [10**30], -(2**63), 2**31, [2**31], -1, -7, 7, 0,
+            None, "x", "T0", b"x", {}, {1}, {0: 1}, 0.5, -0.0, [0.0], [0.5], [[0]], [], (), [0],
+            [1, 0], [None], ["T0"], range(2), 10**30, [10**30], -(2**63), 2**31, [2**31], -1, -7, 7, 0,
             [7], [-7], [0, 0], True, False, [True], [True, True, False], 1j, nan, inf, -inf, [nan],
             np.int64(1), np.int8(-1), np.float32(1), np.float64(2.0), np.bool_(True), 1e300,
             np.array([1]), np.array(1), Constant(1), Constant(0.5), [Constant(1)],
@@ -123,12 +123,9 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ("embedding_backward", "indices"): lambda g: g.column,
     ("parallelize", "parallel"): lambda g: "mesh_x",
     ("select", "index"): lambda g: 1,
-    **{
-        (op, "index"): lambda g: g.column
-        for op in OPS
-        if op.startswith("index_")
-    },
+    **{(op, "index"): lambda g: g.column for op in OPS if op.startswith("index_")},
 }
+ALSO = {"define_tensor": ("shape",)}  # given though it could be left out
 METHODS = ("define_tensor", "define_scalar", "define_vector", "add_output")
 LAYOUTS = (
     "split", "inner_split", "outer_split", "merge", "reorder", "axis", "set_allocation_domain",
@@ -162,7 +159,7 @@ def run(call: str, name: str | None, value: Callable[[Given], Any]) -> Fusion:
         one: right(g, call, one)
         for one, parameter in signature_of(call).items()
         if one != name
-        and (parameter.default is inspect.Parameter.empty or (call, one) == ("define_tensor", "shape"))
+        and (parameter.default is inspect.Parameter.empty or one in ALSO.get(call, ()))
     }
     if name is not None:
         arguments[name] = value(g)

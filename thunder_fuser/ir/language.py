@@ -30,6 +30,9 @@ __all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value"]
 Operandish = Value | Constant | Number
 
 
+# Arguments of one kernel are counted in hundreds; a mistaken number is not to fill the memory.
+_MOST_SCALARS = 4096
+
 V = TypeVar("V", Tensor, Scalar)
 
 
@@ -161,6 +164,11 @@ class Recorder:
     def define_vector(self, values: Sequence[Operandish] | int) -> list[Scalar | Constant | Value]:
         """A list of integers: constants, or `values` integer arguments if it is a number."""
         if isinstance(values, int):
+            if not 0 <= values <= _MOST_SCALARS:
+                raise DefinitionError(
+                    "define_vector: values", expected=f"0 to {_MOST_SCALARS} scalars",
+                    got=str(values),
+                )  # fmt: skip
             return [self.define_scalar(dtype=DataType.Int) for _ in range(values)]
         return [v if isinstance(v, Value) else Constant(v) for v in values]  # type: ignore[arg-type]
 
