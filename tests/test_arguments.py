@@ -59,8 +59,9 @@ VALUES: dict[str, Callable[[Given], Any]] = {
         f"{value!r:.20}": lambda g, value=value: value  # type: ignore[misc]
         for value in (
             None, "x", "T0", b"x", {}, {1}, {0: 1}, 0.5, -0.0, [0.0], [0.5], [[0]], [], (), [0],
-            [1, 0], [None], ["T0"], range(2), 10**30, [10**30], -(2**63), 2**31, [2**31], -1, -7, 7, 0,
-            [7], [-7], [0, 0], True, False, [True], [True, True, False], 1j, nan, inf, -inf, [nan],
+            [1, 0], [None], ["T0"], range(2), 10**30, [10**30], -(2**63), 2**31, [2**31], -1, -7,
+            7, 0, [7], [-7], [0, 0], True, False, [True], [True, True, False], 1j, nan, inf, -inf,
+            [nan],
             np.int64(1), np.int8(-1), np.float32(1), np.float64(2.0), np.bool_(True), 1e300,
             np.array([1]), np.array(1), Constant(1), Constant(0.5), [Constant(1)],
             DataType.Float, DataType.Bool, DataType.Int8, DataType.ComplexFloat, [DataType.Float],
