@@ -19,9 +19,10 @@ import torch
 from thunder_fuser.errors import FuserError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.build import define
+from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Constant, Ops, Recorder, Tensor
+from thunder_fuser.ir.language import Constant, Recorder, Tensor
 from thunder_fuser.ir.ops import OPS, DtypeRule
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
@@ -132,14 +133,14 @@ LAYOUTS = (
     "split", "inner_split", "outer_split", "merge", "reorder", "axis", "set_allocation_domain",
     "parallelize", "set_device_mesh",
 )  # fmt: skip
-COMPOSITES = tuple(name for name in vars(Ops) if not name.startswith("_"))
+COMPOSITES = tuple(name for name in vars(Composites) if not name.startswith("_"))
 CALLS = (*OPS, *COMPOSITES, *METHODS, *LAYOUTS)
 
 
 def signature_of(call: str) -> dict[str, inspect.Parameter]:
     if call in OPS:
         return dict(OPS[call].parameters.parameters)
-    owner = Ops if call in COMPOSITES else Recorder if call in METHODS else Tensor
+    owner = Composites if call in COMPOSITES else Recorder if call in METHODS else Tensor
     found = dict(inspect.signature(getattr(owner, call)).parameters)
     del found["self"]
     return found
