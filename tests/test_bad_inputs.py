@@ -184,7 +184,7 @@ def into(source: FusionDefinition) -> FusionDefinition:
 def test_writing_into_an_expanded_input() -> None:
     message = (
         "argument T1: expected memory of its own for each element, as it is written, "
-        "got strides (0, 1). To fix it: clone the expanded tensor."
+        "got strides (0, 1). To fix it: clone the tensor."
     )
     wide = torch.ones(6).expand(4, 6)
     assert_raises(lambda: into(FusionDefinition()).execute([X, wide]), InputError, message)
@@ -292,8 +292,9 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
     "dtype": (
         lambda fd, t: fd.define_tensor([-1], dtype="float"),
         DtypeError,
-        "dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, "
-        "Float8_e5m2, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble), got 'float'",
+        "define_tensor: dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, "
+        "Float8_e4m3fn, Float8_e5m2, Half, BFloat16, Float, Double, ComplexFloat, "
+        "ComplexDouble), got str 'float'",
     ),
     "complex": (
         lambda fd, t: fd.from_pytorch(X.to(torch.complex32)),

@@ -31,6 +31,23 @@ class FuserError(Exception):
         return type(self)(self.thing, **{**self.facts, "where": where})
 
 
+def shown(value: object) -> str:
+    """A value for a message, its type first: short, and whatever its own text does.
+
+    >>> shown(2.5), shown("x"), shown(None)
+    ('float 2.5', "str 'x'", 'NoneType None')
+    """
+    kind = type(value).__name__
+    try:
+        text = repr(value)
+    except Exception:  # repr of an int of many digits raises, and that of any object may
+        return kind
+    return f"{kind} {text}" if len(text) <= _MOST_SHOWN else f"{kind} {text[:_MOST_SHOWN]}..."
+
+
+_MOST_SHOWN = 200
+
+
 class DefinitionError(FuserError, ValueError):
     """A fusion definition that has no meaning: bad operand, axis, shape, or no output."""
 
@@ -61,6 +78,10 @@ class InputError(FuserError, ValueError):
 
 class OutOfRangeError(FuserError, IndexError):
     """A tensor of indices that holds a number which is no index of the axis it is read along."""
+
+
+class TorchCallError(FuserError, RuntimeError):
+    """torch refused an operation that a fusion leaves to it."""
 
 
 class OptionError(FuserError, ValueError):

@@ -48,12 +48,12 @@ OUTPUTS: list[tuple[Build, type[Exception], str]] = [
     (
         lambda fd: fd.add_output(1.0),
         DefinitionError,
-        "add_output: expected a computed value, got 1.0",
+        "add_output: output: expected a tensor, got float 1.0",
     ),
     (
         lambda fd: fd.add_output(None),
         DefinitionError,
-        "add_output: expected a tensor, a scalar or a number, got NoneType",
+        "add_output: output: expected a tensor, got NoneType None",
     ),
     (
         lambda fd: aliased(fd, "x", "x"),
@@ -112,6 +112,7 @@ def test_an_output_order_that_is_no_permutation(order: list[int]) -> None:
 # ---- operands
 
 
+OPERAND = "a tensor, a scalar or a real number, an integer one of 64 bits"
 OPERANDS: list[tuple[Build, type[Exception], str]] = [
     (
         lambda fd: fd.ops.exp(tensor(Recorder(), -1)),
@@ -121,18 +122,18 @@ OPERANDS: list[tuple[Build, type[Exception], str]] = [
     (
         lambda fd: fd.ops.add(tensor(fd, 4), "x"),
         DefinitionError,
-        "add: expected a tensor, a scalar or a number, got str",
+        f"add: rhs: expected {OPERAND}, got str 'x'",
     ),
     (
         lambda fd: fd.ops.add(tensor(fd, 4), None),
         DefinitionError,
-        "add: expected a tensor, a scalar or a number, got NoneType",
+        f"add: rhs: expected {OPERAND}, got NoneType None",
     ),
-    (lambda fd: fd.ops.sum(1.0), DefinitionError, "sum: expected a tensor, got 1.0"),
+    (lambda fd: fd.ops.sum(1.0), DefinitionError, "sum: arg: expected a tensor, got 1.0"),
     (
         lambda fd: fd.ops.broadcast(1, [True]),
         DefinitionError,
-        "broadcast: expected a tensor, got 1",
+        "broadcast: arg: expected a tensor, got 1",
     ),
     (lambda fd: fd.ops.cat([]), DefinitionError, "cat: expected at least one tensor, got none"),
     (
@@ -175,21 +176,24 @@ KNOWN = (
 DTYPES: list[tuple[Build, str]] = [
     (
         lambda fd: fd.define_tensor([-1], True, "float32"),
-        f"dtype: expected a DataType ({KNOWN}), got 'float32'",
+        f"define_tensor: dtype: expected a DataType ({KNOWN}), got str 'float32'",
     ),
     (
         lambda fd: fd.define_scalar(dtype="int"),
-        f"dtype: expected a DataType ({KNOWN}), got 'int'",
+        f"define_scalar: dtype: expected a DataType ({KNOWN}), got str 'int'",
     ),
     (
         lambda fd: fd.ops.cast(tensor(fd, 4), "float"),
-        "cast: dtype: expected a DataType, got 'float'",
+        f"cast: dtype: expected a DataType ({KNOWN}), got str 'float'",
     ),
     (
         lambda fd: fd.ops.sum(tensor(fd, 4), [0], False, "float"),
-        "sum: dtype: expected a DataType, got 'float'",
+        f"sum: dtype: expected a DataType ({KNOWN}), got str 'float'",
     ),
-    (lambda fd: fd.ops.full([2], 0, None), "full: dtype: expected a DataType, got None"),
+    (
+        lambda fd: fd.ops.full([2], 0, None),
+        f"full: dtype: expected a DataType ({KNOWN}), got NoneType None",
+    ),
     (
         lambda fd: fd.ops.iota(3, 0, 1, D.Bool),
         "iota: dtype: expected a type of numbers, got Bool",

@@ -67,7 +67,7 @@ def test_an_expanded_axis_has_no_contiguity() -> None:
         ),
         (
             {"shape": [2.0], "contiguity": True},
-            "define_tensor: shape[0]: expected -1 or a size >= 0, got 2.0",
+            "define_tensor: shape: expected a list of integers, got list [2.0]",
         ),
         (
             {"shape": [-1, -1], "contiguity": [True]},

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from thunder_fuser.errors import InputError
+from thunder_fuser.errors import InputError, shown
 from thunder_fuser.host.bind import check_bound, is_bound
 from thunder_fuser.host.plain import check_memory, check_plain
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import DataType, integer_range
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layout import is_distinct
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import Target
 
@@ -72,9 +74,9 @@ def _check_kind(view: TensorView, value: Any) -> None:
     if view.is_scalar:
         if not isinstance(value, (bool, int, float)):
             raise InputError(f"argument {view.name}", expected="a number", got=_describe(value))
-        if view.dtype is DataType.Int and not _fits_int64(value):
+        if not _holds(view.dtype, value):
             raise InputError(
-                f"argument {view.name}", expected="a 64-bit integer", got=_describe(value)
+                f"argument {view.name}", expected=_numbers(view.dtype), got=_describe(value)
             )
     elif not isinstance(value, torch.Tensor):
         raise InputError(f"argument {view.name}", expected="a tensor", got=_describe(value))
@@ -110,20 +112,30 @@ def _check_argument(view: TensorView, value: Any) -> None:
 
 
 def _check_writable(name: str, value: torch.Tensor) -> None:
-    if any(st == 0 < n - 1 for n, st in zip(value.shape, value.stride(), strict=True)):
+    if not is_distinct(value.shape, value.stride()):
         raise InputError(
             f"argument {name}",
             expected="memory of its own for each element, as it is written",
             got=f"strides {value.stride()}",
-            do="clone the expanded tensor",
+            do="clone the tensor",
         )
 
 
-def _fits_int64(value: float) -> bool:
-    return not isinstance(value, float) and -(2**63) <= value < 2**63
+def _holds(dtype: DataType, value: float) -> bool:
+    """Whether a scalar of the type holds the number: an integer one no other, and no fraction."""
+    if dtype.is_int:
+        least, most = integer_range(dtype)
+        return not isinstance(value, float) and least <= value <= most
+    return isinstance(value, float) or -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _numbers(dtype: DataType) -> str:
+    if not dtype.is_int:
+        return "a number that a double holds"
+    return f"a {8 * dtype.bytes}-bit integer" + " >= 0" * (dtype is DataType.UInt8)
 
 
 def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}, {value.dtype}"
-    return f"{type(value).__name__} {value!r}"
+    return shown(value)

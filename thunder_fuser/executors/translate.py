@@ -28,7 +28,7 @@ from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.short_forms import Form
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
-from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
+from thunder_fuser.ir.dtypes import DataType, category, fits, of_number, promote, wrapped
 from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
@@ -109,6 +109,14 @@ class TypedRecorder(Recorder):
         if record.outputs and self._is_scalar_call(record):
             self._scalars.add(record.outputs[0])
 
+    def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
+        """Appends one op. Beside tensors of a narrow integer type torch wraps numbers around."""
+        row = OPS[op]
+        if row.kind is OpKind.POINTWISE and row.rule is not DtypeRule.ATTRIBUTE:
+            dtype = self._common_type(inputs[1:] if row.rule is DtypeRule.SELECT else inputs)
+            inputs = tuple(_wrapped(operand, dtype) for operand in inputs)
+        return super().call(op, inputs, attrs)
+
     def dtype_of(self, value: Any) -> DataType:
         """The type of a value, or of a number."""
         if isinstance(value, Value):
@@ -172,6 +180,13 @@ class TypedRecorder(Recorder):
         if strongest <= category(common):
             return common
         return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
+
+
+def _wrapped(operand: Operand, dtype: DataType) -> Operand:
+    if not isinstance(operand, Literal) or operand.kind != "int" or not dtype.is_int:
+        return operand
+    value = int(operand.value)
+    return operand if fits(value, dtype) else Literal.of(wrapped(value, dtype))
 
 
 def _is_on_gpu(proxy: Proxy) -> bool:

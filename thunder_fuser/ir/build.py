@@ -35,6 +35,8 @@ from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
 from thunder_fuser.ir.type_rules import (
     check_collected,
     check_drawn,
+    check_literals,
+    check_number,
     check_operands,
     dtype_of,
     pointwise_types,
@@ -257,7 +259,10 @@ class _Definer:
     def _op(self, record: OpRecord) -> None:
         kind = record.row.kind
         check_operands(record)
-        if kind is OpKind.POINTWISE:
+        if record.op == "set" and isinstance(number := record.inputs[0], Literal):
+            dtype = of_number(number.value)  # a number is not moved, but made
+            record = replace(record, op="cast", attrs=(("dtype", dtype),))
+        if record.row.kind is OpKind.POINTWISE:
             self._pointwise(record)
         elif kind is OpKind.REDUCTION:
             self._reduction(record)
@@ -279,6 +284,7 @@ class _Definer:
     def _pointwise(self, record: OpRecord) -> None:
         operands = [self._as_view(o) for o in record.inputs]
         compute, result = pointwise_types(record, operands)
+        check_literals(record, record.inputs, compute)
         inputs = [
             self._cast(o, view, dtype)
             for o, view, dtype in zip(record.inputs, operands, compute, strict=True)
@@ -325,10 +331,14 @@ class _Definer:
         rank = len(view.shape)
         check_collected(record, view)
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
-        natural = view.dtype.accumulate if record.row.rule is DtypeRule.ACCUMULATE else view.dtype
+        adds = record.row.rule is DtypeRule.ACCUMULATE
+        natural = view.dtype.accumulate if adds else view.dtype
         dtype = natural if record.attr("dtype") is None else dtype_of(record)
-        compute = dtype.compute
-        source = str(self._cast(name, view, compute))
+        # Integers are added in 64 bits, and then cut off: the same bits as in the type asked for.
+        compute = dtype.accumulate if adds else dtype.compute
+        if compute.is_int:  # torch casts first, too: of 0.5 and 0.5 the sum of type Int is 0
+            name = str(self._cast(name, view, dtype))
+        source = str(self._cast(name, self.tensors[name], compute))
         attrs: tuple[tuple[str, AttrValue], ...] = (
             ("dims", dims),
             ("keepdim", bool(record.attr("keepdim"))),
@@ -337,7 +347,10 @@ class _Definer:
             attrs = (*attrs, ("chunk", record.attr("chunk")))
         last = record.outputs
         record = OpRecord(record.op, (source,), last, attrs)
-        axes = shapes.reduction(self.tensors[source].domain.no_reductions, record, self.fresh)
+        domain = self.tensors[source].domain.no_reductions
+        if not adds:
+            shapes.check_extremum(domain, record)
+        axes = shapes.reduction(domain, record, self.fresh)
         out = self._emit(record, TensorView("", compute, TensorDomain.of(axes)))
         if compute is not dtype:
             self.renamed[last[0]] = str(self._cast(out, self.tensors[out], dtype))
@@ -362,6 +375,8 @@ class _Definer:
             inputs = [self._cast(o, v, dtype) for o, v in zip(record.inputs, views, strict=True)]
             record = replace(record, inputs=tuple(inputs))
             views = [self._as_view(o) for o in inputs]
+        if record.op == "pad":
+            check_literals(record, [Literal.of(record.attr("value") or 0)], [views[0].dtype])  # type: ignore[arg-type]
         self._emit(record, self._moved(record, views))
 
     def _moved(self, record: OpRecord, views: list[TensorView]) -> TensorView:
@@ -386,6 +401,9 @@ class _Definer:
         dtype = dtype_of(record)
         if record.op == "iota" and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
+        for word, operand in zip(record.row.keywords, record.inputs, strict=True):
+            check_number(record, word, operand, self._as_view(operand))
+        check_literals(record, record.inputs, [dtype] * len(record.inputs))
         self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
 
     def _random(self, record: OpRecord) -> None:
@@ -418,14 +436,7 @@ class _Definer:
                 f"ops.{row.name}", expected="rng_seed and rng_offset, or neither", got="one of them"
             )
         for word, operand in zip(row.keywords, record.inputs, strict=False):
-            view = self._as_view(operand)
-            if view.shape or (word.startswith("rng") and not view.dtype.is_int):
-                kind = "an integer" if word.startswith("rng") else "a number"
-                raise DefinitionError(
-                    f"ops.{row.name}: {word}",
-                    expected=f"{kind}, a scalar or a tensor of rank 0",
-                    got=str(view) if isinstance(operand, str) else repr(operand.value),
-                )
+            check_number(record, word, operand, self._as_view(operand))
 
     def _drawn(self, word: str) -> str:
         """The one drawn seed of the fusion, or one more drawn offset."""

@@ -17,6 +17,7 @@ from thunder_fuser.ir.indexed import check_index
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.ir.shapes import matmul, may_be_equal, normalise_axis
+from thunder_fuser.ir.type_rules import check_literals
 
 Extents = Sequence[Scalar]
 
@@ -41,6 +42,7 @@ def _product(record: OpRecord, operands: list[TensorView]) -> Extents:
 
 def _like_first(record: OpRecord, operands: list[TensorView]) -> Extents:
     """sort, argsort: the sizes of the operand, whatever is done along `dim`."""
+    _check_ordered(record, operands[0])
     shape = operands[0].shape
     normalise_axis(record.attr("dim"), max(len(shape), 1), record.op)
     return shape
@@ -49,6 +51,7 @@ def _like_first(record: OpRecord, operands: list[TensorView]) -> Extents:
 def _topk(record: OpRecord, operands: list[TensorView]) -> Extents:
     shape, k = operands[0].shape, record.attr("k")
     dim = normalise_axis(record.attr("dim"), max(len(shape), 1), "topk")
+    _check_ordered(record, operands[0])
     if operands[0].dtype is DataType.Bool:
         raise DtypeError("ops.topk", expected="numbers", got="Bool", do="cast to DataType.Int")
     longest = shape[dim] if shape else const(1)
@@ -57,10 +60,20 @@ def _topk(record: OpRecord, operands: list[TensorView]) -> Extents:
     return tuple(const(k) if at == dim else extent for at, extent in enumerate(shape))
 
 
+def _check_ordered(record: OpRecord, view: TensorView) -> None:
+    """Complex numbers have no order, and torch sorts no 8-bit floats."""
+    if view.dtype.is_complex or view.dtype.is_float8:
+        raise DtypeError(
+            f"ops.{record.op}: arg", expected="real numbers of a type to compute in",
+            got=view.dtype.name,
+        )  # fmt: skip
+
+
 def _write(record: OpRecord, operands: list[TensorView]) -> Extents:
     """Writes into a copy of the first operand: its sizes; the source has its dtype."""
     target, index, source = operands
     check_index(record, index)
+    check_literals(record, record.inputs[2:], [target.dtype])
     if source.dtype is not target.dtype and not isinstance(record.inputs[2], Literal):
         raise DtypeError(
             f"{record.op}: src", expected=target.dtype.name, got=source.dtype.name,

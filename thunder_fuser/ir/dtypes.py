@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 
 from thunder_fuser.errors import DtypeError
@@ -145,6 +146,40 @@ def _promote_two(a: DataType, b: DataType) -> DataType:
     if pair == {DataType.Int8, DataType.UInt8}:
         return DataType.Int16
     return a if a.value[3] >= b.value[3] else b
+
+
+def integer_range(dtype: DataType) -> tuple[int, int]:
+    """The least and the largest integer of an integer type."""
+    bits = 8 * dtype.bytes
+    least = 0 if dtype is DataType.UInt8 else -(2 ** (bits - 1))
+    return least, least + 2**bits - 1
+
+
+def fits(value: float, dtype: DataType) -> bool:
+    """Whether a real number is one of a type, or rounds to one: a fraction is cut off.
+
+    As in torch, UInt8 also takes -255 to -1, which stand for what they are modulo 256.
+
+    >>> fits(300, DataType.Int8), fits(-1, DataType.UInt8), fits(float("nan"), DataType.Int)
+    (False, True, False)
+    """
+    if not dtype.is_int:
+        return isinstance(value, float) or fits(value, DataType.Int)
+    if isinstance(value, float):
+        return math.isfinite(value) and fits(int(value), dtype)
+    least, most = integer_range(dtype)
+    least = -most if dtype is DataType.UInt8 else least
+    return least <= value <= most
+
+
+def wrapped(value: int, dtype: DataType) -> int:
+    """An integer modulo 2**bits, as one of an integer type.
+
+    >>> wrapped(300, DataType.Int8)
+    44
+    """
+    least, most = integer_range(dtype)
+    return (value - least) % (most - least + 1) + least
 
 
 def of_number(value: bool | int | float) -> DataType:

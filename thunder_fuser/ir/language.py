@@ -9,15 +9,17 @@ fd.definition    # the tuple of OpRecords
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from thunder_fuser.errors import DefinitionError, DtypeError
-from thunder_fuser.ir import layout
+from thunder_fuser.errors import DefinitionError, DtypeError, shown
+from thunder_fuser.ir import kinds, layout
 from thunder_fuser.ir.build import Views
+from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, of_number
+from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.ops import OPS, Op, OpKind
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
@@ -27,6 +29,9 @@ __all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value"]
 
 Operandish = Value | Constant | Number
 
+
+# Arguments of one kernel are counted in hundreds; a mistaken number is not to fill the memory.
+_MOST_SCALARS = 4096
 
 V = TypeVar("V", Tensor, Scalar)
 
@@ -62,6 +67,7 @@ class Recorder:
         """Appends one call. FusionDefinition overrides it to walk the cache."""
         self._records.append(record)
 
+    @checked
     def define_tensor(
         self,
         shape: Sequence[int] | None = None,
@@ -83,7 +89,6 @@ class Recorder:
         donated: the caller needs it no more, and no other argument shares its memory, so that a
         result may be written there; see segment/donate.py. The result is the argument then.
         """
-        _check_dtype(dtype)
         if sizes is not None and strides is not None:
             contiguity, stride_order = layout.compute_tensor_descriptor(sizes, strides)
             shape = [size if static_sizes or size == 1 else -1 for size in sizes]
@@ -103,7 +108,7 @@ class Recorder:
             range(rank - 1, -1, -1) if stride_order is None else stride_order, rank
         )
         attrs: tuple[tuple[str, AttrValue], ...] = (
-            ("shape", tuple(int(s) for s in shape)),
+            ("shape", tuple(shape)),
             ("contiguity", _contiguity(contiguity, shape, order)),
             ("dtype", dtype),
             ("is_cpu", is_cpu),
@@ -112,9 +117,14 @@ class Recorder:
         if donated:
             attrs = (*attrs, ("donated", True))
         if sizes is None and strides is not None:
-            attrs = (*attrs, ("strides", tuple(int(s) for s in strides)))
+            if len(strides) != rank or min(strides, default=0) < 0:
+                raise DefinitionError(
+                    "define_tensor: strides", expected=f"{rank} strides >= 0", got=shown(strides)
+                )
+            attrs = (*attrs, ("strides", tuple(strides)))
         return self._define("define_tensor", Tensor, attrs)
 
+    @checked
     def define_scalar(
         self,
         value: Number | DataType | None = None,
@@ -130,8 +140,7 @@ class Recorder:
         device stands along a dimension of a mesh.
         """
         if coordinate is not None:
-            mesh, word = coordinate
-            place = (Mesh.of(mesh).nested, ParallelType(word).value)
+            place = _place_in_mesh(coordinate)
             return self._define(
                 "define_scalar", Scalar, (("dtype", DataType.Int), ("coordinate", place))
             )
@@ -142,17 +151,28 @@ class Recorder:
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
-            _check_dtype(dtype or DataType.Double)
             _check_real("define_scalar", dtype)
             return self._define("define_scalar", Scalar, (("dtype", dtype or DataType.Double),))
-        return Constant(_as_kind(value, dtype or of_number(value)))
+        dtype = dtype or of_number(value)
+        if dtype.is_complex or not fits(value, dtype):
+            raise DefinitionError(
+                "define_scalar: value", expected=f"a number of type {dtype.name}", got=shown(value)
+            )
+        return Constant(_as_kind(value, dtype))
 
+    @checked
     def define_vector(self, values: Sequence[Operandish] | int) -> list[Scalar | Constant | Value]:
         """A list of integers: constants, or `values` integer arguments if it is a number."""
         if isinstance(values, int):
+            if not 0 <= values <= _MOST_SCALARS:
+                raise DefinitionError(
+                    "define_vector: values", expected=f"0 to {_MOST_SCALARS} scalars",
+                    got=str(values),
+                )  # fmt: skip
             return [self.define_scalar(dtype=DataType.Int) for _ in range(values)]
-        return [v if isinstance(v, (Value, Constant)) else Constant(v) for v in values]
+        return [v if isinstance(v, Value) else Constant(v) for v in values]  # type: ignore[arg-type]
 
+    @checked
     def add_output(
         self,
         output: Value,
@@ -163,23 +183,21 @@ class Recorder:
     ) -> None:
         """Marks a result: returned in this order, or in this shape of as many elements, or written
         into `alias_input` instead."""
-        name = self.operand(output, "add_output")
-        if not isinstance(name, str):
-            raise DefinitionError("add_output", expected="a computed value", got=str(output))
+        name = self.operand(output, "add_output", "output")
         attrs: list[tuple[str, AttrValue]] = []
         if stride_order is not None:
             attrs.append(
                 ("stride_order", layout.check_stride_order(stride_order, len(stride_order)))
             )
         if alias_input is not None:
-            attrs.append(("alias", str(self.operand(alias_input, "add_output"))))
+            attrs.append(("alias", self.operand(alias_input, "add_output", "alias_input")))
         if shape is not None:
-            attrs.append(("shape", tuple(int(size) for size in shape)))
+            attrs.append(("shape", tuple(shape)))
         self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
         """Appends one op and returns its result, or a tuple of them if it has several."""
-        items = tuple((key, _keyed(key, v)) for key, v in attrs.items() if v is not None)
+        items = tuple((key, v) for key, v in attrs.items() if v is not None)
         if len(OPS[op].results) > 1:
             return self._define_all(op, len(OPS[op].results), items, inputs)
         if OPS[op].kind is OpKind.SCALAR:
@@ -211,30 +229,22 @@ class Recorder:
         self.record(OpRecord(op, inputs, names, attrs))
         return tuple(Tensor(name, self) for name in names)
 
-    def operand(self, value: Any, op: str) -> Operand:
+    def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
+        value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             foreign = value.owner is not None and value.owner is not self
             if foreign or value.name not in self._values:
                 got = "one of another definition" if foreign else "a name nothing was given"
                 raise DefinitionError(
-                    f"{op}: {value.name}", expected="a value of this definition", got=got
+                    f"{call}: {value.name}", expected="a value of this definition", got=got
                 )
             return value.name
-        if isinstance(value, Constant):
-            return Literal.of(value.value)
-        if isinstance(value, (bool, int, float)):
-            return Literal.of(value)
-        raise DefinitionError(
-            f"{op}", expected="a tensor, a scalar or a number", got=type(value).__name__
-        )
+        return Literal.of(value)
 
 
-_EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
-
-
-class Ops:
-    """fd.ops: every row of the op table, and the composites below."""
+class Ops(Composites):
+    """fd.ops: every row of the op table, and the composites."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._fd = recorder
@@ -252,204 +262,27 @@ class Ops:
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
-        operands = _operand_names(row)
-        values = [bound.pop(name) for name in operands if not row.is_absent(name, bound[name])]
+        given = [v for name in row.operands if not row.is_absent(name, v := bound.pop(name))]
         if row.arity < 0:
-            values = list(values[0])
-        inputs = tuple(self._fd.operand(v, row.name) for v in values)
-        return self._fd.call(row.name, inputs, {k: self._attr(row, v) for k, v in bound.items()})
-
-    def _attr(self, row: Op, value: Any) -> AttrValue:
-        if isinstance(value, (list, tuple)):
-            return tuple(self._attr(row, item) for item in value)
-        if isinstance(value, Constant):
-            return value.value
-        if isinstance(value, Value):
-            return str(self._fd.operand(value, row.name))
-        return value  # type: ignore[no-any-return]  # checked by the op's own rule
-
-    # ---- composites: recorded as the rows they are made of
-
-    def shape(self, arg: Tensor) -> list[Value]:
-        """The extents of a tensor, as scalars."""
-        return [self.size(arg, dim) for dim in range(len(self._fd.view_of(arg.name).shape))]
-
-    def var_mean(
-        self,
-        arg: Tensor,
-        dims: Sequence[int] | None = None,
-        correction: int = 1,
-        keepdim: bool = False,
-    ) -> tuple[Value, Value]:
-        """(variance, mean) in two passes: sum(|x - mean|**2) / max(n - correction, 0)."""
-        view = self._fd.view_of(arg.name)
-        axes = list(range(len(view.shape))) if dims is None else list(dims)
-        count = self._count(arg, axes)
-        mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
-        squares = self._square_of_size(self.sub(arg, mean), is_complex=view.dtype.is_complex)
-        variance = self.truediv(
-            self.sum(squares, axes, keepdim=True),
-            self.maximum(self.sub(count, float(correction)), 0.0),
+            given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
+        inputs = tuple(
+            self._fd.operand(value, row.name, row.operand_name(at))
+            for at, value in enumerate(given)
         )
-        if keepdim or not axes:
-            return variance, mean
-        return self.squeeze(variance, axes), self.squeeze(mean, axes)
+        attrs = {name: self._attr(row, name, value) for name, value in bound.items()}
+        return self._fd.call(row.name, inputs, attrs)
 
-    def _square_of_size(self, x: Value, *, is_complex: bool) -> Value:
-        """|x|**2, a real number."""
-        re, im = (self.real(x), self.imag(x)) if is_complex else (x, None)
-        square: Value = self.mul(re, re)
-        return square if im is None else self.add(square, self.mul(im, im))
+    def _attr(self, row: Op, name: str, value: Any) -> AttrValue:
+        value = kinds.checked_argument(row.name, name, value, row.default(name))
+        return self._named(row, name, value)
 
-    def var(
-        self,
-        arg: Tensor,
-        dims: Sequence[int] | None = None,
-        correction: int = 1,
-        keepdim: bool = False,
-    ) -> Value:
-        """The variance; see var_mean."""
-        return self.var_mean(arg, dims, correction, keepdim)[0]
-
-    def welford(self, arg: Tensor, dims: Sequence[int]) -> tuple[Value, Value, Value]:
-        """(mean, sum of squared distances from it, number of elements)."""
-        count = self._count(arg, list(dims))
-        variance, mean = self.var_mean(arg, dims, 0)
-        return mean, self.mul(variance, count), count
-
-    def rand_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
-        """Uniform numbers in [0, 1), of the argument's shape and dtype."""
-        return self._random_like("uniform", arg, (rng_seed, rng_offset))
-
-    def randn_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
-        """Standard normal numbers, of the argument's shape and dtype."""
-        return self._random_like("normal", arg, (rng_seed, rng_offset))
-
-    def _random_like(self, op: str, arg: Tensor, state: tuple[Any, Any]) -> Value:
-        view = self._fd.view_of(arg.name)
-        sizes = [
-            extent.value if extent.is_const else self.size(arg, axis)
-            for axis, extent in enumerate(view.shape)
-        ]
-        result: Value = getattr(self, op)(0.0, 1.0, sizes, view.dtype, *state)
-        return result
-
-    def cummax_indices(self, arg: Tensor, dim: int) -> Value:
-        """Where cummax has its values from: of equal ones the last, and once a NaN came, a NaN."""
-        return self._last_equal(arg, self.cummax(arg, dim), dim)
-
-    def cummin_indices(self, arg: Tensor, dim: int) -> Value:
-        """Where cummin has its values from; see cummax_indices."""
-        return self._last_equal(arg, self.cummin(arg, dim), dim)
-
-    def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
-        """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last place they met."""
-        rank = len(self._fd.view_of(arg.name).shape)
-        places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
-        places = self.broadcast(places, [at != dim % rank for at in range(rank)])
-        met = self.logical_or(self.eq(arg, extreme), self.ne(arg, arg))
-        result: Value = self.cummax(self.where(met, places, 0), dim)
-        return result
-
-    def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
-        """x + value * a * b"""
-        result: Value = self.add(x, self.mul(self.mul(value, a), b))
-        return result
-
-    def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
-        """lhs + alpha * rhs"""
-        result: Value = self.add(lhs, self.mul(rhs, alpha))
-        return result
-
-    def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
-        """lhs - alpha * rhs"""
-        result: Value = self.sub(lhs, self.mul(rhs, alpha))
-        return result
-
-    def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
-        """The upper triangle of the last two axes; zero elsewhere."""
-        row, column = self._row_and_column(arg)
-        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, 0)
-        return result
-
-    def tril(self, arg: Tensor, diagonal: Any = 0) -> Value:
-        """The lower triangle of the last two axes; zero elsewhere."""
-        row, column = self._row_and_column(arg)
-        result: Value = self.where(self.ge(self.add(row, diagonal), column), arg, 0)
-        return result
-
-    def _row_and_column(self, arg: Tensor) -> tuple[Value, Value]:
-        """The number of the row, and of the column, over the last two axes."""
-        rows, columns = self.size(arg, -2), self.size(arg, -1)
-        row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
-        return row, self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
-
-    def select(self, arg: Tensor, index: Any, dim: int) -> Value:
-        """The slice at one index of an axis, which goes away; a negative one counts from its end.
-
-        index: a number, an integer scalar, or a tensor with one element.
-        """
-        value = index.value if isinstance(index, Constant) else index
-        computed = not isinstance(value, int)
-        if computed or value < 0:
-            wrapped = self.add(self.size(arg, dim), index)
-            index = self.where(self.lt(index, 0), wrapped, index) if computed else wrapped
-        return self.squeeze(self.index_select(arg, index, dim), [dim])  # type: ignore[no-any-return]
-
-    def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
-        """The first index of the largest element, NaN being the largest; Int.
-
-        Without dim, over all elements, in row-major order.
-        """
-        return self._place_of(arg, self.max, dim, keepdim)
-
-    def argmin(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
-        """The first index of the smallest element, NaN being the smallest; see argmax."""
-        return self._place_of(arg, self.min, dim, keepdim)
-
-    def _in_memory(self, arg: Tensor) -> Any:
-        """The value as memory has it: made in each of two nests, it may differ in its last bit."""
-        made = {name: record for record in self._fd.records for name in record.outputs}
-        record = made[arg.name]
-        while record.op in _EXACT and (source := record.inputs[0]) in made:
-            record = made[str(source)]
-        return arg if record.op == "define_tensor" else self.segment_set(arg)
-
-    def _place_of(
-        self, arg: Tensor, extremum: Callable[..., Any], dim: int | None, keepdim: bool
-    ) -> Value:
-        """The smallest of the indices of the elements that equal the extremum, or are NaN."""
-        arg = self._in_memory(arg)
-        rank = len(sizes := self.shape(arg))
-        dims = list(range(rank)) if dim is None else [dim]
-        count: Any = 1
-        for at in dims:
-            count = self.mul(count, sizes[at])
-        places = self.iota(count, 0, 1, DataType.Int)
-        if dim is None:
-            places = self.reshape(places, sizes)
-        else:
-            places = self.broadcast_in_dim(places, sizes, [dim % rank])
-        best = extremum(arg, dims, keepdim=True)
-        is_best = self.logical_or(self.eq(arg, best), self.ne(arg, arg))
-        result: Value = self.min(self.where(is_best, places, count), dims, keepdim)
-        return result
-
-    def _count(self, arg: Tensor, axes: list[int]) -> Value:
-        count: Any = 1.0
-        for axis in axes:
-            count = self.mul(self.cast(self.size(arg, axis), DataType.Double), count)
-        return count if isinstance(count, Value) else self.cast(1.0, DataType.Double)
-
-
-def _operand_names(row: Op) -> list[str]:
-    return list(row.keywords) or list(row.parameters.parameters)[: abs(row.arity)]
-
-
-def _check_dtype(dtype: Any) -> None:
-    if not isinstance(dtype, DataType):
-        known = ", ".join(d.name for d in DataType)
-        raise DtypeError("dtype", expected=f"a DataType ({known})", got=repr(dtype))
+    def _named(self, row: Op, name: str, value: Any) -> AttrValue:
+        """A size by the name of the scalar that it is."""
+        if isinstance(value, tuple):
+            return tuple(self._named(row, name, item) for item in value)
+        if isinstance(value, Value):
+            return self._fd.operand(value, row.name, name)
+        return value  # type: ignore[no-any-return]
 
 
 def _check_real(what: str, dtype: DataType | None) -> None:
@@ -460,7 +293,7 @@ def _check_real(what: str, dtype: DataType | None) -> None:
 
 def _check_sizes(shape: Sequence[int]) -> None:
     for axis, size in enumerate(shape):
-        if not isinstance(size, int) or size < -1:
+        if size < -1:
             raise DefinitionError(
                 f"define_tensor: shape[{axis}]", expected="-1 or a size >= 0", got=repr(size)
             )
@@ -487,10 +320,17 @@ def _contiguity(
     return tuple(given)
 
 
-def _keyed(key: str, value: AttrValue) -> AttrValue:
-    """A number that is data as a Literal, so that 0.0 and -0.0 are two keys, and NaN is one."""
-    is_data = key == "value" and isinstance(value, (bool, int, float))
-    return Literal.of(value) if is_data else value  # type: ignore[arg-type]
+def _place_in_mesh(given: Any) -> tuple[Any, str]:
+    """coordinate=[mesh, "mesh_x"] as records hold it."""
+    try:
+        mesh, word = given
+        parallel = ParallelType(word)
+    except (TypeError, ValueError):
+        raise DefinitionError(
+            "define_scalar: coordinate", expected='[a mesh, "mesh_x", "mesh_y" or "mesh_z"]',
+            got=shown(given),
+        ) from None  # fmt: skip
+    return Mesh.of(mesh).nested, parallel.value
 
 
 def _as_kind(value: Number, dtype: DataType) -> Number:

@@ -68,6 +68,24 @@ def contiguous_strides(
     return tuple(strides)
 
 
+def is_distinct(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether each axis steps over all that the faster ones span: no two elements share memory.
+
+    Strides that interleave, as 3 and 2 do for sizes (2, 3), are not taken for distinct.
+
+    >>> is_distinct((2, 3), (3, 1)), is_distinct((2, 3), (1, 1)), is_distinct((4, 6), (0, 1))
+    (True, False, False)
+    """
+    if 0 in sizes:
+        return True
+    span = 0
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1 and stride <= span:
+            return False
+        span += (size - 1) * stride
+    return True
+
+
 def compute_contiguity(sizes: Sequence[int], strides: Sequence[int]) -> Contiguity:
     """Contiguity in allocation order, from runtime sizes and strides."""
     return compute_tensor_descriptor(sizes, strides)[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from thunder_fuser.errors import MeshError
+from thunder_fuser.errors import MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
 
 _TYPES = (ParallelType.MESH_X, ParallelType.MESH_Y, ParallelType.MESH_Z)
@@ -30,15 +30,15 @@ class Mesh:
         """The mesh of nested lists of ranks; MeshError unless they are even and distinct."""
         sizes: list[int] = []
         level = [nested]
-        while level and not all(isinstance(one, int) for one in level):
+        while level and not all(map(_is_rank, level)):
             lengths = {len(one) if isinstance(one, (list, tuple)) else -1 for one in level}
             if len(lengths) != 1 or min(lengths) < 1:
-                raise MeshError("mesh", expected="lists of ranks of one length", got=f"{nested}")
+                raise MeshError("mesh", expected="lists of ranks of one length", got=shown(nested))
             sizes.append(lengths.pop())
             level = [one for row in level for one in row]
         if not 1 <= len(sizes) <= len(_TYPES) or len(set(level)) != len(level):
             raise MeshError(
-                "mesh", expected="distinct ranks in one to three dimensions", got=f"{nested}"
+                "mesh", expected="distinct ranks in one to three dimensions", got=shown(nested)
             )
         return Mesh(tuple(sizes), tuple(level))
 
@@ -77,3 +77,7 @@ class Mesh:
 
     def __str__(self) -> str:
         return str(self.nested)
+
+
+def _is_rank(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

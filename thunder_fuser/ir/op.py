@@ -92,9 +92,22 @@ class Op:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+    @property
+    def operands(self) -> list[str]:
+        """The names of the arguments that are operands; the rest are attributes."""
+        return list(self.keywords) or list(self.parameters.parameters)[: abs(self.arity)]
+
+    def operand_name(self, at: int) -> str:
+        """That of one operand: of a list of tensors, its place in it."""
+        return f"{self.operands[0]}[{at}]" if self.arity < 0 else self.operands[at]
+
+    def default(self, name: str) -> Any:
+        """What an argument is if it is left out; inspect.Parameter.empty if it must be given."""
+        return self.parameters.parameters[name].default
+
     def is_absent(self, name: str, value: Any) -> bool:
         """True for an operand that may be left out, and is."""
-        return value is None and self.parameters.parameters[name].default is None
+        return value is None and self.default(name) is None
 
     @property
     def is_cheap(self) -> bool:

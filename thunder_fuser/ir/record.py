@@ -50,9 +50,24 @@ NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "
 SIZE_ATTRS = (*NAMED_ATTRS, "pad_widths", "chunk", "dims", "keepdim")
 
 
-@dataclass(frozen=True, slots=True)
+def exact(value: AttrValue) -> AttrValue:
+    """The value with its flags and fractions as Literals, which are equal by type and bits.
+
+    Integers stay plain: a size of the call is one that knows where it comes from.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(exact, value))
+    if isinstance(value, Literal) and value.kind == "int":
+        return value.value
+    return Literal.of(value) if isinstance(value, (bool, float)) else value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class OpRecord:
     """One call: `outputs = op(inputs, **attrs)`. Inputs are names or Literals.
+
+    Two are equal if their attributes are by type and bits: a record is a key of caches, and
+    dims=[0] is not dims=[0.0], nor keepdim=True keepdim=1.
 
     Beside the rows of OPS there are records of the definition itself: `define_tensor`,
     `define_scalar` (no inputs), `add_output` (no outputs), and those of LAYOUT, which say how a
@@ -72,6 +87,19 @@ class OpRecord:
     @property
     def row(self) -> Op:
         return OPS[self.op]
+
+    @property
+    def computes(self) -> tuple[str, tuple[Operand, ...], AttrValue]:
+        """What it does, whatever its results are called: equal ones compute the same."""
+        return self.op, self.inputs, exact(self.attrs)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, OpRecord):
+            return self is other
+        return self.outputs == other.outputs and self.computes == other.computes
+
+    def __hash__(self) -> int:
+        return hash((self.outputs, self.computes))
 
 
 Definition = tuple[OpRecord, ...]

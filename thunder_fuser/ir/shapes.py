@@ -91,6 +91,15 @@ def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
     return tuple(out)
 
 
+def check_extremum(domain: Domain, record: OpRecord) -> None:
+    """DefinitionError where there is no element to be the largest: a sum of none is 0."""
+    for at in normalise_axes(record.attr("dims"), len(domain), record.op):
+        if domain[at].extent is const(0):
+            raise DefinitionError(
+                f"{record.op}: axis {at}", expected="at least one element", got="size 0"
+            )
+
+
 def _chunks(extents: Sequence[Scalar], record: OpRecord) -> Scalar:
     """How many runs of `chunk` elements the reduced axes have."""
     chunk = record.attr("chunk")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.errors import DefinitionError, DtypeError
-from thunder_fuser.ir.dtypes import DataType, category, promote
+from thunder_fuser.ir.dtypes import DataType, category, fits, promote
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.ops import DtypeRule, OpKind
-from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.record import Literal, Operand, OpRecord
 
 
 def pointwise_types(
@@ -127,7 +127,34 @@ def check_operands(record: OpRecord) -> None:
         raise DefinitionError(record.op, expected="at least one tensor", got="none")
     for at, operand in enumerate(record.inputs):
         if isinstance(operand, Literal) and _NUMBER_AT.get(record.op) != at:
-            raise DefinitionError(record.op, expected="a tensor", got=str(operand.value))
+            raise DefinitionError(
+                f"{record.op}: {record.row.operand_name(at)}", expected="a tensor",
+                got=str(operand.value),
+            )  # fmt: skip
+
+
+def check_number(record: OpRecord, word: str, operand: Operand, view: TensorView) -> None:
+    """DefinitionError for what is no number: factories and random ops read one element of it."""
+    is_stream = word.startswith("rng")
+    if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
+        kind = "an integer" if is_stream else "a real number"
+        raise DefinitionError(
+            f"ops.{record.op}: {word}",
+            expected=f"{kind}, a scalar or a tensor of rank 0",
+            got=str(view) if isinstance(operand, str) else repr(operand.value),
+        )
+
+
+def check_literals(
+    record: OpRecord, operands: Sequence[Operand], dtypes: Sequence[DataType]
+) -> None:
+    """DtypeError for a number that the type it is used in does not hold."""
+    for operand, dtype in zip(operands, dtypes, strict=True):
+        if isinstance(operand, Literal) and not fits(operand.value, dtype):
+            raise DtypeError(
+                f"ops.{record.op}", expected=f"a number of type {dtype.name}",
+                got=repr(operand.value), do="cast the tensor to a wider type first",
+            )  # fmt: skip
 
 
 # The operand of other ops that may be a number: a copy of it, what is scattered, the one index.

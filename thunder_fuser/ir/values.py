@@ -11,40 +11,21 @@ The calls on a Tensor say how it lies in memory and on devices:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thunder_fuser.errors import DefinitionError
+from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.handles import Constant, Scalar, Value
+from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.record import AttrValue, Number, OpRecord
+from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
 
 if TYPE_CHECKING:
     from thunder_fuser.ir.language import Recorder  # which makes these
 
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What an op returns and takes: the name of a tensor or of a scalar, and whose it is."""
-
-    name: str
-    owner: Any = field(default=None, compare=False, repr=False)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Scalar(Value):
-    """A scalar of a definition, given at the call or computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A scalar known when the fusion is defined."""
-
-    value: Number
+__all__ = ["Axis", "Constant", "Scalar", "Tensor", "Value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +54,7 @@ class Tensor(Value):
     An axis may be negative, counted from the last one; DefinitionError if there is none of it.
     """
 
+    @checked
     def split(self, axis: int, factor: int, inner_split: bool = True) -> Tensor:
         """axis -> two axes; `factor` is the size of the inner one, else of the outer one."""
         at = self._position(axis, "split")
@@ -86,6 +68,7 @@ class Tensor(Value):
         """axis -> [factor, size / factor]"""
         return self.split(axis, factor, inner_split=False)
 
+    @checked
     def merge(self, outer: int, inner: int | None = None) -> Tensor:
         """Two axes -> one, which stands where the first of them stood; inner: by default the next.
 
@@ -101,6 +84,7 @@ class Tensor(Value):
             first = place
         return self._record("merge", axis=first)
 
+    @checked
     def reorder(self, order: Sequence[int] | Mapping[int, int]) -> Tensor:
         """The axes in a new order: a list of old positions, or {old: new} for some of them."""
         rank = len(self._axes())
@@ -108,6 +92,7 @@ class Tensor(Value):
             order = _completed(order, rank)
         return self._record("reorder", order=tuple(self._position(at, "reorder") for at in order))
 
+    @checked
     def axis(self, at: int) -> Axis:
         """One axis, as the transforms so far have made it."""
         return self.get_loop_domain()[self._position(at, "axis")]
@@ -126,6 +111,7 @@ class Tensor(Value):
         view = self._owner().view_of(self.name)
         return [Axis(self, axis) for axis in view.domain.memory]
 
+    @checked
     def set_allocation_domain(
         self,
         domain: Sequence[Axis | int],
@@ -137,6 +123,7 @@ class Tensor(Value):
         flags = contiguity if isinstance(contiguity, bool) else tuple(contiguity)
         return self._record("set_allocation_domain", axes=places, contiguity=flags)
 
+    @checked
     def parallelize(self, axis: int, parallel: ParallelType | str) -> Tensor:
         """Spreads an axis over the devices along one dimension of the tensor's mesh."""
         try:
@@ -146,12 +133,13 @@ class Tensor(Value):
         if not kind.is_device:
             raise DefinitionError(
                 f"{self.name}: parallelize", expected="mesh_x, mesh_y or mesh_z",
-                got=str(getattr(parallel, "value", parallel)),
+                got=shown(getattr(parallel, "value", parallel)),
                 do="leave blocks and threads to the scheduler",
             )  # fmt: skip
         at = self._position(axis, "parallelize")
         return self._record("parallelize", axis=at, type=kind.value)
 
+    @checked
     def set_device_mesh(self, mesh: Any) -> Tensor:
         """The devices that hold the tensor: torch's DeviceMesh, or nested lists of ranks."""
         ranks = getattr(mesh, "mesh", mesh)
@@ -176,17 +164,22 @@ class Tensor(Value):
 
 def _completed(moves: Mapping[int, int], rank: int) -> list[int]:
     """{old: new} -> old positions in their new order; those not named keep their order."""
-    places = {new % rank: old % rank for old, new in moves.items()}
+    places = {
+        normalise_axis(new, rank, "reorder"): normalise_axis(old, rank, "reorder")
+        for old, new in moves.items()
+    }
+    if len(places) < len(moves) or len(set(places.values())) < len(moves):
+        raise DefinitionError("reorder: order", expected="each axis once", got=shown(moves))
     rest = iter(at for at in range(rank) if at not in places.values())
     return [places[at] if at in places else next(rest) for at in range(rank)]
 
 
 def _place(axes: Sequence[Axis], wanted: Axis | int) -> int:
-    if isinstance(wanted, int):
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
         return wanted
     if not isinstance(wanted, Axis):
         raise DefinitionError(
-            "set_allocation_domain", expected="an axis or a position", got=repr(wanted)
+            "set_allocation_domain", expected="an axis or a position", got=shown(wanted)
         )
     names = [axis.domain.name for axis in axes]
     if wanted.domain.name not in names:

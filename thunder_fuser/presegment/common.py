@@ -24,7 +24,7 @@ def remove_common(fusion: Fusion) -> Fusion:
             return record
         if len(record.outputs) > 1:  # a pass replaces one result by one value
             return record
-        key = (record.op, record.inputs, record.attrs)
+        key = record.computes
         if key in first and first[key] in results and name in results:
             return replace(record, op="set", inputs=(first[key],), attrs=())
         if key in first:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Literal, Number, Operand, OpRecord
 from thunder_fuser.presegment.rewrite import rewrite
@@ -48,7 +48,8 @@ def _value(record: OpRecord, fusion: Fusion) -> Number | None:
     if record.op == "cast":
         return _converted(literals[0], record.attr("dtype"))
     if record.op in _FOLD:
-        return _FOLD[record.op](*literals)
+        value = _FOLD[record.op](*literals)
+        return value if fits(value, of_number(value)) else None  # kernels wrap around
     return None
 
 

@@ -14,12 +14,20 @@ from typing import Any, TypeAlias
 
 import torch
 
-from thunder_fuser.errors import VerifyError
+from thunder_fuser.errors import OutOfRangeError, TorchCallError, VerifyError
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, Output
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
-from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, Number, Operand, OpRecord
+from thunder_fuser.ir.record import (
+    NAMED_ATTRS,
+    AttrValue,
+    Literal,
+    Number,
+    Operand,
+    OpRecord,
+    record_text,
+)
 from thunder_fuser.runtime import random
 from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -103,7 +111,12 @@ class _Evaluator:
     def run(self, record: OpRecord) -> None:
         """Evaluates one record."""
         operands = [self._operand(o, record) for o in record.inputs]
-        made = self._call(record, operands)
+        try:
+            made = self._call(record, operands)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise _typed(record, operands, error) from error
         results = (made,) if isinstance(made, torch.Tensor) else tuple(made)
         for name, result in zip(record.outputs, results, strict=True):
             expected = self._dtype(self.fusion.tensors[name].dtype)
@@ -173,6 +186,28 @@ class _Evaluator:
         if dtype.is_complex and self.override is not None:
             return self.override.to_complex()
         return to_torch_dtype(dtype)
+
+
+def _typed(
+    record: OpRecord, operands: Sequence[torch.Tensor], error: Exception
+) -> OutOfRangeError | TorchCallError:
+    """torch's error as ours: it names the call, and the index that was out of range."""
+    call = record_text(record)
+    names = list(record.row.parameters.parameters)
+    if record.row.kind is OpKind.EXTERNAL and "index" in names and operands[1].numel():
+        rank, index = operands[0].ndim, operands[1]
+        dim = int(record.attr("dim") or 0)  # type: ignore[arg-type]
+        most = operands[0].shape[dim] if rank else 1
+        least = -most if record.op.startswith("index_put") else 0
+        found = next((i for i in map(int, index.aminmax()) if not least <= i < most), None)
+        if found is not None:
+            return OutOfRangeError(
+                f"{call}: index", expected=f"numbers from {least} to {most - 1}", got=str(found)
+            )
+    given = ", ".join(f"{tuple(one.shape)} {one.dtype}" for one in operands)
+    return TorchCallError(
+        call, expected="operands that torch takes", got=f"{given}, of which torch says: {error}"
+    )
 
 
 def _device(fusion: Fusion, inputs: Sequence[Input]) -> torch.device:

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each argument of a call may be: one table, by the argument's name, for every call.
+
+    sum(T0, dims=[1.0])    ->  DefinitionError "sum: dims: expected an axis or a list of axes, ..."
+    sum(T0, dims=1)        ->  dims is (1,)
+
+Whether an axis is one of the tensor's, or sizes fit each other, the op's own rule says later.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, wraps
+from numbers import Integral
+from typing import Any, TypeVar, cast
+
+from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, shown
+from thunder_fuser.ir.dtypes import DataType, fits
+from thunder_fuser.ir.handles import Constant, Value
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Refused(Exception):
+    """A value that is not of the kind asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of argument: how messages call it, and what is recorded for a value of it."""
+
+    text: str
+    take: Callable[[Any], Any]
+    error: type[FuserError] = DefinitionError
+
+
+def take(kind: Kind, what: str, value: Any) -> Any:
+    """The value as records hold it; a typed error that names the call and the argument."""
+    try:
+        return kind.take(value)
+    except _Refused:
+        raise kind.error(what, expected=kind.text, got=shown(value)) from None
+
+
+# ---- single values
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Constant) else value
+
+
+def _integer(value: Any) -> int:
+    value = _plain(value)
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise _Refused
+    number = int(value)
+    if not fits(number, DataType.Int):
+        raise _Refused
+    return number
+
+
+def _number(value: Any) -> bool | int | float:
+    value = _plain(value)
+    if isinstance(value, bool):
+        return value
+    return float(value) if isinstance(value, float) else _integer(value)
+
+
+def _instance(of: type) -> Callable[[Any], Any]:
+    def taken(value: Any) -> Any:
+        if not isinstance(_plain(value), of):
+            raise _Refused
+        return _plain(value)
+
+    return taken
+
+
+def _either(*takes: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The first that takes the value."""
+
+    def taken(value: Any) -> Any:
+        for one in takes:
+            try:
+                return one(value)
+            except _Refused:
+                continue
+        raise _Refused
+
+    return taken
+
+
+def _list_of(entry: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def taken(value: Any) -> Any:
+        if not isinstance(value, (list, tuple, range)):
+            raise _Refused
+        return tuple(map(entry, value))
+
+    return taken
+
+
+def _alone(entry: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: (entry(value),)
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _moves(value: Any) -> dict[int, int]:
+    if not isinstance(value, Mapping):
+        raise _Refused
+    return {_integer(old): _integer(new) for old, new in value.items()}
+
+
+_flag, _value = _instance(bool), _instance(Value)
+_maybe = _either(_flag, _instance(type(None)))
+_size = _either(_integer, _value)
+_operand = _either(_number, _value)
+
+INTEGER = Kind("an integer of 64 bits", _integer)
+INTEGERS = Kind("a list of integers", _list_of(_integer))
+NUMBER = Kind("a real number, an integer one of 64 bits", _number)
+FLAG = Kind("True or False", _flag)
+FLAGS = Kind("a list of True and False", _list_of(_flag))
+AXIS = Kind("an axis", _integer)
+AXES = Kind("an axis or a list of axes", _either(_list_of(_integer), _alone(_integer)))
+SIZE = Kind("an integer of 64 bits, or a scalar", _size)
+SIZES = Kind("a list of integers and scalars", _list_of(_size))
+DTYPE = Kind(
+    f"a DataType ({', '.join(d.name for d in DataType)})", _instance(DataType), DtypeError
+)
+CONTIGUITY = Kind(
+    "True, False, or a list of True, False and None", _either(_flag, _list_of(_maybe))
+)
+WORD = Kind("a word", _instance(str))
+TENSOR = Kind("a tensor", _value)
+TENSORS = Kind("a list of tensors", _list_of(_operand))
+OPERAND = Kind("a tensor, a scalar or a real number, an integer one of 64 bits", _operand)
+CHECKED = Kind("", _anything)  # the call itself says what it takes
+
+_NAMES: dict[Kind, str] = {
+    INTEGER: "chunk factor k num_weights padding_idx",
+    INTEGERS: "broadcast_dims pad_widths sizes stride_order strides",
+    NUMBER: "correction max_norm norm_type",
+    FLAG: "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted"
+    " sparse stable static_sizes",
+    FLAGS: "is_broadcast_dim",
+    AXIS: "at axis dim inner outer",
+    AXES: "dims",
+    SIZE: "length",
+    SIZES: "end_indices new_shape shape start_indices",
+    DTYPE: "dtype",
+    CONTIGUITY: "contiguity",
+    WORD: "drawn",
+    TENSOR: "alias_input arg output",
+    TENSORS: "tensors",
+}
+BY_NAME: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+# Where a name means something else than in other calls.
+BY_CALL: dict[tuple[str, str], Kind] = {
+    ("pad", "value"): NUMBER,
+    ("define_tensor", "shape"): INTEGERS,
+    ("add_output", "shape"): INTEGERS,
+    ("define_scalar", "value"): Kind(
+        "a real number, an integer one of 64 bits, or a DataType",
+        _either(_number, _instance(DataType)),
+    ),
+    ("define_scalar", "coordinate"): CHECKED,
+    ("define_vector", "values"): Kind(
+        "a number of scalars, or a list of integers and scalars",
+        _either(_integer, _list_of(_either(_instance(Constant), _operand))),
+    ),
+    ("reorder", "order"): Kind(
+        "a list of axes, or {old: new} of axes", _either(_list_of(_integer), _moves)
+    ),
+    ("parallelize", "parallel"): CHECKED,
+    ("set_device_mesh", "mesh"): CHECKED,
+    ("set_allocation_domain", "domain"): Kind("a list of axes", _list_of(_anything)),
+}
+
+
+def kind_of(call: str, name: str) -> Kind:
+    """That of an argument of a call; operands have no entry of their own."""
+    return BY_CALL.get((call, name)) or BY_NAME.get(name, OPERAND)
+
+
+def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
+    """One argument as records hold it. None may stand only where leaving it out means None."""
+    if value is None and default is None:
+        return None
+    return take(kind_of(call, name), f"{call}: {name}", value)
+
+
+def checked(function: F) -> F:
+    """The call with its arguments checked, and in the form in which records hold them."""
+    call = function.__name__
+
+    @wraps(function)
+    def with_checks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        parameters = _parameters(function)
+        try:
+            bound = parameters.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise DefinitionError(
+                call, expected=_called(parameters), got=str(error).removeprefix("got ")
+            ) from None
+        given = list(bound.arguments.items())[1:]
+        found = {
+            name: checked_argument(call, name, value, parameters.parameters[name].default)
+            for name, value in given
+        }
+        return function(self, **found)
+
+    return cast(F, with_checks)
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _called(signature: inspect.Signature) -> str:
+    names = [
+        f"{p.name}={p.default}" if p.default is not inspect.Parameter.empty else p.name
+        for p in list(signature.parameters.values())[1:]
+    ]
+    return f"({', '.join(names)})"
