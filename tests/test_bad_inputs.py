@@ -282,7 +282,8 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
         lambda fd, t: fd.define_tensor([-1], dtype="float"),
         DtypeError,
         "define_tensor: dtype: expected a DataType (Bool, UInt8, Int8, Int16, Int32, Int, "
-        "Float8_e4m3fn, Float8_e5m2, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble), got str 'float'",
+        "Float8_e4m3fn, Float8_e5m2, Half, BFloat16, Float, Double, ComplexFloat, "
+        "ComplexDouble), got str 'float'",
     ),
     "complex": (
         lambda fd, t: fd.from_pytorch(X.to(torch.complex32)),

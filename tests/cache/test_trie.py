@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
+from hypothesis import given
+from hypothesis import strategies as st
 
 from thunder_fuser.cache import entry as entries
 from thunder_fuser.cache import programs
@@ -19,7 +21,7 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.record import Definition
+from thunder_fuser.ir.record import Definition, OpRecord
 
 D = DataType
 Build = Callable[[Recorder], Any]
@@ -163,6 +165,61 @@ def test_attributes_of_another_kind_are_another_key() -> None:
     found = [cache.look_up(records(lambda fd, v=v: fd.ops.pad(t(fd), [1, 1], v))) for v in values]
     shown = [str(entry.fusion.exprs[-1].attr("value")) for entry in found]
     assert shown == ["1", "1.0", "True"]
+
+
+_NUMBERS = st.sampled_from([0, 1, 0.0, 1.0, -0.0, False, True, math.nan, math.inf])
+_NESTED: st.SearchStrategy[Any] = st.recursive(
+    _NUMBERS, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=5
+)
+
+
+def _twin(value: Any, draw: Callable[[Any], Any]) -> Any:
+    """A value that Python takes for equal, of other types or bits in some places."""
+    if isinstance(value, tuple):
+        return tuple(_twin(one, draw) for one in value)
+    if math.isnan(value):
+        return float("nan")
+    return draw(st.sampled_from([one for one in (0, 1, 0.0, 1.0, -0.0, False, True) if one == value]
+                                or [value]))
+
+
+def _bits(value: Any) -> Any:
+    return list(map(_bits, value)) if isinstance(value, tuple) else repr(value)
+
+
+@given(st.data(), _NESTED, st.sampled_from(["value", "dims", "keepdim", "other"]))
+def test_attributes_are_one_key_only_by_type_and_bits(
+    data: st.DataObject, value: Any, key: str
+) -> None:
+    """0.0 and -0.0, 1 and True, [0] and [0.0]: no two share an entry, a node or a set."""
+    twin = _twin(value, data.draw)
+    one, other = (
+        OpRecord("sum", ("T0",), ("T1",), ((key, given),)) for given in (value, twin)
+    )
+    same = _bits(value) == _bits(twin)
+    assert (one == other) is same and len({one, other}) == 2 - same
+    cache = FusionCache()
+    found = [cache._find((record,)) for record in (one, other)]
+    assert (found[0] is found[1]) is same and cache.num_nodes() == 2 - same
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fine"),
+    [
+        (lambda fd: fd.ops.permute(t(fd), [1.0, 0.0]), lambda fd: fd.ops.permute(t(fd), [1, 0])),
+        (lambda fd: fd.ops.sum(t(fd), [0.0]), lambda fd: fd.ops.sum(t(fd), [0])),
+        (lambda fd: fd.ops.sum(t(fd), [False]), lambda fd: fd.ops.sum(t(fd), [0])),
+        (lambda fd: fd.ops.sum(t(fd), [0], 1), lambda fd: fd.ops.sum(t(fd), [0], True)),
+    ],
+)
+def test_what_is_refused_and_what_is_not_do_not_meet(wrong: Build, fine: Build) -> None:
+    """In either order."""
+    cache = FusionCache()
+    for _ in range(2):
+        with pytest.raises(DefinitionError):
+            cache.look_up(records(wrong))
+        cache.look_up(records(fine))
+    assert cache.num_fusions() == 1
 
 
 def test_nan_is_itself() -> None:

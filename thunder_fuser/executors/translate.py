@@ -28,7 +28,7 @@ from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.executors.short_forms import Form
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
-from thunder_fuser.ir.dtypes import DataType, category, of_number, promote, wrapped
+from thunder_fuser.ir.dtypes import DataType, category, fits, of_number, promote, wrapped
 from thunder_fuser.ir.language import Recorder, Value
 from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
@@ -187,7 +187,8 @@ class TypedRecorder(Recorder):
 def _wrapped(operand: Operand, dtype: DataType) -> Operand:
     if not isinstance(operand, Literal) or operand.kind != "int" or not dtype.is_int:
         return operand
-    return Literal.of(wrapped(int(operand.value), dtype))
+    value = int(operand.value)
+    return operand if fits(value, dtype) else Literal.of(wrapped(value, dtype))
 
 
 def _is_on_gpu(proxy: Proxy) -> bool:

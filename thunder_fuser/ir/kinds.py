@@ -55,10 +55,10 @@ def _integer(value: Any) -> int:
     value = _plain(value)
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise _Refused
-    value = int(value)
-    if not fits(value, DataType.Int):
+    number = int(value)
+    if not fits(number, DataType.Int):
         raise _Refused
-    return value
+    return number
 
 
 def _number(value: Any) -> bool | int | float:
@@ -93,7 +93,7 @@ def _either(*takes: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _list_of(entry: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def taken(value: Any) -> Any:
-        if not isinstance(value, (list, tuple, range)):
+        if not isinstance(value, (list, tuple)):
             raise _Refused
         return tuple(map(entry, value))
 

@@ -51,9 +51,14 @@ SIZE_ATTRS = (*NAMED_ATTRS, "pad_widths", "chunk", "dims", "keepdim")
 
 
 def exact(value: AttrValue) -> AttrValue:
-    """The value with its flags and fractions as Literals, which are equal by type and bits."""
+    """The value with its flags and fractions as Literals, which are equal by type and bits.
+
+    Integers stay plain: a size of the call is one that knows where it comes from.
+    """
     if isinstance(value, tuple):
         return tuple(map(exact, value))
+    if isinstance(value, Literal) and value.kind == "int":
+        return value.value
     return Literal.of(value) if isinstance(value, (bool, float)) else value
 
 

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that are recorded as rows of the op table: variances, places of extrema, triangles.
+
+    rand_like(T0: f32[i0, 8])  ->  S1 = size(T0, dim=0); T2 = uniform(0.0, 1.0, [S1, 8], Float)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.kinds import checked
+from thunder_fuser.ir.ops import OPS, OpKind
+from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
+from thunder_fuser.ir.values import Tensor, Value
+
+if TYPE_CHECKING:
+    from thunder_fuser.ir.language import Recorder  # whose `ops` these are
+
+
+_EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
+
+
+class Composites:
+    """The composites; Ops, which is one, has the rows."""
+
+    _fd: Recorder
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def _rank(self, arg: Tensor, call: str) -> int:
+        return len(self._fd.view_of(str(self._fd.operand(arg, call, "arg"))).shape)
+
+    @checked
+    def shape(self, arg: Tensor) -> list[Value]:
+        """The extents of a tensor, as scalars."""
+        return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
+
+    @checked
+    def var_mean(
+        self,
+        arg: Tensor,
+        dims: Sequence[int] | None = None,
+        correction: int = 1,
+        keepdim: bool = False,
+    ) -> tuple[Value, Value]:
+        """(variance, mean) in two passes: sum((x - mean)**2) / max(n - correction, 0)."""
+        axes = list(normalise_axes(dims, self._rank(arg, "var"), "var"))  # type: ignore[arg-type]
+        count = self._count(arg, axes)
+        mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
+        centred = self.sub(arg, mean)
+        squares = self.sum(self.mul(centred, centred), axes, keepdim=True)
+        degrees = self.maximum(self.sub(count, float(correction)), 0.0)
+        variance = self.truediv(squares, degrees)
+        if keepdim or not axes:
+            return variance, mean
+        return self.squeeze(variance, axes), self.squeeze(mean, axes)
+
+    @checked
+    def var(
+        self,
+        arg: Tensor,
+        dims: Sequence[int] | None = None,
+        correction: int = 1,
+        keepdim: bool = False,
+    ) -> Value:
+        """The variance; see var_mean."""
+        return self.var_mean(arg, dims, correction, keepdim)[0]
+
+    @checked
+    def welford(self, arg: Tensor, dims: Sequence[int]) -> tuple[Value, Value, Value]:
+        """(mean, sum of squared distances from it, number of elements)."""
+        rank = self._rank(arg, "welford")
+        count = self._count(arg, list(normalise_axes(dims, rank, "welford")))  # type: ignore[arg-type]
+        variance, mean = self.var_mean(arg, dims, 0)
+        return mean, self.mul(variance, count), count
+
+    @checked
+    def rand_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
+        """Uniform numbers in [0, 1), of the argument's shape and dtype."""
+        return self._random_like("uniform", arg, (rng_seed, rng_offset))
+
+    @checked
+    def randn_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
+        """Standard normal numbers, of the argument's shape and dtype."""
+        return self._random_like("normal", arg, (rng_seed, rng_offset))
+
+    def _random_like(self, op: str, arg: Tensor, state: tuple[Any, Any]) -> Value:
+        view = self._fd.view_of(str(self._fd.operand(arg, op, "arg")))
+        sizes = [
+            extent.value if extent.is_const else self.size(arg, axis)
+            for axis, extent in enumerate(view.shape)
+        ]
+        result: Value = getattr(self, op)(0.0, 1.0, sizes, view.dtype, *state)
+        return result
+
+    @checked
+    def cummax_indices(self, arg: Tensor, dim: int) -> Value:
+        """Where cummax has its values from: of equal ones the last, and once a NaN came, a NaN."""
+        return self._last_equal(arg, self.cummax(arg, dim), dim)
+
+    @checked
+    def cummin_indices(self, arg: Tensor, dim: int) -> Value:
+        """Where cummin has its values from; see cummax_indices."""
+        return self._last_equal(arg, self.cummin(arg, dim), dim)
+
+    def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
+        """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last place they met."""
+        rank = self._rank(arg, "cummax")
+        dim = normalise_axis(dim, rank, "cummax")
+        places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
+        places = self.broadcast(places, [at != dim for at in range(rank)])
+        met = self.logical_or(self.eq(arg, extreme), self.ne(arg, arg))
+        result: Value = self.cummax(self.where(met, places, 0), dim)
+        return result
+
+    @checked
+    def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
+        """x + value * a * b"""
+        result: Value = self.add(x, self.mul(self.mul(value, a), b))
+        return result
+
+    @checked
+    def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+        """lhs + alpha * rhs"""
+        result: Value = self.add(lhs, self.mul(rhs, alpha))
+        return result
+
+    @checked
+    def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+        """lhs - alpha * rhs"""
+        result: Value = self.sub(lhs, self.mul(rhs, alpha))
+        return result
+
+    @checked
+    def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
+        """The upper triangle of the last two axes; zero elsewhere."""
+        row, column = self._row_and_column(arg)
+        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, 0)
+        return result
+
+    @checked
+    def tril(self, arg: Tensor, diagonal: Any = 0) -> Value:
+        """The lower triangle of the last two axes; zero elsewhere."""
+        row, column = self._row_and_column(arg)
+        result: Value = self.where(self.ge(self.add(row, diagonal), column), arg, 0)
+        return result
+
+    def _row_and_column(self, arg: Tensor) -> tuple[Value, Value]:
+        """The number of the row, and of the column, over the last two axes."""
+        rows, columns = self.size(arg, -2), self.size(arg, -1)
+        row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
+        return row, self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
+
+    @checked
+    def select(self, arg: Tensor, index: Any, dim: int) -> Value:
+        """The slice at one index of an axis, which goes away; a negative one counts from its end.
+
+        index: a number, an integer scalar, or a tensor with one element.
+        """
+        computed = isinstance(index, Value)
+        if computed or index < 0:
+            wrapped = self.add(self.size(arg, dim), index)
+            index = self.where(self.lt(index, 0), wrapped, index) if computed else wrapped
+        return self.squeeze(self.index_select(arg, index, dim), [dim])  # type: ignore[no-any-return]
+
+    @checked
+    def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
+        """The first index of the largest element, NaN being the largest; Int.
+
+        Without dim, over all elements, in row-major order.
+        """
+        return self._place_of("argmax", arg, self.max, dim, keepdim)
+
+    @checked
+    def argmin(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
+        """The first index of the smallest element, NaN being the smallest; see argmax."""
+        return self._place_of("argmin", arg, self.min, dim, keepdim)
+
+    def _in_memory(self, arg: Tensor) -> Any:
+        """The value as memory has it: made in each of two nests, it may differ in its last bit."""
+        made = {name: record for record in self._fd.records for name in record.outputs}
+        record = made[arg.name]
+        while record.op in _EXACT and (source := record.inputs[0]) in made:
+            record = made[str(source)]
+        return arg if record.op == "define_tensor" else self.segment_set(arg)
+
+    def _place_of(
+        self,
+        call: str,
+        arg: Tensor,
+        extremum: Callable[..., Any],
+        dim: int | None,
+        keepdim: bool,
+    ) -> Value:
+        """The smallest of the indices of the elements that equal the extremum, or are NaN."""
+        rank = self._rank(arg, call)
+        dims = list(range(rank)) if dim is None else [normalise_axis(dim, rank, call)]
+        arg = self._in_memory(arg)
+        sizes = self.shape(arg)
+        count: Any = 1
+        for at in dims:
+            count = self.mul(count, sizes[at])
+        places = self.iota(count, 0, 1, DataType.Int)
+        if dim is None:
+            places = self.reshape(places, sizes)
+        else:
+            places = self.broadcast_in_dim(places, sizes, dims)
+        best = extremum(arg, dims, keepdim=True)
+        is_best = self.logical_or(self.eq(arg, best), self.ne(arg, arg))
+        result: Value = self.min(self.where(is_best, places, count), dims, keepdim)
+        return result
+
+    def _count(self, arg: Tensor, axes: list[int]) -> Value:
+        count: Any = 1.0
+        for axis in axes:
+            count = self.mul(self.cast(self.size(arg, axis), DataType.Float), count)
+        return count if isinstance(count, Value) else self.cast(1.0, DataType.Float)
