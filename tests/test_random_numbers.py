@@ -387,7 +387,8 @@ def test_what_a_random_op_refuses(
 
 
 def test_a_vector_is_no_bound() -> None:
-    with pytest.raises(DefinitionError, match="lo: expected a real number"), FusionDefinition() as fd:
+    refused = pytest.raises(DefinitionError, match="lo: expected a real number")
+    with refused, FusionDefinition() as fd:
         bound = fd.define_tensor(shape=[4], contiguity=[True], dtype=DataType.Float)
         fd.add_output(fd.ops.uniform(bound, 1.0, [4], DataType.Float))
 

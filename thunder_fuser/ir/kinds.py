@@ -93,7 +93,7 @@ def _either(*takes: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _list_of(entry: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def taken(value: Any) -> Any:
-        if not isinstance(value, (list, tuple, range)):
+        if not isinstance(value, (list, tuple)):
             raise _Refused
         return tuple(map(entry, value))
 
