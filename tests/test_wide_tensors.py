@@ -2,7 +2,7 @@
 """Tensors with more than 2**31 elements, or elements that far apart, run on each target.
 
 Memory between the elements is never touched; of values that no memory holds only the end is read.
-tests/gpu/test_wide_tensors.py has whole ones; tests/regression/test_wide_indices.py the index types.
+tests/gpu/test_wide_tensors.py has whole ones, tests/regression/test_wide_indices.py index types.
 """
 
 from __future__ import annotations
@@ -87,9 +87,10 @@ def test_random_numbers_at_the_end(run: Runner) -> None:
         fd.add_output(fd.ops.slice(made, [start], [start + 8]))
 
     group = torch.arange(start, start + 8, 4) // 4
-    counter = [torch.full((2,), offset), torch.zeros(2, dtype=torch.int64), group % 2**32, group >> 32]
-    key = (torch.full((2,), seed), torch.zeros(2, dtype=torch.int64))
-    words = torch.stack(random.philox((counter[0], counter[1], counter[2], counter[3]), key), 1)
+    zero = torch.zeros_like(group)
+    words = torch.stack(
+        random.philox((zero + offset, zero, group % 2**32, group >> 32), (zero + seed, zero)), 1
+    )
     run(build, [], [((words.flatten() >> 8).double() * 2.0**-24).float()])
 
 

@@ -78,7 +78,7 @@ UNARY: dict[str, Function] = {
 }
 BINARY: dict[str, Function] = {
     **named(torch, "add sub mul div atan2 pow fmod remainder maximum minimum fmax fmin logaddexp"),
-    **named(torch, "xlogy copysign eq ne lt le gt ge heaviside"),
+    **named(torch, "xlogy copysign eq ne lt le gt ge"),
     **named(torch.special, "xlog1py"),
     "lerp": lambda x, y: torch.lerp(x, y, 0.25),
     "where": lambda x, y: torch.where(x > y, x, y),
@@ -169,9 +169,10 @@ def _far_apart(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 # another overflow.
 DIFFERENCES: dict[str, tuple[Place, str]] = {
     **dict.fromkeys(
-        ("hardshrink", "softshrink", "hardsigmoid", "hardswish", "hardtanh", "relu6", "copysign"),
+        ("hardshrink", "softshrink", "hardsigmoid", "hardswish", "hardtanh", "relu6"),
         (_nan, "the gradient at NaN, by choices of Thunder's that NaN falls to the other side of"),
     ),
+    "copysign": (_infinite, "torch's gradient multiplies by x / x"),
     "gelu": (_large, "torch's vectors multiply by x before they halve"),
     "0 / x": (_small, "torch: 0 times the infinite gradient of 1 / x"),
     "fmod": (_far_apart, "torch's vectors have NaN where the quotient overflows"),
@@ -180,6 +181,8 @@ DIFFERENCES: dict[str, tuple[Place, str]] = {
         ("x ** 0.5", "x ** -0.5", "x ** 1.5"),
         (lambda x: _infinite(x) | (x == 0), "torch's float16 on a CPU has pow, elsewhere sqrt"),
     ),
+    "kl_div": (_everywhere, "16-bit floats: torch rounds each of its steps"),
+    "atan2": (_small, "float16: torch's sum of squares is rounded to 0"),
     "pow": (_everywhere, "16-bit floats: torch rounds x ** (y - 1) before it is used"),
     "logsumexp": (_large, "torch's gradient, exp(x - result), has the sum's logarithm rounded off"),
     "norm inf": (_nan, "torch's gradient is 0 where the norm is NaN"),
@@ -192,8 +195,8 @@ DIFFERENCES: dict[str, tuple[Place, str]] = {
     "std": (lambda x: _large(x) | _small(x), "as var; and its squares vanish"),
     "sinc": (_large, "16-bit floats: torch rounds pi * x in its gradient"),
 }
-ONLY_IN_FLOAT16 = ("x ** 0.5", "x ** -0.5", "x ** 1.5", "norm", "normalize")
-ONLY_IN_16_BITS = ("pow", "nanmean", "cross_entropy smoothed", "sinc")
+ONLY_IN_FLOAT16 = ("x ** 0.5", "x ** -0.5", "x ** 1.5", "norm", "normalize", "atan2")
+ONLY_IN_16_BITS = ("pow", "kl_div", "nanmean", "cross_entropy smoothed", "sinc")
 
 Results = list[torch.Tensor]
 

@@ -31,9 +31,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     apart = _apart(input, target)
     if beta == 0:
         return _reduced(apart, reduction)
-    near = ltorch.mul(ltorch.mul(apart, apart), 0.5 / beta)
-    losses = ltorch.where(ltorch.lt(apart, beta), near, ltorch.sub(apart, 0.5 * beta))
-    return _reduced(losses, reduction)
+    return _reduced(_bent(apart, beta, 0.5 / beta, ltorch.sub(apart, 0.5 * beta)), reduction)
 
 
 @rounded_once
@@ -42,9 +40,18 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     if delta <= 0:
         return NotImplemented
     apart = _apart(input, target)
-    near = ltorch.mul(ltorch.mul(apart, apart), 0.5)
     far = ltorch.mul(ltorch.sub(apart, 0.5 * delta), delta)
-    return _reduced(ltorch.where(ltorch.lt(apart, delta), near, far), reduction)
+    return _reduced(_bent(apart, delta, 0.5, far), reduction)
+
+
+def _bent(apart: Any, limit: float, scale: float, far: Any) -> Any:
+    """scale * d * d below the limit, and for NaN, whose gradient is NaN; far elsewhere.
+
+    What is far is squared as 0: else its gradient there would be 0 times infinity.
+    """
+    is_far = ltorch.ge(apart, limit)
+    near = ltorch.where(is_far, 0.0, apart)
+    return ltorch.where(is_far, far, ltorch.mul(ltorch.mul(near, near), scale))
 
 
 def _apart(input: Any, target: Any) -> Any:
