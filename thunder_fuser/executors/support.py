@@ -73,9 +73,12 @@ def support(bsym: BoundSymbol) -> Reject | None:
 def _refuse_composite(bsym: BoundSymbol) -> Reject | None:
     """What Thunder takes apart into less than torch computes.
 
+    diagonal: into a gather, where torch makes a view, through which one may write.
     logsumexp: into a subtraction of its dtype, which wraps below zero. polygamma: into exp of a
     large logarithm, where a float loses a digit.
     """
+    if bsym.sym.id == "torch.diagonal":
+        return Reject("a view, which torch makes without a kernel")
     if bsym.sym.id == "torch.logsumexp" and data_type(bsym.args[0].dtype) is DataType.UInt8:
         return Reject("logsumexp of an unsigned type")
     if bsym.sym.id == "torch.polygamma" and bsym.args[0] != 0:
