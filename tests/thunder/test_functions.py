@@ -12,6 +12,7 @@ from thunder.core.symbol import Symbol
 from torch_samples import Call, assert_as_good, called, doubled, known, samples
 
 from thunder_fuser.executors.functions import FUNCTIONS, lookasides
+from thunder_fuser.executors.functions.fresh import RETURNING
 from thunder_fuser.executors.functions.pointwise import CASTS
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit, jit_alone
 
@@ -43,7 +44,9 @@ def left_to_torch(jitted: Any, name: str) -> bool:
 
 
 def test_thunder_has_all_names() -> None:
-    assert {symbol.id for symbol in lookasides() if isinstance(symbol, Symbol)} == {*FUNCTIONS}
+    assert {symbol.id for symbol in lookasides() if isinstance(symbol, Symbol)} == {
+        *FUNCTIONS, *RETURNING
+    }
 
 
 @pytest.mark.parametrize("id", TESTED)

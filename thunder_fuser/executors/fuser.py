@@ -31,6 +31,7 @@ from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.functions import lookasides
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.mistyped import where_types_agree
 from thunder_fuser.executors.nested_sums import with_nested_sums
 from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
@@ -146,10 +147,11 @@ class ThunderFuser(FusionExecutor):
         limit = int(given.get("fuel", option("fuel")))
         prefix = self._prefix(given)
         trace = self._cut(trace, given)
-        claims = claim(trace.bound_symbols, support)
+        bsyms = trace.bound_symbols
+        claims = claim(bsyms, where_types_agree(bsyms, support))
         items = without_dead_views([*self._fueled(claims.items, limit)])
         if given.get("donation", option("donation")):
-            items = with_donations(trace.bound_symbols, items)
+            items = with_donations(bsyms, items)
         if not _inplace_check_disabled():
             check_in_place(items, prefix)
         items = [item.settled() if isinstance(item, Region) else item for item in items]

@@ -16,7 +16,8 @@ Note [Edges]: at the edges of a region, ops that torch answers with a view stay 
     and stride_order beside ops that compute: it copies nothing where the strides are right;
   * reshape, transpose, squeeze and shallow_copy that only the outside uses go after it;
   * one that both sides use is made twice: the region returns what it is a view of (a row's
-    statistics, not their copies along the row) and torch repeats the view, see `exits`;
+    statistics, not their copies along the row) and torch repeats the view, see `exits`; as it does
+    any view of what comes from outside, or is returned too;
   * shallow_copy and broadcast_in_dim outside whose results the region reads are repeated in it, so
     that it reads (and the backward saves) what they are made of.
 So do ops that are one torch call anyway (scatter, sort, ...): they are taken only between others.
@@ -299,10 +300,7 @@ def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Users) -> _Run:
 
 
 def _idle(
-    bsyms: Sequence[BoundSymbol],
-    places: Sequence[int],
-    kinds: frozenset[PrimIDs],
-    users: Users,
+    bsyms: Sequence[BoundSymbol], places: Sequence[int], kinds: frozenset[PrimIDs], users: Users
 ) -> set[int]:
     """Those of the kinds whose results no other op among the places needs."""
     members, idle = set(places), set()
@@ -330,9 +328,7 @@ def _formed(
     return _refuse_region(region) or region
 
 
-def _escaping(
-    bsyms: Sequence[BoundSymbol], inside: Sequence[int], users: Users
-) -> list[str]:
+def _escaping(bsyms: Sequence[BoundSymbol], inside: Sequence[int], users: Users) -> list[str]:
     """Names made inside that others read."""
     members = set(inside)
     return [
@@ -359,9 +355,8 @@ def _refuse_region(region: Region) -> Reject | None:
     if not all(isinstance(out, TensorProxy) for out in region.outputs):
         return Reject("its result is a number")
     device = device_of(region.bsyms[0])
-    tensors = [proxy for proxy in region.inputs if isinstance(proxy, TensorProxy)]
     on_cpu = device is None or device.devicetype is DeviceType.CPU
-    if on_cpu or any(tensor.device == device for tensor in tensors):
+    if on_cpu or any(isinstance(p, TensorProxy) and p.device == device for p in region.inputs):
         return None
     return Reject("GPU tensors made of no tensor, which torch makes as fast")
 
@@ -382,8 +377,21 @@ def _exits(
             name = reads(maker[name])[0].name
         if name in maker:
             wanted.add(name)
+    for name in [*wanted]:
+        *views, base = _chain(name, maker)
+        if views and (base not in maker or base in wanted):
+            wanted.discard(name)
+            repeated.update(views)
     exits = [leaf for leaf in leaves if _result(leaf) in repeated]
     return frozenset(wanted), tuple(exits)
+
+
+def _chain(name: str, maker: Mapping[str, BoundSymbol]) -> Iterator[str]:
+    """The value, what it is a view of, and so on up to what is no view."""
+    yield name
+    while name in maker and maker[name].sym.id in VIEWS:
+        name = reads(maker[name])[0].name
+        yield name
 
 
 def _live(leaves: Sequence[BoundSymbol], wanted: frozenset[str]) -> tuple[BoundSymbol, ...]:
@@ -451,9 +459,9 @@ def without_dead_views(items: Sequence[BoundSymbol | Region]) -> list[BoundSymbo
 
 def _needed(item: BoundSymbol | Region, names: set[str]) -> BoundSymbol | Region | None:
     """The item; a region of views only as far as it makes these names; None if it makes none."""
+    if isinstance(item, Region) and not item.makes_views:
+        return item
     if isinstance(item, Region):
-        if not item.makes_views:
-            return item
         wanted = [proxy.name for proxy in item.outputs if proxy.name in names]
         if len(wanted) == len(item.outputs):
             return item

@@ -21,6 +21,7 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.dtensor import DTENSOR, refuse_placements
 from thunder_fuser.executors.indexing import INDEXING
+from thunder_fuser.executors.literals import refuse_number, refuse_numbers
 from thunder_fuser.executors.padding import padded
 from thunder_fuser.executors.powers import power
 from thunder_fuser.executors.random import STATELESS, recorded
@@ -74,11 +75,18 @@ def support(bsym: BoundSymbol) -> Reject | None:
 def _refuse_composite(bsym: BoundSymbol) -> Reject | None:
     """What Thunder takes apart into less than torch computes.
 
-    logsumexp: into a subtraction of its dtype, which wraps below zero. polygamma: into exp of a
-    large logarithm, where a float loses a digit.
+    diagonal: into a gather, where torch makes a view, through which one may write. sub: into what
+    takes bool. logsumexp: into a subtraction of its dtype, which wraps below zero. polygamma: into
+    exp of a large logarithm, where a float loses a digit.
     """
+    if bsym.sym.id == "torch.diagonal":
+        return Reject("a view, which torch makes without a kernel")
     if bsym.sym.id == "torch.logsumexp" and data_type(bsym.args[0].dtype) is DataType.UInt8:
         return Reject("logsumexp of an unsigned type")
+    if bsym.sym.id == "torch.sub" and any(
+        isinstance(one, TensorProxy) and data_type(one.dtype) is DataType.Bool for one in bsym.args
+    ):
+        return Reject("subtraction of bool")
     if bsym.sym.id == "torch.polygamma" and bsym.args[0] != 0:
         return Reject("polygamma as exp of a logarithm")
     return None
@@ -96,6 +104,7 @@ def accepts(row: Row, args: Sequence[Any], kwargs: dict[str, Any]) -> Reject | N
         next(filter(None, (_refuse_value(arg) for arg in _flat((args, kwargs)))), None)
         or _refuse_dtypes(row, tensors)
         or _refuse_devices(tensors)
+        or refuse_numbers(row.id, args, tensors)
         or (row.check(*args, **kwargs) if row.check is not None else _needs_tensor(tensors))
     )
 
@@ -237,7 +246,8 @@ def _check_broadcast(a: TensorProxy, shape: Sequence[Any], dims: Sequence[int]) 
 def _check_full(shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Reject | None:
     if len(shape) > MAX_RANK:
         return Reject(f"rank {len(shape)} is over {MAX_RANK}")
-    return _check_dtype(dtype) or _check_sizes(shape)
+    unknown = _check_dtype(dtype) or _check_sizes(shape)
+    return unknown or refuse_number(fill_value, known_type(dtype))
 
 
 def _check_iota(length: Any, *, start: Any, step: Any, device: Any, dtype: Any) -> Reject | None:
@@ -488,6 +498,4 @@ _TABLE = (
 )
 
 ROWS: dict[PrimIDs | str, Row] = {row.id: row for row in _TABLE}
-if len(ROWS) != len(_TABLE):
-    names = [row.name for row in _TABLE]
-    raise AssertionError(f"listed twice: {sorted({n for n in names if names.count(n) > 1})}")
+assert len(ROWS) == len(_TABLE), "a primitive is listed twice"

@@ -74,6 +74,10 @@ def _call(leaf: BoundSymbol, a: str, reshape: str) -> str:
     match leaf.sym.id:
         case PrimIDs.SHALLOW_COPY:
             return a
+        case PrimIDs.REAL:
+            return f"{a}.real"
+        case PrimIDs.IMAG:
+            return f"{a}.imag"
         case PrimIDs.RESHAPE:
             return f"{a}.{reshape}({tuple(arguments[0])})"
         case PrimIDs.TRANSPOSE:

@@ -14,15 +14,14 @@ from thunder_fuser.rematerialization.proxies import makes, reads
 VIEWS = frozenset(
     {
         PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
-        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE,
+        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG,
     }
 )  # fmt: skip
 # Torch's executor gives in-place copies and fences its own symbols, whose ids are strings.
 COPIES = frozenset({PrimIDs.COPY_, "copy_"})
 FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 _SHARING = VIEWS | {
-    PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.REAL, PrimIDs.IMAG,
-    PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
+    PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
 } | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
 
 

@@ -10,6 +10,9 @@ written it so. Some are known to Thunder, with other arguments or defaults than 
 
 pointwise   elementwise, and other names of what Thunder knows     losses    losses and distances
 reductions  norms, extremes, matrix products                      movement  rolls, tiles, shuffles
+
+What a function returns is copied where it is but a view of an argument, unless it is one in torch;
+so are the results of some that Thunder knows, see fresh.py.
 """
 
 from __future__ import annotations
@@ -24,14 +27,15 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 from thunder.core.interpreter import unwrap
-from thunder.core.jit_ext import recursively_proxy
+from thunder.core.jit_ext import record_source_loc_in_symbol_header, recursively_proxy
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 
+from thunder_fuser.executors.functions.fresh import RETURNING, fresh
 from thunder_fuser.executors.functions.losses import LOSSES
-from thunder_fuser.executors.functions.movement import MOVEMENT
-from thunder_fuser.executors.functions.pointwise import POINTWISE
+from thunder_fuser.executors.functions.movement import MOVEMENT, VIEWING
+from thunder_fuser.executors.functions.pointwise import CASTING, POINTWISE
 from thunder_fuser.executors.functions.reductions import OF_COMPLEX, REDUCTIONS
 from thunder_fuser.executors.types import ANY, COMPLEX, data_type
 from thunder_fuser.ir.dtypes import DataType
@@ -42,16 +46,20 @@ Function = Callable[..., Any]
 # A function returns NotImplemented for what it leaves to torch, or for torch to refuse.
 FUNCTIONS: dict[str, Function] = {**POINTWISE, **LOSSES, **REDUCTIONS, **MOVEMENT}
 
+_REPLACED = FUNCTIONS.keys() | RETURNING
+_MAY_BE_VIEWS = VIEWING | CASTING
+
 
 def lookasides() -> dict[Function, Function]:
     """{what a user's program calls: what is called in its place}."""
     symbols = {
         called: symbol
         for called, symbol in ltorch._torch_to_thunder_function_map.items()
-        if isinstance(symbol, Symbol) and symbol.id in FUNCTIONS
+        if isinstance(symbol, Symbol) and symbol.id in _REPLACED
     }
     replacements = {
-        symbol: _replacement(FUNCTIONS[symbol.id], symbol) for symbol in symbols.values()
+        symbol: _replacement(FUNCTIONS.get(symbol.id, symbol), symbol)
+        for symbol in symbols.values()
     }
     # A method of a tensor is called by its symbol.
     return replacements | {called: replacements[symbol] for called, symbol in symbols.items()}
@@ -62,19 +70,24 @@ def _replacement(function: Function, symbol: Symbol) -> Function:
     signature = inspect.signature(getattr(function, "meta", function))
     types = ANY | COMPLEX if symbol.id in OF_COMPLEX else ANY
 
-    @functools.wraps(symbol.meta)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = _with_items_noted(sys._getframe(1), args, kwargs)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
         if not _bindable(signature, args, kwargs) or not _plain(args, kwargs, types):
             return symbol(*args, **kwargs)
         result = function(*args, **kwargs)
         return symbol(*args, **kwargs) if result is NotImplemented else result
 
+    asked = chosen if symbol.id in _MAY_BE_VIEWS else fresh(chosen)
+
+    @functools.wraps(symbol.meta)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _with_items_noted(sys._getframe(1), args, kwargs)
+        return asked(*args, **kwargs)
+
     return call
 
 
 def _with_items_noted(caller: FrameType, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments, after telling Thunder that the items of lists were read.
+    """The arguments, after telling Thunder the user's line, and that the items of lists were read.
 
     Else it would not check them at the next call, and take `f(x, [2])` for a traced `f(x, [1])`.
     It does so for its own symbols; an executor's function gets bare values, from a function of
@@ -82,6 +95,7 @@ def _with_items_noted(caller: FrameType, args: Any, kwargs: Any) -> tuple[Any, A
     """
     if caller.f_code.co_name != "wrapping_wrapper":
         return args, kwargs  # called by Python, say by a function that is a transform of Thunder's
+    record_source_loc_in_symbol_header(tuple)()
     given = caller.f_locals
     recursively_proxy(*given["args"], **given["kwargs"])
     values = {unwrap(name): unwrap(one) for name, one in given["kwargs"].items()}

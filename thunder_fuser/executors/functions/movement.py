@@ -4,7 +4,7 @@
     roll(x[N], 2)          ->  cat([x[N-2:], x[:N-2]])
     pixel_shuffle(x, r)    ->  [N, C, r, r, H, W]  ->  [N, C, H, r, W, r]  ->  [N, C, H r, W r]
 
-What is a view in torch is one here.
+What is a view in torch is one here, see VIEWING; all else is a tensor of its own.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
         return NotImplemented
     *batch, channels, height, width = input.shape
     apart = ltorch.reshape(input, (*batch, channels // r**2, r, r, height, width))
-    moved = ltorch.permute(apart, _last(len(batch), 0, 3, 1, 4, 2))
+    moved = ltorch.clone(ltorch.permute(apart, _last(len(batch), 0, 3, 1, 4, 2)))
     return ltorch.reshape(moved, (*batch, channels // r**2, height * r, width * r))
 
 
@@ -119,7 +119,7 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
         return NotImplemented
     *batch, channels, height, width = input.shape
     apart = ltorch.reshape(input, (*batch, channels, height // r, r, width // r, r))
-    moved = ltorch.permute(apart, _last(len(batch), 0, 2, 4, 1, 3))
+    moved = ltorch.clone(ltorch.permute(apart, _last(len(batch), 0, 2, 4, 1, 3)))
     return ltorch.reshape(moved, (*batch, channels * r**2, height // r, width // r))
 
 
@@ -129,7 +129,7 @@ def channel_shuffle(input: Any, groups: int) -> Any:
         return NotImplemented
     batch, channels, *rest = input.shape
     apart = ltorch.reshape(input, (batch, groups, channels // groups, *rest))
-    return ltorch.reshape(ltorch.transpose(apart, 1, 2), input.shape)
+    return ltorch.reshape(ltorch.clone(ltorch.transpose(apart, 1, 2)), input.shape)
 
 
 def _last(batch: int, *order: int) -> tuple[int, ...]:
@@ -190,3 +190,11 @@ MOVEMENT = {
     "torch.tile": tile,
     "torch.trace": trace,
 }
+
+# Those that torch answers with a view.
+VIEWING = frozenset(
+    {
+        "Tensor.reshape_as", "torch.moveaxis", "torch.narrow", "torch.ravel",
+        "torch.split_with_sizes", "torch.swapaxes", "torch.swapdims",
+    }
+)  # fmt: skip

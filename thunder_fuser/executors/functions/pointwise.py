@@ -112,6 +112,9 @@ CASTS = {
     "bool": dtypes.bool8,
 }  # fmt: skip
 
+# Those that return a tensor of that type as it is, as torch does.
+CASTING = frozenset(f"Tensor.{name}" for name in CASTS)
+
 POINTWISE = {
     **{f"Tensor.{name}": _cast(dtype) for name, dtype in CASTS.items()},
     "torch.absolute": ltorch.abs,
