@@ -111,7 +111,7 @@ def test_what_may_differ_and_what_may_not() -> None:
 
     def wrong(*values: float, exact: bool = False) -> list[bool]:
         ours = torch.tensor(values)
-        bad = tolerance.wrong(ours, eager, [shaken], lends_class=False, is_exact=exact)
+        bad = tolerance.wrong(ours, eager, [shaken], is_exact=exact)
         return bad.tolist()  # type: ignore[no-any-return]
 
     nan, inf = float("nan"), float("inf")

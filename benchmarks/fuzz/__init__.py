@@ -67,9 +67,10 @@ def run(given: argparse.Namespace, checks: Sections) -> None:
     with checks.section("fuzz"):
         for outcome in outcomes(work):
             for finding in tally.add(outcome, time.monotonic() - start):
-                _tell(finding, folder, len(tally.groups), time.monotonic() - start)
+                number = list(tally.groups).index(finding.group) + 1
+                _tell(finding, folder, number, time.monotonic() - start)
             checks.figures.update(figures(tally, time.monotonic() - start))
-    checks.lines += table(tally, time.monotonic() - start, folder)
+    checks.lines += lines_of(tally, time.monotonic() - start, folder)
     checks.check("no findings", not tally.groups, f"{len(tally.groups)} groups, in {folder}")
 
 
@@ -93,7 +94,7 @@ def figures(tally: Tally, seconds: float) -> dict[str, object]:
     }
 
 
-def table(tally: Tally, seconds: float, folder: Path) -> list[str]:
+def lines_of(tally: Tally, seconds: float, folder: Path) -> list[str]:
     """The lines that end a run."""
     rate = tally.programs / seconds
     aside = sum(tally.aside.values())

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.fuzz import generate, table
-from benchmarks.fuzz.judge import Failure, Truth, Verdict, quiet, scope_of
+from benchmarks.fuzz.judge import Failure, Truth, Verdict, place_of, quiet, scope_of
 from benchmarks.fuzz.program import Input, Program, Statement, slots
 from benchmarks.fuzz.rows import MEANINGS
 from benchmarks.fuzz.shrink import simpler_programs
@@ -85,7 +85,17 @@ class DefinitionProgram:
 
     @property
     def traits(self) -> tuple[str, ...]:
+        """What failures are grouped by."""
         return self.ops
+
+    @property
+    def change(self) -> str:
+        """How its second definition differs, without the numbers: `[#]` as `[#.0]`."""
+        if self.twist is None:
+            return ""
+        one = self.program.statements[self.twist.at]
+        texts = (one.operands[self.twist.place], self.twist.text)
+        return " as ".join(re.sub(r"-?\d+", "#", text) for text in texts)
 
     @cached_property
     def meaning(self) -> Program:
@@ -191,6 +201,8 @@ class _Drawing(generate.Drawing):
         if kind == "n":  # a definition has no complex literals
             return self.rng.choice([one for one in table.NUMBERS if "j" not in one])
         text = super().operand(kind, from_inputs, found)
+        if kind == "D" and text == "()":  # torch takes no axes to mean all of them
+            text = "(0,)"
         return f"[{text.strip('()').rstrip(',')}]" if text and kind == "D" else text
 
 
@@ -260,7 +272,7 @@ def _outcome(program: DefinitionProgram, scope: dict[str, Any], at: int) -> _Out
         return _Outcome(type(error).__name__, "")
     except Exception as error:
         name = type(error).__name__
-        told = f"{name}: {str(error)[:300]}"
+        told = f"{name}: {str(error)[:300]} {place_of(error)}"
         return _Outcome(name, "", (), (Failure(f"internal {name}", "call", 0, told),))
     return _Outcome("", text, results, again)
 

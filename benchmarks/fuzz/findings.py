@@ -14,9 +14,11 @@ from benchmarks.fuzz.generate import program_of
 from benchmarks.fuzz.judge import Failure, Verdict, judge
 from benchmarks.fuzz.shrink import about, shrink, simpler_programs
 
-TRIES = 80  # programs that are run to shrink one
+TRIES = 60  # programs that are run to shrink one
 FAILURES = 3  # of one program that are shrunk
 DEFINITIONS = 4  # every so many-th seed is a definition
+
+Group = tuple[str, tuple[str, ...]]  # the kind of a failure, and what else tells its cause
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Finding:
     script: str
 
     @property
-    def group(self) -> tuple[str, tuple[str, ...]]:
+    def group(self) -> Group:
         return self.kind, self.ops
 
 
@@ -69,7 +71,7 @@ class Finder:
 
     def __init__(self, target: str, beat: Callable[[], None] = lambda: None) -> None:
         self.target, self.beat = target, beat
-        self.known: dict[tuple[str, tuple[str, ...]], int] = {}
+        self.known: set[Group] = set()
 
     def run(self, seed: int) -> Outcome:
         start = time.perf_counter()
@@ -80,7 +82,7 @@ class Finder:
             finding = self._finding(seed, program, failure)
             if finding.group not in [one.group for one in found]:
                 found.append(finding)
-                self.known[finding.group] = self.known.get(finding.group, 0) + 1
+                self.known.add(finding.group)
         return Outcome(seed, found, verdict.aside, time.perf_counter() - start)
 
     def _finding(self, seed: int, program: Program, failure: Failure) -> Finding:
@@ -92,7 +94,7 @@ class Finder:
         last = next(
             (one for one in self._verdict(small).failures if one.kind == failure.kind), failure
         )
-        group = group or (failure.kind, _message(last) or small.traits)
+        group = group or (failure.kind, _traits(small, last))
         return Finding(*group, seed, last.detail, script_of(small, seed, last))
 
     def _sliced(self, program: Program, failure: Failure) -> Program:
@@ -102,13 +104,12 @@ class Finder:
         return small if small == program or self._fails(small, failure.kind) else program
 
     def _known_group(self, program: Program, failure: Failure) -> Any:
-        """A group met twice before that has nothing which this program has not."""
-        traits = set(_message(failure) or (*program.ops, *program.traits))
+        """A group met before that has nothing which this program has not."""
+        traits = {*_traits(program, failure), *program.ops}
         fits = [
-            group for group, count in self.known.items()
-            if count >= 2 and group[0] == failure.kind and set(group[1]) <= traits
-        ]  # fmt: skip
-        return fits[0] if fits else None
+            group for group in self.known if group[0] == failure.kind and set(group[1]) <= traits
+        ]
+        return min(fits, default=None)
 
     def _fails(self, program: Program, kind: str) -> bool:
         return any(one.kind == kind for one in self._verdict(program).failures)
@@ -128,11 +129,19 @@ def script_of(program: Program, seed: int, failure: Failure) -> str:
     return f"# seed {seed}: {failure.kind}: {told}\n{program}"
 
 
-def _message(failure: Failure) -> tuple[str, ...]:
-    """What an error says, without names and numbers: errors of one text are one group."""
-    if failure.where != "call" or "accepted" in failure.kind or failure.kind in ("cache", "text"):
-        return ()
-    return (re.sub(r"\w*\d[\w.]*", "#", failure.detail)[:90],)
+def _traits(program: Program, failure: Failure) -> tuple[str, ...]:
+    """What a failure is grouped by, beside its kind: by default the ops.
+
+    Errors of one text are one group, without names and numbers in it; untyped ones of one function;
+    confused attributes of one change.
+    """
+    if failure.kind == "cache":
+        return (program.change,)
+    if failure.kind.startswith("internal"):
+        return (failure.detail.rpartition("[")[2].rstrip("]"),)
+    if "raises" in failure.kind:
+        return (re.sub(r"\w*\d[\w.]*", "#", failure.detail)[:90],)
+    return tuple(program.traits)
 
 
 def _is_definition(program: Program) -> bool:

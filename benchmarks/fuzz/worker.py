@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that runs programs: seeds come in as lines, what became of them goes out as JSON lines.
+"""A process that runs programs: seeds come in, what became of them goes out, as lines of JSON.
+
+{"seed": 5, "known": [["result value", ["torch.exp(_)"]]]}    ->    {"outcome": {"seed": 5, ...}}
+
 
 Before a program runs, its parent knows the seed; so whatever it does to this process is found.
 """
@@ -34,7 +37,9 @@ def main() -> None:
     finder = Finder(sys.argv[1], lambda: tell(beat=True))
     tell(ready=True)
     for line in sys.stdin:
-        tell(outcome=finder.run(int(line)).as_json())
+        order = json.loads(line)
+        finder.known |= {(kind, tuple(ops)) for kind, ops in order["known"]}
+        tell(outcome=finder.run(order["seed"]).as_json())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.fuzz import definitions
-from benchmarks.fuzz.findings import Finding, Outcome, Program, make, script_of
+from benchmarks.fuzz.findings import Finding, Group, Outcome, Program, make, script_of
 from benchmarks.fuzz.judge import Failure
 from benchmarks.fuzz.shrink import shrink, simpler_programs
 
@@ -66,11 +66,15 @@ def outcomes(work: Work) -> Iterator[Outcome]:
 
 @dataclass
 class _Seeds:
-    """Hands out each seed once, to whichever thread asks, until the time is up."""
+    """Hands out each seed once, to whichever thread asks, until the time is up.
+
+    known: the groups found so far
+    """
 
     left: Iterator[int]
     end: float
     lock: threading.Lock = field(default_factory=threading.Lock)
+    known: list[Group] = field(default_factory=list)
 
     def next(self) -> int | None:
         with self.lock:
@@ -84,9 +88,11 @@ def _serve(work: Work, seeds: _Seeds, made: queue.Queue[Any]) -> None:
         while seed is not None:
             with _Process(work) as process:
                 for _ in range(PROGRAMS):
-                    made.put(outcome := process.run(seed))
+                    outcome = process.run(seed, seeds.known)
+                    seeds.known += [one.group for one in outcome.findings]
+                    made.put(outcome)
                     seed = seeds.next()
-                    if seed is None or not process.is_alive or outcome.aside == "fuzzer":
+                    if seed is None or not process.is_alive:
                         break
         made.put(None)
     except BaseException as error:
@@ -104,7 +110,7 @@ class _Process:
         )  # fmt: skip
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        self.is_alive = True
+        self.is_alive, self.told = True, 0
 
     def __enter__(self) -> _Process:
         self._answer(STARTING)
@@ -128,12 +134,17 @@ class _Process:
             return None
         return json.loads(line) if line else {}
 
-    def run(self, seed: int) -> Outcome:
-        """What a seed came to, be it the end of the process."""
+    def run(self, seed: int, known: list[Group]) -> Outcome:
+        """What a seed came to, be it the end of the process.
+
+        known: the groups that all processes have found, which grow.
+        """
         start = time.perf_counter()
         try:
             assert self.process.stdin is not None
-            self.process.stdin.write(f"{seed}\n")
+            order = {"seed": seed, "known": known[self.told :]}
+            self.told = len(known)
+            self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             pass  # the answer below is the end of the process
