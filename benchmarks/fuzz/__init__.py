@@ -99,7 +99,7 @@ def lines_of(tally: Tally, seconds: float, folder: Path) -> list[str]:
     rate = tally.programs / seconds
     aside = sum(tally.aside.values())
     lines = [f"{tally.programs} programs in {seconds:.0f} s, {rate:.1f} a second"]
-    lines.append(f"{aside} set aside: plain Thunder differs from torch in the same place")
+    lines.append(f"{aside} set aside")
     lines += [f"  {count:5} {why}" for why, count in tally.aside.most_common()]
     lines.append(f"{len(tally.groups)} groups of findings" + f", in {folder}" * bool(tally.groups))
     for group, count in tally.counts.most_common():

@@ -27,7 +27,7 @@ from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 LAYOUTS = ("plain", "permuted", "offset", "sliced", "strided", "expanded")
-TWISTS = ("{0}.0", "float({0})", "True", "False", "-0.0", "1.5", "nan", "None", "'x'", "10**30",
+TWISTS = ("{0}.0", "True", "False", "-0.0", "1.5", "nan", "None", "'x'", "10**30",
           "-7", "[{0}]", "{0} + 0j")  # fmt: skip
 
 HELPERS = '''
@@ -164,11 +164,11 @@ class _Drawing(generate.Drawing):
 
     def program(self) -> Program:
         rng = self.rng
-        shape = rng.choice([one for one in generate.SHAPES if one])
+        shape = self.shape() or (3,)
         dtypes = rng.choices((*table.DTYPES, *table.COMPLEX, "float32"), k=rng.choice((1, 1, 2)))
         self.options = ()
         self.inputs = [
-            Input(name, dtype := rng.choice(dtypes), shape, generate.values_of(rng, dtype),
+            Input(name, dtype := rng.choice(dtypes), shape, generate.values_of(rng, dtype, shape),
                   (rng.choice(LAYOUTS),))
             for name in "ab"[: rng.choice((1, 2))]
         ]  # fmt: skip
@@ -221,7 +221,7 @@ def _twist(rng: random.Random, statements: tuple[Statement, ...]) -> Twist | Non
     if text in ("True", "False"):
         other = rng.choice((str(int(text == "True")), f"{int(text == 'True')}.0", "None", "2"))
     else:
-        form = rng.choice(TWISTS[:3] * 3 + TWISTS)
+        form = rng.choice(TWISTS[:3] * 4 + TWISTS)
         other = re.sub(r"-?\d+", lambda number: form.format(number[0]), text)
     return Twist(at, place, other, rng.random() < 0.5)
 

@@ -6,6 +6,7 @@ What torch refuses is left out, but for a few programs that end with it: the fus
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ from benchmarks.fuzz.program import LAYOUTS, Input, Program, Statement, slots
 
 SHAPES = (
     (), (1,), (2,), (3,), (5,), (8,), (2, 3), (3, 1), (1, 6), (4, 5), (2, 3, 4), (0,), (2, 0),
-    (33,), (17, 9), (1, 1), (3, 1, 2), (7, 7),
+    (1, 1), (3, 1, 2),
 )  # fmt: skip
+ROOMY = ((33,), (17, 9), (7, 7), (4, 5), (2, 3, 4), (40, 3))  # many values for one kernel
 LARGE = ((64, 65), (4100,), (3, 1031), (260, 9))
 MOST_ELEMENTS = 20_000
 REFUSED_KEPT = 0.03
@@ -85,7 +87,7 @@ class Drawing:
 
     def _inputs(self) -> list[Input]:
         rng = self.rng
-        shape = rng.choice(LARGE if rng.random() < 0.06 and self.most > 4000 else SHAPES)
+        shape = self.shape()
         dtypes = rng.choices(table.DTYPES, k=rng.choice((1, 1, 2)))
         calls = rng.choice((1, 2, 2))
         has_grad = rng.random() < 0.3
@@ -102,6 +104,12 @@ class Drawing:
             found.append(Input("n", "", (), (rng.choice(table.NUMBERS),)))
         return found
 
+    def shape(self) -> tuple[int, ...]:
+        draw = self.rng.random()
+        if draw < 0.06 and self.most > EMULATED_ELEMENTS:
+            return self.rng.choice(LARGE)
+        return self.rng.choice(ROOMY if draw < 0.5 else SHAPES)
+
     def _tensor(
         self, name: str, dtype: str, shape: tuple[int, ...], calls: int, has_grad: bool
     ) -> Input:
@@ -112,7 +120,7 @@ class Drawing:
             rng.choice(LAYOUTS) if rng.random() < 0.6 else "plain" for _ in range(calls)
         )
         grad = has_grad and dtype in (*table.FLOATS, *table.COMPLEX)
-        return Input(name, dtype, shape, values_of(rng, dtype), layouts, grad)
+        return Input(name, dtype, shape, values_of(rng, dtype, shape), layouts, grad)
 
     # ---- statements
 
@@ -176,7 +184,9 @@ class Drawing:
         match kind:
             case "n":
                 named = [one.name for one in self.inputs if not one.dtype]
-                return rng.choice(named if named and rng.random() < 0.5 else table.NUMBERS)
+                if named and rng.random() < 0.5:
+                    return rng.choice(named)
+                return rng.choice(table.COMMON if rng.random() < 0.4 else table.NUMBERS)
             case "k":
                 return rng.choice(table.WHOLE)
             case "d":
@@ -208,21 +218,18 @@ class Drawing:
         return self.rng.choice(fits)
 
 
-def values_of(rng: random.Random, dtype: str) -> tuple[str, ...]:
+def values_of(rng: random.Random, dtype: str, shape: tuple[int, ...]) -> tuple[str, ...]:
     """Some numbers for a tensor of this dtype: special ones, or tame ones that stay finite."""
     if dtype == "bool":
         return rng.choice((("True", "False"), ("True",), ("False", "True", "True")))
     if dtype in table.INTEGER_VALUES:
-        pool = table.INTEGER_VALUES[dtype]
-        tame = ("0", "1", "2", "3", "1")
-        return _some(rng, tame if rng.random() < 0.3 else pool)
-    if dtype in table.COMPLEX:
-        return _some(rng, table.COMPLEX_VALUES if rng.random() < 0.7 else table.COMPLEX_VALUES[:6])
-    return _some(rng, table.TAME if rng.random() < 0.4 else table.FLOAT_VALUES)
-
-
-def _some(rng: random.Random, pool: Sequence[str]) -> tuple[str, ...]:
-    return tuple(rng.sample(pool, rng.randint(1, min(7, len(pool)))))
+        pool = ("0", "1", "2", "3", "1") if rng.random() < 0.3 else table.INTEGER_VALUES[dtype]
+    elif dtype in table.COMPLEX:
+        pool = table.COMPLEX_VALUES if rng.random() < 0.7 else table.COMPLEX_VALUES[:6]
+    else:
+        pool = table.TAME if rng.random() < 0.4 else table.FLOAT_VALUES
+    most = min(20 if math.prod(shape) > 16 else 7, len(pool))
+    return tuple(rng.sample(pool, rng.randint(1, most)))
 
 
 def _beside(rng: random.Random, shape: tuple[int, ...]) -> tuple[int, ...]:

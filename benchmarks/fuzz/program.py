@@ -130,9 +130,12 @@ class Program:
 
     @property
     def traits(self) -> tuple[str, ...]:
-        """What failures are grouped by: its ops, or views by bits, whatever is done to them."""
+        """What failures are grouped by: its ops, without writes; or views by bits, whatever is
+        done to them."""
         layouts = {layout for one in self.inputs for layout in one.layouts}
-        return tuple(f"{one} argument" for one in sorted(layouts & BITS)) or self.ops
+        bits = tuple(f"{one} argument" for one in sorted(layouts & BITS))
+        made = tuple(sorted({one.op for one in self.statements if one.target}))
+        return bits or made or self.ops
 
     @cached_property
     def text(self) -> str:

@@ -16,7 +16,7 @@ _UNARY = words(
 )
 _BINARY = words(
     """add sub mul fmod remainder pow atan2 minimum maximum eq ne lt le gt ge logical_and
-    logical_or bitwise_and bitwise_or bitwise_xor nextafter gcd"""
+    logical_or bitwise_and bitwise_or bitwise_xor nextafter"""
 )
 _COMPLEX = words(
     """exp log sqrt sin cos tan tanh rsqrt reciprocal abs real imag neg"""

@@ -41,6 +41,7 @@ NUMBERS = (
     "inf", "-inf", "127", "128", "-129", "255", "256", "300", "-200", "40000", "2**31", "2**31 - 1",
     "-2**31", "2**53 + 1", "2**63 - 1", "-2**63", "2**63", "10**30", "1e-310", "7.0", "1j", "1+2j",
 )  # fmt: skip
+COMMON = ("2", "0.5", "-1", "0", "1", "3", "-2")
 WHOLE = ("0", "1", "-1", "2", "3", "-2", "5")
 
 _UNARY = words(
@@ -74,7 +75,8 @@ BINARY = (
     *(f"torch.{name}({{x}}, {{y}})" for name in _BINARY),
     *(f"{{x}} {sign} {{y}}" for sign in _OPERATORS),
     *(f"{{n}} {sign} {{x}}" for sign in _OPERATORS[:9]),
-    "{i} // {n}", "{i} % {n}", "{i} ** {k}", "torch.div({x}, {y}, rounding_mode='floor')",
+    "{i} // {n}", "{i} % {n}", "{i} ** {k}", "{f} ** {n}", "{i} + {i2}", "{i}.clamp({n}, {n2})", "{i} * {n}",
+    "torch.xlogy({f}, {f2})", "torch.div({x}, {y}, rounding_mode='floor')",
     "torch.div({x}, {y}, rounding_mode='trunc')", "torch.add({x}, {y}, alpha={n})",
     "torch.sub({x}, {y}, alpha={n})", "torch.where({b}, {y}, {y2})", "torch.where({x}, {y}, {y2})",
     "torch.lerp({f}, {f2}, {n})", "torch.lerp({f}, {f2}, {f3})", "torch.addcmul({x}, {x2}, {x3})",
@@ -89,6 +91,7 @@ REDUCING = (
     "torch.sum({x}, {D}, dtype=torch.{t})", "torch.prod({x}, {d}, dtype=torch.{t})",
     "torch.mean({x}, {d}, dtype=torch.{t})", "torch.var({f}, {D}, correction={k})",
     "torch.var_mean({f}, {D}, keepdim={B})[0]", "torch.var_mean({x}, {D})[1]",
+    "torch.var({c}, {d})",
     "torch.argmin({x})", "torch.softmax({f}, {d})", "torch.log_softmax({f}, {d})",
     "torch.softmax({x}, {d}, dtype=torch.{t})", "torch.cumsum({x}, {d})", "torch.cumprod({x}, {d})",
     "torch.cumsum({x}, {d}, dtype=torch.{t})", "F.layer_norm({f}, {f}.shape[-1:])",

@@ -14,11 +14,12 @@ import json
 import os
 import pickle
 import sys
+import traceback
 from typing import Any
 
 import torch
 
-from benchmarks.fuzz.findings import Finder, verdict_of
+from benchmarks.fuzz.findings import Finder, Outcome, verdict_of
 
 
 def main() -> None:
@@ -39,7 +40,16 @@ def main() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         finder.known |= {(kind, tuple(ops)) for kind, ops in order["known"]}
-        tell(outcome=finder.run(order["seed"]).as_json())
+        tell(outcome=_run(finder, order["seed"]).as_json())
+
+
+def _run(finder: Finder, seed: int) -> Outcome:
+    """What became of a seed; an error of the fuzzer's own ends no run, but stands in its table."""
+    try:
+        return finder.run(seed)
+    except Exception as error:
+        traceback.print_exc()
+        return Outcome(seed, aside=f"the fuzzer itself: {type(error).__name__}")
 
 
 if __name__ == "__main__":
