@@ -121,11 +121,13 @@ def test_what_may_differ_and_what_may_not() -> None:
     assert wrong(1.0 + 1e-6, inf, nan, 100.0, exact=True) == [True, False, False, False]
 
 
-def test_a_process_that_ends_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker of another target than there are ends at the first seed."""
-    dies = "import json, os; print(json.dumps({'ready': True}), flush=True); input(); os._exit(9)"
-    command = [sys.executable, "-c", dies]
+@pytest.mark.parametrize(("ends", "kind"), [("os._exit(9)", "crash"), ("input()", "hang")])
+def test_a_process_that_gives_no_answer_is_a_finding(
+    ends: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = "import json, os; print(json.dumps({'ready': True}), flush=True); input(); "
+    command = [sys.executable, "-c", ready + ends]
     monkeypatch.setattr("benchmarks.fuzz.workers.command", lambda target: command)
-    (found,) = [one for outcome in outcomes(Work("cpu", 5, 60, 1, 60, count=1))
-                for one in outcome.findings]  # fmt: skip
-    assert found.kind == "crash" and found.seed == 5 and "def program" in found.script
+    work = Work("cpu", first=5, seconds=60, jobs=1, limit=1, count=1)
+    (found,) = [one for outcome in outcomes(work) for one in outcome.findings]
+    assert found.kind == kind and found.seed == 5 and "def program" in found.script

@@ -30,6 +30,9 @@ LAYOUTS = ("plain", "permuted", "offset", "sliced", "strided", "expanded")
 TWISTS = ("{0}.0", "True", "False", "-0.0", "1.5", "nan", "None", "'x'", "10**30",
           "-7", "[{0}]", "{0} + 0j")  # fmt: skip
 
+# Calls with attributes, and those that are made of several, have more in them to be wrong.
+WEIGHTS = [1 + 2 * ("{D}" in row or "dtype=" in row) + 2 * ("var" in row) for row in MEANINGS]
+
 HELPERS = '''
 
 def up(x):
@@ -174,7 +177,7 @@ class _Drawing(generate.Drawing):
         ]  # fmt: skip
         self.begin(HELPERS)
         for _ in range(rng.randint(1, 6)):
-            self._row(rng.choice(list(MEANINGS)))
+            self._row(rng.choices(list(MEANINGS), WEIGHTS)[0])
         if not self.statements:
             self.statements.append(Statement("v0", "fd.ops.set({x})", ("a",)))
         return self.so_far()

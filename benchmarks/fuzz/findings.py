@@ -141,6 +141,8 @@ def _traits(program: Program, failure: Failure) -> tuple[str, ...]:
         return (failure.detail.rpartition("[")[2].rstrip("]"),)
     if "raises" in failure.kind:
         return (re.sub(r"\w*\d[\w.]*", "#", failure.detail)[:90],)
+    if "does not share" in failure.kind:
+        return ("a view of an argument",)
     return tuple(program.traits)
 
 

@@ -227,7 +227,7 @@ def values_of(rng: random.Random, dtype: str, shape: tuple[int, ...]) -> tuple[s
     elif dtype in table.COMPLEX:
         pool = table.COMPLEX_VALUES if rng.random() < 0.7 else table.COMPLEX_VALUES[:6]
     else:
-        pool = table.TAME if rng.random() < 0.4 else table.FLOAT_VALUES
+        pool = rng.choice((table.TAME, table.EDGES, table.FLOAT_VALUES))
     most = min(20 if math.prod(shape) > 16 else 7, len(pool))
     return tuple(rng.sample(pool, rng.randint(1, most)))
 

@@ -22,6 +22,7 @@ FLOAT_VALUES = (
     "-3.4e38", "65504.0", "1.0", "-1.0", "2.0", "0.5", "-0.5", "3.25", "-2.5", "1.5", "100.0",
     "-100.0", "0.1", "1e4", "-7.0", "1e-3", "16777217.0",
 )  # fmt: skip
+EDGES = ("nan", "inf", "-inf", "0.0", "-0.0", "1.0", "-1.0", "2.0", "0.5")
 INTEGER_VALUES = {
     "uint8": ("0", "1", "2", "3", "127", "128", "200", "255"),
     "int8": ("0", "1", "-1", "2", "-3", "100", "127", "-128"),
@@ -75,9 +76,10 @@ BINARY = (
     *(f"torch.{name}({{x}}, {{y}})" for name in _BINARY),
     *(f"{{x}} {sign} {{y}}" for sign in _OPERATORS),
     *(f"{{n}} {sign} {{x}}" for sign in _OPERATORS[:9]),
-    "{i} // {n}", "{i} % {n}", "{i} ** {k}", "{f} ** {n}", "{i} + {i2}", "{i}.clamp({n}, {n2})", "{i} * {n}",
-    "torch.xlogy({f}, {f2})", "torch.div({x}, {y}, rounding_mode='floor')",
-    "torch.div({x}, {y}, rounding_mode='trunc')", "torch.add({x}, {y}, alpha={n})",
+    "{i} // {n}", "{i} % {n}", "{i} ** {k}", "{f} ** {n}", "{i} + {i2}",
+    "{i}.clamp({n}, {n2})", "{i} * {n}", "torch.xlogy({f}, {f2})",
+    "torch.div({x}, {y}, rounding_mode='floor')", "torch.div({x}, {y}, rounding_mode='trunc')",
+    "torch.add({x}, {y}, alpha={n})",
     "torch.sub({x}, {y}, alpha={n})", "torch.where({b}, {y}, {y2})", "torch.where({x}, {y}, {y2})",
     "torch.lerp({f}, {f2}, {n})", "torch.lerp({f}, {f2}, {f3})", "torch.addcmul({x}, {x2}, {x3})",
     "torch.addcdiv({f}, {f2}, {f3}, value={n})", "{x}.clamp({n}, {n2})", "{x}.clamp(max={n})",
@@ -91,8 +93,8 @@ REDUCING = (
     "torch.sum({x}, {D}, dtype=torch.{t})", "torch.prod({x}, {d}, dtype=torch.{t})",
     "torch.mean({x}, {d}, dtype=torch.{t})", "torch.var({f}, {D}, correction={k})",
     "torch.var_mean({f}, {D}, keepdim={B})[0]", "torch.var_mean({x}, {D})[1]",
-    "torch.var({c}, {d})",
-    "torch.argmin({x})", "torch.softmax({f}, {d})", "torch.log_softmax({f}, {d})",
+    "torch.var({c}, {d})", "torch.argmin({x})", "torch.softmax({f}, {d})",
+    "torch.log_softmax({f}, {d})",
     "torch.softmax({x}, {d}, dtype=torch.{t})", "torch.cumsum({x}, {d})", "torch.cumprod({x}, {d})",
     "torch.cumsum({x}, {d}, dtype=torch.{t})", "F.layer_norm({f}, {f}.shape[-1:])",
     "F.normalize({f}, dim={d})", "torch.cummax({x}, {d})[0]",

@@ -79,6 +79,7 @@ REFUSED_BY_TORCH_ALONE = {
     "modified by an inplace operation": "what a backward needs of it is copied before",
     "must be Tensor, not": "Thunder takes numbers there",
     '" not implemented for': "a kernel that torch happens to lack",
+    "is not implemented": "a derivative that torch happens to lack",
 }
 
 # Errors of ours that need not be torch's, and why.
@@ -155,26 +156,31 @@ def wrong(
 
     words_in: the statements of the program
     """
-    alike = [one for one in (eager, *samples) if one.shape == eager.shape]
+    runs = [one.to(eager.dtype) for one in (eager, *samples) if one.shape == eager.shape]
     if not _is_inexact(eager):
-        first, *shaken = [_comparable(one, eager) for one in alike]
-        settled = torch.ones_like(first, dtype=torch.bool)
-        for one in shaken:
-            settled &= _same(one, first)
-        return settled & ~_same(_comparable(ours, eager), first)
+        return _differs_from_settled(ours, runs)
     if is_exact:
         return ~_same(_parts(ours), _parts(eager))
-    parts, size = _parts(ours), _size(torch.stack([_sized(one, eager) for one in alike]))
-    seen = torch.stack([_parts(_sized(one, eager)) for one in alike])
+    parts, seen = _parts(ours), torch.stack([_parts(one) for one in runs])
     if double is not None and double.shape == eager.shape:
-        lent = _parts(_sized(double, eager))
+        lent = _parts(double.to(eager.dtype))
         if not _has_any(words_in, DOUBLE_CLASSES):
             lent = torch.where(_class(lent) == _class(seen[0]), lent, seen[0])
         seen = torch.cat([seen, lent.unsqueeze(0)])
-    bad = ~_near(parts, seen, size, eager.dtype)
+    bad = ~_near(parts, seen, _size(torch.stack(runs)), eager.dtype)
     if eager.is_complex() and _has_any(words_in, TORCH_IS_NAN):
         bad &= ~seen.isnan().any(0) & ~(seen.isinf().any(0) & parts.isnan())
     return bad
+
+
+def _differs_from_settled(ours: torch.Tensor, runs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Where all runs have one integer, bool or 8-bit float, and ours is another."""
+    is_narrow = runs[0].is_floating_point()  # torch compares no 8-bit floats
+    ours, first, *shaken = (one.float() if is_narrow else one for one in (ours, *runs))
+    settled = torch.ones_like(first, dtype=torch.bool)
+    for one in shaken:
+        settled &= _same(one, first)
+    return settled & ~_same(ours, first)
 
 
 def _has_any(words_in: str, table: dict[str, str]) -> bool:
@@ -194,19 +200,9 @@ def _near(
     return has_class & (within | ~torch.isfinite(ours))
 
 
-def _comparable(one: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    """In eager's type; an 8-bit float as one that torch compares."""
-    one = one.to(eager.dtype)
-    return one.float() if eager.is_floating_point() else one
-
-
 def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Equal, or both NaN."""
     return torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)
-
-
-def _sized(one: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
-    return one.to(eager.dtype)
 
 
 def _parts(one: torch.Tensor) -> torch.Tensor:
