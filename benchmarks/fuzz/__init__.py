@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=os.cpu_count(), help="processes")
     add("--seed", type=int, default=0, help="the first one")
     add("--once", type=int, metavar="SEED", help="prints and runs the program of one seed")
-    add("--limit", type=float, default=60, help="seconds after which a program hangs")
+    add("--limit", type=float, default=120, help="seconds after which a program hangs")
     add("--out", help="the folder for the scripts; by default a new one")
 
 

@@ -96,7 +96,7 @@ class Drawing:
             for name in "abc"[: rng.choice((1, 1, 2, 2, 3))]
         ]
         if rng.random() < 0.1:
-            view = rng.choice(("{x}", "{x}.view(-1)", "{x}[..., 1:]"))
+            view = rng.choice(("{x}", "{x}.movedim(0, -1)", "{x}[..., 1:]"))
             found.append(Input("alias", found[0].dtype, (), (), same_as="a", view=view))
             if view != "{x}" and not found[0].shape:
                 found.pop()

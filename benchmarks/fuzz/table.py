@@ -133,8 +133,19 @@ WRITING = (
     "{x}.sigmoid_()", "{x}.remainder_({n})",
 )  # fmt: skip
 
+# Where infinities, NaN and zeros have rules of their own, for gradients too.
+EDGY = (
+    "torch.log_softmax({f}, {d})", "torch.softmax({f}, {d})", "{f} ** {n}", "torch.pow({f}, {f2})",
+    "torch.xlogy({f}, {f2})", "torch.xlogy({f}, {n})", "torch.logaddexp({f}, {f2})",
+    "torch.logsumexp({f}, {d})", "F.softplus({f})", "F.logsigmoid({f})", "torch.atan2({f}, {f2})",
+    "torch.lerp({f}, {f2}, {f3})", "torch.rsqrt({f})", "torch.sqrt({f})", "torch.prod({f}, {d})",
+    "torch.cumprod({f}, {d})", "torch.special.xlog1py({f}, {f2})", "torch.hypot({f}, {f2})",
+    "torch.nan_to_num({f})", "F.gelu({f})", "torch.remainder({f}, {f2})", "{n} ** {f}",
+    "torch.maximum({f}, {f2})", "torch.fmin({f}, {f2})", "{f}.clamp({n}, {n2})", "torch.sinc({f})",
+)  # fmt: skip
+
 GROUPS = {
-    POINTWISE: 6, BINARY: 7, REDUCING: 3, MOVING: 3, CASTING: 2, COMPLEX_BITS: 2,
+    POINTWISE: 6, BINARY: 7, EDGY: 3, REDUCING: 3, MOVING: 3, CASTING: 2, COMPLEX_BITS: 2,
 }  # fmt: skip
 
 # Pairs of a copy, and a write into it: what shares memory by mistake shows in the argument.

@@ -79,6 +79,7 @@ REFUSED_BY_TORCH_ALONE = {
     "modified by an inplace operation": "what a backward needs of it is copied before",
     "must be Tensor, not": "Thunder takes numbers there",
     '" not implemented for': "a kernel that torch happens to lack",
+    "If so, please report an enhancement": "an assertion inside of torch",
     "is not implemented": "a derivative that torch happens to lack",
 }
 
