@@ -94,14 +94,18 @@ WIDER = {"float16": "float32", "bfloat16": "float32"}
 DOUBLE = {**WIDER, "float16": "float64", "bfloat16": "float64", "float32": "float64"}
 
 
+UNDEFINED = "a float that an integer type does not hold is cast, which C and torch leave open"
+
+
 class Shaken(TorchDispatchMode):
-    """Moves each inexact result by a few units in its last place."""
+    """Moves each inexact result by a few units in its last place, and notes undefined casts."""
 
     def __init__(self, seed: int, epsilon: float | None = None) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
         self.epsilon = epsilon
         self.count = 0
+        self.is_undefined = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -112,6 +116,8 @@ class Shaken(TorchDispatchMode):
             args = tuple(self._shaken(one.clone()) if _is_inexact(one) else one for one in args)
             terms = max(one.numel() for one in args if isinstance(one, torch.Tensor))
         out = func(*args, **(kwargs or {}))
+        if name in ("_to_copy", "copy_"):
+            self.is_undefined |= _is_undefined(args[name == "copy_"], out)
         if name in EXACT or (name == "_to_copy" and not _rounds(args[0], out)):
             return out
         if isinstance(out, (tuple, list)):
@@ -135,6 +141,15 @@ class Shaken(TorchDispatchMode):
         moved = parts + size * drawn.to(parts.device) * epsilon
         parts.copy_(torch.where(torch.isfinite(size), moved, parts))
         return out.copy_(wide.to(out.dtype))
+
+
+def _is_undefined(source: Any, out: torch.Tensor) -> bool:
+    """Whether a cast from floats to integers meets a number that the integers do not have."""
+    exact = not out.is_floating_point() and not out.is_complex() and out.dtype is not torch.bool
+    if not exact or not _is_inexact(source) or not source.numel():
+        return False
+    parts, facts = _parts(source).trunc(), torch.iinfo(out.dtype)
+    return not bool(((parts >= facts.min) & (parts < facts.max + 1.0)).all())
 
 
 def _rounds(source: Any, out: Any) -> bool:
