@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a result may lie from eager torch's: the one place where documented differences stand.
+
+An integer, a bool, and what only exact operations made, must be equal. Anything else is held
+against several runs in torch: eager's own; eager with every inexact result shaken by a few units in
+its last place, which tells how far a program carries an error; and a run in double. A result must
+have the class (NaN, inf, -inf, finite) of one of them, and lie between them or near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.fuzz.program import words
+
+ULPS = {torch.float16: 4, torch.bfloat16: 4}  # of the result; 16 for the other types
+SHAKEN_ULPS = 4  # the C library's vector functions promise 4
+SHAKES = 4
+
+# What computes nothing, or rounds once, or whose result is a number of the type by nature.
+EXACT = set(words(
+    """abs neg sign sgn floor ceil trunc round relu where maximum minimum fmax fmin clamp
+    clamp_min clamp_max amax amin max min flip roll cat stack constant_pad_nd index_select
+    gather fill full zeros ones scalar_tensor lift_fresh lift_fresh_copy clone copy_ copy
+    detach alias view reshape _unsafe_view permute transpose t expand squeeze unsqueeze
+    slice select as_strided repeat tile real imag view_as_real view_as_complex _conj
+    _neg_view resolve_conj resolve_neg conj_physical copysign nan_to_num masked_fill
+    threshold hardtanh sort topk cummax cummin tril triu arange full_like zeros_like
+    ones_like new_zeros new_full new_ones empty empty_like empty_strided new_empty
+    new_empty_strided zero_ fill_ neg_ clamp_ relu_ floor_ ceil_ trunc_ round_ abs_
+    nextafter contiguous _reshape_alias unbind split split_with_sizes diagonal unfold zero
+    threshold_backward masked_fill_ complex frac fmod positive _local_scalar_dense
+    select_backward slice_backward diagonal_backward _cummax_helper _cummin_helper polar_"""
+))
+
+# Their error grows with the operands, not with the result.
+REDUCING = set(words(
+    """sum mean var var_mean std norm linalg_vector_norm cumsum cumprod prod _softmax
+    _log_softmax logsumexp native_layer_norm mm dot addmm bmm _softmax_backward_data
+    std_mean cumsum_ _log_softmax_backward_data native_layer_norm_backward mse_loss nansum
+    logcumsumexp"""
+))
+
+# Words in a program for which the run in double may lend its class, and why.
+DOUBLE_CLASSES = {
+    "remainder": "exact, where torch's float32 gives NaN for far operands",
+    "fmod": "exact, where torch's float32 gives NaN for far operands",
+    "%": "is remainder",
+    "//": "is made of fmod",
+    "floor": "floor_divide is made of fmod",
+    "sum": "sums of float32 run in float64 on the CPU, so they overflow later",
+    "mean": "is a sum",
+    "var": "is a sum",
+    "std": "is a sum",
+    "norm": "is a sum",
+    "prod": "products of float32 run in float64 on the CPU",
+    "cumprod": "products of float32 run in float64 on the CPU",
+    "mse_loss": "is a sum",
+    "complex": "functions of complex numbers are computed in double",
+    "expand": "its gradient is a sum",
+}
+
+# Words in a program whose complex results may differ where torch has NaN or inf, and why.
+TORCH_IS_NAN = {
+    "add": "torch adds alpha * other, and 1 times (0, inf) is (NaN, inf)",
+    "sub": "torch subtracts alpha * other",
+    " + ": "is add",
+    " - ": "is sub",
+    "prod": "torch begins with 1 times the first; the order decides between NaN and inf",
+    "sum": "the gradient of broadcasting, and lerp, add",
+}
+
+# Words in torch's errors that need not be ours, and why.
+REFUSED_BY_TORCH_ALONE = {
+    "modified by an inplace operation": "what a backward needs of it is copied before",
+    "must be Tensor, not": "Thunder takes numbers there",
+    '" not implemented for': "a kernel that torch happens to lack",
+    "If so, please report an enhancement": "an assertion inside of torch",
+    "is not implemented": "a derivative that torch happens to lack",
+}
+
+# Errors of ours that need not be torch's, and why.
+REFUSED_BY_US_ALONE = {
+    "OutOfRangeError": "wrong indices raise, where some of torch's kernels read on",
+}
+
+# 16-bit floats are computed in float32 and rounded where a region ends: runs with these in their
+# place are held against, too.
+WIDER = {"float16": "float32", "bfloat16": "float32"}
+DOUBLE = {**WIDER, "float16": "float64", "bfloat16": "float64", "float32": "float64"}
+
+
+UNDEFINED = "a float that an integer type does not hold is cast, which C and torch leave open"
+
+
+class Shaken(TorchDispatchMode):
+    """Moves each inexact result by a few units in its last place, and notes undefined casts."""
+
+    def __init__(self, seed: int, epsilon: float | None = None) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+        self.epsilon = epsilon
+        self.count = 0
+        self.is_undefined = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        terms = 1
+        if name.rstrip("_") in REDUCING or name in REDUCING:
+            args = tuple(self._shaken(one.clone()) if _is_inexact(one) else one for one in args)
+            terms = max(one.numel() for one in args if isinstance(one, torch.Tensor))
+        out = func(*args, **(kwargs or {}))
+        if name in ("_to_copy", "copy_"):
+            self.is_undefined |= _is_undefined(args[name == "copy_"], out)
+        if name in EXACT or (name == "_to_copy" and not _rounds(args[0], out)):
+            return out
+        if isinstance(out, (tuple, list)):
+            for one in out:
+                self._shaken(one, terms)
+        else:
+            self._shaken(out, terms)
+        return out
+
+    def _shaken(self, out: Any, terms: int = 1) -> Any:
+        """Moved in place: by more, where the order of so many terms makes a difference."""
+        if not _is_inexact(out) or not out.numel():
+            return out
+        self.count += 1
+        epsilon = self.epsilon or torch.finfo(out.dtype).eps * SHAKEN_ULPS
+        epsilon *= max(terms, 1) ** 0.5
+        wide = out.detach().to(torch.complex128 if out.is_complex() else torch.float64).clone()
+        parts = torch.view_as_real(wide) if out.is_complex() else wide
+        size = wide.abs().unsqueeze(-1) if out.is_complex() else wide.abs()
+        drawn = torch.rand(parts.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+        moved = parts + size * drawn.to(parts.device) * epsilon
+        parts.copy_(torch.where(torch.isfinite(size), moved, parts))
+        return out.copy_(wide.to(out.dtype))
+
+
+def _is_undefined(source: Any, out: torch.Tensor) -> bool:
+    """Whether a cast from floats to integers meets a number that the integers do not have."""
+    exact = not out.is_floating_point() and not out.is_complex() and out.dtype is not torch.bool
+    if not exact or not _is_inexact(source) or not source.numel():
+        return False
+    parts, facts = _parts(source).trunc(), torch.iinfo(out.dtype)
+    return not bool(((parts >= facts.min) & (parts < facts.max + 1.0)).all())
+
+
+def _rounds(source: Any, out: Any) -> bool:
+    return (_is_inexact(out) and out.dtype in (torch.float16, torch.bfloat16)) or (
+        isinstance(source, torch.Tensor) and _is_inexact(source) and out.dtype != source.dtype
+    )
+
+
+def _is_inexact(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (
+        (value.is_floating_point() and value.dtype.itemsize > 1) or value.is_complex()
+    )
+
+
+def wrong(
+    ours: torch.Tensor, eager: torch.Tensor, samples: Sequence[torch.Tensor],
+    double: torch.Tensor | None = None, *, words_in: str = "", is_exact: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Where a result is none that it may be, over its elements, or their two parts.
+
+    words_in: the statements of the program
+    """
+    runs = [one.to(eager.dtype) for one in (eager, *samples) if one.shape == eager.shape]
+    if not _is_inexact(eager):
+        return _differs_from_settled(ours, runs)
+    if is_exact:
+        return ~_same(_parts(ours), _parts(eager))
+    parts, seen = _parts(ours), torch.stack([_parts(one) for one in runs])
+    if double is not None and double.shape == eager.shape:
+        lent = _parts(double.to(eager.dtype))
+        if not _has_any(words_in, DOUBLE_CLASSES):
+            lent = torch.where(_class(lent) == _class(seen[0]), lent, seen[0])
+        seen = torch.cat([seen, lent.unsqueeze(0)])
+    bad = ~_near(parts, seen, _size(torch.stack(runs)), eager.dtype)
+    if eager.is_complex() and _has_any(words_in, TORCH_IS_NAN):
+        bad &= ~seen.isnan().any(0) & ~(seen.isinf().any(0) & parts.isnan())
+    return bad
+
+
+def _differs_from_settled(ours: torch.Tensor, runs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Where all runs have one integer, bool or 8-bit float, and ours is another."""
+    is_narrow = runs[0].is_floating_point()  # torch compares no 8-bit floats
+    ours, first, *shaken = (one.float() if is_narrow else one for one in (ours, *runs))
+    settled = torch.ones_like(first, dtype=torch.bool)
+    for one in shaken:
+        settled &= _same(one, first)
+    return settled & ~_same(ours, first)
+
+
+def _has_any(words_in: str, table: dict[str, str]) -> bool:
+    return any(word in words_in for word in table)
+
+
+def _near(
+    ours: torch.Tensor, seen: torch.Tensor, size: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    has_class = (_class(seen) == _class(ours)).any(0)
+    finite = torch.isfinite(seen)
+    low = torch.where(finite, seen, torch.inf).amin(0)
+    high = torch.where(finite, seen, -torch.inf).amax(0)
+    facts = torch.finfo(dtype)
+    slack = 2 * (high - low) + ULPS.get(dtype, 16) * facts.eps * size + facts.tiny
+    within = (ours >= low - slack) & (ours <= high + slack)
+    return has_class & (within | ~torch.isfinite(ours))
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Equal, or both NaN."""
+    return torch.isclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def _parts(one: torch.Tensor) -> torch.Tensor:
+    if one.is_complex():
+        return torch.view_as_real(one.to(torch.complex128).resolve_conj())
+    return one.to(torch.float64)
+
+
+def _size(alike: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude among the finite samples."""
+    wide = alike.to(torch.complex128 if alike.is_complex() else torch.float64).abs()
+    size = torch.where(torch.isfinite(wide), wide, 0).amax(0)
+    return size.unsqueeze(-1) if alike.is_complex() else size
+
+
+def _class(one: torch.Tensor) -> torch.Tensor:
+    return one.isnan() * 3 + one.isposinf() * 1 + one.isneginf() * 2
