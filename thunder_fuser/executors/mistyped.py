@@ -5,8 +5,8 @@
     y = mul(t, 2)                torch: u8, of the t that comes at the call
 
 Thunder has no common type of uint8 and the signed type of a 0-dim tensor, which it calls weak, but
-int16. Its torch executor calls torch's own functions, whose results are right; a region would make
-what the trace says.
+int16; and its weak int8 stands for torch's int64 too, see types.py. Its torch executor calls
+torch's own functions, whose results are right; a region would make what the trace says.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
+from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
@@ -24,7 +25,7 @@ from thunder_fuser.rematerialization.proxies import makes, reads
 
 Support = Callable[[BoundSymbol], "Reject | None"]
 
-_MISTYPED = Reject("uint8 beside a 0-dim tensor of signed integers, to Thunder int16")
+_MISTYPED = Reject("integers beside a 0-dim tensor, which Thunder promotes to another type")
 
 
 def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support:
@@ -42,12 +43,17 @@ def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support
 
 
 def _mixes(bsym: BoundSymbol) -> bool:
-    """True for uint8 beside a signed type, one of them that of a 0-dim tensor."""
-    found = [one for one in reads(bsym) if _integer_type(one) is not None]
-    if len(found) < 2:
+    """True for uint8 beside a signed type, one of them that of a 0-dim tensor; bool beside int8."""
+    tensors = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
+    if len(tensors) < 2 or all(one.ndim for one in tensors):
         return False
-    unsigned = {_integer_type(one) is DataType.UInt8 for one in found}
-    return len(unsigned) == 2 and any(one.ndim == 0 for one in found)
+    kinds = {_integer_type(one) for one in tensors}
+    mixed = DataType.UInt8 in kinds and bool(kinds - {DataType.UInt8, None})
+    return mixed or {dtypes.bool8, dtypes.int8} <= {_strong(one) for one in tensors}
+
+
+def _strong(one: TensorProxy) -> dtypes.dtype:
+    return dtypes.to_strong_dtype(one.dtype)
 
 
 def _integer_type(one: Any) -> DataType | None:

@@ -48,14 +48,11 @@ MAX_RANK = 8
 
 _SUMS = frozenset({PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD, PrimIDs.VAR_MEAN})
 _REDUCTIONS = _SUMS | {PrimIDs.AMAX, PrimIDs.AMIN}
-
+_COPYING = {"torch.abs", "torch.ceil", "torch.floor", "torch.round", "torch.trunc"}
 _NEVER = {
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("the fence of in-place copies"),
 }
-
-
-# ------------------------------------------------------------------------------- the questions
 
 
 def support(bsym: BoundSymbol) -> Reject | None:
@@ -75,21 +72,25 @@ def support(bsym: BoundSymbol) -> Reject | None:
 def _refuse_composite(bsym: BoundSymbol) -> Reject | None:
     """What Thunder takes apart into less than torch computes.
 
-    diagonal: into a gather, where torch makes a view, through which one may write. sub: into what
-    takes bool. logsumexp: into a subtraction of its dtype, which wraps below zero. polygamma: into
-    exp of a large logarithm, where a float loses a digit.
+    floor of integers: into its argument, of which torch makes a copy. diagonal: into a gather, not
+    a view. sub: into what takes bool. logsumexp: into a subtraction of its dtype, which wraps below
+    zero. polygamma: into exp of a large logarithm, where a float loses a digit.
     """
+    if bsym.sym.id in _COPYING and bsym.subsymbols[-1].sym.id is PrimIDs.SHALLOW_COPY:
+        return Reject("a copy, which torch makes")
     if bsym.sym.id == "torch.diagonal":
         return Reject("a view, which torch makes without a kernel")
     if bsym.sym.id == "torch.logsumexp" and data_type(bsym.args[0].dtype) is DataType.UInt8:
         return Reject("logsumexp of an unsigned type")
-    if bsym.sym.id == "torch.sub" and any(
-        isinstance(one, TensorProxy) and data_type(one.dtype) is DataType.Bool for one in bsym.args
-    ):
+    if bsym.sym.id == "torch.sub" and any(map(_is_bool, bsym.args)):
         return Reject("subtraction of bool")
     if bsym.sym.id == "torch.polygamma" and bsym.args[0] != 0:
         return Reject("polygamma as exp of a logarithm")
-    return None
+    return next(filter(None, (refuse_number(one, DataType.Int) for one in bsym.args)), None)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, TensorProxy) and data_type(value.dtype) is DataType.Bool
 
 
 def row_of(bsym: BoundSymbol) -> Row | None:
@@ -384,7 +385,6 @@ def _cumsum(fd: Recorder, a: Any, dim: int, *, dtype: Any = None) -> Any:
 # ---------------------------------------------------------------------------------- the table
 
 _P = PrimIDs
-
 _TABLE = (
     # ---- casts, copies
     Row(_P.CONVERT_ELEMENT_TYPE, _cast, STORED, _check_cast),
@@ -497,5 +497,5 @@ _TABLE = (
     *DTENSOR,
 )
 
-ROWS: dict[PrimIDs | str, Row] = {row.id: row for row in _TABLE}
+ROWS = {row.id: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a primitive is listed twice"

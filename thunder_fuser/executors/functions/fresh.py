@@ -24,14 +24,8 @@ from thunder_fuser.rematerialization.sharing import VIEWS, parts
 
 Function = Callable[..., Any]
 
-# Those of Thunder that return their argument, or a view of it, where they change nothing: floor of
-# integers, x.repeat(1).
-RETURNING = frozenset(
-    {
-        "torch.abs", "torch.ceil", "torch.floor", "torch.round", "torch.trunc",
-        "torch.Tensor.repeat", "torch.repeat_interleave",
-    }
-)  # fmt: skip
+# Those of Thunder that return a view of their argument where they repeat it once.
+RETURNING = frozenset({"torch.Tensor.repeat", "torch.repeat_interleave"})
 
 
 def fresh(function: Function) -> Function:
