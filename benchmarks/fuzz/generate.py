@@ -51,18 +51,21 @@ class Drawing:
 
     def program(self) -> Program:
         rng = self.rng
+        style = rng.choices(("mixed", "wide", "copies", "edges"), (5, 4, 2, 2))[0]
         self.inputs = self._inputs()
+        if style == "edges":
+            self.inputs = [self._at_edges(one) for one in self.inputs]
         self.begin()
-        style = rng.choices(("mixed", "wide", "copies"), (5, 4, 2))[0]
         if style == "copies":
             self._copies()
         else:
             group = _weighted(rng, table.GROUPS) if style == "wide" else None
+            group = table.EDGY if style == "edges" else group
             for _ in range(rng.randint(1, 8)):
                 chosen = group or _weighted(rng, table.GROUPS)
                 if rng.random() < 0.08:
                     chosen = table.WRITING
-                if not self._statement(rng.choice(chosen), from_inputs=style == "wide"):
+                if not self._statement(rng.choice(chosen), from_inputs=group is not None):
                     break
         return self.so_far()
 
@@ -121,6 +124,14 @@ class Drawing:
         )
         grad = has_grad and dtype in (*table.FLOATS, *table.COMPLEX)
         return Input(name, dtype, shape, values_of(rng, dtype, shape), layouts, grad)
+
+    def _at_edges(self, one: Input) -> Input:
+        """The same argument of floats that are infinite, NaN, zero or plain."""
+        if not one.dtype or one.same_as:
+            return one
+        dtype = one.dtype if one.dtype in table.FLOATS else "float32"
+        count = self.rng.randint(2, len(table.EDGES))
+        return replace(one, dtype=dtype, values=tuple(self.rng.sample(table.EDGES, count)))
 
     # ---- statements
 
