@@ -318,7 +318,8 @@ def test_a_kill_9_ends_the_compiler(store: Store, compiler: Compiler, tmp_path: 
     )
     command = [sys.executable, "-c", PACKAGE + LOADS, str(store.root)]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, check=False
+        command, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        capture_output=True, check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert are_gone(pids)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.ops import OPS, Op
@@ -78,6 +78,8 @@ class OpRecord:
     inputs: tuple[Operand, ...] = ()
     outputs: tuple[str, ...] = ()
     attrs: tuple[tuple[str, AttrValue], ...] = ()
+    # What equality and hash go by, made when first asked for: a record is looked up many times.
+    _key: tuple[object, ...] = field(default=(), init=False, repr=False)
 
     def attr(self, name: str) -> AttrValue:
         """The value of an attribute; None if the record has none of that name."""
@@ -89,17 +91,22 @@ class OpRecord:
         return OPS[self.op]
 
     @property
-    def computes(self) -> tuple[str, tuple[Operand, ...], AttrValue]:
+    def computes(self) -> tuple[object, ...]:
         """What it does, whatever its results are called: equal ones compute the same."""
-        return self.op, self.inputs, exact(self.attrs)
+        return (self._key or self._made_key())[1:]
+
+    def _made_key(self) -> tuple[object, ...]:
+        attrs = exact(self.attrs) if self.attrs else ()
+        object.__setattr__(self, "_key", (self.outputs, self.op, self.inputs, attrs))
+        return self._key
 
     def __eq__(self, other: object) -> bool:
-        if self is other or not isinstance(other, OpRecord):
-            return self is other
-        return self.outputs == other.outputs and self.computes == other.computes
+        if not isinstance(other, OpRecord):
+            return NotImplemented
+        return (self._key or self._made_key()) == (other._key or other._made_key())
 
     def __hash__(self) -> int:
-        return hash((self.outputs, self.computes))
+        return hash(self._key or self._made_key())
 
 
 Definition = tuple[OpRecord, ...]
