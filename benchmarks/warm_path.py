@@ -15,10 +15,11 @@ from benchmarks.sections import Sections
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.bench.operation import make_definition
 from thunder_fuser.explain.bench.points import OPERATIONS
-from thunder_fuser.host.dispatch import key_part
+from thunder_fuser.host.dispatch import NULL, key_part
 
 SHAPE = (32, 32)
 CALLS, BATCHES = 500, 11
+LOOKUPS, TURNS = 5000, 60
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,20 +60,19 @@ def check_costs(device: torch.device) -> dict[str, float]:
 
     They are the difference between two lookups: by the key of a call, and by a key without them.
     """
-    return {
-        kind: max(_lookup_time(kind, device, True) - _lookup_time(kind, device, False), 0.0)
-        for kind in ("tensor", "complex")
-    }
+    return {kind: _lookup_cost(kind, device) for kind in ("tensor", "complex")}
 
 
-def _lookup_time(kind: str, device: torch.device, checked: bool) -> float:
-    """Microseconds to find a call's runner by an argument, the least of batches."""
-    bare = "t.shape, t.stride(), t.data_ptr() & 15, "
-    part = key_part("t", kind, False) if checked else bare
+def _lookup_cost(kind: str, device: torch.device) -> float:
+    """What the checks add to finding a call's runner by one argument, the least of turns each."""
     dtype = torch.complex64 if kind == "complex" else torch.float32
-    names = {"t": torch.ones(SHAPE, dtype=dtype, device=device), "runners": {}}
-    times = timeit.repeat(f"runners.get(({part}))", globals=names, number=20_000, repeat=BATCHES)
-    return min(times) / 20_000 * 1e6
+    tensor = torch.ones(SHAPE, dtype=dtype, device=device)
+    names = {"t": tensor, "runners": {}, "null": NULL}
+    parts = ("t.shape, t.stride(), t.data_ptr() & 15, ", key_part("t", kind, False))
+    timers = [timeit.Timer(f"runners.get(({part}))", globals=names) for part in parts]
+    turns = [[timer.timeit(LOOKUPS) for timer in timers] for _ in range(TURNS)]
+    bare, checked = map(min, zip(*turns, strict=True))
+    return max(checked - bare, 0.0) / LOOKUPS * 1e6
 
 
 def host_time(call: Callable[[], object], device: torch.device) -> float:
