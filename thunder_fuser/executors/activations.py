@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,30 +38,34 @@ class Activation:
     id: str
     curve: Curve
 
-    def transform(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Any:
-        numbers, inplace = _apart(numbers, inplace)
-        return _written(x, self.curve(_wide(x), *numbers, **named)[0], inplace)
+    def transform(self, x: Any, *given: Any, **named: Any) -> Any:
+        numbers, inplace = self._apart(given, named)
+        return _written(x, self.curve(_wide(x), **numbers)[0], inplace)
 
-    def gradient(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Any:
-        numbers, inplace = _apart(numbers, inplace)
-        y, slope = self.curve(_wide(x), *numbers, **named)
+    def gradient(self, x: Any, *given: Any, **named: Any) -> Any:
+        numbers, inplace = self._apart(given, named)
+        y, slope = self.curve(_wide(x), **numbers)
         result = _written(x, y, inplace)
         wide = as_type(prims.get_grad(result), y.dtype)
         prims.put_grad(x, as_type(ltorch.mul(wide, slope()), x.dtype))
         return result
 
-    def refuses(self, x: Any, *numbers: Any, inplace: bool = False, **named: Any) -> Reject | None:
-        if any(not isinstance(one, (int, float, NoneType)) for one in (*numbers, *named.values())):
+    def refuses(self, x: Any, *given: Any, **named: Any) -> Reject | None:
+        if any(not isinstance(one, (int, float, NoneType)) for one in (*given, *named.values())):
             return Reject(f"{self.id} with a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
             return Reject(f"{self.id} of other than a plain tensor of floats")
         return None
 
-
-def _apart(numbers: tuple[Any, ...], inplace: bool) -> tuple[tuple[Any, ...], bool]:
-    """The numbers without `inplace`, the only bool, which may be given as the last of them."""
-    found = [one for one in numbers if isinstance(one, bool)]
-    return tuple(one for one in numbers if not isinstance(one, bool)), inplace or any(found)
+    def _apart(
+        self, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[dict[str, Any], bool]:
+        """The numbers by name, and `inplace`, which follows them. A bool is a number too: 0 or 1."""
+        names = (*list(inspect.signature(self.curve).parameters)[1:], "inplace")
+        numbers = {**dict(zip(names, given, strict=False)), **named}
+        inplace = bool(numbers.pop("inplace", False))
+        plain = {name: one + 0 if isinstance(one, bool) else one for name, one in numbers.items()}
+        return plain, inplace
 
 
 def _written(x: Any, y: Any, inplace: bool) -> Any:
@@ -87,13 +92,13 @@ def _logsigmoid(x: Any) -> tuple[Any, Callable[[], Any]]:
 
 def _elu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
     bent = x <= 0  # not NaN, whose gradient is 1
-    y = ltorch.where(bent, alpha * ltorch.expm1(x), x)
+    y = ltorch.where(x < 0, alpha * ltorch.expm1(x), x)  # of 0 is 0, for an infinite alpha too
     return y, lambda: ltorch.where(bent, alpha * ltorch.exp(x), 1.0)
 
 
 def _celu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
     bent = x <= 0
-    y = ltorch.where(bent, alpha * ltorch.expm1(x / alpha), x)
+    y = ltorch.where(x < 0, alpha * ltorch.expm1(x / alpha), x)
     return y, lambda: ltorch.where(bent, ltorch.exp(x / alpha), 1.0)
 
 

@@ -16,8 +16,8 @@ Note [Edges]: at the edges of a region, ops that torch answers with a view stay 
     and stride_order beside ops that compute: it copies nothing where the strides are right;
   * reshape, transpose, squeeze and shallow_copy that only the outside uses go after it;
   * one that both sides use is made twice: the region returns what it is a view of (a row's
-    statistics, not their copies along the row) and torch repeats the view, see `exits`; as it does
-    any view of what comes from outside, or is returned too;
+    statistics, not their copies along the row) and torch repeats the view, see exits.py; as it does
+    any view or stride_order of what comes from outside, or is returned too;
   * shallow_copy and broadcast_in_dim outside whose results the region reads are repeated in it, so
     that it reads (and the backward saves) what they are made of.
 So do ops that are one torch call anyway (scatter, sort, ...): they are taken only between others.
@@ -42,6 +42,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.adjacent import brought_together, stretches
 from thunder_fuser.executors.dtensor import mesh_of_call
+from thunder_fuser.executors.exits import MOVES, by_torch, exits_of
 from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.pieces import Users, pieces
 from thunder_fuser.executors.refusals import Refused, Unfused
@@ -54,8 +55,6 @@ from thunder_fuser.rematerialization.sharing import COPIES, FENCES, VIEWS
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})
 _EXIT = _ENTRY | {PrimIDs.SHALLOW_COPY}
 _ENTERING = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
-_REPEATED = _EXIT | _ENTERING
-_MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
 
 # Bound symbols that compute nothing: no one asks why they were not fused.
 _SILENT = frozenset(
@@ -103,7 +102,7 @@ class Region:
         `views` are the ones outside that may be repeated in it, by the name of their result.
         """
         leaves = [leaf for bsym in bsyms for leaf in leaves_of(bsym)]
-        wanted, exits = _exits(leaves, outputs)
+        wanted, exits = exits_of(leaves, outputs)
         live = _with_views(_live(leaves, wanted), views)
         made = _boundary(live, wanted)
         return Region(live, *made, _is_backward(bsyms[0]), tuple(bsyms), exits)
@@ -128,7 +127,7 @@ class Region:
     @property
     def moves_only(self) -> bool:
         """True if it needs no kernel where the strides of its inputs allow."""
-        return all(leaf.sym.id in _MOVES for leaf in self.leaves)
+        return all(leaf.sym.id in MOVES for leaf in self.leaves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +191,10 @@ class _Items:
 
     def extend(self, items: Iterable[BoundSymbol | Region]) -> None:
         for item in items:
-            self.all.append(item)
+            self.all.append(item if isinstance(item, Region) else by_torch(item))
             for bsym in _made_outside(item):
-                if _only(bsym, _ENTERING):
+                # A call of torch is more than its parts: round of integers copies its argument.
+                if bsym.sym.executor is None and _only(bsym, _ENTERING):
                     self.views.update((_result(leaf), leaf) for leaf in leaves_of(bsym))
 
 
@@ -209,7 +209,7 @@ def _made_outside(item: BoundSymbol | Region) -> tuple[BoundSymbol, ...]:
 
 
 def _refusal(bsym: BoundSymbol, support: Support, written: frozenset[str]) -> Reject | None:
-    if any(out.name in written for out in makes(bsym)) and _only(bsym, _MOVES):
+    if any(out.name in written for out in makes(bsym)) and _only(bsym, MOVES):
         return Reject("a view of a tensor that is written in place")
     return support(bsym)
 
@@ -254,7 +254,7 @@ def _views_written_later(bsyms: Sequence[BoundSymbol]) -> frozenset[str]:
             names.update(proxy.name for proxy in reads(bsym))
         elif bsym.sym.id in COPIES:
             names.add(reads(bsym)[1].name)
-        elif names.intersection(out.name for out in makes(bsym)) and _only(bsym, _MOVES):
+        elif names.intersection(out.name for out in makes(bsym)) and _only(bsym, MOVES):
             names.update(proxy.name for proxy in reads(bsym))
     return frozenset(names)
 
@@ -282,8 +282,8 @@ def _trim(bsyms: Sequence[BoundSymbol], run: range, users: Users) -> _Run:
     """Takes the views off both edges; see Note [Edges]. A run of nothing else stays whole."""
     if all(_only(bsyms[at], VIEWS) for at in run):
         return _Run((), tuple(run), ())
-    moves_only = all(_only(bsyms[at], _MOVES) for at in run)
-    idle = _idle(bsyms, run, VIEWS if moves_only else _MOVES, users)
+    moves_only = all(_only(bsyms[at], MOVES) for at in run)
+    idle = _idle(bsyms, run, VIEWS if moves_only else MOVES, users)
     before: dict[int, None] = {}
     inside_names: set[str] = set()
     for at in run:
@@ -362,36 +362,6 @@ def _refuse_region(region: Region) -> Reject | None:
 
 
 # ----------------------------------------------------------------------------- inside of a region
-
-
-def _exits(
-    leaves: Sequence[BoundSymbol], outputs: Iterable[str]
-) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
-    """(what the region returns, the views torch makes of that to get the outputs)."""
-    maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
-    wanted: set[str] = set()
-    repeated: set[str] = set()
-    for name in outputs:
-        while name in maker and maker[name].sym.id in _REPEATED:
-            repeated.add(name)
-            name = reads(maker[name])[0].name
-        if name in maker:
-            wanted.add(name)
-    for name in [*wanted]:
-        *views, base = _chain(name, maker)
-        if views and (base not in maker or base in wanted):
-            wanted.discard(name)
-            repeated.update(views)
-    exits = [leaf for leaf in leaves if _result(leaf) in repeated]
-    return frozenset(wanted), tuple(exits)
-
-
-def _chain(name: str, maker: Mapping[str, BoundSymbol]) -> Iterator[str]:
-    """The value, what it is a view of, and so on up to what is no view."""
-    yield name
-    while name in maker and maker[name].sym.id in VIEWS:
-        name = reads(maker[name])[0].name
-        yield name
 
 
 def _live(leaves: Sequence[BoundSymbol], wanted: frozenset[str]) -> tuple[BoundSymbol, ...]:

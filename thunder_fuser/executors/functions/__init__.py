@@ -32,7 +32,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 
-from thunder_fuser.executors.functions.fresh import RETURNING, fresh
+from thunder_fuser.executors.functions.fresh import RETURNING, fresh, reading
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT, VIEWING
 from thunder_fuser.executors.functions.pointwise import CASTING, POINTWISE
@@ -76,7 +76,7 @@ def _replacement(function: Function, symbol: Symbol) -> Function:
         result = function(*args, **kwargs)
         return symbol(*args, **kwargs) if result is NotImplemented else result
 
-    asked = chosen if symbol.id in _MAY_BE_VIEWS else fresh(chosen)
+    asked = reading(chosen if symbol.id in _MAY_BE_VIEWS else fresh(chosen))
 
     @functools.wraps(symbol.meta)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder.core import prims
 from thunder.core.proxies import TensorProxy
-from thunder.core.pytree import tree_map
+from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import get_tracectx
 
@@ -38,6 +39,27 @@ def fresh(function: Function) -> Function:
         result = function(*args, **kwargs)
         computed = _computed(scope[before:])
         return tree_map(lambda one: _own(one, computed), result)
+
+    return call
+
+
+def reading(function: Function) -> Function:
+    """The function; tensors of which it uses the shape alone are read too, by views without a use.
+
+    Thunder counts an argument as one of the trace if something reads it; where two are the same
+    tensor and one is missing, it takes others for them.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        scope = get_tracectx().peek_scope()
+        before = len(scope)
+        result = function(*args, **kwargs)
+        read = {one.name for bsym in scope[before:] for one in reads(bsym)}
+        for one in tree_flatten((args, kwargs))[0]:
+            if isinstance(one, TensorProxy) and one.name not in read:
+                prims.shallow_copy(one)
+        return result
 
     return call
 
