@@ -31,7 +31,7 @@ from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.functions import lookasides
 from thunder_fuser.executors.gradients import GRADIENTS
-from thunder_fuser.executors.mistyped import where_types_agree
+from thunder_fuser.executors.mistyped import Support, where_types_agree
 from thunder_fuser.executors.nested_sums import with_nested_sums
 from thunder_fuser.executors.overwritten import copied_before_writes
 from thunder_fuser.executors.random import without_state
@@ -146,9 +146,11 @@ class ThunderFuser(FusionExecutor):
         given = _given_options()
         limit = int(given.get("fuel", option("fuel")))
         prefix = self._prefix(given)
-        trace = self._cut(trace, given)
+        trace = without_state(copied_before_writes(trace), self.can_fuse, leaves_of)
+        supported = where_types_agree(trace.bound_symbols, support)
+        trace = self._cut(trace, given, supported)
         bsyms = trace.bound_symbols
-        claims = claim(bsyms, where_types_agree(bsyms, support))
+        claims = claim(bsyms, supported)
         items = without_dead_views([*self._fueled(claims.items, limit)])
         if given.get("donation", option("donation")):
             items = with_donations(bsyms, items)
@@ -177,19 +179,21 @@ class ThunderFuser(FusionExecutor):
             else:
                 yield self.fuse(item, next(fusions), given, comments.of(item))
 
-    def _cut(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
+    def _cut(self, trace: TraceCtx, given: dict[str, Value], supported: Support) -> TraceCtx:
         """The trace whose backward reads of the forward what the policy keeps."""
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
-        trace = copied_before_writes(trace)
-        trace = without_state(trace, self.can_fuse, leaves_of)
-        trace = casts_apart(trace, self.can_fuse, leaves_of)
-        trace = widened_where_read(trace, self.can_fuse, leaves_of)
-        trace = rounded_where_stored(trace, self.can_fuse)
-        trace = with_short_forms(trace, self.can_fuse, leaves_of)
+
+        def fusible(bsym: BoundSymbol) -> bool:
+            return supported(bsym) is None and self.can_fuse(bsym)
+
+        trace = casts_apart(trace, fusible, leaves_of)
+        trace = widened_where_read(trace, fusible, leaves_of)
+        trace = rounded_where_stored(trace, fusible)
+        trace = with_short_forms(trace, fusible, leaves_of)
         target = _target(trace)
-        trace = with_nested_sums(trace, self.can_fuse, leaves_of, target)
+        trace = with_nested_sums(trace, fusible, leaves_of, target)
         machine = Machine.of(target)
-        cut, self.last_cut = rematerialized(trace, policy, machine, self.can_fuse, leaves_of)
+        cut, self.last_cut = rematerialized(trace, policy, machine, fusible, leaves_of)
         if self.last_cut is not None:  # what is made again must have the bits of the forward
             given.setdefault("repeatable", True)
         return cut

@@ -1,61 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Thunder gives another integer type than torch -> a Reject: torch computes it.
+"""What a region would give another type than torch -> a Reject: torch computes it.
 
-    t = add(u8[5] x, i64[] z)    torch: u8, for tensors that have dimensions decide; Thunder: i16
-    y = mul(t, 2)                torch: u8, of the t that comes at the call
+    t = floor_divide(f16[] a, a)      torch: f16; a region, as the trace says: f32
+    u = add(u8[5] x, i64[] z)         torch: u8; a region: i16
+    v = mul(u, 2)                     torch: u8, of the u that comes at the call
 
-Thunder has no common type of uint8 and the signed type of a 0-dim tensor, which it calls weak, but
-int16; and its weak int8 stands for torch's int64 too, see types.py. Its torch executor calls
-torch's own functions, whose results are right; a region would make what the trace says.
+Thunder takes the type of a 0-dim tensor for that of a number, has other types than torch for sums
+of bools, and for integers beside numbers of floats. Its torch executor calls torch's own functions,
+whose results are right; a region would make what the trace says. So torch is asked wherever they
+may differ, in the order of the trace, for a value that has another type than the trace says has it
+for its readers too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any
 
-from thunder.core import dtypes
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.types import INTS, Reject, data_type
+from thunder_fuser.executors.eager import may_differ, types_in_torch
+from thunder_fuser.executors.support import leaves_of
+from thunder_fuser.executors.translate import types_of_results
+from thunder_fuser.executors.types import Reject, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.rematerialization.proxies import makes, reads
 
 Support = Callable[[BoundSymbol], "Reject | None"]
 
-_MISTYPED = Reject("integers beside a 0-dim tensor, which Thunder promotes to another type")
+_OTHER = Reject("Thunder gives its result another type than torch")
+_READS = Reject("reads what Thunder gives another type than torch")
 
 
 def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support:
-    """The support of these bound symbols, less those that Thunder has types of its own for."""
-    wrong: set[str] = set()
+    """The support of these bound symbols, or parts of them, less what has other types in torch."""
+    walk = _Walk(support)
     for bsym in bsyms:
-        if _mixes(bsym) or any(one.name in wrong for one in reads(bsym)):
-            wrong.update(one.name for one in makes(bsym) if _integer_type(one) is not None)
+        walk.add(bsym)
 
     def asked(bsym: BoundSymbol) -> Reject | None:
-        mistyped = any(one.name in wrong for one in chain(reads(bsym), makes(bsym)))
-        return _MISTYPED if mistyped or _mixes(bsym) else support(bsym)
+        refused = (walk.refused.get(one.name) for one in makes(bsym))
+        return next(filter(None, refused), None) or support(bsym)
 
     return asked
 
 
-def _mixes(bsym: BoundSymbol) -> bool:
-    """True for uint8 beside a signed type, one of them that of a 0-dim tensor; bool beside int8."""
-    tensors = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
-    if len(tensors) < 2 or all(one.ndim for one in tensors):
-        return False
-    kinds = {_integer_type(one) for one in tensors}
-    mixed = DataType.UInt8 in kinds and bool(kinds - {DataType.UInt8, None})
-    return mixed or {dtypes.bool8, dtypes.int8} <= {_strong(one) for one in tensors}
+class _Walk:
+    """The types that values really have, where they are not the trace's.
+
+    types: by name, None where it is unknown. foreign: of what torch makes for that reason.
+    """
+
+    def __init__(self, support: Support) -> None:
+        self.support = support
+        self.types: dict[str, DataType | None] = {}
+        self.foreign: set[str] = set()
+        self.refused: dict[str, Reject] = {}
+
+    def add(self, bsym: BoundSymbol) -> None:
+        """Notes the types of its results."""
+        results = _results(bsym)
+        read = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
+        if not results or not (self._reads_other(read) or may_differ(read)):
+            return
+        theirs = types_in_torch(bsym.sym, bsym.args, bsym.kwargs, self.types)
+        ours = self._ours(bsym, results)
+        if isinstance(theirs, Reject):
+            self._refuse(results, theirs)
+        elif theirs is not None and len(theirs) == len(results):
+            if ours is not None and ours != theirs:
+                self._refuse(results, _OTHER)
+            self._note(results, theirs, foreign=ours != theirs)
+        elif any(one.name in self.foreign for one in read):
+            self._refuse(results, _READS)
+            self._note(results, [None] * len(results), foreign=True)
+        elif ours is not None:
+            self._note(results, ours, foreign=False)
+
+    def _reads_other(self, read: Sequence[TensorProxy]) -> bool:
+        return any(one.name in self.types for one in read)
+
+    def _ours(
+        self, bsym: BoundSymbol, results: Sequence[Proxy]
+    ) -> tuple[DataType, ...] | None:
+        """The types that a region would make; None of what is in no region."""
+        unknown = any(self.types.get(one.name, True) is None for one in reads(bsym))
+        if unknown or self.support(bsym) is not None:
+            return None
+        return types_of_results([*leaves_of(bsym)], reads(bsym), results, self.types)
+
+    def _refuse(self, results: Sequence[Proxy], why: Reject) -> None:
+        self.refused.update((one.name, why) for one in results)
+
+    def _note(
+        self, results: Sequence[TensorProxy], types: Sequence[DataType | None], foreign: bool
+    ) -> None:
+        other = {
+            one.name: dtype for one, dtype in zip(results, types, strict=True)
+            if data_type(one.dtype) is not dtype
+        }  # fmt: skip
+        self.types.update(other)
+        self.foreign.update(other if foreign else ())
 
 
-def _strong(one: TensorProxy) -> dtypes.dtype:
-    return dtypes.to_strong_dtype(one.dtype)
-
-
-def _integer_type(one: Any) -> DataType | None:
-    kind = data_type(one.dtype) if isinstance(one, TensorProxy) else None
-    return kind if kind in INTS else None
+def _results(bsym: BoundSymbol) -> list[TensorProxy]:
+    """The tensors that it makes, less those that it hands on."""
+    given = {one.name for one in reads(bsym)}
+    made = [one for one in makes(bsym) if one.name not in given]
+    return made if all(isinstance(one, TensorProxy) for one in made) else []

@@ -14,8 +14,8 @@ the call, and a value that Thunder calls int8 or bool only for that reason is In
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -92,6 +92,26 @@ def record_region(
         value = env[proxy.name]
         fd.add_output(fd.ops.set(value) if value in given else value)
     return fd.definition
+
+
+def types_of_results(
+    leaves: Sequence[BoundSymbol],
+    inputs: Sequence[Proxy],
+    results: Sequence[Proxy],
+    types: Mapping[str, DataType | None],
+) -> tuple[DataType, ...]:
+    """Those that a region of these primitives would make; `types`: of inputs, if not the trace's."""
+    fd = TypedRecorder()
+    env: dict[str, Any] = {}
+    for proxy in inputs:
+        layout = whole_layout(proxy) if isinstance(proxy, TensorProxy) else None
+        dtype = types.get(proxy.name)
+        if layout is not None and dtype is not None:
+            layout = replace(layout, dtype=dtype)
+        env[proxy.name] = _define_input(fd, proxy, layout, False, False)
+    for bsym in leaves:
+        _record(fd, env, bsym)
+    return tuple(fd.dtype_of(env[proxy.name]) for proxy in results)
 
 
 class TypedRecorder(Recorder):

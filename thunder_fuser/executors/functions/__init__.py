@@ -32,6 +32,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
 
+from thunder_fuser.executors.eager import may_differ, types_in_torch
 from thunder_fuser.executors.functions.fresh import RETURNING, fresh, reading
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT, VIEWING
@@ -74,7 +75,8 @@ def _replacement(function: Function, symbol: Symbol) -> Function:
         if not _bindable(signature, args, kwargs) or not _plain(args, kwargs, types):
             return symbol(*args, **kwargs)
         result = function(*args, **kwargs)
-        return symbol(*args, **kwargs) if result is NotImplemented else result
+        taken = result is not NotImplemented and _has_types_of_torch(result, symbol, args, kwargs)
+        return result if taken else symbol(*args, **kwargs)
 
     asked = reading(chosen if symbol.id in _MAY_BE_VIEWS else fresh(chosen))
 
@@ -100,6 +102,16 @@ def _with_items_noted(caller: FrameType, args: Any, kwargs: Any) -> tuple[Any, A
     recursively_proxy(*given["args"], **given["kwargs"])
     values = {unwrap(name): unwrap(one) for name, one in given["kwargs"].items()}
     return tuple(map(unwrap, given["args"])), values
+
+
+def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> bool:
+    """False where Thunder's types, of which the function is made, are others than torch's."""
+    results = [one for one in tree_flatten(result)[0] if isinstance(one, TensorProxy)]
+    given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, TensorProxy)]
+    if not results or not may_differ(given):
+        return True
+    theirs = types_in_torch(symbol, args, kwargs, {})
+    return not isinstance(theirs, tuple) or theirs == tuple(data_type(one.dtype) for one in results)
 
 
 def _bindable(signature: inspect.Signature, args: Any, kwargs: Any) -> bool:

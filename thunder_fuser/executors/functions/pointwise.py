@@ -14,26 +14,38 @@ from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder.clang import maybe_broadcast
 from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.executors.functions.precision import rounded_once
+from thunder_fuser.executors.types import is_known_number
 
 _INF = math.inf
 
 
 def clip(input: Any, min: Any = None, max: Any = None) -> Any:
     """As ltorch.clamp; but what equals a bound keeps its gradient, as in torch."""
-    if min is None and max is None:
-        return NotImplemented  # for torch to refuse
+    bounds = [one for one in (min, max) if one is not None]
+    if not bounds or not all(_is_bound(input, one) for one in bounds):
+        return NotImplemented
     result = input if min is None else _bounded(input, min, ltorch.ge)
     return result if max is None else _bounded(result, max, ltorch.le)
 
 
+def _is_bound(x: Any, bound: Any) -> bool:
+    """False for NaN, alone no bound to torch, and for floats that bound integers."""
+    number = bound.value if is_known_number(bound) else bound
+    if not isinstance(number, float):
+        return True
+    return dtypes.is_float_dtype(x.dtype) and not math.isnan(number)
+
+
 def _bounded(x: Any, bound: Any, within: Any) -> Any:
     """NaN where either is; NaN has no gradient."""
-    if dtypes.is_float_dtype(x.dtype):
-        bound = ltorch.where(ltorch.isnan(x), math.nan, bound)
-    return ltorch.where(within(x, bound), x, bound)
+    result = ltorch.where(within(x, bound), x, bound)
+    is_float = dtypes.is_float_dtype(x.dtype)
+    return ltorch.where(ltorch.isnan(x), math.nan, result) if is_float else result
 
 
 def clamp_min(input: Any, min: Any) -> Any:
@@ -52,6 +64,21 @@ def divide(input: Any, other: Any, *, rounding_mode: None = None) -> Any:
 def floor_divide(input: Any, other: Any) -> Any:
     """Thunder's, whose result of two 0-dim bf16 tensors is float32."""
     return ltorch.floor_divide(input, other)
+
+
+def copysign(input: Any, other: Any) -> Any:
+    """Thunder's, to which -0.0 and -NaN are positive numbers."""
+    number = other.value if is_known_number(other) else other
+    is_float = isinstance(number, float)
+    return ltorch.copysign(input, math.copysign(1.0, number) if is_float else other)
+
+
+def lerp(input: Any, end: Any, weight: Any) -> Any:
+    """Of tensors of one type, which Thunder does not bring to one shape."""
+    tensors = [one for one in (input, end, weight) if isinstance(one, TensorProxy)]
+    if len({one.dtype for one in tensors}) > 1:
+        return NotImplemented  # for torch to refuse
+    return ltorch.lerp(*maybe_broadcast(input, end, weight))
 
 
 def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -129,6 +156,7 @@ POINTWISE = {
     "torch.clamp_min": clamp_min,
     "torch.clamp": clip,
     "torch.clip": clip,
+    "torch.copysign": copysign,
     "torch.deg2rad": deg2rad,
     "torch.divide": divide,
     "torch.floor_divide": floor_divide,
@@ -139,6 +167,7 @@ POINTWISE = {
     "torch.heaviside": heaviside,
     "torch.isneginf": isneginf,
     "torch.isposinf": isposinf,
+    "torch.lerp": lerp,
     "torch.less": ltorch.lt,
     "torch.less_equal": ltorch.le,
     "torch.multiply": ltorch.mul,

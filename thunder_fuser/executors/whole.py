@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A composite that Thunder takes apart into less than torch computes -> a Reject: torch has it whole.
+
+    logsumexp(i8 x, 0)         into a subtraction of int8, which wraps
+    clamp(f32 x, max=nan)      into a comparison with NaN; to torch, a bound of NaN alone is none
+    add(i32 x, u8 y, alpha=2)  into a product of uint8, which wraps before it is an int32
+
+What differs in the type of its result alone needs no rule here, see mistyped.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.executors.literals import refuse_number
+from thunder_fuser.executors.types import EXACT, Reject, data_type, is_known_number
+from thunder_fuser.ir.dtypes import DataType
+
+_SHORT = frozenset({DataType.Half, DataType.BFloat16})
+
+
+def refuse_composite(bsym: BoundSymbol) -> Reject | None:
+    """A Reject for what torch must have whole; None for what may be taken apart."""
+    why = _RULES.get(bsym.sym.id, _nothing)(bsym)
+    if why:
+        return Reject(f"{bsym.sym.name}: {why}")
+    return next(filter(None, (refuse_number(one, DataType.Int) for one in bsym.args)), None)
+
+
+def _nothing(bsym: BoundSymbol) -> str:
+    return ""
+
+
+def _copy(bsym: BoundSymbol) -> str:
+    """Of integers: into its argument, of which torch makes a copy."""
+    copies = bsym.subsymbols[-1].sym.id is PrimIDs.SHALLOW_COPY
+    return "a copy, which torch makes" if copies else ""
+
+
+def _view(bsym: BoundSymbol) -> str:
+    """Into a gather."""
+    return "a view, which torch makes without a kernel"
+
+
+def _of_integers(bsym: BoundSymbol) -> str:
+    return "of integers" if _types(bsym) & EXACT else ""
+
+
+def _of_bool(bsym: BoundSymbol) -> str:
+    """Into what takes bool, or makes int64 of it."""
+    number = any(isinstance(one, bool) for one in _numbers(bsym))
+    return "of bool" if number or DataType.Bool in _types(bsym) else ""
+
+
+def _sum(bsym: BoundSymbol) -> str:
+    return "of bool" if DataType.Bool in _types(bsym) else _scaled(bsym)
+
+
+def _scaled(bsym: BoundSymbol) -> str:
+    """Into a product in the type of the second operand, which torch brings to the common one."""
+    alpha = bsym.kwargs.get("alpha", 1)
+    scaled = isinstance(alpha, TensorProxy) or alpha != 1
+    return "alpha beside integers" if scaled and _types(bsym) & EXACT else ""
+
+
+def _short_sum(bsym: BoundSymbol) -> str:
+    """Into a cast to the short type, in which large integers are infinite, and a sum of that."""
+    dtype = bsym.kwargs.get("dtype")
+    short = dtype is not None and data_type(dtype) in _SHORT
+    return "of integers in 16-bit floats" if short and _types(bsym) & EXACT else ""
+
+
+def _bounded(bsym: BoundSymbol) -> str:
+    """Into comparisons with NaN, or of integers with floats; a bound of NaN alone is none."""
+    floats = [one for one in _numbers(bsym) if isinstance(one, float)]
+    if any(map(math.isnan, floats)):
+        return "a bound of NaN"
+    return "integers between floats" if floats and _types(bsym) & EXACT else ""
+
+
+def _of_one_shape(bsym: BoundSymbol) -> str:
+    """Into the primitive, which has the shape of the first."""
+    shapes = {tuple(one._shape) for one in _tensors(bsym)}
+    return "tensors of several shapes" if len(shapes) > 1 else ""
+
+
+def _beyond_first(bsym: BoundSymbol) -> str:
+    """Into exp of a large logarithm, where a float loses a digit."""
+    return "exp of a logarithm" if bsym.args[0] != 0 else ""
+
+
+_RULES: dict[Any, Callable[[BoundSymbol], str]] = {
+    **dict.fromkeys((f"torch.{name}" for name in ("abs", "ceil", "floor", "round", "trunc")), _copy),
+    **dict.fromkeys(("torch.logsumexp", "torch.threshold"), _of_integers),
+    **dict.fromkeys(("torch.mean", "torch.sum"), _short_sum),
+    "torch.add": _scaled,
+    "torch.clamp": _bounded,
+    "torch.diagonal": _view,
+    "torch.lerp": _of_one_shape,
+    "torch.polygamma": _beyond_first,
+    "torch.pow": _of_bool,
+    "torch.sub": _sum,
+}
+
+
+def _flat(bsym: BoundSymbol) -> Iterator[Any]:
+    yield from tree_flatten((bsym.args, bsym.kwargs))[0]
+
+
+def _tensors(bsym: BoundSymbol) -> list[TensorProxy]:
+    return [one for one in _flat(bsym) if isinstance(one, TensorProxy)]
+
+
+def _types(bsym: BoundSymbol) -> set[DataType | None]:
+    return {data_type(one.dtype) for one in _tensors(bsym)}
+
+
+def _numbers(bsym: BoundSymbol) -> list[Any]:
+    return [one.value if is_known_number(one) else one for one in _flat(bsym)]
