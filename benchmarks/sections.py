@@ -28,7 +28,7 @@ class Sections:
         except Exception:
             print(f"FAILED {name}\n{traceback.format_exc()}", flush=True)
             self.failed.append(name)
-        self._write()
+        self.write()
 
     def check(self, name: str, passed: bool, detail: str) -> None:
         """Records a failed check."""
@@ -38,13 +38,14 @@ class Sections:
 
     def finish(self) -> int:
         """Prints the lines and what failed: 0, or 1 if something did."""
-        self._write()
+        self.write()
         print("\n".join(self.lines))
         if self.failed:
             print(f"{len(self.failed)} failed: {', '.join(self.failed)}")
         return int(bool(self.failed))
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """The JSON, as far as it is known."""
         if self._path is not None:
             content = {"facts": self._facts, "figures": self.figures, "failed": self.failed}
             write_json(self._path, content)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.fuzz import definitions, judge, tolerance
+from benchmarks.fuzz import definitions, judge, post_mortem, tolerance
 from benchmarks.fuzz.definitions import DefinitionProgram, Twist
-from benchmarks.fuzz.findings import Finder, make
+from benchmarks.fuzz.findings import Finder, Outcome, make
 from benchmarks.fuzz.generate import program_of
 from benchmarks.fuzz.program import Input, Program, Statement
 from benchmarks.fuzz.workers import Work, outcomes
@@ -121,13 +122,70 @@ def test_what_may_differ_and_what_may_not() -> None:
     assert wrong(1.0 + 1e-6, inf, nan, 100.0, exact=True) == [True, False, False, False]
 
 
+def _outcome_of(
+    monkeypatch: pytest.MonkeyPatch, serving: str, examining: str = "", seconds: float = 60
+) -> Outcome:
+    """What comes of a seed whose processes run these lines, once they are ready."""
+    ready = "import json, os, sys, time; tell = lambda **it: print(json.dumps(it), flush=True); "
+    ready += f"exec({examining!r}) or os._exit(0) if len(sys.argv) > 1 else tell(ready=1); "
+    command = [sys.executable, "-c", ready + "input(); " + serving]
+    monkeypatch.setattr("benchmarks.fuzz.workers.command", lambda target: command)
+    (outcome,) = outcomes(Work("cpu", first=5, seconds=seconds, jobs=1, limit=1, count=1))
+    return outcome
+
+
+SHRUNK = "tell(ops=['a'], script='drawn'); tell(script='small')"
+
+
 @pytest.mark.parametrize(("ends", "kind"), [("os._exit(9)", "crash"), ("input()", "hang")])
 def test_a_process_that_gives_no_answer_is_a_finding(
     ends: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready = "import json, os; print(json.dumps({'ready': True}), flush=True); input(); "
-    command = [sys.executable, "-c", ready + ends]
-    monkeypatch.setattr("benchmarks.fuzz.workers.command", lambda target: command)
-    work = Work("cpu", first=5, seconds=60, jobs=1, limit=1, count=1)
-    (found,) = [one for outcome in outcomes(work) for one in outcome.findings]
-    assert found.kind == kind and found.seed == 5 and "def program" in found.script
+    (found,) = _outcome_of(monkeypatch, ends, SHRUNK).findings
+    assert (found.kind, found.seed, found.script) == (kind, 5, "small")
+
+
+@pytest.mark.parametrize("ends", ["os._exit(9)", "input()"])
+def test_what_ends_a_process_while_it_shrinks_loses_no_finding(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"kind": "result value", "ops": ["a"], "seed": 5, "detail": "", "script": "drawn"}
+    (kept,) = _outcome_of(monkeypatch, f"tell(found=[{found}]); {ends}").findings
+    assert (kept.kind, kept.script) == ("result value", "drawn")
+
+
+def test_a_program_that_torch_dies_of_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = _outcome_of(monkeypatch, "os._exit(9)", "tell(aside='torch itself: crash')")
+    assert not outcome.findings and outcome.aside == "torch itself: crash"
+
+
+def test_a_run_ends_though_its_processes_and_their_children_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The child keeps the pipe of its parent open."""
+    monkeypatch.setattr("benchmarks.fuzz.workers.ENDING", 1.0)
+    child = "import subprocess; subprocess.Popen(['sleep', '300']); time.sleep(300)"
+    outcome = _outcome_of(monkeypatch, child, "time.sleep(300)", seconds=0.5)
+    assert outcome.aside == "not ended when the time was up" or outcome.findings
+
+
+def test_seeds_that_end_their_process_are_looked_at_in_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch's own end is told from ours, and only ours is shrunk."""
+    dies_in_torch = Input("a", "int64", (), ("-2**63",))
+    quotient = Statement("v0", "torch.div({x}, {n}, rounding_mode='trunc')", ("a", "-1"))
+    monkeypatch.setattr(post_mortem, "make", lambda *_: Program((dies_in_torch,), (quotient,), ()))
+    told: list[dict[str, Any]] = []
+    post_mortem.examine("cpu", "crash", 5, 60, lambda **facts: told.append(facts))
+    assert told == [{"aside": "torch itself: crash"}]
+
+    def dies(program: Program) -> None:
+        if "torch.floor" in program.text:
+            os._exit(9)
+
+    told.clear()
+    monkeypatch.setattr(post_mortem, "make", lambda *_: PLANTED)
+    monkeypatch.setattr(post_mortem, "verdict_of", dies)
+    post_mortem.examine("cpu", "crash", 5, 60, lambda **facts: told.append(facts))
+    assert [one["ops"] for one in told][-1] == ("torch.floor(_)",)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.fuzz.findings import Finding, Outcome, make
-from benchmarks.fuzz.workers import Work, outcomes
+from benchmarks.fuzz.findings import Finding, Outcome
+from benchmarks.fuzz.workers import Work, outcomes, shown
 from benchmarks.sections import Sections
 
 TARGETS = ("cpu", "emulator", "cuda")
@@ -24,7 +26,7 @@ TARGETS = ("cpu", "emulator", "cuda")
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--target", choices=TARGETS, help="what runs the programs; by default the device")
-    add("--seconds", type=float, default=60, help="how long; each seed begun is finished")
+    add("--seconds", type=float, default=60, help="how long; the run ends within a minute of it")
     add("--jobs", type=int, default=os.cpu_count(), help="processes")
     add("--seed", type=int, default=0, help="the first one")
     add("--once", type=int, metavar="SEED", help="prints and runs the program of one seed")
@@ -61,17 +63,30 @@ def run(given: argparse.Namespace, checks: Sections) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     first, count = (given.seed, None) if given.once is None else (given.once, 1)
     if given.once is not None:
-        print(make(given.once, target))
+        print(shown(target, given.once))
     work = Work(target, first, given.seconds, 1 if count else given.jobs, given.limit, count)
     tally, start = Tally(), time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with checks.section("fuzz"):
-        for outcome in outcomes(work):
-            for finding in tally.add(outcome, time.monotonic() - start):
-                number = list(tally.groups).index(finding.group) + 1
-                _tell(finding, folder, number, time.monotonic() - start)
-            checks.figures.update(figures(tally, time.monotonic() - start))
+        try:
+            _collect(outcomes(work), tally, folder, checks)
+        except KeyboardInterrupt:
+            checks.check("ran to its end", False, "interrupted")
     checks.lines += lines_of(tally, time.monotonic() - start, folder)
     checks.check("no findings", not tally.groups, f"{len(tally.groups)} groups, in {folder}")
+
+
+def _collect(found: Iterator[Outcome], tally: Tally, folder: Path, checks: Sections) -> None:
+    """Into the tally, with what is new printed and written at once."""
+    start = time.monotonic()
+    for outcome in found:
+        new = tally.add(outcome, time.monotonic() - start)
+        for finding in new:
+            number = list(tally.groups).index(finding.group) + 1
+            _tell(finding, folder, number, time.monotonic() - start)
+        checks.figures.update(figures(tally, time.monotonic() - start))
+        if new:
+            checks.write()
 
 
 def _tell(finding: Finding, folder: Path, number: int, seconds: float) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.fuzz import generate, table
-from benchmarks.fuzz.judge import Failure, Truth, Verdict, place_of, quiet, scope_of
+from benchmarks.fuzz.judge import TRAPS, Failure, Truth, Verdict, place_of, quiet, scope_of, traps
 from benchmarks.fuzz.program import Input, Program, Statement, slots
 from benchmarks.fuzz.rows import MEANINGS
 from benchmarks.fuzz.shrink import simpler_programs
@@ -159,7 +159,8 @@ def program_of(seed: int, target: str = "cpu") -> DefinitionProgram:
     with quiet():
         program = drawing.program()
     named = {"cpu": "cpu", "emulator": "emulator"}.get(target)
-    return DefinitionProgram(program, named, _twist(rng, program.statements))
+    steady = "{l}" if target == "cuda" else "{}"  # out of range, an index would trap there
+    return DefinitionProgram(program, named, _twist(rng, program.statements, steady))
 
 
 class _Drawing(generate.Drawing):
@@ -209,13 +210,15 @@ class _Drawing(generate.Drawing):
         return f"[{text.strip('()').rstrip(',')}]" if text and kind == "D" else text
 
 
-def _twist(rng: random.Random, statements: tuple[Statement, ...]) -> Twist | None:
-    """A number of an attribute, changed."""
+def _twist(
+    rng: random.Random, statements: tuple[Statement, ...], steady: str
+) -> Twist | None:
+    """A number of an attribute, changed; not of templates with what is steady."""
     places = [
         (at, place)
         for at, one in enumerate(statements)
         for place, slot in enumerate(slots(one.template))
-        if slot[0] in "dDkB"
+        if slot[0] in "dDkB" and steady not in one.template
     ]
     if not places or rng.random() < 0.2:
         return None
@@ -235,6 +238,8 @@ def _twist(rng: random.Random, statements: tuple[Statement, ...]) -> Twist | Non
 def judge(program: DefinitionProgram) -> Verdict:
     """Values beside torch's, errors that are not ours, texts, and what caches do."""
     with quiet():
+        if traps(program.meaning):
+            return Verdict((), TRAPS)
         scope = scope_of(program.text)
         alone = [_in_new_cache(program, scope, at) for at in range(len(program.definitions))]
         failures = [one for outcome in alone for one in outcome.failures]

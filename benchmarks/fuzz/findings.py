@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+
 from benchmarks.fuzz import definitions
 from benchmarks.fuzz.generate import program_of
-from benchmarks.fuzz.judge import Failure, Verdict, judge
+from benchmarks.fuzz.judge import Failure, Truth, Verdict, judge
 from benchmarks.fuzz.shrink import about, shrink, simpler_programs
 
 TRIES = 60  # programs that are run to shrink one
+SHRINKING = 30.0  # seconds, for all failures of a seed
+POISONED = 86  # the status of a process in which CUDA runs nothing any more
 FAILURES = 3  # of one program that are shrunk
 DEFINITIONS = 4  # every so many-th seed is a definition
 
@@ -66,19 +71,47 @@ def verdict_of(program: Program) -> Verdict:
     return judge(program)
 
 
-class Finder:
-    """Runs seeds, and remembers the groups it has seen, so that known ones are not shrunk again."""
+def run_in_torch(program: Program) -> None:
+    """Torch's part of it alone."""
+    Truth(program.meaning if _is_definition(program) else program)
 
-    def __init__(self, target: str, beat: Callable[[], None] = lambda: None) -> None:
-        self.target, self.beat = target, beat
+
+def steps_of(program: Program) -> Callable[[Any], Any]:
+    """What makes it simpler."""
+    return definitions.simpler if _is_definition(program) else simpler_programs
+
+
+def poison_ends(target: str) -> None:
+    """Ends the process if CUDA has an error that stays: nothing that runs later would tell."""
+    if target != "cuda" or not torch.cuda.is_initialized():
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        os._exit(POISONED)
+
+
+class Finder:
+    """Runs seeds, and remembers the groups it has seen, so that known ones are not shrunk again.
+
+    told: gets the findings as they are, before they are shrunk
+    """
+
+    def __init__(self, target: str, told: Callable[[list[Any]], None] = lambda _: None) -> None:
+        self.target, self.told = target, told
         self.known: set[Group] = set()
+        self.stop = 0.0
 
     def run(self, seed: int) -> Outcome:
         start = time.perf_counter()
         program = make(seed, self.target)
-        verdict = verdict_of(program)
+        verdict = self._run(program)
+        failures = _distinct(verdict.failures)[:FAILURES]
+        if failures:
+            self.told([asdict(_as_it_is(seed, program, one)) for one in failures])
+        self.stop = time.monotonic() + SHRINKING
         found: list[Finding] = []
-        for failure in _distinct(verdict.failures)[:FAILURES]:
+        for failure in failures:
             finding = self._finding(seed, program, failure)
             if finding.group not in [one.group for one in found]:
                 found.append(finding)
@@ -89,8 +122,8 @@ class Finder:
         small = self._sliced(program, failure)
         group = self._known_group(small, failure)
         if group is None:
-            steps = definitions.simpler if _is_definition(small) else simpler_programs
-            small = shrink(small, steps, lambda one: self._fails(one, failure.kind), TRIES)
+            small = shrink(small, steps_of(small), lambda one: self._fails(one, failure.kind),
+                           TRIES, self.stop - time.monotonic())  # fmt: skip
         last = next(
             (one for one in self._verdict(small).failures if one.kind == failure.kind), failure
         )
@@ -116,11 +149,21 @@ class Finder:
 
     def _verdict(self, program: Program) -> Verdict:
         """A step that is no program at all, say with an operand that is gone, fails in no way."""
-        self.beat()
         try:
-            return verdict_of(program)
+            return self._run(program)
         except Exception:
             return Verdict()
+
+    def _run(self, program: Program) -> Verdict:
+        try:
+            return verdict_of(program)
+        finally:
+            poison_ends(self.target)
+
+
+def _as_it_is(seed: int, program: Program, failure: Failure) -> Finding:
+    group = failure.kind, _traits(program, failure)
+    return Finding(*group, seed, failure.detail, script_of(program, seed, failure))
 
 
 def script_of(program: Program, seed: int, failure: Failure) -> str:

@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ INTERNAL = (
     KeyError, IndexError, AssertionError, AttributeError, TypeError, ZeroDivisionError,
     RecursionError, UnboundLocalError, StopIteration, NotImplementedError, OverflowError,
 )  # fmt: skip
+INDEXING = ("index_select", "take_along_dim", "gather")
+TRAPS = "an index out of range, which traps on CUDA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Verdict:
 def judge(program: Program) -> Verdict:
     """Runs a program in torch, through the fuser, and if they differ, through plain Thunder."""
     with quiet():
+        if traps(program):
+            return Verdict((), TRAPS)
         truth = Truth(program)
         options = dict(program.options)
         ours = thunder.jit(truth.function, executors=[fuser], fuser_strict=True, **options)
@@ -73,6 +77,14 @@ def judge(program: Program) -> Verdict:
     if own:
         return Verdict(own)
     return Verdict((), f"Thunder too: {next(iter(theirs.values()))}")
+
+
+def traps(program: Program) -> bool:
+    """Whether an index is out of range on CUDA, where that ends all work of the process."""
+    if program.device == "cpu" or not any(name in program.text for name in INDEXING):
+        return False
+    on_cpu = Truth(replace(program, device="cpu"))
+    return any(one.error is not None for one in on_cpu.eager)
 
 
 def _is_theirs(failure: Failure, theirs: dict[tuple[int, str], str]) -> bool:

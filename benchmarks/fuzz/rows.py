@@ -71,7 +71,7 @@ MEANINGS = {
     "fd.ops.gather({x}, {l}, {d})": "torch.gather({x}, {d}, {l})",
     "fd.ops.triu({x}, {k})": "torch.triu({x}, {k})",
     "fd.ops.select({x}, {k}, {d})": "torch.select({x}, {d}, {k})",
-    "fd.ops.topk({x}, {k}, {d})[0]": "torch.topk({x}, {k}, {d})[0]",
+    "fd.ops.topk({x}, {k}, {d}, {B}, True)[0]": "torch.topk({x}, {k}, {d}, {B}, True)[0]",
     "fd.ops.sort({x}, {d}, {B})[0]": "torch.sort({x}, {d}, {B})[0]",
     # ---- factories
     "fd.ops.full([{k}, 3], {n}, {t})": "torch.full([{k}, 3], {n}, dtype={t})",

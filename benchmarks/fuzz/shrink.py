@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
@@ -21,9 +22,10 @@ def shrink(
     candidates: Callable[[P], Iterator[P]],
     fails: Callable[[P], bool],
     tries: int,
+    seconds: float,
 ) -> P:
-    """Takes the first simpler program that fails, again and again."""
-    left, seen = tries, {program}
+    """Takes the first simpler program that fails, again and again, until a limit is met."""
+    left, seen, stop = tries, {program}, time.monotonic() + seconds
     while left > 0:
         for simpler in candidates(program):
             if simpler in seen:
@@ -33,7 +35,7 @@ def shrink(
             if fails(simpler):
                 program = simpler
                 break
-            if left <= 0:
+            if left <= 0 or time.monotonic() > stop:
                 return program
         else:
             return program

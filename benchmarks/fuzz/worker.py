@@ -1,41 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that runs programs: seeds come in, what became of them goes out, as lines of JSON.
 
-{"seed": 5, "known": [["result value", ["torch.exp(_)"]]]}    ->    {"outcome": {"seed": 5, ...}}
+{"seed": 5, "known": [["result value", ["torch.exp(_)"]]]}    ->    {"found": [...]}
+                                                                    {"outcome": {"seed": 5, ...}}
 
-
-Before a program runs, its parent knows the seed; so whatever it does to this process is found.
+Failures are told as they are before they are shrunk: whatever shrinking does to this process, they
+are not lost.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from benchmarks.fuzz.findings import Finder, Outcome, verdict_of
+from benchmarks.fuzz.findings import Finder, Outcome, make
+from benchmarks.fuzz.post_mortem import examine
+
+Tell = Callable[..., None]
 
 
 def main() -> None:
-    """`worker TARGET`: serves seeds. `worker TARGET PROGRAM`: runs one pickled program."""
+    """`worker TARGET`: serves seeds.
+
+    `worker TARGET show SEED`: prints the program.
+    `worker TARGET crash SEED SECONDS` (or hang): looks at what ended another process.
+    """
+    target, *rest = sys.argv[1:]
+    if rest[:1] == ["show"]:
+        print(make(int(rest[1]), target))
+        return
     # What is printed by what runs here must not come between the lines.
     lines = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    torch.set_num_threads(2)
 
     def tell(**facts: Any) -> None:
         lines.write(json.dumps(facts) + "\n")
 
-    if len(sys.argv) > 2:
-        verdict_of(pickle.loads(base64.b64decode(sys.argv[2])))
-        return
-    finder = Finder(sys.argv[1], lambda: tell(beat=True))
+    torch.set_num_threads(1 if rest else 2)  # a fork has no other threads
+    if rest:
+        examine(target, rest[0], int(rest[1]), float(rest[2]), tell)
+    else:
+        _serve(target, tell)
+
+
+def _serve(target: str, tell: Tell) -> None:
+    finder = Finder(target, lambda found: tell(found=found))
     tell(ready=True)
     for line in sys.stdin:
         order = json.loads(line)
