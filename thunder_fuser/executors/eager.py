@@ -21,6 +21,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import Symbol
 from thunder.executors.torchex import ex as torch_executor
+from thunder.torch import _torch_to_thunder_function_map
 
 from thunder_fuser.executors.types import EXACT, Reject, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
@@ -45,7 +46,7 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
 
     types: those of tensors that differ from the trace's.
     """
-    function = _claimed(symbol) if symbol.executor is not None else _named(symbol.id)
+    function = _claimed(symbol) if symbol.executor is not None else _functions().get(symbol.id)
     if function is None:
         return None
     try:
@@ -62,14 +63,10 @@ def _claimed(symbol: Symbol) -> Callable[..., Any] | None:
 
 
 @functools.cache
-def _named(id: Any) -> Callable[..., Any] | None:
-    """torch.nn.functional.threshold of that text."""
-    if not isinstance(id, str) or not id.startswith("torch."):
-        return None
-    found = torch
-    for name in id.split(".")[1:]:
-        found = getattr(found, name, None)
-    return found
+def _functions() -> dict[Any, Callable[..., Any]]:
+    """torch's functions by Thunder's ids of them; of a function with several names, one."""
+    known = _torch_to_thunder_function_map.items()
+    return {symbol.id: function for function, symbol in known if isinstance(symbol, Symbol)}
 
 
 def _meta(value: Any, types: Types) -> Any:

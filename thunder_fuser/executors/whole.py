@@ -23,6 +23,8 @@ from thunder_fuser.executors.literals import refuse_number
 from thunder_fuser.executors.types import EXACT, Reject, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
 
+_OF_FLOATS = ("logsumexp", "log_softmax", "softmax", "threshold")
+_COPYING = ("abs", "ceil", "floor", "round", "trunc")
 _SHORT = frozenset({DataType.Half, DataType.BFloat16})
 
 
@@ -59,7 +61,7 @@ def _of_bool(bsym: BoundSymbol) -> str:
     return "of bool" if number or DataType.Bool in _types(bsym) else ""
 
 
-def _sum(bsym: BoundSymbol) -> str:
+def _difference(bsym: BoundSymbol) -> str:
     return "of bool" if DataType.Bool in _types(bsym) else _scaled(bsym)
 
 
@@ -75,6 +77,13 @@ def _short_sum(bsym: BoundSymbol) -> str:
     dtype = bsym.kwargs.get("dtype")
     short = dtype is not None and data_type(dtype) in _SHORT
     return "of integers in 16-bit floats" if short and _types(bsym) & EXACT else ""
+
+
+def _mean(bsym: BoundSymbol) -> str:
+    """Into a sum that is cast to the type, for which torch must raise if it has no fractions."""
+    dtype = bsym.kwargs.get("dtype")
+    exact = dtype is not None and data_type(dtype) in EXACT
+    return "in a type of integers" if exact else _short_sum(bsym)
 
 
 def _bounded(bsym: BoundSymbol) -> str:
@@ -97,16 +106,17 @@ def _beyond_first(bsym: BoundSymbol) -> str:
 
 
 _RULES: dict[Any, Callable[[BoundSymbol], str]] = {
-    **dict.fromkeys((f"torch.{name}" for name in ("abs", "ceil", "floor", "round", "trunc")), _copy),
-    **dict.fromkeys(("torch.logsumexp", "torch.threshold"), _of_integers),
-    **dict.fromkeys(("torch.mean", "torch.sum"), _short_sum),
+    **dict.fromkeys((f"torch.{name}" for name in _COPYING), _copy),
+    **dict.fromkeys((f"torch.{name}" for name in _OF_FLOATS), _of_integers),
     "torch.add": _scaled,
     "torch.clamp": _bounded,
     "torch.diagonal": _view,
     "torch.lerp": _of_one_shape,
+    "torch.mean": _mean,
     "torch.polygamma": _beyond_first,
     "torch.pow": _of_bool,
-    "torch.sub": _sum,
+    "torch.sub": _difference,
+    "torch.sum": _short_sum,
 }
 
 

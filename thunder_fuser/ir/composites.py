@@ -147,14 +147,14 @@ class Composites:
     def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The upper triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
-        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, 0)
+        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, False)
         return result
 
     @checked
     def tril(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The lower triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
-        result: Value = self.where(self.ge(self.add(row, diagonal), column), arg, 0)
+        result: Value = self.where(self.ge(self.add(row, diagonal), column), arg, False)
         return result
 
     def _row_and_column(self, arg: Tensor) -> tuple[Value, Value]:

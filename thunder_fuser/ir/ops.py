@@ -107,11 +107,20 @@ _ROWS = (
         DtypeRule.REAL,
         "torch.abs(a)",
         "fabs{f}({0})",
-        c_int="({0} < 0 ? -{0} : {0})",
+        c_int="wrap_abs({0})",
         c_complex="c_abs({0})",
         bools=False,
     ),
-    _pointwise("neg", "x", _S, "torch.neg(a)", "(-{0})", c_complex="(-{0})", bools=False),
+    _pointwise(
+        "neg",
+        "x",
+        _S,
+        "torch.neg(a)",
+        "(-{0})",
+        c_int="wrap_neg({0})",
+        c_complex="(-{0})",
+        bools=False,
+    ),
     _pointwise("relu", "x", _S, "torch.relu(a)", "relu({0})", bools=False),
     _pointwise("sign", "x", _S, "torch.sign(a)", "sign({0})"),
     _pointwise("ceil", "x", _S, "torch.ceil(a)", "ceil{f}({0})", c_int="{0}", bools=False),
@@ -178,7 +187,13 @@ _ROWS = (
     _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "({0} ^ static_cast<{to}>(-1))"),
     # ---- binary
     _pointwise(
-        "add", "lhs, rhs", _S, "torch.add(a, b)", "({0} + {1})", c_complex="({0} + {1})"
+        "add",
+        "lhs, rhs",
+        _S,
+        "torch.add(a, b)",
+        "({0} + {1})",
+        c_int="wrap_add({0}, {1})",
+        c_complex="({0} + {1})",
     ),
     _pointwise(
         "sub",
@@ -186,11 +201,18 @@ _ROWS = (
         _S,
         "torch.sub(a, b)",
         "({0} - {1})",
+        c_int="wrap_sub({0}, {1})",
         c_complex="({0} - {1})",
         bools=False,
     ),
     _pointwise(
-        "mul", "lhs, rhs", _S, "torch.mul(a, b)", "({0} * {1})", c_complex="({0} * {1})"
+        "mul",
+        "lhs, rhs",
+        _S,
+        "torch.mul(a, b)",
+        "({0} * {1})",
+        c_int="wrap_mul({0}, {1})",
+        c_complex="({0} * {1})",
     ),
     _pointwise(
         "div",

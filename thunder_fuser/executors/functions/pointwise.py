@@ -103,6 +103,8 @@ def sinc(input: Any) -> Any:
 
 def heaviside(input: Any, values: Any) -> Any:
     """0 below zero and for NaN, 1 above, the values at zero."""
+    if not isinstance(values, TensorProxy):
+        return NotImplemented  # for torch to refuse
     above = ltorch.to(ltorch.gt(input, 0), values.dtype)
     return ltorch.where(ltorch.eq(input, 0), values, above)
 

@@ -1,0 +1,24 @@
+// provides: wrap_add wrap_sub wrap_mul wrap_neg wrap_abs
+// needs: device types
+// Integers wrap, as torch's do. The overflow of a signed one is undefined in C++, where a compiler
+// may take `b + c` of a bool b for a choice between c + 1 and c, and wrap neither.
+template <typename T> struct Ring { using type = T; };
+template <> struct Ring<i64> { using type = u64; };
+template <> struct Ring<i32> { using type = u32; };
+template <> struct Ring<i16> { using type = u32; };
+template <> struct Ring<i8> { using type = u32; };
+template <> struct Ring<u8> { using type = u32; };
+template <typename T> DEVICE T wrap_add(T a, T b) {
+  using U = typename Ring<T>::type;
+  return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
+}
+template <typename T> DEVICE T wrap_sub(T a, T b) {
+  using U = typename Ring<T>::type;
+  return static_cast<T>(static_cast<U>(a) - static_cast<U>(b));
+}
+template <typename T> DEVICE T wrap_mul(T a, T b) {
+  using U = typename Ring<T>::type;
+  return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
+}
+template <typename T> DEVICE T wrap_neg(T a) { return wrap_sub(T(0), a); }
+template <typename T> DEVICE T wrap_abs(T a) { return a < T(0) ? wrap_neg(a) : a; }
