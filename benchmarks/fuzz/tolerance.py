@@ -119,7 +119,7 @@ class Shaken(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name = func.overloadpacket.__name__
-        terms = 1
+        terms, given = 1, args
         if name.rstrip("_") in REDUCING or name in REDUCING:
             args = tuple(self._shaken(one.clone()) if is_inexact(one) else one for one in args)
             terms = max(one.numel() for one in args if isinstance(one, torch.Tensor))
@@ -128,7 +128,7 @@ class Shaken(TorchDispatchMode):
             out = func(*args, **(kwargs or {}))
         if name in ("_to_copy", "copy_") and _is_undefined(args[name == "copy_"], out):
             self.open = UNDEFINED
-        self.open = self.open or reason_of(name, args, out)
+        self.open = self.open or reason_of(name, given, out)
         if name in EXACT or (name == "_to_copy" and not _rounds(args[0], out)):
             return out
         if isinstance(out, (tuple, list)):
