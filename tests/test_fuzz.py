@@ -153,6 +153,17 @@ def test_a_gradient_whose_intermediate_overflows() -> None:
         assert shaken.open == expected
 
 
+def test_complex_numbers_of_half_precision_are_compared() -> None:
+    """torch.equal takes none."""
+    made = (Statement("v0", "{x} * 1j", ("a",)),)
+    program = Program((Input("a", "float16", (2,), ("1.0",)),), made, ("v0",))
+    truth = judge.Truth(program)
+    assert truth.eager[0].values["result v0"].dtype is torch.complex32
+    assert not list(truth.failures(lambda a: (a * 1j,)))
+    (wrong,) = truth.failures(lambda a: (a * 2j,))
+    assert wrong.kind == "result value"
+
+
 ELSEWHERE = {  # statements, an operand, what another kernel of torch gives, what none gives
     "F.gelu({x})": ("inf", INF, -INF),
     "{x} ** 1e-310": ("-7.0", 1.0, INF),
