@@ -141,6 +141,20 @@ def test_variance(run: Runner) -> None:
     run(build, inputs, expected)
 
 
+def test_a_mean_of_infinite_parts(run: Runner) -> None:
+    """Each part is divided alone, where a complex quotient of (0, inf) is (NaN, inf)."""
+    inf, nan = float("inf"), float("nan")
+    parts = (0.0, 2.0, inf, -inf, nan)
+    whole = [complex(re, im) for re in parts for im in parts]
+    inputs = [torch.tensor([whole, whole], dtype=dtype) for dtype in DTYPES]
+
+    def build(fd: FusionDefinition) -> None:
+        for x in inputs:
+            fd.add_output(fd.ops.var_mean(fd.from_pytorch(x), [0], 0)[1])
+
+    run(build, inputs, [x[0] for x in inputs])
+
+
 SPREADS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
     "var": lambda x: (x.var(), x.var(-1), torch.var(x * 2, 0, correction=0) + 1),
     "std": lambda x: (torch.std(x), x.std(0, keepdim=True)),

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.fuzz import definitions, judge, post_mortem, tolerance
+from benchmarks.fuzz import definitions, judge, leeway, post_mortem, tolerance
 from benchmarks.fuzz.definitions import DefinitionProgram, Twist
 from benchmarks.fuzz.findings import Finder, Outcome, make
 from benchmarks.fuzz.generate import program_of
@@ -120,6 +121,79 @@ def test_what_may_differ_and_what_may_not() -> None:
     assert not any(wrong(1.0 + 1e-6, inf, nan, 99.999))
     assert all(wrong(1.001, -inf, inf, nan))
     assert wrong(1.0 + 1e-6, inf, nan, 100.0, exact=True) == [True, False, False, False]
+
+
+INF, NAN = float("inf"), float("nan")
+LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
+    # what is called, operands for which its result is open, and some for which it is not
+    leeway.PRODUCT: (lambda x: x.prod(0), [1e38, 1e38, 1e-40], [1e30, 0.0, INF]),
+    leeway.TWO_ZEROS: (lambda x: x.prod(), [0.0, 0.0, INF], [0.0, INF]),
+    leeway.SUM: (lambda x: x.half().mean(0), [4e4, 4e4], [1.0, INF]),
+    leeway.COMPLEX_SUM: (lambda x: x.sum(0), [complex(INF, 1)], [1j, 2]),
+    leeway.SPREAD: (lambda x: torch.var_mean(x)[1], [INF, 1.0], [1.0, 1e10]),
+    leeway.COMPLEX: (lambda x: x.sin(), [complex(INF, INF)], [complex(INF, 1)]),
+    leeway.UNDEFINED: (lambda x: x.to(torch.float8_e4m3fn).int(), [NAN], [1.0]),
+}
+
+
+@pytest.mark.parametrize("reason", LEFT_OPEN)
+def test_what_torch_leaves_open(reason: str) -> None:
+    call, is_open, is_not = LEFT_OPEN[reason]
+    for operands, expected in ((is_open, reason), (is_not, "")):
+        with tolerance.Shaken(0) as shaken:
+            call(torch.tensor(operands))
+        assert shaken.open == expected
+
+
+def test_a_gradient_whose_intermediate_overflows() -> None:
+    for size, expected in ((3e38, leeway.GRADIENT), (1.0, "")):
+        x = torch.tensor([size, INF], requires_grad=True)
+        with tolerance.Shaken(0) as shaken:
+            torch.atan2(x, torch.ones(2)).sum().backward()
+        assert shaken.open == expected
+
+
+def test_complex_numbers_of_half_precision_are_compared() -> None:
+    """torch.equal takes none."""
+    made = (Statement("v0", "{x} * 1j", ("a",)),)
+    program = Program((Input("a", "float16", (2,), ("1.0",)),), made, ("v0",))
+    truth = judge.Truth(program)
+    assert truth.eager[0].values["result v0"].dtype is torch.complex32
+    assert not list(truth.failures(lambda a: (a * 1j,)))
+    (wrong,) = truth.failures(lambda a: (a * 2j,))
+    assert wrong.kind == "result value"
+
+
+ELSEWHERE = {  # statements, an operand, what another kernel of torch gives, what none gives
+    "F.gelu({x})": ("inf", INF, -INF),
+    "{x} ** 1e-310": ("-7.0", 1.0, INF),
+    "torch.sub({x}, {x}, alpha=-2**63)": ("1.0", 2.0**63, INF),
+    "torch.signbit({x} - {x})": ("inf", None, None),
+    "torch.copysign({x}, {x} - {x} + nan)": ("2.0", -2.0, INF),
+}
+
+
+@pytest.mark.parametrize("template", ELSEWHERE)
+def test_what_another_kernel_gives(template: str) -> None:
+    value, right, wrong = ELSEWHERE[template]
+    given = (Input("a", "float32", (4,), (value,)),)
+    program = Program(given, (Statement("v0", template, ("a",)),), ("v0",))
+    eager = judge.Truth(program).eager[0].values["result v0"]
+    bounds = judge.Bounds(program, 0, (("a",), ("v0",)))
+    if right is None:
+        assert bounds.differ("result v0", ~eager, eager) == ("", "")
+        return
+    assert bounds.differ("result v0", torch.full_like(eager, right), eager) == ("", "")
+    assert bounds.differ("result v0", torch.full_like(eager, wrong), eager)[0] == "value"
+
+
+def test_the_sign_of_a_complex_zero_that_neg_leaves() -> None:
+    given = (Input("a", "complex64", (8,), ("1+0j",)),)
+    program = Program(given, (Statement("v0", "torch.log(-{x})", ("a",)),), ("v0",))
+    bounds = judge.Bounds(program, 0, (("a",), ("v0",)))
+    eager = judge.Truth(program).eager[0].values["result v0"]
+    assert bounds.differ("result v0", eager.conj_physical(), eager) == ("", "")
+    assert bounds.differ("result v0", eager + 1, eager)[0] == "value"
 
 
 def _outcome_of(

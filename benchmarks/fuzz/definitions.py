@@ -243,10 +243,11 @@ def judge(program: DefinitionProgram) -> Verdict:
         scope = scope_of(program.text)
         alone = [_in_new_cache(program, scope, at) for at in range(len(program.definitions))]
         failures = [one for outcome in alone for one in outcome.failures]
-        failures += _values(program, scope, alone)
+        truth = Truth(program.meaning)
+        failures += _values(program, truth, alone)
         if len(alone) > 1:
             failures += _beside_each_other(program, scope, alone)
-    return Verdict(tuple(failures))
+    return Verdict(tuple(failures), "" if failures else truth.open)
 
 
 @dataclass(frozen=True)
@@ -297,13 +298,12 @@ def _rebuilt(fd: FusionDefinition, text: str) -> tuple[Failure, ...]:
 
 
 def _values(
-    program: DefinitionProgram, scope: dict[str, Any], alone: list[_Outcome]
+    program: DefinitionProgram, truth: Truth, alone: list[_Outcome]
 ) -> Iterator[Failure]:
     """The plain definition beside torch. What only one of both takes is not compared."""
     plain = program.definitions.index(program.program.statements)
     if alone[plain].error:
         return
-    truth = Truth(program.meaning)
     if truth.eager[0].error is not None:
         return
     for one in truth.failures(lambda *arguments: alone[plain].results):

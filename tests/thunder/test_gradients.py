@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,16 @@ def test_prod_with_zeros(zeros: int) -> None:
     got, eager = (with_gradients(one, [x]) for one in (jitted, function))
     torch.testing.assert_close(got, eager)
     assert len(fusions_of(jitted)) == 2
+
+
+def test_prod_beside_a_zero_is_nan_where_another_is_not_finite() -> None:
+    """Each row of three of these numbers with a zero; without any, torch divides inf by inf."""
+    inf, nan = float("inf"), float("nan")
+    rows = itertools.product((0.0, 2.0, -1.0, inf, -inf, nan), repeat=3)
+    x = torch.tensor([row for row in rows if 0.0 in row])
+    got, eager = (with_gradients(one, [x]) for one in
+                  (jit(lambda x: x.prod(1), strict=True), lambda x: x.prod(1)))  # fmt: skip
+    torch.testing.assert_close(got, eager, equal_nan=True)
 
 
 def test_nan_goes_to_both_sides_of_minimum() -> None:

@@ -9,8 +9,8 @@
     y = relu(x)            ->  dx = dy, and 0 where y <= 0 (Thunder: also where y is NaN, and there
                                y is 0)
     y = real(x)            ->  dx = dy + 0i
-    y = prod(x, dims)      ->  dx = dy * y / x; of a row with one zero, dy times the others there
-                               (Thunder: NaN)
+    y = prod(x, dims)      ->  dx = dy * y / x; of a row with one zero, dy times the others there;
+                               beside a zero 0, or NaN if another is infinite or NaN (Thunder: NaN)
 
 What moves in steps (round, trunc, isfinite, the place of an extreme) has no gradient: Thunder is
 told so, and its result does not ask for one.
@@ -146,16 +146,22 @@ def index_put_gradient(
 
 def _prod(x: Any, dims: Sequence[int]) -> Any:
     y = prims.prod(x, dims)
-    zero = ltorch.eq(x, 0)
-    zeros = ltorch.sum(ltorch.to(zero, x.dtype), tuple(dims), keepdim=True)
+    axes = tuple(dims)
+    zero, wild = ltorch.eq(x, 0), ltorch.logical_not(ltorch.isfinite(x))
     x_or_1 = ltorch.where(zero, 1, x)
-    others = ltorch.prod(x_or_1, tuple(dims), keepdim=True)
-    # The product without an element: 0 if another is 0.
-    alone = ltorch.eq(zeros, ltorch.to(zero, x.dtype))
-    rest = ltorch.where(alone, ltorch.true_divide(others, x_or_1), 0)
-    g = get_grad(y)
-    put_grad(x, ltorch.mul(ltorch.reshape(g, others.shape), rest))
+    others = ltorch.prod(x_or_1, axes, keepdim=True)
+    beside_zero = ltorch.where(_is_only(wild, x, axes), ltorch.zeros_like(x), float("nan"))
+    rest = ltorch.where(
+        _is_only(zero, x, axes), ltorch.true_divide(others, x_or_1), beside_zero
+    )
+    put_grad(x, ltorch.mul(ltorch.reshape(get_grad(y), others.shape), rest))
     return y
+
+
+def _is_only(marked: Any, like: Any, axes: tuple[int, ...]) -> Any:
+    """Whether no other element of the row is marked."""
+    marks = ltorch.to(marked, like.dtype)
+    return ltorch.eq(ltorch.sum(marks, axes, keepdim=True), marks)
 
 
 GRADIENTS: dict[PrimIDs | str, Callable[..., Any]] = {

@@ -50,8 +50,8 @@ class Composites:
         """(variance, mean) in two passes: sum(|x - mean|**2) / max(n - correction, 0)."""
         axes = list(normalise_axes(dims, self._rank(arg, "var"), "var"))  # type: ignore[arg-type]
         count = self._count(arg, axes)
-        mean = self.truediv(self.sum(arg, axes, keepdim=True), count)
         is_complex = self._fd.view_of(arg.name).dtype.is_complex
+        mean = self._quotient(self.sum(arg, axes, keepdim=True), count, is_complex=is_complex)
         squares = self._square_of_size(self.sub(arg, mean), is_complex=is_complex)
         variance = self.truediv(
             self.sum(squares, axes, keepdim=True),
@@ -60,6 +60,15 @@ class Composites:
         if keepdim or not axes:
             return variance, mean
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
+
+    def _quotient(self, x: Value, real: Value, *, is_complex: bool) -> Value:
+        """By a real number, part by part: a complex division makes NaN of an infinite part."""
+        if not is_complex:
+            quotient: Value = self.truediv(x, real)
+            return quotient
+        parts = (self.truediv(part, real) for part in (self.real(x), self.imag(x)))
+        whole: Value = self.complex(*parts)
+        return whole
 
     def _square_of_size(self, x: Value, *, is_complex: bool) -> Value:
         """|x|**2, a real number."""

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of torch whose operands let several results be right: read off each call of a run.
+
+OTHERWISE computes a call as torch's other kernels do (its scalar path beside its vectorised one);
+reason_of says why a result may be anything, so that the program is set aside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.fuzz.program import words
+
+PRODUCTS = set(words("prod cumprod"))
+SUMS = set(words("sum mean cumsum nansum"))
+MEANS = set(words("var_mean std_mean"))
+SQUARES = set(words(
+    """var std var_mean std_mean native_layer_norm native_layer_norm_backward norm
+    linalg_vector_norm mse_loss"""
+))  # fmt: skip
+COMPLEX_PRODUCTS = set(words("mul mul_ div div_ reciprocal rsqrt pow pow_ addcmul sigmoid"))
+COMPLEX_FUNCTIONS = set(words(
+    "exp log sqrt sin cos tan tanh sinh cosh asin acos atan log2 log10 log1p exp_ sigmoid_"
+))  # fmt: skip
+
+UNDEFINED = "a float that an integer type does not hold is cast, which C and torch leave open"
+PRODUCT = "the order of a product decides where it overflows, or meets a complex infinity"
+SUM = "the order of a sum decides where it overflows; 16-bit floats are summed in float32"
+COMPLEX_SUM = "torch divides and adds complex infinities as pairs, with NaN for a part"
+SPREAD = "squares overflow, or a mean is moved towards infinities step by step, which is NaN"
+COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has other rules"
+GRADIENT = "an intermediate of torch's gradient overflows"
+TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
+
+# Statements whose results may be anything, and why.
+STATEMENTS = {
+    r"\*\* False|pow_?\([^()]*False\)": "torch's gradient of x ** False is 0 * x ** -1",
+    r"pad\(.*value=-?(2\*\*|10\*\*)": "F.pad's number is a double",
+}
+
+
+def reason_in(body: str) -> str:
+    """Why the statements of a program may give anything."""
+    return next((why for row, why in STATEMENTS.items() if re.search(row, body)), "")
+
+
+def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
+    """Why a call may give anything; "" if it may not."""
+    tensors = [one for one in args if isinstance(one, torch.Tensor) and one.numel()]
+    out = out[0] if isinstance(out, (tuple, list)) and out else out
+    if not tensors or not isinstance(out, torch.Tensor) or not is_inexact(out):
+        return ""
+    first = tensors[0]
+    if name in PRODUCTS:
+        return _reason_of_product(first.to(out.dtype), args[1:2], out)
+    if name in SUMS | MEANS and first.is_complex() and not _is_finite(first):
+        return COMPLEX_SUM
+    if name in SUMS | MEANS and _total(_sizes(first)) > torch.finfo(out.dtype).max:
+        return SUM
+    if name in MEANS and not _is_finite(first):
+        return SPREAD
+    if name in SQUARES and _total(_sizes(first), 2) > torch.finfo(out.dtype).max:
+        return SPREAD
+    if out.is_complex() and not all(map(_is_finite, (*tensors, out))):
+        return _reason_of_complex(name, tensors)
+    is_backward = torch._C._current_graph_task_id() != -1
+    if is_backward and name in ("mul", "mul_", "square"):
+        factors = torch.stack(torch.broadcast_tensors(*(one.isfinite() for one in tensors)))
+        return GRADIENT if (out.isinf() & factors.all(0)).any() else ""
+    return ""
+
+
+def _reason_of_product(x: torch.Tensor, dims: tuple[Any, ...], out: torch.Tensor) -> str:
+    """Whether a product of some of the factors may overflow, or lose digits, or be 0."""
+    if x.is_complex() and not (_is_finite(x) and _is_finite(out)):
+        return PRODUCT
+    if not dims and (x == 0).sum() > 1 and not _is_finite(x):
+        return TWO_ZEROS
+    sizes = _sizes(x)
+    logs = torch.where((sizes > 0) & sizes.isfinite(), sizes, 1.0).log2()
+    dim = dims[0] if dims and x.ndim else None
+    facts = torch.finfo(out.dtype)
+    narrow = torch.finfo(torch.float32) if facts.bits < 64 else facts
+    most, least = (part.sum(dim).abs().max() for part in (logs.clamp(min=0), logs.clamp(max=0)))
+    top = torch.tensor(facts.max, dtype=torch.float64).log2()
+    bottom = torch.tensor(narrow.tiny, dtype=torch.float64).log2()
+    return PRODUCT if most >= top or -least <= bottom else ""
+
+
+def _reason_of_complex(name: str, tensors: list[torch.Tensor]) -> str:
+    if name in COMPLEX_PRODUCTS:
+        return COMPLEX
+    if name not in COMPLEX_FUNCTIONS:
+        return ""
+    parts = torch.view_as_real(tensors[0].resolve_conj())
+    both = ~parts.isfinite().any(-1)
+    return COMPLEX if both.any() or tensors[0].is_cuda else ""
+
+
+def _sizes(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.complex128 if x.is_complex() else torch.float64).abs()
+
+
+def _total(sizes: torch.Tensor, power: int = 1) -> float:
+    """Of the finite ones; what is infinite overflows nowhere."""
+    return float((sizes[sizes.isfinite()] ** power).sum())
+
+
+def _is_finite(x: torch.Tensor) -> bool:
+    return bool(x.isfinite().all())
+
+
+def is_inexact(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (
+        (value.is_floating_point() and value.dtype.itemsize > 1) or value.is_complex()
+    )
+
+
+# ---- as torch's other kernels compute it
+
+
+def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """Vectorised kernels make NaN of infinity; scalar ones, which do the last elements, do not."""
+    wide = x.double()
+    if approximate == "tanh":
+        inner = (wide + 0.044715 * wide**3) * (2 / torch.pi) ** 0.5
+        return (wide * (0.5 * (1 + inner.tanh()))).to(x.dtype)
+    return (wide * (0.5 * (1 + (wide * 0.5**0.5).erf()))).to(x.dtype)
+
+
+def _pow(x: Any, exponent: Any) -> Any:
+    """A number is one of the type of the result; torch takes 1e-310 for no 0 beside float32."""
+    kind = torch.result_type(x, exponent)
+    if not kind.is_floating_point:
+        return None
+    return torch.pow(*(
+        one if isinstance(one, torch.Tensor) else torch.tensor(one).to(kind).item()
+        for one in (x, exponent)
+    ))  # fmt: skip
+
+
+def _sub(x: Any, other: Any, alpha: Any = 1) -> Any:
+    """torch negates the number as an int64, in which -2**63 is its own negative."""
+    return None if alpha != -(2**63) else x - other * float(alpha)
+
+
+def _signbit(x: torch.Tensor) -> torch.Tensor:
+    """The sign of NaN is that of the instruction that made it."""
+    return torch.where(x.isnan(), ~x.signbit(), x.signbit())
+
+
+def _copysign(x: Any, sign: Any) -> Any:
+    if not isinstance(sign, torch.Tensor) or not sign.is_floating_point():
+        return None
+    return torch.copysign(x, torch.where(sign.isnan(), -sign, sign))
+
+
+def _neg(x: torch.Tensor) -> Any:
+    """Vectorised kernels subtract complex numbers from 0, others change the sign of a zero too."""
+    if not x.is_complex():
+        return None
+    parts = torch.view_as_real(x.neg().resolve_conj().resolve_neg().clone())
+    return torch.view_as_complex(torch.where(parts == 0, -parts, parts))
+
+
+def _hardsigmoid(x: torch.Tensor) -> torch.Tensor:
+    """CUDA's kernels have float constants beside doubles."""
+    return (x + 3).clamp(0, 6) / 6
+
+
+OTHERWISE: dict[str, Callable[..., Any]] = {
+    "gelu": _gelu,
+    "pow": _pow,
+    "sub": _sub,
+    "signbit": _signbit,
+    "copysign": _copysign,
+    "neg": _neg,
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": lambda x: x * _hardsigmoid(x),
+}
+
+
+def otherwise(name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """The result of other kernels; None if they have the same. Written to what a call writes to."""
+    other = OTHERWISE.get(name.rstrip("_"))
+    result = None if other is None else other(*args, **(kwargs or {}))
+    if result is not None and name.endswith("_"):
+        return args[0].copy_(result)
+    return result
