@@ -22,7 +22,8 @@ INTEGERS = [dtype for dtype in DataType if dtype.is_int]
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_integers_wrap(run: Runner, dtype: DataType) -> None:
     low, high = integer_range(dtype)
-    x = torch.tensor([low, low + 1, high - 1, high, 1, 0, high // 2 + 1], dtype=to_torch_dtype(dtype))
+    numbers = [low, low + 1, high - 1, high, 1, 0, high // 2 + 1]
+    x = torch.tensor(numbers, dtype=to_torch_dtype(dtype))
     y = x.flip(0).clone()
     with FusionDefinition() as fd:
         a, b = fd.from_pytorch(x), fd.from_pytorch(y)

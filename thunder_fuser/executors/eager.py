@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A call of a torch function -> the types of its results, as torch itself has them.
 
-    torch.floor_divide(f16[] a, f16[] a)  ->  f16     torch.mean(b8[2] m, 0, dtype=uint8)  ->  Reject
+    torch.floor_divide(f16[] a, a)         ->  f16
+    torch.mean(b8[2] m, 0, dtype=uint8)    ->  Reject
 
 Thunder has rules of its own for types. So torch is asked: the function is called with tensors of
 its meta device, which have a shape and a type, and no elements.
@@ -46,7 +47,7 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
 
     types: those of tensors that differ from the trace's.
     """
-    function = _claimed(symbol) if symbol.executor is not None else _functions().get(symbol.id)
+    function = _claimed(symbol) if symbol.executor is not None else _named(symbol.id)
     if function is None:
         return None
     try:
@@ -63,8 +64,17 @@ def _claimed(symbol: Symbol) -> Callable[..., Any] | None:
 
 
 @functools.cache
-def _functions() -> dict[Any, Callable[..., Any]]:
-    """torch's functions by Thunder's ids of them; of a function with several names, one."""
+def _named(id: Any) -> Callable[..., Any] | None:
+    """That of Thunder's id: mostly it is the name, torch.nn.functional.threshold."""
+    found: Any = torch
+    for name in str(id).removeprefix("torch.").split("."):
+        found = getattr(found, name, None)
+    return found if callable(found) else _listed().get(id)
+
+
+@functools.cache
+def _listed() -> dict[Any, Callable[..., Any]]:
+    """Of a function with several names, one; some have another symbol in Thunder's list."""
     known = _torch_to_thunder_function_map.items()
     return {symbol.id: function for function, symbol in known if isinstance(symbol, Symbol)}
 

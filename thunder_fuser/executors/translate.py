@@ -100,7 +100,7 @@ def types_of_results(
     results: Sequence[Proxy],
     types: Mapping[str, DataType | None],
 ) -> tuple[DataType, ...]:
-    """Those that a region of these primitives would make; `types`: of inputs, if not the trace's."""
+    """Those that a region would make; `types` are those of inputs, if not the trace's."""
     fd = TypedRecorder()
     env: dict[str, Any] = {}
     for proxy in inputs:

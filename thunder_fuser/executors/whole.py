@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A composite that Thunder takes apart into less than torch computes -> a Reject: torch has it whole.
+"""A composite that Thunder takes apart into less than torch computes -> a Reject.
 
     logsumexp(i8 x, 0)         into a subtraction of int8, which wraps
     clamp(f32 x, max=nan)      into a comparison with NaN; to torch, a bound of NaN alone is none
     add(i32 x, u8 y, alpha=2)  into a product of uint8, which wraps before it is an int32
 
-What differs in the type of its result alone needs no rule here, see mistyped.py.
+torch has it whole. What differs in its type alone needs no rule here, see mistyped.py.
 """
 
 from __future__ import annotations

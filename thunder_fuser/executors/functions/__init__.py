@@ -105,13 +105,13 @@ def _with_items_noted(caller: FrameType, args: Any, kwargs: Any) -> tuple[Any, A
 
 
 def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> bool:
-    """False where Thunder's types, of which the function is made, are others than torch's."""
+    """False where Thunder's types, of which it is made, are not torch's, or torch refuses."""
     results = [one for one in tree_flatten(result)[0] if isinstance(one, TensorProxy)]
     given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, TensorProxy)]
     if not results or not may_differ(given):
         return True
     theirs = types_in_torch(symbol, args, kwargs, {})
-    return not isinstance(theirs, tuple) or theirs == tuple(data_type(one.dtype) for one in results)
+    return theirs is None or theirs == tuple(data_type(one.dtype) for one in results)
 
 
 def _bindable(signature: inspect.Signature, args: Any, kwargs: Any) -> bool:

@@ -78,7 +78,8 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
     tensors = [one for one in (input, end, weight) if isinstance(one, TensorProxy)]
     if len({one.dtype for one in tensors}) > 1:
         return NotImplemented  # for torch to refuse
-    return ltorch.lerp(*maybe_broadcast(input, end, weight))
+    operands = maybe_broadcast(input, end, weight, treat_cpu_scalar_tensors_as_numbers=False)
+    return ltorch.lerp(*operands)
 
 
 def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
@@ -103,7 +104,7 @@ def sinc(input: Any) -> Any:
 
 def heaviside(input: Any, values: Any) -> Any:
     """0 below zero and for NaN, 1 above, the values at zero."""
-    if not isinstance(values, TensorProxy):
+    if not isinstance(values, TensorProxy) or values.dtype != input.dtype:
         return NotImplemented  # for torch to refuse
     above = ltorch.to(ltorch.gt(input, 0), values.dtype)
     return ltorch.where(ltorch.eq(input, 0), values, above)
