@@ -40,6 +40,7 @@ from thunder_fuser.executors.types import (
     data_type,
     known_type,
 )
+from thunder_fuser.executors.whole import refuse_whole
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.rematerialization.proxies import makes, reads
@@ -48,7 +49,6 @@ MAX_RANK = 8
 
 _SUMS = frozenset({PrimIDs.SUM, PrimIDs.PROD, PrimIDs.VAR, PrimIDs.STD, PrimIDs.VAR_MEAN})
 _REDUCTIONS = _SUMS | {PrimIDs.AMAX, PrimIDs.AMIN}
-_COPYING = {"torch.abs", "torch.ceil", "torch.floor", "torch.round", "torch.trunc"}
 _NEVER = {
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("the fence of in-place copies"),
@@ -66,31 +66,7 @@ def support(bsym: BoundSymbol) -> Reject | None:
         return _NEVER.get(bsym.sym.name) or Reject(f"no rule for {bsym.sym.name}")
     if bsym.sym.executor is not None:
         return Reject(_why_claimed(bsym))
-    return _refuse_composite(bsym) or next(filter(None, map(support, bsym.subsymbols)), None)
-
-
-def _refuse_composite(bsym: BoundSymbol) -> Reject | None:
-    """What Thunder takes apart into less than torch computes.
-
-    floor of integers: into its argument, of which torch makes a copy. diagonal: into a gather, not
-    a view. sub: into what takes bool. logsumexp: into a subtraction of its dtype, which wraps below
-    zero. polygamma: into exp of a large logarithm, where a float loses a digit.
-    """
-    if bsym.sym.id in _COPYING and bsym.subsymbols[-1].sym.id is PrimIDs.SHALLOW_COPY:
-        return Reject("a copy, which torch makes")
-    if bsym.sym.id == "torch.diagonal":
-        return Reject("a view, which torch makes without a kernel")
-    if bsym.sym.id == "torch.logsumexp" and data_type(bsym.args[0].dtype) is DataType.UInt8:
-        return Reject("logsumexp of an unsigned type")
-    if bsym.sym.id == "torch.sub" and any(map(_is_bool, bsym.args)):
-        return Reject("subtraction of bool")
-    if bsym.sym.id == "torch.polygamma" and bsym.args[0] != 0:
-        return Reject("polygamma as exp of a logarithm")
-    return next(filter(None, (refuse_number(one, DataType.Int) for one in bsym.args)), None)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, TensorProxy) and data_type(value.dtype) is DataType.Bool
+    return refuse_whole(bsym) or next(filter(None, map(support, bsym.subsymbols)), None)
 
 
 def row_of(bsym: BoundSymbol) -> Row | None:
