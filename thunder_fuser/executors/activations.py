@@ -55,12 +55,14 @@ class Activation:
             return Reject(f"{self.id} with a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
             return Reject(f"{self.id} of other than a plain tensor of floats")
+        if self.curve is _celu and not self._apart(given, named)[0].get("alpha", 1):
+            return Reject("celu that divides by zero")  # torch raises, and so it should
         return None
 
     def _apart(
         self, given: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[dict[str, Any], bool]:
-        """The numbers by name, and `inplace`, which follows them. A bool is a number too: 0 or 1."""
+        """The numbers by name, and `inplace`, which follows them; of the numbers True is 1."""
         names = (*list(inspect.signature(self.curve).parameters)[1:], "inplace")
         numbers = {**dict(zip(names, given, strict=False)), **named}
         inplace = bool(numbers.pop("inplace", False))

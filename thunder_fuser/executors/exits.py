@@ -4,7 +4,7 @@
     t1 = mul(x, 2); t2 = reshape(t1); t3 = stride_order(x); t4 = exp(t3)      t2, t3, t4 wanted
 ->  the region returns t1 and t4; torch makes t2 of t1, and t3 of x
 
-An exit is a view that torch makes, after the region, of what the region returns or of what it reads.
+An exit is a view that torch makes, after the region, of what the region returns or reads.
 """
 
 from __future__ import annotations

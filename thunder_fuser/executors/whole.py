@@ -20,10 +20,27 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.literals import refuse_number
-from thunder_fuser.executors.types import EXACT, Reject, data_type, is_known_number
+from thunder_fuser.executors.types import (
+    EXACT,
+    FLOATS,
+    Reject,
+    data_type,
+    is_known_number,
+)
 from thunder_fuser.ir.dtypes import DataType
 
-_OF_FLOATS = ("logsumexp", "log_softmax", "softmax", "threshold")
+_OF_FLOATS = ("logsumexp", "log_softmax", "softmax")
+_ACTIVATIONS = (
+    *(f"torch.{name}" for name in ("celu", "hardshrink", "hardswish", "relu6", "rrelu", "selu")),
+    "torch.threshold",
+    *(
+        f"torch.nn.functional.{name}"
+        for name in (
+            "elu", "gelu", "hardsigmoid", "hardtanh", "leaky_relu", "logsigmoid", "mish", "silu",
+            "softplus", "softshrink",
+        )
+    ),
+)  # fmt: skip
 _COPYING = ("abs", "ceil", "floor", "round", "trunc")
 _SHORT = frozenset({DataType.Half, DataType.BFloat16})
 
@@ -53,6 +70,11 @@ def _view(bsym: BoundSymbol) -> str:
 
 def _of_integers(bsym: BoundSymbol) -> str:
     return "of integers" if _types(bsym) & EXACT else ""
+
+
+def _activation(bsym: BoundSymbol) -> str:
+    """Into floats, where torch keeps integers or refuses them."""
+    return "" if data_type(bsym.args[0].dtype) in FLOATS else "of other than floats"
 
 
 def _of_bool(bsym: BoundSymbol) -> str:
@@ -108,6 +130,7 @@ def _beyond_first(bsym: BoundSymbol) -> str:
 _RULES: dict[Any, Callable[[BoundSymbol], str]] = {
     **dict.fromkeys((f"torch.{name}" for name in _COPYING), _copy),
     **dict.fromkeys((f"torch.{name}" for name in _OF_FLOATS), _of_integers),
+    **dict.fromkeys(_ACTIVATIONS, _activation),
     "torch.add": _scaled,
     "torch.clamp": _bounded,
     "torch.diagonal": _view,

@@ -28,9 +28,11 @@ import thunder.torch as ltorch
 import torch
 from thunder.core.interpreter import unwrap
 from thunder.core.jit_ext import record_source_loc_in_symbol_header, recursively_proxy
+from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
+from thunder.core.trace import detached_trace
 
 from thunder_fuser.executors.eager import may_differ, types_in_torch
 from thunder_fuser.executors.functions.fresh import RETURNING, fresh, reading
@@ -72,7 +74,11 @@ def _replacement(function: Function, symbol: Symbol) -> Function:
     types = ANY | COMPLEX if symbol.id in OF_COMPLEX else ANY
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
-        if not _bindable(signature, args, kwargs) or not _plain(args, kwargs, types):
+        if (
+            not _bindable(signature, args, kwargs)
+            or not _plain(args, kwargs, types)
+            or _refused(symbol, args, kwargs)
+        ):
             return symbol(*args, **kwargs)
         result = function(*args, **kwargs)
         taken = result is not NotImplemented and _has_types_of_torch(result, symbol, args, kwargs)
@@ -86,6 +92,18 @@ def _replacement(function: Function, symbol: Symbol) -> Function:
         return asked(*args, **kwargs)
 
     return call
+
+
+def _refused(symbol: Symbol, args: Any, kwargs: Any) -> bool:
+    """True where torch raises, so that it may: Thunder asks it about what it does not know."""
+    if OpTags.AUTO_REGISTERED not in (symbol.tags or ()):
+        return False
+    try:
+        with detached_trace():
+            symbol.meta(*args, **kwargs)
+    except NotImplementedError:  # as which Thunder raises whatever torch does
+        return True
+    return False
 
 
 def _with_items_noted(caller: FrameType, args: Any, kwargs: Any) -> tuple[Any, Any]:
