@@ -63,7 +63,7 @@ def examine(
 
 
 def _end_of(run: Callable[[], Any], target: str, seconds: float) -> str:
-    """The word crash if a process does not live through it, hang if it is not done in time, or none."""
+    """What becomes of a process that runs it: crash, hang, or nothing if it is done in time."""
     if seconds <= 0:
         return ""
     child = os.fork()
