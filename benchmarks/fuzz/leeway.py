@@ -138,7 +138,7 @@ def _pow(x: Any, exponent: Any) -> Any:
     if not kind.is_floating_point:
         return None
     return torch.pow(*(
-        one if isinstance(one, torch.Tensor) else torch.tensor(one).to(kind).item()
+        one if isinstance(one, torch.Tensor) else torch.tensor(float(one), dtype=kind).item()
         for one in (x, exponent)
     ))  # fmt: skip
 

@@ -6,12 +6,15 @@ Each try is a fork of this process, which itself only draws what torch has survi
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
 import time
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from benchmarks.fuzz.findings import (
     Program,
@@ -35,10 +38,13 @@ def examine(
     """Tells why it is no finding, or its ops and script: as drawn, then as small as it gets."""
     stop = time.monotonic() + seconds
 
-    def ends(run: Callable[[], Any]) -> bool:
-        return _ends(run, target, min(TRY, stop - time.monotonic()))
+    def end_of(run: Callable[[], Any]) -> str:
+        return _end_of(run, target, min(TRY, stop - time.monotonic()))
 
-    if ends(lambda: run_in_torch(make(seed, target))):
+    if end_of(lambda: None):
+        tell(but=", and no fork of a process can use the device")
+        return
+    if end_of(lambda: run_in_torch(make(seed, target))):
         tell(aside=f"torch itself: {kind}")
         return
     program = make(seed, target)
@@ -47,17 +53,19 @@ def examine(
         script = script_of(found, seed, Failure(kind, "call", 0, "the process ends"))
         tell(ops=found.traits, script=script, **facts)
 
-    if not ends(lambda: verdict_of(program)):
+    if end_of(lambda: verdict_of(program)) != kind:
         show(program, but=", but not of this program alone: of one before it, or its length")
         return
     show(program)
     if kind == "crash":
-        show(shrink(program, steps_of(program), lambda one: ends(lambda: verdict_of(one))
-             and not ends(lambda: run_in_torch(one)), TRIES, seconds / 2))  # fmt: skip
+        show(shrink(program, steps_of(program), lambda one: not end_of(lambda: run_in_torch(one))
+             and end_of(lambda: verdict_of(one)) == kind, TRIES, seconds / 2))  # fmt: skip
 
 
-def _ends(run: Callable[[], Any], target: str, seconds: float) -> bool:
-    """Whether a process does not live through it, or is not done in time."""
+def _end_of(run: Callable[[], Any], target: str, seconds: float) -> str:
+    """What becomes of a process that runs it: crash, hang, or nothing if it is done in time."""
+    if seconds <= 0:
+        return ""
     child = os.fork()
     if not child:
         _live(run, target)
@@ -65,19 +73,22 @@ def _ends(run: Callable[[], Any], target: str, seconds: float) -> bool:
     while time.monotonic() < stop:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return status != 0
+            return "crash" if status else ""
         time.sleep(0.02)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return True
+    return "hang"
 
 
 def _live(run: Callable[[], Any], target: str) -> None:
     """Errors are no end. What ends it prints no stacks."""
     faulthandler.disable()
     try:
+        if target == "cuda":
+            torch.cuda.synchronize()
+    except RuntimeError:
+        os._exit(1)
+    with contextlib.suppress(Exception):
         run()
-    except Exception:
-        poison_ends(target)
     poison_ends(target)
     os._exit(0)
