@@ -287,7 +287,7 @@ def test_reduction_then_pointwise_then_reduction(run: Runner) -> None:
 
 
 @pytest.mark.parametrize("keepdim", [False, True])
-@pytest.mark.parametrize("correction", [0, 1, 2])
+@pytest.mark.parametrize("correction", [-1, 0, 1, 2])
 def test_var_mean(run: Runner, correction: int, keepdim: bool) -> None:
     x = rand(4, 3, 33)
 
@@ -315,6 +315,18 @@ def test_var_of_one_element(run: Runner) -> None:
             fd.add_output(value)
 
     run(fusion, [x], [torch.full((4,), math.nan), x[:, 0]])
+
+
+@pytest.mark.parametrize("correction", [-1, 0, 1])
+def test_var_of_no_elements(run: Runner, correction: int) -> None:
+    """NaN, though a negative correction has something to divide by."""
+    x, dynamic = rand(3, 0), rand(3, 4)[:, :0]
+
+    def fusion(fd: FusionDefinition) -> None:
+        for t in (fd.from_pytorch(x), fd.define_tensor([-1, -1], [True, True])):
+            fd.add_output(fd.ops.var(t, [1], correction))
+
+    run(fusion, [x, dynamic.contiguous()], [torch.full((3,), math.nan)] * 2)
 
 
 def test_welford(run: Runner) -> None:

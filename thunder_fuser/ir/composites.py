@@ -54,12 +54,20 @@ class Composites:
         mean = self._quotient(self.sum(arg, axes, keepdim=True), count, is_complex=is_complex)
         squares = self._square_of_size(self.sub(arg, mean), is_complex=is_complex)
         variance = self.truediv(
-            self.sum(squares, axes, keepdim=True),
-            self.maximum(self.sub(count, float(correction)), 0.0),
+            self.sum(squares, axes, keepdim=True), self._degrees(count, float(correction))
         )
         if keepdim or not axes:
             return variance, mean
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
+
+    def _degrees(self, count: Value, correction: float) -> Value:
+        """What squares are divided by; 0 of no elements, whose variance is NaN."""
+        rest = self.sub(count, correction)
+        if correction < 0:  # which counts more elements than there are
+            found: Value = self.mul(rest, self.minimum(count, 1.0))
+        else:
+            found = self.maximum(rest, 0.0)
+        return found
 
     def _quotient(self, x: Value, real: Value, *, is_complex: bool) -> Value:
         """By a real number, part by part: a complex division makes NaN of an infinite part."""
