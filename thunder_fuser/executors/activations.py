@@ -93,15 +93,13 @@ def _logsigmoid(x: Any) -> tuple[Any, Callable[[], Any]]:
 
 
 def _elu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
-    bent = x <= 0  # not NaN, whose gradient is 1
     y = ltorch.where(x < 0, alpha * ltorch.expm1(x), x)  # of 0 is 0, for an infinite alpha too
-    return y, lambda: ltorch.where(bent, alpha * ltorch.exp(x), 1.0)
+    return y, lambda: ltorch.where(x <= 0, alpha * ltorch.exp(x), 1.0)  # of NaN is 1
 
 
 def _celu(x: Any, alpha: float = 1.0) -> tuple[Any, Callable[[], Any]]:
-    bent = x <= 0
     y = ltorch.where(x < 0, alpha * ltorch.expm1(x / alpha), x)
-    return y, lambda: ltorch.where(bent, ltorch.exp(x / alpha), 1.0)
+    return y, lambda: ltorch.where(x <= 0, ltorch.exp(x / alpha), 1.0)
 
 
 _ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
