@@ -124,12 +124,15 @@ def is_inexact(value: Any) -> bool:
 
 
 def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """Vectorised kernels make NaN of infinity; scalar ones, which do the last elements, do not."""
+    """Vectorised kernels make NaN of infinity; scalar ones, which do the last elements, do not.
+
+    Where 1 + tanh or 1 + erf loses all digits, a result with digits is right too.
+    """
     wide = x.double()
     if approximate == "tanh":
         inner = (wide + 0.044715 * wide**3) * (2 / torch.pi) ** 0.5
-        return (wide * (0.5 * (1 + inner.tanh()))).to(x.dtype)
-    return (wide * (0.5 * (1 + (wide * 0.5**0.5).erf()))).to(x.dtype)
+        return (wide * (2 * inner).sigmoid()).to(x.dtype)
+    return (wide * 0.5 * (-wide * 0.5**0.5).erfc()).to(x.dtype)
 
 
 def _pow(x: Any, exponent: Any) -> Any:
