@@ -150,6 +150,13 @@ def test_what_torch_leaves_open(reason: str) -> None:
         assert shaken.open == expected
 
 
+def test_squares_that_are_lost() -> None:
+    for size, expected in ((1e-40, leeway.SPREAD), (0.0, ""), (1e-10, "")):
+        with tolerance.Shaken(0) as shaken:
+            torch.tensor([size, size]).norm()
+        assert shaken.open == expected
+
+
 def test_a_gradient_whose_intermediate_overflows() -> None:
     for size, expected in ((3e38, leeway.GRADIENT), (1.0, "")):
         x = torch.tensor([size, INF], requires_grad=True)
