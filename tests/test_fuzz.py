@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks import fuzz
 from benchmarks.fuzz import definitions, judge, leeway, post_mortem, tolerance
 from benchmarks.fuzz.definitions import DefinitionProgram, Twist
-from benchmarks.fuzz.findings import Finder, Outcome, make
+from benchmarks.fuzz.findings import Finder, Finding, Outcome, make
 from benchmarks.fuzz.generate import program_of
 from benchmarks.fuzz.program import Input, Program, Statement
 from benchmarks.fuzz.workers import Work, outcomes
+from benchmarks.sections import Sections
 from thunder_fuser import FusionCache
 
-CLEAN = (4, 5, 6, 7, 9, 11)  # definitions among them
+CLEAN = (5, 7, 8, 11, 13, 16, 23, 26, 29, 31, 39)  # definitions among them
 
 
 def test_a_seed_is_a_program() -> None:
@@ -145,6 +150,13 @@ def test_what_torch_leaves_open(reason: str) -> None:
         assert shaken.open == expected
 
 
+def test_squares_that_are_lost() -> None:
+    for size, expected in ((1e-40, leeway.SPREAD), (0.0, ""), (1e-10, "")):
+        with tolerance.Shaken(0) as shaken:
+            torch.tensor([size, size]).norm()
+        assert shaken.open == expected
+
+
 def test_a_gradient_whose_intermediate_overflows() -> None:
     for size, expected in ((3e38, leeway.GRADIENT), (1.0, "")):
         x = torch.tensor([size, INF], requires_grad=True)
@@ -227,6 +239,25 @@ def test_what_ends_a_process_while_it_shrinks_loses_no_finding(
     found = {"kind": "result value", "ops": ["a"], "seed": 5, "detail": "", "script": "drawn"}
     (kept,) = _outcome_of(monkeypatch, f"tell(found=[{found}]); {ends}").findings
     assert (kept.kind, kept.script) == ("result value", "drawn")
+
+
+def test_an_interrupted_run_has_its_table_and_its_scripts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(work: Work) -> Iterator[Outcome]:
+        yield Outcome(5, [Finding("result value", ("a",), 5, "", "the script")])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuzz, "outcomes", interrupted)
+    monkeypatch.setattr(fuzz.signal, "signal", lambda *_: None)
+    parser = argparse.ArgumentParser()
+    fuzz.add_options(parser)
+    checks = Sections({}, str(tmp_path / "found.json"))
+    fuzz.run(parser.parse_args(["--target", "cpu", "--out", str(tmp_path)]), checks)
+    assert checks.finish() == 1
+    assert "1 groups of findings" in "\n".join(checks.lines)
+    (found,) = json.loads((tmp_path / "found.json").read_text())["figures"]["findings"]
+    assert found["script"] == "the script"
 
 
 def test_a_program_that_torch_dies_of_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:

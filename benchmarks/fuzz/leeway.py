@@ -31,7 +31,7 @@ UNDEFINED = "a float that an integer type does not hold is cast, which C and tor
 PRODUCT = "the order of a product decides where it overflows, or meets a complex infinity"
 SUM = "the order of a sum decides where it overflows; 16-bit floats are summed in float32"
 COMPLEX_SUM = "torch divides and adds complex infinities as pairs, with NaN for a part"
-SPREAD = "squares overflow, or a mean is moved towards infinities step by step, which is NaN"
+SPREAD = "squares overflow or are lost, or a mean is moved towards infinities by steps, and NaN"
 COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has other rules"
 GRADIENT = "an intermediate of torch's gradient overflows"
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
@@ -63,7 +63,7 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return SUM
     if name in MEANS and not _is_finite(first):
         return SPREAD
-    if name in SQUARES and _total(_sizes(first), 2) > torch.finfo(out.dtype).max:
+    if name in SQUARES and _lose_squares(_total(_sizes(first), 2), out.dtype):
         return SPREAD
     if out.is_complex() and not all(map(_is_finite, (*tensors, out))):
         return _reason_of_complex(name, tensors)
@@ -105,6 +105,13 @@ def _sizes(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.complex128 if x.is_complex() else torch.float64).abs()
 
 
+def _lose_squares(total: float, dtype: torch.dtype) -> bool:
+    """Whether a sum of squares overflows, or is lost below the smallest normal number."""
+    facts = torch.finfo(dtype)
+    smallest = facts.tiny if facts.bits == 64 else torch.finfo(torch.float32).tiny
+    return total > facts.max or 0 < total < smallest
+
+
 def _total(sizes: torch.Tensor, power: int = 1) -> float:
     """Of the finite ones; what is infinite overflows nowhere."""
     return float((sizes[sizes.isfinite()] ** power).sum())
@@ -124,12 +131,15 @@ def is_inexact(value: Any) -> bool:
 
 
 def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    """Vectorised kernels make NaN of infinity; scalar ones, which do the last elements, do not."""
+    """Vectorised kernels make NaN of infinity; scalar ones, which do the last elements, do not.
+
+    Where 1 + tanh or 1 + erf loses all digits, a result with digits is right too.
+    """
     wide = x.double()
     if approximate == "tanh":
         inner = (wide + 0.044715 * wide**3) * (2 / torch.pi) ** 0.5
-        return (wide * (0.5 * (1 + inner.tanh()))).to(x.dtype)
-    return (wide * (0.5 * (1 + (wide * 0.5**0.5).erf()))).to(x.dtype)
+        return (wide * (2 * inner).sigmoid()).to(x.dtype)
+    return (wide * 0.5 * (-wide * 0.5**0.5).erfc()).to(x.dtype)
 
 
 def _pow(x: Any, exponent: Any) -> Any:
