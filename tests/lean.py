@@ -26,9 +26,10 @@ def lean(
     program: str, *arguments: str, seed: str = "random", before: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program, to its end. seed: of hashes; before: a command that starts interpreters."""
+    paths = [str(TESTS), *sys.path]  # packages may lie in a folder that only this process knows
     return subprocess.run(
         [*before, sys.executable, "-c", PACKAGE + program + LAST, *arguments],
-        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
