@@ -164,6 +164,7 @@ def test_functions_of_two(
 
 
 ONE_DIM = torch.tensor([1, 5], dtype=torch.int32)
+BYTES = torch.tensor([1, 200, 128, 128], dtype=torch.uint8)
 WRONG: list[tuple[Function, tuple[Any, ...]]] = [
     (lambda x: x // x, (torch.float16, torch.int8)),
     (lambda x: 2 // x, (torch.bfloat16,)),
@@ -185,6 +186,10 @@ WRONG: list[tuple[Function, tuple[Any, ...]]] = [
     (lambda x: torch.lerp(x, x.reshape(1), 2.0).sum(), (torch.bfloat16,)),
     (lambda x: F.threshold(x, 2, 0.5), (torch.int16,)),
     (lambda x: torch.full_like(x, 2**63), (torch.bfloat16,)),
+    (lambda x: torch.addcmul(x, x, x > 0), (torch.int8,)),
+    (lambda x: BYTES < x * 100 + 200, (torch.int16, torch.int64)),
+    (lambda x: BYTES < -x, (torch.int8, torch.int16, torch.int64)),
+    (lambda x: torch.cumprod(BYTES, 0).amax(0, keepdim=True) <= BYTES, (torch.int32,)),
 ]
 
 

@@ -37,9 +37,8 @@ _REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
 
 
 def may_differ(tensors: Sequence[TensorProxy]) -> bool:
-    """Where to ask: beside integers, bools, and 0-dim tensors, and for tensors of several types."""
-    types = {data_type(one.dtype) for one in tensors}
-    return len(types) > 1 or bool(types & EXACT) or any(not one.ndim for one in tensors)
+    """Where to ask: beside integers, bools, and 0-dim tensors."""
+    return any(not one.ndim or data_type(one.dtype) in EXACT for one in tensors)
 
 
 def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
@@ -52,11 +51,21 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
         return None
     try:
         given = tree_map(functools.partial(_meta, types=types), (args, kwargs))
-        return _types(function(*given[0], **given[1]))
+        named = {name: one for name, one in given[1].items() if one is not None}  # as left out
+        return _types(function(*given[0], **named))
     except _UNKNOWN:
         return None
     except _REFUSED as error:
         return Reject(f"torch refuses it: {str(error).splitlines()[0]}")
+
+
+def common_type(operands: Sequence[Any], types: Types) -> DataType | None:
+    """The type in which torch compares two operands; None where it is unknown."""
+    try:
+        first, second = (_meta(one, types) for one in operands)
+        return from_torch_dtype(torch.result_type(first, second))
+    except (*_UNKNOWN, *_REFUSED):
+        return None
 
 
 def _claimed(symbol: Symbol) -> Callable[..., Any] | None:

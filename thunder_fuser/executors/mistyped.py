@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.eager import may_differ, types_in_torch
+from thunder_fuser.executors.eager import common_type, may_differ, types_in_torch
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.translate import types_of_results
-from thunder_fuser.executors.types import Reject, data_type
+from thunder_fuser.executors.types import INTS, Reject, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.rematerialization.proxies import makes, reads
 
@@ -68,7 +69,7 @@ class _Walk:
         if isinstance(theirs, Reject):
             self._refuse(results, theirs)
         elif theirs is not None and len(theirs) == len(results):
-            if ours is not None and ours != theirs:
+            if ours is not None and (ours != theirs or self._compares_otherwise(bsym, theirs)):
                 self._refuse(results, _OTHER)
             self._note(results, theirs, foreign=ours != theirs)
         elif any(one.name in self.foreign for one in read):
@@ -88,6 +89,14 @@ class _Walk:
         if unknown or self.support(bsym) is not None:
             return None
         return types_of_results([*leaves_of(bsym)], reads(bsym), results, self.types)
+
+    def _compares_otherwise(self, bsym: BoundSymbol, theirs: Sequence[DataType]) -> bool:
+        """lt(u8[3] x, i64[] n): Thunder compares them as i16, torch as u8. The result is a bool."""
+        if set(theirs) != {DataType.Bool}:
+            return False
+        casts = (one for one in leaves_of(bsym) if one.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE)
+        kinds = {data_type(one.args[1]) for one in casts} & INTS
+        return bool(kinds - {common_type(bsym.args, self.types)})
 
     def _refuse(self, results: Sequence[Proxy], why: Reject) -> None:
         self.refused.update((one.name, why) for one in results)

@@ -116,10 +116,11 @@ def _bounded(bsym: BoundSymbol) -> str:
     return "integers between floats" if floats and _types(bsym) & EXACT else ""
 
 
-def _of_one_shape(bsym: BoundSymbol) -> str:
-    """Into the primitive, which has the shape of the first."""
+def _of_one_kind(bsym: BoundSymbol) -> str:
+    """Into the primitive, which has the shape of the first; torch refuses several types."""
     shapes = {tuple(one._shape) for one in _tensors(bsym)}
-    return "tensors of several shapes" if len(shapes) > 1 else ""
+    several = len(shapes) > 1 or len(_types(bsym)) > 1
+    return "tensors of several shapes or types" if several else ""
 
 
 def _beyond_first(bsym: BoundSymbol) -> str:
@@ -134,7 +135,7 @@ _RULES: dict[Any, Callable[[BoundSymbol], str]] = {
     "torch.add": _scaled,
     "torch.clamp": _bounded,
     "torch.diagonal": _view,
-    "torch.lerp": _of_one_shape,
+    "torch.lerp": _of_one_kind,
     "torch.mean": _mean,
     "torch.polygamma": _beyond_first,
     "torch.pow": _of_bool,
