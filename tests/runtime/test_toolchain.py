@@ -46,6 +46,7 @@ def test_cxx_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_threads_build_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain.find_compiler()  # asks it for its version, once a process
     runs = []
     run = toolchain._run
     monkeypatch.setattr(toolchain, "_run", lambda *args: runs.append(args) or run(*args))
