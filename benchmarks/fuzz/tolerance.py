@@ -84,7 +84,7 @@ REFUSED_BY_TORCH_ALONE = {
     "cannot be converted to type c10::": "a number beyond a 16-bit float is infinite there",
     "INTERNAL ASSERT FAILED": "an assertion inside of torch",
     "leaf Variable that requires grad is being used in an in": "Thunder takes such writes",
-    "ZeroDivisionError": "a kernel has no errors: a quotient of integers by 0 is 0, as on a GPU",
+    "ZeroDivisionError": "a definition's kernel has no errors: integers by 0 are 0, as on a GPU",
     '" not implemented for': "a kernel that torch happens to lack",
     "doesn't match the broadcast shape": "torch.clamp with a tensor twice does not broadcast it",
     "If so, please report an enhancement": "an assertion inside of torch",
