@@ -20,7 +20,7 @@ from thunder_fuser.executors.traces import claims_of, fusions_of, jit
 from thunder_fuser.explain.bench_compile.layers import residual, step
 from thunder_fuser.rematerialization.proxies import makes, reads
 
-MOST = 10  # objects a region, beyond Thunder's own; there were 102
+MOST = 0  # objects a region, beyond Thunder's own; there were 102
 
 SCRIPT = """
 import gc, json
@@ -32,6 +32,7 @@ def left(make, layers):
     gc.collect()
     before = len(gc.get_objects())
     step(function, layers)
+    step(make(residual), 1)  # the fuser keeps the newest function's cut
     gc.collect()
     return len(gc.get_objects()) - before, function
 
@@ -52,7 +53,7 @@ def test_a_region_leaves_few_objects_behind() -> None:
     )
     found = json.loads(done.stdout)
     assert found["regions"] == 24
-    assert (found["jit"] - found["jit_alone"]) / found["regions"] < MOST, found
+    assert (found["jit"] - found["jit_alone"]) / found["regions"] <= MOST, found
 
 
 def test_equal_regions_share_what_is_equal() -> None:
