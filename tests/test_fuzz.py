@@ -200,6 +200,26 @@ def test_what_another_kernel_gives(template: str) -> None:
     assert bounds.differ("result v0", torch.full_like(eager, wrong), eager)[0] == "value"
 
 
+def test_an_order_of_terms_rounds_integers_that_are_summed_as_floats() -> None:
+    given = (Input("a", "int32", (3,), ("2**31 - 1", "7 - 2**31", "1")),)
+    made = (Statement("v0", "torch.sum({x}, 0, dtype=torch.float32)", ("a",)),)
+    program = Program(given, made, ("v0",))
+    bounds = judge.Bounds(program, 0, (("a",), ("v0",)))
+    eager = judge.Truth(program).eager[0].values["result v0"]
+    assert bounds.differ("result v0", eager + 100, eager) == ("", "")
+    assert bounds.differ("result v0", eager + 1e7, eager)[0] == "value"
+
+
+def test_errors_that_are_ours_alone_and_right() -> None:
+    indices = Input("a", "int64", (1,), ("1",))
+    beyond = Statement("v0", "torch.take_along_dim({x}, {x}, 0)", ("a",))
+    floats = Input("a", "float32", (2,), ("1.0",), grad=True)
+    zeros = Statement("v0", "{x}.new_zeros({x}.shape)", ("a",))
+    write = Statement("v1", "{x}[..., 1:].mul_(2)", ("v0",))
+    assert not judge.judge(Program((indices,), (beyond,), ("v0",))).failures
+    assert not judge.judge(Program((floats,), (zeros, write), ("v0",))).failures
+
+
 def test_the_sign_of_a_complex_zero_that_neg_leaves() -> None:
     given = (Input("a", "complex64", (8,), ("1+0j",)),)
     program = Program(given, (Statement("v0", "torch.log(-{x})", ("a",)),), ("v0",))

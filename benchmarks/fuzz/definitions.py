@@ -281,7 +281,7 @@ def _outcome(program: DefinitionProgram, scope: dict[str, Any], at: int) -> _Out
         return _Outcome(type(error).__name__, "")
     except Exception as error:
         name = type(error).__name__
-        told = f"{name}: {str(error)[:300]} {place_of(error)}"
+        told = f"{name}: {str(error)[:300]} [in {place_of(error)}]"
         return _Outcome(name, "", (), (Failure(f"internal {name}", "call", 0, told),))
     return _Outcome("", text, results, again)
 

@@ -126,9 +126,10 @@ class Truth:
         if ours.error is not None and is_internal(ours.error):
             refused = " of what torch refuses" * (eager.error is not None)
             kind = f"internal {type(ours.error).__name__}{refused}"
-            yield Failure(kind, "call", call, f"{_told(ours.error)} {place_of(ours.error)}")
+            yield Failure(kind, "call", call, f"{_told(ours.error)} [in {place_of(ours.error)}]")
         elif eager.error is None and ours.error is not None:
-            if type(ours.error).__name__ in tolerance.REFUSED_BY_US_ALONE:
+            told = f"{_told(ours.error)} [{place_of(ours.error, everywhere=True)}]"
+            if any(words in told for words in tolerance.REFUSED_BY_US_ALONE):
                 return
             yield Failure(f"{warm}raises {type(ours.error).__name__}", "call", call,
                           _told(ours.error))  # fmt: skip
@@ -336,11 +337,11 @@ def is_internal(error: BaseException) -> bool:
     return bool(frames) and frames[-1].filename.startswith(PACKAGE)
 
 
-def place_of(error: BaseException) -> str:
-    """The last function of ours on the way to it."""
+def place_of(error: BaseException, everywhere: bool = False) -> str:
+    """The last function on the way to it, of ours or of all."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [one for one in frames if one.filename.startswith(PACKAGE)]
-    return f"[in {Path(ours[-1].filename).name}:{ours[-1].name}]" if ours else "[]"
+    found = [one for one in frames if everywhere or one.filename.startswith(PACKAGE)]
+    return f"{Path(found[-1].filename).name}:{found[-1].name}" if found else ""
 
 
 def _told(error: BaseException) -> str:

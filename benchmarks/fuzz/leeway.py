@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.fuzz.program import words
 
+DIVISIONS = set(words("div div_ floor_divide floor_divide_ fmod fmod_ remainder remainder_"))
 PRODUCTS = set(words("prod cumprod"))
 SUMS = set(words("sum mean cumsum nansum"))
 MEANS = set(words("var_mean std_mean"))
@@ -27,6 +28,7 @@ COMPLEX_FUNCTIONS = set(words(
     "exp log sqrt sin cos tan tanh sinh cosh asin acos atan log2 log10 log1p exp_ sigmoid_"
 ))  # fmt: skip
 
+BY_ZERO = "an integer is divided by 0, which CUDA leaves open"
 UNDEFINED = "a float that an integer type does not hold is cast, which C and torch leave open"
 PRODUCT = "the order of a product decides where it overflows, or meets a complex infinity"
 SUM = "the order of a sum decides where it overflows; 16-bit floats are summed in float32"
@@ -52,8 +54,11 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
     """Why a call may give anything; "" if it may not."""
     tensors = [one for one in args if isinstance(one, torch.Tensor) and one.numel()]
     out = out[0] if isinstance(out, (tuple, list)) and out else out
-    if not tensors or not isinstance(out, torch.Tensor) or not is_inexact(out):
+    if not tensors or not isinstance(out, torch.Tensor):
         return ""
+    if not is_inexact(out):
+        by_zero = name in DIVISIONS and out.is_cuda and _has_zero(args[1])
+        return BY_ZERO if by_zero else ""
     first = tensors[0]
     if name in PRODUCTS:
         return _reason_of_product(first.to(out.dtype), args[1:2], out)
@@ -115,6 +120,10 @@ def _lose_squares(total: float, dtype: torch.dtype) -> bool:
 def _total(sizes: torch.Tensor, power: int = 1) -> float:
     """Of the finite ones; what is infinite overflows nowhere."""
     return float((sizes[sizes.isfinite()] ** power).sum())
+
+
+def _has_zero(divisor: Any) -> bool:
+    return bool((divisor == 0).any()) if isinstance(divisor, torch.Tensor) else divisor == 0
 
 
 def _is_finite(x: torch.Tensor) -> bool:

@@ -26,8 +26,9 @@ INF, NAN = math.inf, math.nan
 def specials(dtype: torch.dtype) -> torch.Tensor:
     """Zeros, infinities, NaN, the largest and the smallest numbers, and some between."""
     limits = torch.finfo(dtype)
-    sizes = [0.0, limits.smallest_normal / 2, limits.tiny, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 20.0,
-             90.0, 710.0, limits.max, INF]  # fmt: skip
+    smallest = limits.smallest_normal * limits.eps
+    sizes = [0.0, smallest, limits.smallest_normal / 2, limits.tiny, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0,
+             20.0, 90.0, 710.0, limits.max, INF]  # fmt: skip
     return torch.tensor([NAN, *sizes, *(-x for x in sizes)], dtype=dtype)
 
 
@@ -294,3 +295,23 @@ def _allowed(name: str, dtype: torch.dtype, inputs: Results) -> torch.Tensor:
     if name not in DIFFERENCES or elsewhere:
         return torch.zeros(inputs[0].shape[0], dtype=torch.bool)
     return DIFFERENCES[name][0](*inputs)
+
+
+DIVISORS = (0.0, 1e-310, 1e-46, 1e-8, 3, 3.3, 7e4, 1e39, INF, NAN)
+DIVISIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    **named(torch, "floor_divide fmod remainder"),
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64], ids=str)
+def test_division_by_numbers_that_a_type_does_not_hold(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 5, -7, 200], dtype=dtype)
+
+    def all_of_them(x: torch.Tensor) -> list[torch.Tensor]:
+        return [DIVISIONS[name](x, divisor) for divisor in DIVISORS]
+
+    for ours, eager in zip(jit(all_of_them)(x), all_of_them(x), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True)

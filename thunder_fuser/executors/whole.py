@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
@@ -42,6 +44,7 @@ _ACTIVATIONS = (
     ),
 )  # fmt: skip
 _COPYING = ("abs", "ceil", "floor", "round", "trunc")
+_LOST = 2.0**-150  # rounds to 0 in float32, as what is smaller does
 _SHORT = frozenset({DataType.Half, DataType.BFloat16})
 
 
@@ -123,6 +126,27 @@ def _of_one_kind(bsym: BoundSymbol) -> str:
     return "tensors of several shapes or types" if several else ""
 
 
+def _by_number(bsym: BoundSymbol) -> str:
+    """Into a comparison with 0 of the number as Python has it; to torch, 1e-50 is 0 in float32."""
+    divisor = _numbers(bsym)[1]
+    lost = isinstance(divisor, float) and divisor != 0 and abs(divisor) <= _LOST
+    return "a divisor that float32 does not hold" if lost else ""
+
+
+def _remainder(bsym: BoundSymbol) -> str:
+    """Into a remainder in float32, by a number that torch has rounded to 16 bits."""
+    short = [one for one in _tensors(bsym) if data_type(one.dtype) in _SHORT]
+    rounded = any(_rounds(one, short[0]) for one in _numbers(bsym) if short)
+    return "a number that a 16-bit float does not hold" if rounded else ""
+
+
+def _rounds(number: Any, beside: TensorProxy) -> bool:
+    if not isinstance(number, (int, float)):
+        return False
+    held = torch.tensor(float(number), dtype=torch.float64).to(to_torch_dtype(beside.dtype))
+    return float(held) != number
+
+
 def _beyond_first(bsym: BoundSymbol) -> str:
     """Into exp of a large logarithm, where a float loses a digit."""
     return "exp of a logarithm" if bsym.args[0] != 0 else ""
@@ -135,10 +159,13 @@ _RULES: dict[Any, Callable[[BoundSymbol], str]] = {
     "torch.add": _scaled,
     "torch.clamp": _bounded,
     "torch.diagonal": _view,
+    "torch.floor_divide": _by_number,
+    "torch.fmod": _remainder,
     "torch.lerp": _of_one_kind,
     "torch.mean": _mean,
     "torch.polygamma": _beyond_first,
     "torch.pow": _of_bool,
+    "torch.remainder": _remainder,
     "torch.sub": _difference,
     "torch.sum": _short_sum,
 }

@@ -96,8 +96,8 @@ def rad2deg(input: Any) -> Any:
 
 @rounded_once
 def sinc(input: Any) -> Any:
-    """sin(pi x) / (pi x), and 1 at 0."""
-    zero = ltorch.eq(input, 0)
+    """sin(pi x) / (pi x), and 1 where the square of x is 0, which its gradient divides by."""
+    zero = ltorch.eq(ltorch.mul(input, input), 0)
     angle = ltorch.where(zero, 1.0, ltorch.mul(input, math.pi))
     return ltorch.where(zero, 1.0, ltorch.true_divide(ltorch.sin(angle), angle))
 
