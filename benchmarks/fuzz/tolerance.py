@@ -88,6 +88,7 @@ REFUSED_BY_TORCH_ALONE = {
     '" not implemented for': "a kernel that torch happens to lack",
     "doesn't match the broadcast shape": "torch.clamp with a tensor twice does not broadcast it",
     "If so, please report an enhancement": "an assertion inside of torch",
+    "can't be cast to the desired output type": "Thunder takes such writes in place",
     "is not implemented": "a derivative that torch happens to lack",
 }
 

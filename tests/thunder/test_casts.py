@@ -44,6 +44,18 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
     assert not names(jitted) & {f"{one}{end}" for one in CASTS for end in ("", "_vjp")}
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "double", "half"])
+def test_gradients_of_what_is_written_in_place(name: str) -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = getattr(x, name)()
+        return y.mul_(3)
+
+    ours, eagers = (NUMBERS.clone().requires_grad_() for _ in range(2))
+    jit(written, strict=True)(ours).sum().backward()
+    written(eagers).sum().backward()
+    assert torch.equal(ours.grad, eagers.grad)
+
+
 def test_of_whole_numbers_and_truth() -> None:
     for x in (torch.tensor([[-300, 7, 0]]), torch.tensor([[True, False, True]])):
         for name in CASTS:

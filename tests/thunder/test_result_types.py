@@ -163,6 +163,18 @@ def test_functions_of_two(
     check(BINARY | OF_TENSORS, tensor(dtype, shape), tensor(other, others))
 
 
+@settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(*map(st.sampled_from, (INTEGERS, FLOATS)))
+def test_beside_integers_divided_by_a_number(dtype: torch.dtype, other: torch.dtype) -> None:
+    functions = {
+        name: lambda x, y, of=function: of(x / 2.5, y)
+        for name, function in (BINARY | OF_TENSORS).items()
+    }
+    x = tensor(dtype, (3,))
+    check(functions, x, tensor(other, (3,)))
+    check(functions, x, tensor(torch.bfloat16, (3,)))
+
+
 ONE_DIM = torch.tensor([1, 5], dtype=torch.int32)
 BYTES = torch.tensor([1, 200, 128, 128], dtype=torch.uint8)
 WRONG: list[tuple[Function, tuple[Any, ...]]] = [

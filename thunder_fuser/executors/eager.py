@@ -37,8 +37,13 @@ _REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
 
 
 def may_differ(tensors: Sequence[TensorProxy]) -> bool:
-    """Where to ask: beside integers, bools, and 0-dim tensors."""
-    return any(not one.ndim or data_type(one.dtype) in EXACT for one in tensors)
+    """Where to ask: beside integers, bools, 0-dim tensors, and integers divided by a number.
+
+    To Thunder, the last have a weak type, which gives way to any other.
+    """
+    return any(
+        not one.ndim or one.true_dtype.is_weak or data_type(one.dtype) in EXACT for one in tensors
+    )
 
 
 def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:

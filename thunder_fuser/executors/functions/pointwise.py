@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.clang import maybe_broadcast
+from thunder.clang import maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
@@ -132,8 +132,11 @@ def isneginf(input: Any) -> Any:
 
 
 def _cast(dtype: dtypes.dtype) -> Callable[[Any], Any]:
-    """`x.half()` and the like; of a tensor of that type the tensor itself."""
-    return lambda input: input if input.dtype == dtype else ltorch.to(input, dtype)
+    """`x.half()` and the like; of a tensor of that type the tensor itself.
+
+    Not by `to`, whose result Thunder takes for a view: a later write in place would lose gradients.
+    """
+    return lambda input: maybe_convert_to_dtype(input, dtype)
 
 
 CASTS = {
