@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 from thunder_fuser.cli import main
-from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.pairwise import jit_pairwise
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain.accuracy import accuracy
 from thunder_fuser.explain.bench import plot
 from thunder_fuser.explain.bench_memory.floor import floor
@@ -102,11 +101,11 @@ def test_policies_beside_thunders_own(name: str) -> None:
     x.requires_grad_()
     kept = {}
     for policy in ("time", "memory"):
-        kept[policy] = kept_by(jit(model, strict=True, rematerialization=policy), model, x).bytes
-        assert fuser.last_cut is not None
-        assert kept[policy] == fuser.last_cut.plan.bytes
+        jitted = jit(model, strict=True, rematerialization=policy)
+        kept[policy] = kept_by(jitted, model, x).bytes
+        assert kept[policy] == recomputation_of(jitted).plan.bytes
     thunders = kept_by(jit_pairwise(model), model, x).bytes
-    assert sum(floor(fuser.last_cut.facts).values()) <= kept["memory"] <= 0.8 * thunders
+    assert sum(floor(recomputation_of(jitted).facts).values()) <= kept["memory"] <= 0.8 * thunders
     assert kept["time"] <= thunders
 
 

@@ -25,7 +25,8 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.types import FLOATS, Reject, as_type, compute_type, data_type
+from thunder_fuser.executors.types import FLOATS, as_type, compute_type, data_type
+from thunder_fuser.trace.op import Reject
 
 # x and the numbers that follow it -> (y, what computes dy/dx).
 Curve = Callable[..., tuple[Any, Callable[[], Any]]]

@@ -26,7 +26,8 @@ from thunder.core.proxies import TensorProxy
 from thunder.executors.sdpaex import sdpa_ex
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.executors.types import Reject, are_floats, refuses_tensors
+from thunder_fuser.executors.types import are_floats, refuses_tensors
+from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]

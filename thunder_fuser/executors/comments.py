@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.rematerialization.apply import Remade
 from thunder_fuser.rematerialization.policy import VIEW
-from thunder_fuser.rematerialization.proxies import makes
+from thunder_fuser.trace.prepared import Recomputation
+from thunder_fuser.trace.proxies import makes
 
 _SHOWN = 4
 
@@ -23,7 +23,7 @@ _SHOWN = 4
 class Comments:
     """The comments of one trace; none in a trace without a backward."""
 
-    def __init__(self, cut: Remade | None) -> None:
+    def __init__(self, cut: Recomputation | None) -> None:
         copies = {} if cut is None else cut.copies
         self._values = {} if cut is None else cut.facts.values
         self._kept = frozenset(() if cut is None else cut.plan.kept)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thunder import clang
+from thunder.core.symbol import BoundSymbol
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 
 from thunder_fuser.executors.activations import ACTIVATIONS, Activation
@@ -40,7 +41,7 @@ from thunder_fuser.executors.log_softmax import (
 from thunder_fuser.executors.norms import NORMS, Norm
 from thunder_fuser.executors.pairs import PAIRS, Pair
 from thunder_fuser.executors.stacks import STACKS, Stack
-from thunder_fuser.executors.types import Reject
+from thunder_fuser.trace.op import Reject
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +97,9 @@ COMPOSITES: dict[str, Row] = {
 def composite_of(bsym: Any) -> Row | None:
     """The row of a composite that no other executor has claimed."""
     return COMPOSITES.get(bsym.sym.id) if bsym.sym.executor is None else None
+
+
+def why_apart(bsym: BoundSymbol) -> Reject | None:
+    """Why a composite of the table is left to Thunder, which takes it apart; None for any other."""
+    row = composite_of(bsym)
+    return None if row is None else row.refuses(*bsym.args, **bsym.kwargs)

@@ -21,13 +21,13 @@ from thunder.core.proxies import TensorProxy
 
 from thunder_fuser.executors.types import (
     INTS,
-    Reject,
     are_floats,
     as_type,
     compute_type,
     data_type,
     refuses_tensors,
 )
+from thunder_fuser.trace.op import Reject
 
 _REDUCTIONS = ("none", "sum", "mean")
 

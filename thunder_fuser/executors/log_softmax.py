@@ -15,7 +15,8 @@ from typing import Any
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
 
-from thunder_fuser.executors.types import Reject, are_floats, as_type, compute_type, refuses_tensors
+from thunder_fuser.executors.types import are_floats, as_type, compute_type, refuses_tensors
+from thunder_fuser.trace.op import Reject
 
 
 def log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> Any:

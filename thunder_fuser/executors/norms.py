@@ -29,13 +29,8 @@ from thunder.core.devices import DeviceType
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.types import (
-    Reject,
-    are_floats,
-    as_type,
-    compute_type,
-    refuses_tensors,
-)
+from thunder_fuser.executors.types import are_floats, as_type, compute_type, refuses_tensors
+from thunder_fuser.trace.op import Reject
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from thunder.core import dtypes, prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import sum_to
 
-from thunder_fuser.executors.types import Reject, are_floats, as_type, compute_type, refuses_tensors
+from thunder_fuser.executors.types import are_floats, as_type, compute_type, refuses_tensors
+from thunder_fuser.trace.op import Reject
 
 Operands = tuple[Any, Any]
 

@@ -18,7 +18,8 @@ from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 
-from thunder_fuser.executors.types import ANY, FLOATS, Reject, data_type
+from thunder_fuser.executors.types import ANY, FLOATS, data_type
+from thunder_fuser.trace.op import Reject
 
 Shape = tuple[int, ...]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.executors.comments import Comments, named
-from thunder_fuser.executors.traces import Jitted, cut_of, fusions_of
+from thunder_fuser.executors.traces import Jitted, fusions_of, recomputation_of
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.rematerialization.apply import Remade
 from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN, Tags
+from thunder_fuser.trace.prepared import Recomputation
 
 _WHY = {
     CHECKPOINT: "a checkpoint of a residual stream",
@@ -105,7 +105,7 @@ def saved(jitted: Jitted) -> Saved:
 
     Raises InputError for a function that was not called, or has no backward.
     """
-    cut = cut_of(jitted)
+    cut = recomputation_of(jitted)
     needed = [name for name, value in cut.facts.values.items() if value.needed]
     memory = _Memory(cut.facts)
     return Saved(
@@ -130,7 +130,7 @@ class _Memory:
         return sum(self._sizes.get(name, 0) for name in {self.owner[name] for name in names})
 
 
-def _kept(cut: Remade, memory: _Memory) -> Iterator[Kept]:
+def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
     facts, tags = cut.facts, tags_of(cut.facts, cut.stages)
     counted: set[str] = set()
     for name in cut.plan.kept:
@@ -148,7 +148,7 @@ def _why(tags: Tags) -> str:
     return next((why for tag, why in _WHY.items() if tag in tags), _CHOSEN)
 
 
-def _again(cut: Remade, jitted: Jitted) -> Iterator[Again]:
+def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
     comments, facts = Comments(cut), cut.facts
     for one in fusions_of(jitted):
         values = comments.made_again(one.region)

@@ -5,7 +5,7 @@
 
 It equals 2 / (1 + exp(-2 x)): cheaper than tanh, and closer, as for x below 0 the sum cancels. A
 tanh that something else reads as well is made anyway, and stays; so does every one under the option
-`repeatable`, for it depends on that: there executors/short_forms.py says which are short.
+`repeatable`, for it depends on that: there trace/approximate.py says which are short.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from thunder.core.pytree import tree_flatten, tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import get_tracectx
 
-from thunder_fuser.rematerialization.proxies import makes, reads
-from thunder_fuser.rematerialization.sharing import VIEWS, parts
+from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.sharing import VIEWS, parts
 
 Function = Callable[..., Any]
 

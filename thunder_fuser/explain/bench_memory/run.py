@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.live import Timeline, timeline
 from thunder_fuser.executors.pairwise import jit_pairwise
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain.bench.facts import facts
 from thunder_fuser.explain.bench.plot import need_matplotlib
 from thunder_fuser.explain.bench.run import write_json
@@ -96,8 +95,7 @@ def _row(name: str, layers: int, sizes: Sizes, pictured: bool) -> Row:
         kept[policy] = kept_by(jitted, model, x)
         if pictured:
             timelines[policy] = timeline(jitted)
-    assert fuser.last_cut is not None  # the model has gradients
-    least = floor(fuser.last_cut.facts)
+    least = floor(recomputation_of(jitted).facts)
     torch._dynamo.reset()
     others = {THUNDER: jit_pairwise(model), COMPILE: torch.compile(model, dynamic=False)}
     kept |= {which: kept_by(call, model, x) for which, call in others.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A joint trace -> the same in which sums over different axes of one tensor share sums of its rows.
+"""A trace -> the same in which sums over different axes of one tensor share the sums of its rows.
 
     db = sum(g: f32[8, 256, 32, 32], (0, 2, 3))      a bias's gradient, behind a group norm
     ds = sum(h: f32[8, 32, 8, 32, 32], (2, 3, 4))    of each group, made of g; its input's waits
@@ -7,8 +7,9 @@
     t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
 
 One kernel then reads g once for both: see segment/nest_reductions.py, which does the same in
-fusions of functions without gradients. There it follows from what shares a fusion. That is for the
-policy to choose, and a gradient that is two sums may have other bits; so here it is settled before.
+functions without gradients. There it follows from what shares a kernel. With a backward, the policy
+chooses that, and a gradient that is summed in two stages may have other bits, so it is settled here
+before the policy is asked.
 """
 
 from __future__ import annotations
@@ -22,41 +23,36 @@ from thunder.core import dtypes
 from thunder.core.prims import PrimIDs, convert_element_type
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, from_trace, tracectx
+from thunder.core.trace import tracectx
 
-from thunder_fuser.rematerialization.apply import Leaves, Reading, Supported, is_backward
-from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.schedule import nested
 from thunder_fuser.target import Target
+from thunder_fuser.trace.op import Op, Rules
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.proxies import makes, reads
 
 _SUMMED = {dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
 _BYTES = 4  # that are read for each element: a gradient's and an input's, of 16 bits
 MIN_COLUMNS = 24  # of a row, so that the partial results are a small part of the bytes
 
 
-def with_nested_sums(
-    trace: TraceCtx, supported: Supported, leaves_of: Leaves, target: Target
-) -> TraceCtx:
-    """The trace with such sums in two steps, where a group fits on chip; only with a backward."""
-    if not any(map(is_backward, trace.bound_symbols)):
-        return trace
-    reading = Reading(trace.bound_symbols, supported, leaves_of)
-    runs: dict[int, list[BoundSymbol]] = {}
-    for number, can, group in zip(reading.runs, reading.fusible, reading.groups, strict=True):
-        runs.setdefault(number, []).extend(group if can else ())
+def sum_in_two_stages(prepared: Prepared) -> Prepared:
+    """The trace with such sums in two stages, where a group fits on chip; only with a backward."""
+    if not prepared.has_backward:
+        return prepared
+    regions: dict[int, list[BoundSymbol]] = {}
+    for op in prepared.ops:
+        if op.region is not None:
+            regions.setdefault(op.region, []).extend(op.leaves)
     columns: dict[str, int] = {}
-    for leaves in runs.values():
-        columns |= _columns(leaves, target)
+    for leaves in regions.values():
+        columns |= _columns(leaves, prepared.target)
     if not columns:
-        return trace
-    new = from_trace(trace)
-    with tracectx(new):
-        new.bound_symbols = [
-            one
-            for bsym, group in zip(reading.bsyms, reading.groups, strict=True)
-            for one in _written(bsym, group, columns)
-        ]
-    return new
+        return prepared
+    with tracectx(prepared.trace):
+        return prepared.with_ops(
+            one for op in prepared.ops for one in _written(op, columns, prepared.rules)
+        )
 
 
 # ---------------------------------------------------------------------------- which sums
@@ -200,17 +196,16 @@ def _is_sum(leaf: BoundSymbol) -> bool:
 # ---------------------------------------------------------------------------- two sums for one
 
 
-def _written(
-    bsym: BoundSymbol, group: Sequence[BoundSymbol], columns: dict[str, int]
-) -> Iterator[BoundSymbol]:
-    """The bound symbol; one with such a sum as its primitives, with two in its place."""
-    if not any(_is_sum(leaf) and leaf.output.name in columns for leaf in group):
-        yield bsym
+def _written(op: Op, columns: dict[str, int], rules: Rules) -> Iterator[Op]:
+    """The op; one with such a sum as its primitives, with two sums in the place of the one."""
+    if not any(_is_sum(leaf) and leaf.output.name in columns for leaf in op.leaves):
+        yield op
         return
-    for leaf in group:
-        tagged = leaf.from_bsym(tags=leaf.tags | bsym.tags)
+    for leaf in op.leaves:
+        tagged = leaf.from_bsym(tags=leaf.tags | op.bsym.tags)
         found = columns.get(leaf.output.name) if _is_sum(leaf) else None
-        yield from (tagged,) if found is None else _two_sums(tagged, found)
+        made = (tagged,) if found is None else _two_sums(tagged, found)
+        yield from (rules.fused(one, op.region) for one in made)
 
 
 def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
