@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -44,7 +45,15 @@ def test_an_error_ends_the_other_jobs() -> None:
     assert "abandoned" in ended
 
 
-def test_an_interrupt_passes_when_all_jobs_have_ended() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts a command in the background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_passes_when_all_jobs_have_ended(interruptible: None) -> None:
     """Also one that comes just before the wait begins, which Python sees only when it ends."""
     for turn in range(200):
         began, ended = threading.Event(), list[str]()

@@ -90,6 +90,7 @@ REFUSED_BY_TORCH_ALONE = {
     "If so, please report an enhancement": "an assertion inside of torch",
     "can't be cast to the desired output type": "Thunder takes such writes in place",
     "is not implemented": "a derivative that torch happens to lack",
+    "does not support automatic differentiation": "the same",
 }
 
 # Words in errors of ours, or the places that raise them, that need not be torch's, and why.

@@ -23,7 +23,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.executors.eager import common_type, may_differ, types_in_torch
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.translate import types_of_results
-from thunder_fuser.executors.types import INTS, data_type
+from thunder_fuser.executors.types import EXACT, FLOATS, INTS, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
@@ -50,13 +50,16 @@ def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support
 class _Walk:
     """The types that values really have, where they are not the trace's.
 
-    types: by name, None where it is unknown. foreign: of what torch makes for that reason.
+    types: by name, None where it is unknown. foreign: of what torch makes for that reason. weak:
+    floats made of integers and numbers. Thunder gives them a weak type, which gives way to bf16,
+    and forgets so where the user's program names them.
     """
 
     def __init__(self, support: Support) -> None:
         self.support = support
         self.types: dict[str, DataType | None] = {}
         self.foreign: set[str] = set()
+        self.weak: set[str] = set()
         self.refused: dict[str, Reject] = {}
 
     def add(self, bsym: BoundSymbol) -> None:
@@ -65,6 +68,8 @@ class _Walk:
         read = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
         if not results or not (self._reads_other(read) or may_differ(read)):
             return
+        if all(data_type(one.dtype) in EXACT or one.name in self.weak for one in read):
+            self.weak.update(one.name for one in results if data_type(one.dtype) in FLOATS)
         theirs = types_in_torch(bsym.sym, bsym.args, bsym.kwargs, self.types)
         ours = self._ours(bsym, results)
         if isinstance(theirs, Reject):
@@ -80,7 +85,7 @@ class _Walk:
             self._note(results, ours, foreign=False)
 
     def _reads_other(self, read: Sequence[TensorProxy]) -> bool:
-        return any(one.name in self.types for one in read)
+        return any(one.name in self.types or one.name in self.weak for one in read)
 
     def _ours(
         self, bsym: BoundSymbol, results: Sequence[Proxy]
