@@ -242,8 +242,9 @@ class _Writer:
         """That of its reader; what torch reads joins the region before, or is one by itself."""
         if reader.region is not None:
             return reader.region
-        joins = last is not None and last.region is not None and alike(last, copy)
-        return last.region if joins else next(self.numbers)
+        if last is not None and last.region is not None and alike(last, copy):
+            return last.region
+        return next(self.numbers)
 
     def _recomputed(self, wanted: Iterable[Proxy]) -> Iterator[Op]:
         """Copies of the ops behind these values, in order."""
