@@ -56,7 +56,7 @@ sanitize() {
 
 "$python" - <<'PYTHON' || exit 1
 import torch
-from thunder_fuser.explain.bench.facts import facts
+from benchmarks.facts import facts
 if not torch.cuda.is_available():
     raise SystemExit("no CUDA device")
 for name, value in facts(torch.device("cuda")).items():

@@ -16,8 +16,8 @@ import torch
 from thunder.core.symbol import BoundSymbol
 
 import thunder_fuser
+from benchmarks.compile_time.layers import residual, step
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit
-from thunder_fuser.explain.bench_compile.layers import residual, step
 from thunder_fuser.rematerialization.proxies import makes, reads
 
 MOST = 0  # objects a region, beyond Thunder's own; there were 102
@@ -25,7 +25,7 @@ MOST = 0  # objects a region, beyond Thunder's own; there were 102
 SCRIPT = """
 import gc, json
 from thunder_fuser.executors.traces import claims_of, jit, jit_alone
-from thunder_fuser.explain.bench_compile.layers import residual, step
+from benchmarks.compile_time.layers import residual, step
 
 def left(make, layers):
     function = make(residual)
