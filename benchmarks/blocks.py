@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's two transformer blocks: errors against fp64 and times, beside eager and torch.compile.
+"""Two transformer blocks beside eager torch and torch.compile.
 
-Forward and backward through thunder.jit; on CUDA also with Thunder's CUDAGraphTransform. Fails if
-the RMS error of an output or a gradient is over 1.2 times eager's own, with a floor of two units in
-the last place of its dtype.
+The demo's blocks, forward and backward; on CUDA also with Thunder's CUDAGraphTransform. Fails if
+the RMS error of an output or a gradient against float64 is over 1.2 times eager's own, with a floor
+of two units in the last place of its dtype.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caches under load: random definitions, threads, deep models, a long walk, other processes.
+"""The caches under load.
 
-Every result is compared with torch. Kernels go to a store of its own, which is removed.
+Random definitions, threads, deep models, a long walk, other processes. Every result is compared
+with torch. Kernels go to a store of its own, which is removed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that Thunder leaves to torch, or that are taken apart otherwise than by it, forward and
-backward: beside eager and torch.compile.
+"""Functions that Thunder leaves to torch, as parts of regions.
+
+Also functions that are taken apart otherwise than by Thunder. Forward and backward, beside eager
+and torch.compile.
 
 "thunder" is Thunder with its torch executor, which calls torch's function as it is. "clone" copies
 one operand: what the fastest kernel for as many bytes would take. On a GPU the calls are captured,

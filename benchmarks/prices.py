@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forced segment, a launch and an operation cost, beside the segmenter's own prices.
+"""What a forced segment, a launch and an operation cost.
 
 forced   the fusion of NVIDIA/Fuser#3832: rows normalised by their sum, and an unrelated value
          behind a segment_set; beside it the same without the boundary, and the norm alone

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small runs of every kind of kernel, for compute-sanitizer, or on the CPU the emulator, to watch.
+"""Small runs of every kind of kernel, for compute-sanitizer.
 
     compute-sanitizer --tool racecheck python -m benchmarks sanitize --device cuda
 
-Numbers are made and compared on the CPU, so that the only kernels on the device are the fuser's.
+With --device cpu they run in the emulator. Numbers are made and compared on the CPU, so that the
+only kernels on the device are the fuser's.
 """
 
 from __future__ import annotations

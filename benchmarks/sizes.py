@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten sizes of a batch: how many kernels are compiled for all, and what a new size costs."""
+"""Kernels compiled for ten sizes of a batch; what a new size costs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of GPT-2 under each policy: memory and time, beside eager and torch.compile.
+"""Memory and time of a training step of GPT-2 under each policy.
 
-Parameters and activations are bf16, without autocast; the loss is taken of float32 logits. A step
-is forward, loss and backward; the optimizer, the same for all, is left out. Gradients begin as
-None. Fails if the error of the loss, or of all gradients together, against the same step in float64
-is over 1.2 times eager's.
+Beside eager and torch.compile. Parameters and activations are bf16, without autocast; the loss is
+taken of float32 logits. A step is forward, loss and backward; the optimizer, the same for all, is
+left out. Gradients begin as None. Fails if the error of the loss, or of all gradients together,
+against the same step in float64 is over 1.2 times eager's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of a warm call: Python's time for a small one-kernel region, beside torch.add's."""
+"""Python's time in a warm call of one small kernel, beside torch.add's."""
 
 from __future__ import annotations
 

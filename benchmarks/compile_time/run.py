@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first training step of residual models of any depth, beside Thunder's own time.
+"""The first training step of models of growing depth.
 
-On the CPU, in fresh processes, with caches that are empty (cold) and with kernels on disk (warm).
-Fails if a result differs from eager torch's; a missed bound is a figure.
+Beside Thunder's own time, on the CPU. Each runs in fresh processes, with caches that are empty
+(cold) and with kernels on disk (warm). Fails if a result differs from eager torch's; a missed bound
+is a figure.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs and definitions, beside eager torch: shrunk scripts of what differs.
+"""Random programs beside eager torch; what differs is shrunk.
 
     python -m benchmarks fuzz --seconds 600 --target cpu --out found
 """

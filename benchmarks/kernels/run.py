@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels beside clone, eager torch and torch.compile, each result checked first.
+"""Single kernels beside clone, eager torch and torch.compile.
 
-A missed gate is a figure: only a wrong result and a point that failed make the exit status 1.
-docs/benchmarks.md says how a point is measured and what the columns mean.
+Each result is checked first. A missed gate is a figure: the exit status is 1 only for a wrong
+result or a point that failed. docs/benchmarks.md says how a point is measured and what the columns
+mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of real graphs, plans of small ones beside the best, and the time to plan large ones.
+"""How good plans are, and how long they take to make.
 
-No kernel is compiled and no device is needed: a plan follows from sizes and a Target. Fails if a
-bound is missed.
+Plans of real graphs, plans of small ones beside the best, and the time to plan large ones. No
+kernel is compiled and no device is needed: a plan follows from sizes and a Target. Fails if a bound
+is missed.
 """
 
 from __future__ import annotations

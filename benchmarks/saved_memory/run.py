@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes kept for the backward under each policy, beside Thunder's own and torch.compile's.
+"""Bytes that a forward keeps for its backward under each policy.
 
-On the CPU, in bf16. Fails if a bound is missed for no known reason. The picture is of live memory
-over forward and backward, in the deepest of each model.
+Beside Thunder's own policy and torch.compile's, on the CPU, in bf16. Fails if a bound is missed for
+no known reason. The picture is of live memory over forward and backward, in the deepest of each
+model.
 """
 
 from __future__ import annotations

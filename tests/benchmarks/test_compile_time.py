@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of compile time by depth: its model, its figures, its bounds and its command."""
+"""`python -m benchmarks compile`: its model, its figures, its bounds and its command."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.__main__ import main
 from benchmarks.compile_time import run
 from benchmarks.compile_time.layers import arguments, residual, step
 from benchmarks.compile_time.measure import Measured, Seconds, Wanted, measure
-from benchmarks.compile_time.run import Row, verdicts
-from thunder_fuser.cli import main
+from benchmarks.compile_time.run import Row, bounds
 from thunder_fuser.errors import InputError
 from thunder_fuser.stages import STAGES
 
@@ -25,7 +25,7 @@ def row(layers: int, ours: float, kernels: int = 5) -> Row:
 
 
 def met(*rows: Row) -> dict[str, bool]:
-    return {one.name.partition(": ")[2]: one.met for one in verdicts(rows)}
+    return {one.name.partition(": ")[2]: one.met for one in bounds(rows)}
 
 
 def test_the_model_has_two_matmuls_a_layer_and_gradients_of_all() -> None:
@@ -38,7 +38,7 @@ def test_the_model_has_two_matmuls_a_layer_and_gradients_of_all() -> None:
 
 
 def test_a_measurement_has_times_counts_and_stages() -> None:
-    found = measure(Wanted(2, options=run.POLICIES["none"]))
+    found = measure(Wanted(2, options={"rematerialization": "none"}))
     assert found.seconds["ours"].wall > 0 and found.seconds["thunder"].cpu > 0
     assert set(found.stages) <= set(STAGES) and found.stages["claim"][1] == 1
     # Forward: 2N + 1 regions. Backward: 2N of the tanhs, and the sums of the residual stream.
@@ -65,7 +65,7 @@ def test_bounds_are_met_and_missed() -> None:
 
 def test_loading_has_a_tighter_bound_than_compiling() -> None:
     rows = [row(128, 1.25 * 128), replace(row(128, 1.25 * 128), state="warm")]
-    found = [(one.met, one.limit) for one in verdicts(rows)]
+    found = [(one.met, one.limit) for one in bounds(rows)]
     assert found == [(True, 1.35), (True, 1.35), (False, 1.15), (False, 1.15)]
 
 
@@ -78,9 +78,9 @@ def test_the_command_prints_a_table_and_writes_a_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "found.json"
-    given = ["bench", "compile", "--layers", "1", "--repeats", "1", "--policy", "none"]
+    given = ["compile", "--layers", "1", "--repeats", "1", "--policies", "none"]
     assert main([*given, "--json", str(path)]) == 0
-    cold, warm = json.loads(path.read_text())["rows"]
+    cold, warm = json.loads(path.read_text())["figures"]["rows"]
     assert (cold["state"], warm["state"]) == ("cold", "warm")
     assert cold["layers"] == 1 and cold["counts"]["kernels"] == warm["counts"]["kernels"] == 5
     assert cold["ratio"] == cold["ours"]["wall"] / cold["alone"]["wall"]
@@ -92,13 +92,13 @@ def test_a_wrong_result_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     right = row(1, 1.0).counts
     right = replace(right, seconds={"ours": Seconds(1, 1), "thunder": Seconds(1, 1)})
     monkeypatch.setattr(run, "_in_a_process", lambda *given, **more: replace(right, error=0.1))
-    assert main(["bench", "compile", "--layers", "1"]) == 1
+    assert main(["compile", "--layers", "1"]) == 1
     monkeypatch.setattr(run, "_in_a_process", lambda *given, **more: right)
-    assert main(["bench", "compile", "--layers", "1"]) == 0
+    assert main(["compile", "--layers", "1"]) == 0
 
 
 @pytest.mark.parametrize("layers", ["0", "1,x", "", "-2", "1,,2"])
 def test_layers_are_counts(layers: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["bench", "compile", f"--layers={layers}"])
-    assert "counts of 1 or more" in capsys.readouterr().err
+        main(["compile", f"--layers={layers}"])
+    assert "a count of 1 or more" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bench command on tiny sizes: its figures, checks, budget, gates and output."""
+"""`python -m benchmarks kernels` on tiny sizes: figures, checks, budget, gates and output."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.__main__ import main
 from benchmarks.allocator import can_keep, kept
-from benchmarks.clock import cpu_times
+from benchmarks.clock import Spread, cpu_times
 from benchmarks.facts import commit
-from benchmarks.kernels import contenders, plot, run
+from benchmarks.kernels import contenders, run
 from benchmarks.kernels.check import Reference, fault, limit_for
-from benchmarks.kernels.figure import Error, Figure, Spread
+from benchmarks.kernels.figure import Error, Figure
 from benchmarks.kernels.gates import Verdict, geometric_mean, verdicts, worst
 from benchmarks.kernels.measure import Settings, measure
 from benchmarks.kernels.operation import as_list, fill, make_definition, make_inputs
 from benchmarks.kernels.points import BYTES, DTYPES, OPERATIONS, SIZES, Point, points
 from benchmarks.kernels.summary import figure_table, summary
-from thunder_fuser.cli import main
 from thunder_fuser.errors import InputError
+from thunder_fuser.explain import timeline
 
 CPU = torch.device("cpu")
-TINY = ["bench", "--device", "cpu", "--sizes", "small", "--no-compile"]
+TINY = ["kernels", "--device", "cpu", "--sizes", "small", "--no-compile"]
 
 
-def bench(path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the JSON."""
-    code = main([*TINY, "--json", str(path / "bench.json"), *arguments])
-    return code, json.loads((path / "bench.json").read_text())
+def measured(path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the figures in the JSON."""
+    code = main([*TINY, "--json", str(path / "found.json"), *arguments])
+    return code, json.loads((path / "found.json").read_text())["figures"]
 
 
 def tiny(name: str, dtype: str = "f32") -> Point:
@@ -97,9 +98,10 @@ def test_bytes_are_each_input_once_and_each_result_once() -> None:
 
 
 def test_the_json_has_facts_points_means_and_no_gates_of_a_cpu(tmp_path: Path) -> None:
-    code, found = bench(tmp_path, "--ops", "^(add|softmax)$", "--dtypes", "f32")
+    code, found = measured(tmp_path, "--ops", "^(add|softmax)$", "--dtypes", "f32")
     assert code == 0
-    assert {"date", "commit", "device", "torch"} <= set(found["facts"])
+    facts = json.loads((tmp_path / "found.json").read_text())["facts"]
+    assert {"command", "date", "commit", "device", "torch"} <= set(facts)
     assert [point["op"] for point in found["points"]] == ["add", "add", "softmax", "softmax"]
     for point in found["points"]:
         assert point["state"] == "measured" and not point["wrong"]
@@ -144,7 +146,7 @@ def test_a_wrong_result_is_reported_and_not_timed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(contenders.CONTENDERS, name, lambda op, shape, inputs: wrong)
-    code, found = bench(tmp_path, "--ops", "^add$", "--dtypes", "f32")
+    code, found = measured(tmp_path, "--ops", "^add$", "--dtypes", "f32")
     assert code == (1 if name == "ours" else 0)
     assert "WRONG" in capsys.readouterr().out
     for point in found["points"]:
@@ -158,7 +160,7 @@ def test_a_baseline_that_fails_is_a_fact(tmp_path: Path, monkeypatch: pytest.Mon
         raise RuntimeError("no kernel")
 
     monkeypatch.setitem(contenders.CONTENDERS, "eager", lambda op, shape, inputs: broken)
-    code, found = bench(tmp_path, "--ops", "^add$", "--dtypes", "f32")
+    code, found = measured(tmp_path, "--ops", "^add$", "--dtypes", "f32")
     assert code == 0
     assert found["points"][0]["broken"] == {"eager": "RuntimeError: no kernel"}
     assert "ours" in found["points"][0]["us"]
@@ -174,7 +176,7 @@ def test_what_the_fuser_cannot_do_is_skipped_and_what_breaks_fails(
     unknown = replace(add, name="add_1", define=lambda ops, shape, a, b: ops.not_an_op(a, b))
     monkeypatch.setitem(OPERATIONS, "add_1", unknown)
     monkeypatch.setitem(OPERATIONS, "add_2", replace(add, name="add_2", define=breaks))
-    code, found = bench(tmp_path, "--ops", "^add(_.)?$", "--dtypes", "f32")
+    code, found = measured(tmp_path, "--ops", "^add(_.)?$", "--dtypes", "f32")
     assert code == 1
     states = {point["op"]: (point["state"], point["note"][:20]) for point in found["points"]}
     assert states == {
@@ -196,7 +198,7 @@ def test_no_point_is_begun_after_the_budget(
         lambda point, settings: Figure(point.op.name, point.op.group, point.dtype, point.shape),
     )
     # The start is 0, and the clock is asked before each point: 1, 2, 3.
-    _, found = bench(tmp_path, "--ops", "^add$", "--budget", "3")
+    _, found = measured(tmp_path, "--ops", "^add$", "--budget", "3")
     assert [point["dtype"] for point in found["points"]] == ["bf16", "bf16"]
     assert found["left"] == ["add f32 124x33", "add f32 42x96"]
     assert "budget of 3 s was spent: add f32 124x33, add f32 42x96" in capsys.readouterr().out
@@ -369,15 +371,15 @@ def test_a_summary_of_a_gpu_has_gates() -> None:
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
 def test_a_picture_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "bench.png"
-    bench(tmp_path, "--ops", "^add$", "--dtypes", "f32", "--plot", str(path))
+    path = tmp_path / "kernels.png"
+    measured(tmp_path, "--ops", "^add$", "--dtypes", "f32", "--plot", str(path))
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_nothing_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
+    monkeypatch.setattr(timeline, "find_spec", lambda name: None)
     monkeypatch.setattr(run, "measure", None)
-    assert main([*TINY, "--ops", "^add$", "--plot", "bench.png"]) == 1
-    assert "pip install 'thunder-fuser[bench]'" in capsys.readouterr().err
+    assert main([*TINY, "--ops", "^add$", "--plot", "kernels.png"]) == 1
+    assert "pip install 'thunder-fuser[plot]'" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of bytes kept: its measure, its floor, Thunder's own policy, bounds and command."""
+"""`python -m benchmarks memory`: its measure, its floor, Thunder's own policy, its bounds."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.kernels import plot
-from benchmarks.models import MODELS, SIZES, make_model
+from benchmarks.__main__ import main
+from benchmarks.models import MODELS, make_model
 from benchmarks.saved_memory.floor import floor
 from benchmarks.saved_memory.measure import Kept, Part, kept_by
 from benchmarks.saved_memory.rows import Row
-from thunder_fuser.cli import main
+from benchmarks.saved_memory.run import SIZES
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.pairwise import jit_pairwise
 from thunder_fuser.executors.traces import jit
+from thunder_fuser.explain import timeline
 from thunder_fuser.explain.accuracy import accuracy
 from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.rematerialization.plan import Facts, Operation, Value
@@ -35,7 +36,7 @@ def row(floor: int = 10, **kept: tuple[Part, ...]) -> Row:
 
 
 def whys(row: Row) -> list[tuple[bool, str]]:
-    return [(one.met, why) for one, why in row.verdicts()]
+    return [(one.met, why) for one, why in row.bounds()]
 
 
 def test_what_autograd_keeps_of_an_eager_function() -> None:
@@ -119,10 +120,10 @@ def test_thunders_own_policy_gives_the_gradients() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, picture = tmp_path / "memory.json", tmp_path / "memory.png"
     drawn = ["--plot", str(picture)] if find_spec("matplotlib") else []
-    words = ["bench", "memory", "--models", "mlp", "--layers", "1", "--json", str(file)]
+    words = ["memory", "--models", "mlp", "--layers", "1", "--json", str(file)]
     assert main([*words, *drawn]) == 0
     assert picture.exists() == bool(drawn)
-    (found,) = json.loads(file.read_text())["rows"]
+    (found,) = json.loads(file.read_text())["figures"]["rows"]
     hidden = 2 * SIZES.batch * SIZES.sequence * SIZES.hidden
     assert found["bytes"]["compile"] == found["bytes"]["time"] == 2 * hidden
     assert found["bytes"]["memory"] == found["floor"]["linear"] == hidden
@@ -133,6 +134,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_without_matplotlib_nothing_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plot, "find_spec", lambda name: None)
-    assert main(["bench", "memory", "--plot", "memory.png"]) == 1
-    assert "pip install 'thunder-fuser[bench]'" in capsys.readouterr().err
+    monkeypatch.setattr(timeline, "find_spec", lambda name: None)
+    assert main(["memory", "--plot", "memory.png"]) == 1
+    assert "pip install 'thunder-fuser[plot]'" in capsys.readouterr().err

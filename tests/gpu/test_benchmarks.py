@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bench command on a CUDA device."""
+"""`python -m benchmarks kernels` on a CUDA device."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.__main__ import main
 from benchmarks.clock import cuda_times
-from thunder_fuser.cli import main
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -18,10 +18,10 @@ pytestmark = [
 
 
 def test_kernels_are_timed_in_graphs(tmp_path: Path) -> None:
-    path = tmp_path / "bench.json"
+    path = tmp_path / "kernels.json"
     arguments = ["--sizes", "small", "--no-compile", "--ops", "^(add|softmax|layer_norm_bwd)$"]
-    assert main(["bench", "--device", "cuda", "--json", str(path), *arguments]) == 0
-    found = json.loads(path.read_text())
+    assert main(["kernels", "--device", "cuda", "--json", str(path), *arguments]) == 0
+    found = json.loads(path.read_text())["figures"]
     assert {point["state"] for point in found["points"]} == {"measured"}
     assert {point["method"] for point in found["points"]} == {"graph"}
     assert all({"ours", "eager", "clone"} <= set(point["us"]) for point in found["points"])

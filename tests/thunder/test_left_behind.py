@@ -49,8 +49,9 @@ print(json.dumps(found))
 
 def test_a_region_leaves_few_objects_behind() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
     found = json.loads(done.stdout)
     assert found["regions"] == 24
     assert (found["jit"] - found["jit_alone"]) / found["regions"] <= MOST, found
