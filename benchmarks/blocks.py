@@ -25,7 +25,7 @@ from benchmarks.options import add_device, add_small
 from benchmarks.report import Report
 from thunder_fuser import fuser
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.accuracy import FACTOR, Accuracy, accuracy, results
+from thunder_fuser.explain.accuracy import accuracy, results
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
 
 # GPT-2's own width, and that of Llama 7B.
@@ -84,7 +84,7 @@ def measure(block: nn.Module, sample: Sample, with_compile: bool) -> dict[str, A
     start = time.perf_counter()
     results(jitted, block, *sample)
     found: dict[str, Any] = {"first_call_s": time.perf_counter() - start}
-    found["shares"] = {one.name: share(one) for one in accuracy(block, jitted, [sample])}
+    found["shares"] = {one.name: one.fused / one.limit for one in accuracy(block, jitted, [sample])}
     calls = {
         "fuser": lambda: results(jitted, block, *sample),
         "eager": lambda: results(block, block, *sample),
@@ -123,11 +123,6 @@ def add_compiled(
         return {"compile_error": f"{type(error).__name__}: {error}"}
     calls["compile"] = lambda: results(compiled, block, *sample)
     return {"compile_first_call_s": time.perf_counter() - start}
-
-
-def share(one: Accuracy) -> float:
-    """The error over its limit; NaN stays NaN."""
-    return one.fused / max(FACTOR * one.eager, one.floor)
 
 
 def line(name: str, dtype: str, found: dict[str, Any]) -> str:
