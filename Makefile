@@ -35,7 +35,7 @@ demo: $(STAMP) ## two transformer blocks through the fuser, forward and backward
 	@$(BIN)/python -m thunder_fuser demo
 
 bench: $(STAMP) ## kernels beside clone, eager torch and torch.compile
-	@$(BIN)/python -m thunder_fuser bench
+	@$(BIN)/python -m benchmarks kernels
 
 lint: $(STAMP) ## ruff, mypy and the import floors
 	@$(BIN)/ruff check .

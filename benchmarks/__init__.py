@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measures or checks more than single kernels; those are `python -m thunder_fuser bench`.
+"""What measures or stresses the package. Run from the repository's root; see docs/benchmarks.md.
 
-    python -m benchmarks blocks | warm_path | sanitize [--device cpu|cuda] [--json FILE]
+    python -m benchmarks --help
+
+A command is a module with `add_options(parser)` and `run(given, report)`. The others serve them:
+
+report   what a command found -> terminal, JSON      facts    where and with what it was measured
+clock    calls -> times, taken in turns              bounds   a limit, met or missed
+models   stacks of transformer blocks                options  what several commands are asked
 """

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks <part>`: runs it, prints its table last; 1 if a check of it failed."""
+"""`python -m benchmarks <command>` -> an exit code: 1 if a check failed, 2 for a wrong command."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -13,42 +15,69 @@ from benchmarks import (
     cache_stress,
     functions,
     fuzz,
-    planning,
+    prices,
     sanitize,
     sizes,
     train_step,
     warm_path,
 )
-from benchmarks.sections import Sections
-from thunder_fuser.explain.bench.facts import facts
+from benchmarks.compile_time import run as compile_time
+from benchmarks.facts import facts
+from benchmarks.kernels import run as kernels
+from benchmarks.plans import run as plans
+from benchmarks.report import Report
+from benchmarks.saved_memory import run as saved_memory
+from thunder_fuser.errors import FuserError
 
-PARTS = {
+COMMANDS = {
+    "kernels": kernels,
     "blocks": blocks,
-    "cache_stress": cache_stress,
     "functions": functions,
-    "fuzz": fuzz,
-    "warm_path": warm_path,
-    "sizes": sizes,
-    "planning": planning,
-    "sanitize": sanitize,
     "train_step": train_step,
+    "memory": saved_memory,
+    "compile": compile_time,
+    "sizes": sizes,
+    "warm_path": warm_path,
+    "plan": plans,
+    "prices": prices,
+    "cache_stress": cache_stress,
+    "sanitize": sanitize,
+    "fuzz": fuzz,
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
-    for name, module in PARTS.items():
-        summary = str(module.__doc__).splitlines()[0]
-        part = parts.add_parser(name, help=summary, description=summary)
-        part.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-        part.add_argument("--json", help="the file the figures go to")
-        module.add_options(part)
-    given = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command, which prints its tables last."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: this machine has no CUDA device that torch can use")
     given.device = torch.device(given.device)
-    checks = Sections(facts(given.device), given.json)
-    PARTS[given.part].run(given, checks)
-    return checks.finish()
+    report = Report({"command": shlex.join(arguments), **facts(given.device)}, given.json)
+    try:
+        COMMANDS[given.command].run(given, report)
+    except FuserError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return report.finish()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="What measures or stresses thunder_fuser."
+    )
+    parser.set_defaults(device="cpu")
+    commands = parser.add_subparsers(dest="command", required=True, title="commands", metavar="")
+    for name, module in COMMANDS.items():
+        text = str(module.__doc__)
+        one = commands.add_parser(
+            name, help=text.splitlines()[0], description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        one.add_argument("--json", metavar="FILE", help="where the figures go")
+        module.add_options(one)
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's two transformer blocks: errors against fp64 and times, beside eager and torch.compile.
+"""Two transformer blocks beside eager torch and torch.compile.
 
-Forward and backward through thunder.jit; on CUDA also with Thunder's CUDAGraphTransform. Fails if
-the RMS error of an output or a gradient is over 1.2 times eager's own, with a floor of two units in
-the last place of its dtype.
+The demo's blocks, forward and backward; on CUDA also with Thunder's CUDAGraphTransform. Fails if
+the RMS error of an output or a gradient against float64 is over 1.2 times eager's own, with a floor
+of two units in the last place of its dtype.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import torch
 from thunder.transforms.cudagraph import CUDAGraphTransform
 from torch import nn
 
-from benchmarks.sections import Sections
+from benchmarks.clock import medians
+from benchmarks.kernels.points import DTYPES
+from benchmarks.models import GPT2_SIZES
+from benchmarks.options import add_device, add_small
+from benchmarks.report import Report
 from thunder_fuser import fuser
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.accuracy import FACTOR, Accuracy, accuracy, results
-from thunder_fuser.explain.bench.clock import cpu_times, cuda_times
-from thunder_fuser.explain.bench.points import DTYPES
+from thunder_fuser.explain.accuracy import accuracy, results
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
 
 # GPT-2's own width, and that of Llama 7B.
 SIZES = {
     "cuda": {
-        "gpt2": Sizes(batch=8, sequence=1024, width=768, heads=12, hidden=3072),
+        "gpt2": GPT2_SIZES,
         "llama": Sizes(batch=2, sequence=2048, width=4096, heads=32, hidden=11008),
     },
     "cpu": {"gpt2": Sizes(), "llama": Sizes()},
@@ -43,7 +45,8 @@ HEADER = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--small", action="store_true", help="tiny sizes")
+    add_device(parser)
+    add_small(parser)
     parser.add_argument("--block", action="append", default=[], choices=list(BLOCKS))
     parser.add_argument("--dtype", action="append", default=[], choices=("bf16", "f32"))
     parser.add_argument(
@@ -52,22 +55,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
+def run(given: argparse.Namespace, report: Report) -> None:
     device = given.device
     compiled = given.compile or ["bf16"] * (device.type == "cuda")
-    checks.lines.append(HEADER)
+    report.lines.append(HEADER)
     for name in given.block or BLOCKS:
         sizes = SMALL if given.small else SIZES[device.type][name]
         for dtype in given.dtype or ("bf16", "f32"):
             title = f"{name} {dtype}"
-            with checks.section(title):
+            with report.section(title):
                 block = make_block(name, sizes, DTYPES[dtype], device)
                 sample = make_input(sizes, DTYPES[dtype], device)
                 found = measure(block, sample, dtype in compiled)
-                checks.figures[title] = {"sizes": str(sizes), **found}
-                checks.lines.append(line(name, dtype, found))
+                report.figures[title] = {"sizes": str(sizes), **found}
+                report.lines.append(line(name, dtype, found))
                 worse = [name for name, share in found["shares"].items() if not share <= 1]
-                checks.check(title, not worse, f"RMS error over its limit: {', '.join(worse)}")
+                report.check(title, not worse, f"RMS error over its limit: {', '.join(worse)}")
             if device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -81,7 +84,7 @@ def measure(block: nn.Module, sample: Sample, with_compile: bool) -> dict[str, A
     start = time.perf_counter()
     results(jitted, block, *sample)
     found: dict[str, Any] = {"first_call_s": time.perf_counter() - start}
-    found["shares"] = {one.name: share(one) for one in accuracy(block, jitted, [sample])}
+    found["shares"] = {one.name: one.fused / one.limit for one in accuracy(block, jitted, [sample])}
     calls = {
         "fuser": lambda: results(jitted, block, *sample),
         "eager": lambda: results(block, block, *sample),
@@ -91,12 +94,9 @@ def measure(block: nn.Module, sample: Sample, with_compile: bool) -> dict[str, A
         calls["graphs"] = lambda: results(graphs, block, *sample)
     if with_compile:
         found |= add_compiled(calls, block, sample)
-    sets = {name: [_in_a_row(call)] for name, call in calls.items()}
-    if sample[0].is_cuda:
-        spreads, _ = cuda_times(sets, SECONDS, graphs=False)
-    else:
-        spreads = cpu_times(sets, SECONDS, keep=False)
-    found["us"] = {name: spread.us / IN_A_ROW for name, spread in spreads.items()}
+    rows = {name: _in_a_row(call) for name, call in calls.items()}
+    us = medians(rows, SECONDS, sample[0].device)
+    found["us"] = {name: one / IN_A_ROW for name, one in us.items()}
     return found
 
 
@@ -123,11 +123,6 @@ def add_compiled(
         return {"compile_error": f"{type(error).__name__}: {error}"}
     calls["compile"] = lambda: results(compiled, block, *sample)
     return {"compile_first_call_s": time.perf_counter() - start}
-
-
-def share(one: Accuracy) -> float:
-    """The error over its limit; NaN stays NaN."""
-    return one.fused / max(FACTOR * one.eager, one.floor)
 
 
 def line(name: str, dtype: str, found: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caches under load: random definitions, threads, deep models, a long walk, other processes.
+"""The caches under load.
 
-Every result is compared with torch. Kernels go to a store of its own, which is removed.
+Random definitions, threads, deep models, a long walk, other processes. Every result is compared
+with torch. Kernels go to a store of its own, which is removed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmarks.sections import Sections
+from benchmarks.report import Report
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.blocks import SMALL, GPTBlock, make_input
@@ -47,33 +48,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--layers", type=int, default=32, help="of the model that is compared with two layers")
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
-    with checks.section("threads"), private_store():
+def run(given: argparse.Namespace, report: Report) -> None:
+    with report.section("threads"), private_store():
         busy = threads_for(given.seconds, count=8, capacity=16)
-        checks.figures["threads"] = vars(busy)
-        checks.lines.append(str(busy))
-        checks.check("one compilation a key", busy.compiled == busy.kernels, str(busy))
-    with checks.section("layers"):
+        report.figures["threads"] = vars(busy)
+        report.lines.append(str(busy))
+        report.check("one compilation a key", busy.compiled == busy.kernels, str(busy))
+    with report.section("layers"):
         kernels = {count: kernels_of_layers(count) for count in (2, given.layers)}
-        checks.figures["kernels_by_layers"] = kernels
-        checks.lines += [f"{count} GPT-2-like layers: {n} kernels" for count, n in kernels.items()]
-        checks.check("layers", len(set(kernels.values())) == 1, str(kernels))
-    with checks.section("processes"):
-        first, second = checks.figures["processes"] = [vars(one) for one in demos(2)]
-        checks.lines += [f"the demo in a process of its own: {one}" for one in (first, second)]
-        checks.check("nothing is compiled twice", second["compiled"] == 0, str(second))
+        report.figures["kernels_by_layers"] = kernels
+        report.lines += [f"{count} GPT-2-like layers: {n} kernels" for count, n in kernels.items()]
+        report.check("layers", len(set(kernels.values())) == 1, str(kernels))
+    with report.section("processes"):
+        first, second = report.figures["processes"] = [vars(one) for one in demos(2)]
+        report.lines += [f"the demo in a process of its own: {one}" for one in (first, second)]
+        report.check("nothing is compiled twice", second["compiled"] == 0, str(second))
         faster = first["seconds"] >= 5 * second["seconds"]
-        checks.check("the second process is 5 times faster", faster, f"{first}, {second}")
-    with checks.section("walk"):
-        cost = checks.figures["walk_us_an_op"] = walk_cost()
-        checks.lines.append(f"a hit in the trie: {cost:.2f} us an op of a definition of 100")
-        checks.check("walk", cost < 1, f"{cost:.2f} us an op")
-    with checks.section("definitions"), private_store():
+        report.check("the second process is 5 times faster", faster, f"{first}, {second}")
+    with report.section("walk"):
+        cost = report.figures["walk_us_an_op"] = walk_cost()
+        report.lines.append(f"a hit in the trie: {cost:.2f} us an op of a definition of 100")
+        report.check("walk", cost < 1, f"{cost:.2f} us an op")
+    with report.section("definitions"), private_store():
         found = many_definitions(given.definitions, capacity=64)
-        checks.figures["definitions"] = vars(found)
-        checks.lines.append(str(found))
-        checks.check("nodes", found.most_nodes <= found.bound, f"{found.most_nodes} nodes")
-        checks.check("memory", found.is_flat, f"{found.kib} KiB")
+        report.figures["definitions"] = vars(found)
+        report.lines.append(str(found))
+        report.check("nodes", found.most_nodes <= found.bound, f"{found.most_nodes} nodes")
+        report.check("memory", found.is_flat, f"{found.kib} KiB")
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that Thunder leaves to torch, or that are taken apart otherwise than by it, forward and
-backward: beside eager and torch.compile.
+"""Functions that Thunder leaves to torch, as parts of regions.
+
+Also functions that are taken apart otherwise than by Thunder. Forward and backward, beside eager
+and torch.compile.
 
 "thunder" is Thunder with its torch executor, which calls torch's function as it is. "clone" copies
 one operand: what the fastest kernel for as many bytes would take. On a GPU the calls are captured,
@@ -16,9 +18,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.sections import Sections
+from benchmarks.clock import medians
+from benchmarks.options import add_device
+from benchmarks.report import Report
 from thunder_fuser.executors.traces import jit, jit_alone
-from thunder_fuser.explain.bench.clock import cpu_times, cuda_times
 
 SHAPE = {"cuda": (8192, 4096), "cpu": (1024, 1024)}
 SECONDS = 1.0  # of running, for all contenders of one point together
@@ -46,18 +49,19 @@ OF_ROWS = ("layer_norm", "rms_norm")  # whose second operand is one row
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    add_device(parser)
     parser.add_argument("--point", action="append", default=[], choices=list(POINTS))
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
-    checks.lines.append(HEADER)
+def run(given: argparse.Namespace, report: Report) -> None:
+    report.lines.append(HEADER)
     for name in given.point or POINTS:
-        with checks.section(name):
+        with report.section(name):
             shape = SHAPE[given.device.type]
             found = measure(POINTS[name], shape, shape[name in OF_ROWS :], given.device)
-            checks.figures[name] = {"shape": shape, **found}
-            checks.lines.append(line(name, found["us"]))
-            checks.check(name, found["error"] <= ERROR, f"error {found['error']:.3g}")
+            report.figures[name] = {"shape": shape, **found}
+            report.lines.append(line(name, found["us"]))
+            report.check(name, found["error"] <= ERROR, f"error {found['error']:.3g}")
 
 
 def measure(
@@ -78,12 +82,8 @@ def measure(
     seed = torch.randn_like(function(x, y))
     steps = {name: _step(one, (x, y), seed) for name, one in contenders.items()}
     error = max(map(_error, steps["fuser"](), steps["eager"]()))
-    sets = {**{name: [step] for name, step in steps.items()}, "clone": [x.clone]}
-    if device.type == "cuda":
-        spreads, _ = cuda_times(sets, SECONDS, graphs=True)
-    else:
-        spreads = cpu_times(sets, SECONDS, keep=False)
-    return {"error": error, "us": {name: spread.us for name, spread in spreads.items()}}
+    us = medians({**steps, "clone": x.clone}, SECONDS, device, graphs=True)
+    return {"error": error, "us": us}
 
 
 def _step(

@@ -56,11 +56,11 @@ sanitize() {
 
 "$python" - <<'PYTHON' || exit 1
 import torch
-from thunder_fuser.explain.bench.facts import facts
+from benchmarks.facts import facts
+from benchmarks.report import facts_text
 if not torch.cuda.is_available():
     raise SystemExit("no CUDA device")
-for name, value in facts(torch.device("cuda")).items():
-    print(f"{name:18} {value}")
+print(facts_text(facts(torch.device("cuda"))))
 PYTHON
 
 parts=(tests)
@@ -75,32 +75,32 @@ else
 fi
 wait
 
-parts+=(warm_path planning blocks functions train_step bench bench_training)
+parts+=(warm_path prices blocks functions train_step kernels kernels_training)
 part warm_path 60 "$python" -m benchmarks warm_path --device cuda --compile \
     --json "$out/warm_path.json"
-part planning 90 "$python" -m benchmarks planning --device cuda --json "$out/planning.json"
+part prices 90 "$python" -m benchmarks prices --device cuda --json "$out/prices.json"
 part blocks 150 "$python" -m benchmarks blocks --device cuda --json "$out/blocks.json"
 part functions 60 "$python" -m benchmarks functions --device cuda --json "$out/functions.json"
 part train_step 200 "$python" -m benchmarks train_step --device cuda --json "$out/train_step.json"
 # Above 200 s it begins no new point, and says which are left.
-part bench 240 "$python" -m thunder_fuser bench --device cuda --sizes gate --budget 200 \
-    --json "$out/bench.json"
+part kernels 240 "$python" -m benchmarks kernels --device cuda --sizes gate --budget 200 \
+    --json "$out/kernels.json"
 # With sums in the order that functions with gradients have.
-part bench_training 90 env THUNDER_FUSER_REPEATABLE=1 "$python" -m thunder_fuser bench \
+part kernels_training 90 env THUNDER_FUSER_REPEATABLE=1 "$python" -m benchmarks kernels \
     --device cuda --ops '^(layer|rms)_norm_bwd$' --dtypes bf16 --sizes full --budget 70 \
-    --json "$out/bench_training.json"
+    --json "$out/kernels_training.json"
 
 report tests 15
 for name in memcheck racecheck; do
     [[ -f $out/$name.status ]] && report "$name" 3
 done
 report warm_path 4
-report planning 33
+report prices 33
 report blocks 6
 report functions 11
 report train_step 8
-report bench 150
-report bench_training 60
+report kernels 150
+report kernels_training 60
 
 failed=0
 for name in "${parts[@]}"; do
@@ -112,7 +112,7 @@ for name in "${parts[@]}"; do
         *) verdict="FAILED: status $status" ;;
     esac
     [[ $status == 0 ]] || failed=1
-    printf '%-10s %4d s  %s\n' "$name" "$seconds" "$verdict"
+    printf '%-16s %4d s  %s\n' "$name" "$seconds" "$verdict"
 done
 rm -f "$out"/*.status
 exit "$failed"

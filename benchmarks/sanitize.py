@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small runs of every kind of kernel, for compute-sanitizer, or on the CPU the emulator, to watch.
+"""Small runs of every kind of kernel, for compute-sanitizer.
 
     compute-sanitizer --tool racecheck python -m benchmarks sanitize --device cuda
 
-Numbers are made and compared on the CPU, so that the only kernels on the device are the fuser's.
+With --device cpu they run in the emulator. Numbers are made and compared on the CPU, so that the
+only kernels on the device are the fuser's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from benchmarks.sections import Sections
+from benchmarks.kernels.check import Reference
+from benchmarks.kernels.operation import make_definition, make_inputs
+from benchmarks.kernels.points import OPERATIONS
+from benchmarks.options import add_device
+from benchmarks.report import Report
 from thunder_fuser import options
-from thunder_fuser.explain.bench.check import Reference
-from thunder_fuser.explain.bench.operation import make_definition, make_inputs
-from thunder_fuser.explain.bench.points import OPERATIONS
 from thunder_fuser.host.device import target_of_device
 from thunder_fuser.target import EMULATOR, Target
 
@@ -60,17 +62,17 @@ def runs() -> Iterator[Run]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """None of its own."""
+    add_device(parser)
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
+def run(given: argparse.Namespace, report: Report) -> None:
     base = EMULATOR if given.device.type == "cpu" else target_of_device(0)
     torch.manual_seed(0)
     for one in runs():
-        with checks.section(str(one)):
-            checks.figures[str(one)] = found = error_of(one, given.device, base)
+        with report.section(str(one)):
+            report.figures[str(one)] = found = error_of(one, given.device, base)
             limit = LIMIT[one.dtype]
-            checks.check(str(one), found <= limit, f"error {found:.2g}, limit {limit:.2g}")
+            report.check(str(one), found <= limit, f"error {found:.2g}, limit {limit:.2g}")
             print(f"ran {one} ({found:.1e})", flush=True)
 
 

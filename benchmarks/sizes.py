@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten sizes of a batch: how many kernels are compiled for all, and what a new size costs."""
+"""Kernels compiled for ten sizes of a batch; what a new size costs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.sections import Sections
+from benchmarks.kernels.operation import Operation, make_definition, make_inputs
+from benchmarks.kernels.points import OPERATIONS
+from benchmarks.options import add_compile, add_device
+from benchmarks.report import Report
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.bench.operation import Operation, make_definition, make_inputs
-from thunder_fuser.explain.bench.points import OPERATIONS
 from thunder_fuser.options import options
 from thunder_fuser.runtime.binaries import compile_stats
 from thunder_fuser.target import Target, named
@@ -36,36 +37,37 @@ SEQUENCES = (16, 24, 40, 33, 128, 7, 100, 96, 64, 256)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--compile", action="store_true", help="torch.compile of the block too")
+    add_device(parser)
+    add_compile(parser, default=False)
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
+def run(given: argparse.Namespace, report: Report) -> None:
     for target in ("cpu", "h200"):
-        with checks.section(f"texts for {target}"):
+        with report.section(f"texts for {target}"):
             found = {name: _texts(OPERATIONS[name], named(target)) for name in NAMES}
-            checks.figures[target] = found
-            checks.lines += [
+            report.figures[target] = found
+            report.lines += [
                 f"{target:5} {name:15} {one['texts']:3} texts of {one['kernels']:3} kernels "
                 f"{one['ms']:7.1f} ms a size"
                 for name, one in found.items()
             ]
     with tempfile.TemporaryDirectory() as empty, options(cache_dir=empty):
-        _compiled(given, checks)
+        _compiled(given, report)
 
 
-def _compiled(given: argparse.Namespace, checks: Sections) -> None:
+def _compiled(given: argparse.Namespace, report: Report) -> None:
     """What is compiled where nothing is on disk."""
-    with checks.section("calls"):
+    with report.section("calls"):
         shares = {name: _calls(OPERATIONS[name], given.device) for name in NAMES}
-        checks.figures["calls"] = shares
-        checks.lines += [
+        report.figures["calls"] = shares
+        report.lines += [
             f"calls {name:15} first {one['first_ms']:8.1f} ms, others {one['other_ms']:8.1f} ms, "
             f"{one['compiled']} compiled"
             for name, one in shares.items()
         ]
-    with checks.section("block"):
-        block = checks.figures["block"] = _block(given.device, given.compile)
-        checks.lines += [f"block {name}: {value}" for name, value in block.items()]
+    with report.section("block"):
+        block = report.figures["block"] = _block(given.device, given.compile)
+        report.lines += [f"block {name}: {value}" for name, value in block.items()]
 
 
 def _shape(batch: int, sequence: int) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of GPT-2 under each policy: memory and time, beside eager and torch.compile.
+"""Memory and time of a training step of GPT-2 under each policy.
 
-Parameters and activations are bf16, without autocast; the loss is taken of float32 logits. A step
-is forward, loss and backward; the optimizer, the same for all, is left out. Gradients begin as
-None. Fails if the error of the loss, or of all gradients together, against the same step in float64
-is over 1.2 times eager's.
+Beside eager and torch.compile. Parameters and activations are bf16, without autocast; the loss is
+taken of float32 logits. A step is forward, loss and backward; the optimizer, the same for all, is
+left out. Gradients begin as None. Fails if the error of the loss, or of all gradients together,
+against the same step in float64 is over 1.2 times eager's.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.sections import Sections
+from benchmarks.clock import medians
+from benchmarks.kernels.points import DTYPES
+from benchmarks.models import GPT2_SIZES
+from benchmarks.options import add_compile, add_device, add_small
+from benchmarks.report import Report
+from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.accuracy import FACTOR, FLOOR_ULPS
-from thunder_fuser.explain.bench.clock import cpu_times, cuda_times
-from thunder_fuser.explain.bench.points import DTYPES
-from thunder_fuser.explain.bench_memory.measure import kept_by
 from thunder_fuser.explain.blocks import SEED, GPTBlock, Sizes
+from thunder_fuser.explain.timing import wait
 
 EAGER, COMPILE = "eager", "torch.compile"
 POLICIES = ("none", "time", "memory", "budget(0.5)")
 SECONDS = 10.0  # of running, for all contenders together
-WIDE = Sizes(batch=8, sequence=1024, width=768, heads=12, hidden=3072)
 DEVIATION = 0.02  # of GPT-2's initial weights
 HEADER = (
     f"{'step':14} {'peak MiB':>9} {'above':>8} {'saved':>8} {'ms':>8} {'x eager':>8} "
@@ -51,7 +54,7 @@ class Model:
 
     layers: int = 12
     vocabulary: int = 50304
-    block: Sizes = WIDE
+    block: Sizes = GPT2_SIZES
 
 
 SMALL = Model(2, 201, Sizes(batch=2, sequence=16, width=32, heads=2, hidden=128))
@@ -81,47 +84,46 @@ Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--small", action="store_true", help="tiny sizes")
+    add_device(parser)
+    add_small(parser)
+    add_compile(parser, default=True)
     parser.add_argument("--layers", type=int, help="how many blocks")
     parser.add_argument("--vocabulary", type=int, help="how many words (50304; GPT-2 has 50257)")
-    parser.add_argument(
-        "--compile", action=argparse.BooleanOptionalAction, default=True, help="torch.compile too"
-    )
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
+def run(given: argparse.Namespace, report: Report) -> None:
     sizes = SMALL if given.small else Model()
     words, layers = given.vocabulary or sizes.vocabulary, given.layers or sizes.layers
     step = Step.make(replace(sizes, layers=layers, vocabulary=words), given.device)
-    checks.figures |= {"model": str(sizes), "parameters_bytes": step.parameter_bytes}
-    checks.lines.append(HEADER)
+    report.figures |= {"model": str(sizes), "parameters_bytes": step.parameter_bytes}
+    report.lines.append(HEADER)
     calls: dict[str, Call] = {EAGER: step.model}
-    with checks.section("reference"):
+    with report.section("reference"):
         step.reference()
     calls |= {p: jit(step.model, strict=True, rematerialization=p) for p in POLICIES}
     if given.compile:
         torch._dynamo.reset()
         calls[COMPILE] = torch.compile(step.model, dynamic=False)
-    found: dict[str, Any] = checks.figures.setdefault("steps", {})
+    found: dict[str, Any] = report.figures.setdefault("steps", {})
     for name, call in calls.items():
-        with checks.section(name):
+        with report.section(name):
             found[name] = step.first(call) | step.memory(call)
-    with checks.section("times"):
+    with report.section("times"):
         spreads = step.times({name: calls[name] for name in found})
         for name, us in spreads.items():
             found[name]["ms"] = us / 1e3
     for name in found:
-        checks.lines.append(line(name, found))
+        report.lines.append(line(name, found))
         if name in POLICIES:
-            check(checks, name, found)
+            check(report, name, found)
 
 
-def check(checks: Sections, name: str, found: dict[str, Any]) -> None:
+def check(report: Report, name: str, found: dict[str, Any]) -> None:
     """The errors of a step of ours beside eager's."""
     for what in ("loss_error", "gradient_error"):
         limit = max(FACTOR * found[EAGER][what], FLOOR_ULPS * torch.finfo(torch.bfloat16).eps)
         error = found[name][what]
-        checks.check(name, error <= limit, f"{what} {error:.2e}, at most {limit:.2e}")
+        report.check(name, error <= limit, f"{what} {error:.2e}, at most {limit:.2e}")
 
 
 @dataclass
@@ -154,7 +156,7 @@ class Step:
         """The first step: its seconds, and how far loss and gradients are off, of their size."""
         start = time.perf_counter()
         loss, *gradients = _step(call, self.model, self.batch)
-        self._wait()
+        wait(self.batch[0].device)
         found = {"first_call_s": time.perf_counter() - start, "loss": float(loss)}
         if self.exact is None:
             return found | {"loss_error": math.nan, "gradient_error": math.nan}
@@ -182,16 +184,9 @@ class Step:
 
     def times(self, calls: dict[str, Call]) -> dict[str, float]:
         """The median microseconds of each contender's step, taken in turns."""
-        sets = {
-            name: [lambda call=call: _step(call, self.model, self.batch)]
-            for name, call in calls.items()
-        }
         self._clear()
-        if self.batch[0].is_cuda:
-            spreads, _ = cuda_times(sets, SECONDS, graphs=False)
-        else:
-            spreads = cpu_times(sets, SECONDS, keep=False)
-        return {name: spread.us for name, spread in spreads.items()}
+        steps = {name: partial(_step, call, self.model, self.batch) for name, call in calls.items()}
+        return medians(steps, SECONDS, self.batch[0].device)
 
     def _clear(self) -> None:
         """Frees gradients and what Python still holds; the peak is counted from here."""
@@ -201,10 +196,6 @@ class Step:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-
-    def _wait(self) -> None:
-        if self.batch[0].is_cuda:
-            torch.cuda.synchronize()
 
 
 def _step(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of a warm call: Python's time for a small one-kernel region, beside torch.add's."""
+"""Python's time in a warm call of one small kernel, beside torch.add's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.sections import Sections
+from benchmarks.kernels.operation import make_definition
+from benchmarks.kernels.points import OPERATIONS
+from benchmarks.options import add_compile, add_device
+from benchmarks.report import Report
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.bench.operation import make_definition
-from thunder_fuser.explain.bench.points import OPERATIONS
+from thunder_fuser.explain.timing import wait
 from thunder_fuser.host.dispatch import NULL, key_part
 
 SHAPE = (32, 32)
@@ -23,19 +25,20 @@ LOOKUPS, TURNS = 5000, 60
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--compile", action="store_true", help="torch.compile too")
+    add_device(parser)
+    add_compile(parser, default=False)
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
-    with checks.section("warm call"):
-        costs = checks.figures["us"] = host_costs(given.device, given.compile)
-        checks.lines += [
+def run(given: argparse.Namespace, report: Report) -> None:
+    with report.section("warm call"):
+        costs = report.figures["us"] = host_costs(given.device, given.compile)
+        report.lines += [
             f"{name:14} {cost:8.2f} us a call {cost / costs['torch.add']:6.2f} x torch.add"
             for name, cost in costs.items()
         ]
-    with checks.section("checks of an argument"):
-        costs = checks.figures["checks_us"] = check_costs(given.device)
-        checks.lines += [f"{name:14} {cost:8.3f} us an argument" for name, cost in costs.items()]
+    with report.section("checks of an argument"):
+        costs = report.figures["checks_us"] = check_costs(given.device)
+        report.lines += [f"{name:14} {cost:8.3f} us an argument" for name, cost in costs.items()]
 
 
 def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, float]:
@@ -52,7 +55,7 @@ def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, fl
     for call in calls.values():
         for _ in range(20):
             call(a, b)
-    return {name: host_time(lambda f=f: f(a, b), device) for name, f in calls.items()}
+    return {name: host_time(lambda f=f: f(a, b), device) for name, f in calls.items()}  # type: ignore[misc]
 
 
 def check_costs(device: torch.device) -> dict[str, float]:
@@ -79,15 +82,10 @@ def host_time(call: Callable[[], object], device: torch.device) -> float:
     """Microseconds that Python spends in a call, not waiting for the device; median of batches."""
     times = []
     for _ in range(BATCHES):
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         for _ in range(CALLS):
             call()
         times.append((time.perf_counter() - start) / CALLS * 1e6)
-    _wait(device)
+    wait(device)
     return statistics.median(times)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()

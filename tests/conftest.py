@@ -122,7 +122,6 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What reports on all other tests runs after them. Thunder's suite takes minutes a test: it
-    comes first, or one worker would be at it when the others have ended."""
-    places = {"test_suite.py": -1, "test_compile_times.py": 1}
-    items.sort(key=lambda item: places.get(item.path.name, 0))
+    """Thunder's suite takes minutes a test: it comes first, or one worker would be at it when the
+    others have ended."""
+    items.sort(key=lambda item: item.path.name != "test_suite.py")

@@ -21,6 +21,7 @@ import torch
 from eviction_example import transcript
 from graphs import softmax, turned
 
+import benchmarks
 import thunder_fuser
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
@@ -275,8 +276,12 @@ def test_links_lead_somewhere() -> None:
 
 def test_examples_in_docstrings() -> None:
     """Of every module but `__main__`, which runs the program."""
-    found = pkgutil.walk_packages(thunder_fuser.__path__, "thunder_fuser.")
-    names = [one.name for one in found if not one.name.endswith("__main__")]
+    found = [
+        one.name
+        for package in (thunder_fuser, benchmarks)
+        for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    names = [name for name in found if not name.endswith("__main__")]
     results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert sum(one.attempted for one in results.values()) > 30
     assert [name for name, one in results.items() if one.failed] == []

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.text import rebuild
-from thunder_fuser.runtime.binaries import compile_stats
 from thunder_fuser.runtime.cuda import compile_cubin, nvrtc_version
 
 ARCHES = ("sm_80", "sm_90a")
@@ -85,9 +83,3 @@ def has_nvrtc() -> bool:
     except ToolchainError:
         return False
     return True
-
-
-def median_compile_ms() -> float:
-    """Of the NVRTC runs that this process remembers."""
-    runs = [stat for stat in compile_stats() if stat.arch in ARCHES]
-    return statistics.median(stat.milliseconds for stat in runs)

@@ -14,23 +14,8 @@ import torch
 
 from thunder_fuser.errors import FuserError
 from thunder_fuser.explain import stored
-from thunder_fuser.explain.bench.points import DTYPES as BENCH_DTYPES
-from thunder_fuser.explain.bench.points import SIZES
-from thunder_fuser.explain.bench.run import Bench, bench
-from thunder_fuser.explain.bench_compile.run import (
-    LAYERS,
-    POLICIES,
-    BenchCompile,
-    bench_compile,
-)
-from thunder_fuser.explain.bench_memory.models import MODELS
-from thunder_fuser.explain.bench_memory.run import LAYERS as MEMORY_LAYERS
-from thunder_fuser.explain.bench_memory.run import BenchMemory, bench_memory
-from thunder_fuser.explain.bench_plan.run import PARTS as PLAN_PARTS
-from thunder_fuser.explain.bench_plan.run import BenchPlan, bench_plan
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
 from thunder_fuser.explain.environment import environment
-from thunder_fuser.target import TARGETS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +38,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", title="commands", metavar="")
     _add_demo(commands)
-    _add_bench(commands)
     _add_cache(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
     env.set_defaults(run=_run_env)
@@ -82,96 +66,6 @@ def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int
         device = "cpu"
     dtypes = tuple(DTYPES) if given.dtype == "both" else (given.dtype,)
     return 0 if demo(Demo(torch.device(device), dtypes, given.emulate, given.small)) else 1
-
-
-def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "time kernels beside clone, eager torch and torch.compile; see docs/benchmarks.md"
-    parser = commands.add_parser("bench", help=text, description=f"{text.capitalize()}.")
-    add = parser.add_argument
-    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is one, else cpu")
-    add("--ops", default="", metavar="REGEX", help="operations whose name it finds; default: all")
-    add("--dtypes", nargs="+", default=(), choices=tuple(BENCH_DTYPES))
-    add("--sizes", choices=SIZES, default="gate", help="gate: a point or more for each bound")
-    add("--compile", action=argparse.BooleanOptionalAction, default=True, help="torch.compile too")
-    add("--tuned", action="store_true", help="torch.compile's max-autotune too: slow to compile")
-    add("--budget", type=float, metavar="SECONDS", help="begin no new point after this time")
-    add("--json", metavar="FILE", help="where the figures go")
-    add("--plot", metavar="FILE", help="where a picture goes (needs matplotlib)")
-    parser.set_defaults(run=_run_bench)
-    more = parser.add_subparsers(title="more", metavar="")
-    _add_bench_compile(more)
-    _add_bench_plan(more)
-    _add_bench_memory(more)
-
-
-def _add_bench_compile(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "time the first step of residual models of any depth beside Thunder's own"
-    parser = parts.add_parser("compile", help=text, description=f"{text.capitalize()}.")
-    add = parser.add_argument
-    add("--layers", type=_depths, default=LAYERS, metavar="1,2,4,...")
-    add("--policy", choices=tuple(POLICIES), help="of rematerialization; default: each of them")
-    add("--repeats", type=int, default=3, metavar="N", help="processes a depth; the shortest count")
-    add("--json", metavar="FILE", help="where the figures go")
-    parser.set_defaults(run=_run_bench_compile)
-
-
-def _add_bench_memory(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "bytes kept for the backward, beside Thunder's own policy and torch.compile's"
-    parser = parts.add_parser("memory", help=text, description=f"{text.capitalize()}.")
-    parser.add_argument("--models", nargs="+", default=tuple(MODELS), choices=tuple(MODELS))
-    parser.add_argument("--layers", type=_depths, default=MEMORY_LAYERS, metavar="1,4,...")
-    parser.add_argument("--json", metavar="FILE", help="where the figures go")
-    text = "where a picture of live memory over forward and backward goes (needs matplotlib)"
-    parser.add_argument("--plot", metavar="FILE", help=text)
-    parser.set_defaults(run=_run_bench_memory)
-
-
-def _run_bench_memory(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    wanted = BenchMemory(tuple(given.models), given.layers, json=given.json, plot=given.plot)
-    return 0 if bench_memory(wanted) else 1
-
-
-def _depths(text: str) -> tuple[int, ...]:
-    """'4,8' -> (4, 8); ArgumentTypeError for what is no list of counts."""
-    words = text.split(",")
-    if not all(word.isdecimal() and int(word) for word in words):
-        raise argparse.ArgumentTypeError(f"counts of 1 or more, as in 1,2,4; got {text!r}")
-    return tuple(map(int, words))
-
-
-def _run_bench_compile(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    if given.repeats < 1:
-        parser.error("--repeats: at least 1")
-    policies = (given.policy,) if given.policy else tuple(POLICIES)
-    wanted = BenchCompile(given.layers, policies, given.repeats, given.json)
-    return 0 if bench_compile(wanted) else 1
-
-
-def _add_bench_plan(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "plan real graphs, compare plans of small ones with the best, and time large ones"
-    parser = parts.add_parser("plan", help=text, description=f"{text.capitalize()}.")
-    add = parser.add_argument
-    add("--parts", nargs="+", choices=PLAN_PARTS, default=PLAN_PARTS)
-    add("--target", choices=tuple(TARGETS), default="h200", help="of the real graphs")
-    add("--fusions", type=int, default=300, metavar="N", help="random ones beside the best plan")
-    add("--json", metavar="FILE", help="where the figures go")
-    parser.set_defaults(run=_run_bench_plan)
-
-
-def _run_bench_plan(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    if given.fusions < 1:
-        parser.error("--fusions: at least 1")
-    wanted = BenchPlan(tuple(given.parts), given.target, given.fusions, json=given.json)
-    return 0 if bench_plan(wanted) else 1
-
-
-def _run_bench(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    device = torch.device(_device(parser, given.device))
-    wanted = Bench(
-        device, given.ops, tuple(given.dtypes), given.sizes, given.compile, given.tuned,
-        given.budget, given.json, given.plot,
-    )
-    return 0 if bench(wanted) else 1
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -6,7 +6,7 @@ memory (48 KiB on H200, 32 on H100, 16 on A100: CUB's DeviceTransform tuning tab
 
 Two prices of the segmenter: `launch_seconds`, between the end of one kernel and the full speed of
 the next, and `ops_per_byte`, simple float operations done while one byte comes from memory. The
-H200's are measured (`python -m benchmarks planning`): 3.1 us a launch in a stream, 1.9 in a graph,
+H200's are measured (`python -m benchmarks prices`): 3.1 us a launch in a stream, 1.9 in a graph,
 25.9e12 operations a second, 4.3e12 bytes; the H100's follow from them, the others are estimates.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random programs and definitions, beside eager torch: shrunk scripts of what differs.
+"""Random programs beside eager torch; what differs is shrunk.
 
     python -m benchmarks fuzz --seconds 600 --target cpu --out found
 """
@@ -18,12 +18,14 @@ from pathlib import Path
 
 from benchmarks.fuzz.findings import Finding, Outcome
 from benchmarks.fuzz.workers import Work, outcomes, shown
-from benchmarks.sections import Sections
+from benchmarks.options import add_device
+from benchmarks.report import Report
 
 TARGETS = ("cpu", "emulator", "cuda")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    add_device(parser)
     add = parser.add_argument
     add("--target", choices=TARGETS, help="what runs the programs; by default the device")
     add("--seconds", type=float, default=60, help="how long; the run ends within a minute of it")
@@ -57,7 +59,7 @@ class Tally:
         return new
 
 
-def run(given: argparse.Namespace, checks: Sections) -> None:
+def run(given: argparse.Namespace, report: Report) -> None:
     target = given.target or given.device.type
     folder = Path(given.out or tempfile.mkdtemp(prefix="fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,16 +69,16 @@ def run(given: argparse.Namespace, checks: Sections) -> None:
     work = Work(target, first, given.seconds, 1 if count else given.jobs, given.limit, count)
     tally, start = Tally(), time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with checks.section("fuzz"):
+    with report.section("fuzz"):
         try:
-            _collect(outcomes(work), tally, folder, checks)
+            _collect(outcomes(work), tally, folder, report)
         except KeyboardInterrupt:
-            checks.check("ran to its end", False, "interrupted")
-    checks.lines += lines_of(tally, time.monotonic() - start, folder)
-    checks.check("no findings", not tally.groups, f"{len(tally.groups)} groups, in {folder}")
+            report.check("ran to its end", False, "interrupted")
+    report.lines += lines_of(tally, time.monotonic() - start, folder)
+    report.check("no findings", not tally.groups, f"{len(tally.groups)} groups, in {folder}")
 
 
-def _collect(found: Iterator[Outcome], tally: Tally, folder: Path, checks: Sections) -> None:
+def _collect(found: Iterator[Outcome], tally: Tally, folder: Path, report: Report) -> None:
     """Into the tally, with what is new printed and written at once."""
     start = time.monotonic()
     for outcome in found:
@@ -84,9 +86,9 @@ def _collect(found: Iterator[Outcome], tally: Tally, folder: Path, checks: Secti
         for finding in new:
             number = list(tally.groups).index(finding.group) + 1
             _tell(finding, folder, number, time.monotonic() - start)
-        checks.figures.update(figures(tally, time.monotonic() - start))
+        report.figures.update(figures(tally, time.monotonic() - start))
         if new:
-            checks.write()
+            report.write()
 
 
 def _tell(finding: Finding, folder: Path, number: int, seconds: float) -> None:

@@ -136,7 +136,7 @@ class Finder:
         small = about(program, failure.where)
         return small if small == program or self._fails(small, failure.kind) else program
 
-    def _known_group(self, program: Program, failure: Failure) -> Any:
+    def _known_group(self, program: Program, failure: Failure) -> Group | None:
         """A group met before that has nothing which this program has not."""
         traits = {*_traits(program, failure), *program.ops}
         fits = [

@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks.models import make_model
+from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.live import Call, Timeline, timeline
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.bench_memory.measure import kept_by
-from thunder_fuser.explain.bench_memory.models import make_model
 from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.explain.timeline import plot, points
 

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.traces import final_traces, jit, recomputation_of
-from thunder_fuser.explain.bench_memory.measure import kept_by
 from thunder_fuser.explain.saved import saved
 
 POLICIES = ("none", "time", "memory", "budget(0.5)", "save_only()")

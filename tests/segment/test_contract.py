@@ -9,9 +9,9 @@ import pytest
 from graphs import meta, rows
 from steps import LINEAR, growth
 
+from benchmarks.plans.families import FAMILIES, rope
+from benchmarks.plans.run import DOUBLING
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.explain.bench_plan.families import FAMILIES, rope
-from thunder_fuser.explain.bench_plan.run import DOUBLING
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.language import Tensor
 from thunder_fuser.presegment import run_passes

@@ -16,8 +16,8 @@ import torch
 from thunder.core.symbol import BoundSymbol
 
 import thunder_fuser
+from benchmarks.compile_time.layers import residual, step
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit
-from thunder_fuser.explain.bench_compile.layers import residual, step
 from thunder_fuser.trace.proxies import makes, reads
 
 MOST = 0  # objects a region, beyond Thunder's own; there were 102
@@ -25,7 +25,7 @@ MOST = 0  # objects a region, beyond Thunder's own; there were 102
 SCRIPT = """
 import gc, json
 from thunder_fuser.executors.traces import claims_of, jit, jit_alone
-from thunder_fuser.explain.bench_compile.layers import residual, step
+from benchmarks.compile_time.layers import residual, step
 
 def left(make, layers):
     function = make(residual)
@@ -49,8 +49,9 @@ print(json.dumps(found))
 
 def test_a_region_leaves_few_objects_behind() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
     found = json.loads(done.stdout)
     assert found["regions"] == 24
     assert (found["jit"] - found["jit_alone"]) / found["regions"] <= MOST, found

@@ -17,6 +17,8 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.core.utils import consumers, producers
 from thunder.executors.utils import Region as ThunderRegion
 
+from benchmarks.compile_time.layers import arguments
+from benchmarks.compile_time.layers import residual as stream
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.executors.fuser import ThunderFuser
@@ -25,8 +27,6 @@ from thunder_fuser.executors.regions import Region, claim
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit
 from thunder_fuser.executors.translate import layout_of, record_region
-from thunder_fuser.explain.bench_compile.layers import arguments
-from thunder_fuser.explain.bench_compile.layers import residual as stream
 from thunder_fuser.explain.programs import compiled
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType

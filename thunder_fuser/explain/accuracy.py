@@ -31,9 +31,13 @@ class Accuracy:
     floor: float
 
     @property
+    def limit(self) -> float:
+        """1.2 times eager's error, or 2 ulp of the dtype at the value's RMS size."""
+        return max(FACTOR * self.eager, self.floor)
+
+    @property
     def passes(self) -> bool:
-        """At most 1.2 times eager's error, or 2 ulp of the dtype at the value's RMS size."""
-        return self.fused <= max(FACTOR * self.eager, self.floor)
+        return self.fused <= self.limit
 
 
 def accuracy(

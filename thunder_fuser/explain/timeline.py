@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+from thunder_fuser.errors import ToolchainError
 from thunder_fuser.executors.live import Timeline, timeline
 from thunder_fuser.executors.traces import Jitted
-from thunder_fuser.explain.bench.plot import need_matplotlib
 
 _INCHES = (9, 3.2)  # of one model
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
@@ -23,19 +24,30 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 
 def plot(functions: Mapping[str, Jitted], path: str, title: str = "") -> None:
     """Writes the picture of functions that were called, of the kind that the path's ending says."""
-    need_matplotlib()
     picture({title: {name: timeline(one) for name, one in functions.items()}}, path)
 
 
 def picture(models: Mapping[str, Mapping[str, Timeline]], path: str) -> None:
     """A row for each model, with a line for each of its timelines."""
-    need_matplotlib()
-    figure_class = import_module("matplotlib.figure").Figure  # needs no display
-    page = figure_class(figsize=(_INCHES[0], _INCHES[1] * len(models)), layout="constrained")
+    page = new_page(_INCHES[0], _INCHES[1] * len(models))
     rows = page.subplots(len(models), squeeze=False)
     for (axes,), (title, lines) in zip(rows, models.items(), strict=True):
         _draw(axes, title, lines)
     page.savefig(path, dpi=150)
+
+
+def new_page(width: float, height: float) -> Any:
+    """An empty picture of so many inches, which needs no display."""
+    need_matplotlib()
+    return import_module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+
+
+def need_matplotlib() -> None:
+    """Raises ToolchainError if it is not installed."""
+    if find_spec("matplotlib") is None:
+        raise ToolchainError(
+            "a picture", expected="matplotlib", got="none", do="pip install 'thunder-fuser[plot]'"
+        )
 
 
 def _draw(axes: Any, title: str, lines: Mapping[str, Timeline]) -> None:

@@ -48,15 +48,16 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _round(call: Callable[[], object], repeats: int, device: torch.device) -> float:
-    _wait(device)
+    wait(device)
     start = time.perf_counter()
     for _ in range(repeats):
         call()
-    _wait(device)
+    wait(device)
     return (time.perf_counter() - start) / repeats
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

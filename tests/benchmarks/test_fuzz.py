@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m benchmarks fuzz`: a few seeds, a planted defect, and that seeds repeat."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import fuzz
+from benchmarks.fuzz import definitions, judge, leeway, post_mortem, tolerance
+from benchmarks.fuzz.definitions import DefinitionProgram, Twist
+from benchmarks.fuzz.findings import Finder, Finding, Outcome, make
+from benchmarks.fuzz.generate import program_of
+from benchmarks.fuzz.program import Input, Program, Statement
+from benchmarks.fuzz.workers import Work, outcomes
+from benchmarks.report import Report
+from thunder_fuser import FusionCache
+
+CLEAN = (5, 7, 8, 11, 13, 16, 23, 26, 29, 31, 39)  # definitions among them
+
+
+def test_a_seed_is_a_program() -> None:
+    texts = [str(make(seed, "cpu")) for seed in range(40)]
+    assert texts == [str(make(seed, "cpu")) for seed in range(40)]
+    assert len(set(texts)) == 40
+
+
+def test_a_seed_is_one_program_on_all_targets() -> None:
+    cpu, emulator = (program_of(9, target) for target in ("cpu", "emulator"))
+    assert (cpu.inputs, cpu.statements) == (emulator.inputs, emulator.statements)
+
+
+@pytest.mark.parametrize("seed", CLEAN)
+def test_right_programs_are_no_findings(seed: int) -> None:
+    assert not Finder("cpu").run(seed).findings
+
+
+def test_every_meaning_can_be_drawn() -> None:
+    """Rows whose slots do not fit would never be run."""
+    drawn = {one.template for seed in range(3, 3000, 4)
+             for one in make(seed, "cpu").program.statements}  # fmt: skip
+    assert len(drawn) > 0.8 * len(definitions.MEANINGS)
+
+
+PLANTED = Program(
+    (
+        Input("a", "float32", (4, 5), ("1.0", "2.5", "-3.0"), ("permuted", "offset")),
+        Input("b", "float32", (4, 5), ("0.5", "2.0"), ("plain", "sliced")),
+    ),
+    (
+        Statement("v0", "{x} + {y}", ("a", "b")),
+        Statement("v1", "torch.sin({x})", ("v0",)),
+        Statement("v2", "torch.floor({x})", ("v1",)),
+        Statement("v3", "{x} * {y}", ("v2", "3")),
+    ),
+    ("v0", "v1", "v3"),
+)
+
+
+def test_a_planted_defect_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executor whose floor is ceil: of four statements one is left, of two arguments one."""
+
+    def jit(function: Any, executors: Any, **options: Any) -> Any:
+        def wrong(*arguments: Any) -> Any:
+            with monkeypatch.context() as patch:
+                patch.setattr(torch, "floor", torch.ceil)
+                return function(*arguments)
+
+        return wrong if executors else function
+
+    monkeypatch.setattr(judge.thunder, "jit", jit)
+    monkeypatch.setattr("benchmarks.fuzz.findings.make", lambda seed, target: PLANTED)
+    (found,) = Finder("cpu").run(0).findings
+    assert found.kind == "result value"
+    assert found.ops == ("torch.floor(_)",)
+    body = judge.text_of_body(found.script)
+    assert body.split() == ["def", "program(a):", "v2", "=", "torch.floor(a)", "return", "v2,"]
+
+
+def test_a_script_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(str(PLANTED), "script", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    assert printed.count("eager gives") == printed.count("fused gives") == 2
+
+
+def test_a_twisted_attribute_that_a_cache_takes_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cache that keeps the first error it met for every definition after it."""
+    one = Statement("v0", "fd.ops.permute({x}, dims=[{d}, {d2}])", ("a", "1", "0"))
+    plain = Program((Input("a", "float32", (2, 3), ("1.0",)),), (one,), ("v0",))
+    program = DefinitionProgram(plain, "cpu", Twist(0, 0, "'x'", is_first=True))
+    assert not definitions.judge(program).failures
+    met: dict[FusionCache, Any] = {}
+    outcome = definitions._outcome
+
+    def forgetful(*given: Any) -> Any:
+        found = outcome(*given)
+        return met.setdefault(FusionCache.get(), found) if found.error else met.get(
+            FusionCache.get(), found
+        )  # fmt: skip
+
+    monkeypatch.setattr(definitions, "_outcome", forgetful)
+    assert [one.kind for one in definitions.judge(program).failures] == ["cache"]
+
+
+def test_what_may_differ_and_what_may_not() -> None:
+    eager = torch.tensor([1.0, float("inf"), float("nan"), 100.0])
+    shaken = torch.tensor([1.0, float("inf"), float("nan"), 100.001])
+
+    def wrong(*values: float, exact: bool = False) -> list[bool]:
+        ours = torch.tensor(values)
+        bad = tolerance.wrong(ours, eager, [shaken], is_exact=exact)
+        return bad.tolist()  # type: ignore[no-any-return]
+
+    nan, inf = float("nan"), float("inf")
+    assert not any(wrong(1.0, inf, nan, 100.001))
+    assert not any(wrong(1.0 + 1e-6, inf, nan, 99.999))
+    assert all(wrong(1.001, -inf, inf, nan))
+    assert wrong(1.0 + 1e-6, inf, nan, 100.0, exact=True) == [True, False, False, False]
+
+
+INF, NAN = float("inf"), float("nan")
+LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
+    # what is called, operands for which its result is open, and some for which it is not
+    leeway.PRODUCT: (lambda x: x.prod(0), [1e38, 1e38, 1e-40], [1e30, 0.0, INF]),
+    leeway.TWO_ZEROS: (lambda x: x.prod(), [0.0, 0.0, INF], [0.0, INF]),
+    leeway.SUM: (lambda x: x.half().mean(0), [4e4, 4e4], [1.0, INF]),
+    leeway.COMPLEX_SUM: (lambda x: x.sum(0), [complex(INF, 1)], [1j, 2]),
+    leeway.SPREAD: (lambda x: torch.var_mean(x)[1], [INF, 1.0], [1.0, 1e10]),
+    leeway.COMPLEX: (lambda x: x.sin(), [complex(INF, INF)], [complex(INF, 1)]),
+    leeway.UNDEFINED: (lambda x: x.to(torch.float8_e4m3fn).int(), [NAN], [1.0]),
+}
+
+
+@pytest.mark.parametrize("reason", LEFT_OPEN)
+def test_what_torch_leaves_open(reason: str) -> None:
+    call, is_open, is_not = LEFT_OPEN[reason]
+    for operands, expected in ((is_open, reason), (is_not, "")):
+        with tolerance.Shaken(0) as shaken:
+            call(torch.tensor(operands))
+        assert shaken.open == expected
+
+
+def test_squares_that_are_lost() -> None:
+    for size, expected in ((1e-40, leeway.SPREAD), (0.0, ""), (1e-10, "")):
+        with tolerance.Shaken(0) as shaken:
+            torch.tensor([size, size]).norm()
+        assert shaken.open == expected
+
+
+def test_a_gradient_whose_intermediate_overflows() -> None:
+    for size, expected in ((3e38, leeway.GRADIENT), (1.0, "")):
+        x = torch.tensor([size, INF], requires_grad=True)
+        with tolerance.Shaken(0) as shaken:
+            torch.atan2(x, torch.ones(2)).sum().backward()
+        assert shaken.open == expected
+
+
+def test_complex_numbers_of_half_precision_are_compared() -> None:
+    """torch.equal takes none."""
+    made = (Statement("v0", "{x} * 1j", ("a",)),)
+    program = Program((Input("a", "float16", (2,), ("1.0",)),), made, ("v0",))
+    truth = judge.Truth(program)
+    assert truth.eager[0].values["result v0"].dtype is torch.complex32
+    assert not list(truth.failures(lambda a: (a * 1j,)))
+    (wrong,) = truth.failures(lambda a: (a * 2j,))
+    assert wrong.kind == "result value"
+
+
+ELSEWHERE = {  # statements, an operand, what another kernel of torch gives, what none gives
+    "F.gelu({x})": ("inf", INF, -INF),
+    "{x} ** 1e-310": ("-7.0", 1.0, INF),
+    "F.gelu({x} ** 2**63)": ("2.0", INF, -INF),
+    "torch.sub({x}, {x}, alpha=-2**63)": ("1.0", 2.0**63, INF),
+    "torch.signbit({x} - {x})": ("inf", None, None),
+    "torch.copysign({x}, {x} - {x} + nan)": ("2.0", -2.0, INF),
+}
+
+
+@pytest.mark.parametrize("template", ELSEWHERE)
+def test_what_another_kernel_gives(template: str) -> None:
+    value, right, wrong = ELSEWHERE[template]
+    given = (Input("a", "float32", (4,), (value,)),)
+    program = Program(given, (Statement("v0", template, ("a",)),), ("v0",))
+    eager = judge.Truth(program).eager[0].values["result v0"]
+    bounds = judge.Bounds(program, 0, (("a",), ("v0",)))
+    if right is None:
+        assert bounds.differ("result v0", ~eager, eager) == ("", "")
+        return
+    assert bounds.differ("result v0", torch.full_like(eager, right), eager) == ("", "")
+    assert bounds.differ("result v0", torch.full_like(eager, wrong), eager)[0] == "value"
+
+
+def test_an_order_of_terms_rounds_integers_that_are_summed_as_floats() -> None:
+    given = (Input("a", "int32", (3,), ("2**31 - 1", "7 - 2**31", "1")),)
+    made = (Statement("v0", "torch.sum({x}, 0, dtype=torch.float32)", ("a",)),)
+    program = Program(given, made, ("v0",))
+    bounds = judge.Bounds(program, 0, (("a",), ("v0",)))
+    eager = judge.Truth(program).eager[0].values["result v0"]
+    assert bounds.differ("result v0", eager + 100, eager) == ("", "")
+    assert bounds.differ("result v0", eager + 1e7, eager)[0] == "value"
+
+
+def test_errors_that_are_ours_alone_and_right() -> None:
+    indices = Input("a", "int64", (1,), ("1",))
+    beyond = Statement("v0", "torch.take_along_dim({x}, {x}, 0)", ("a",))
+    floats = Input("a", "float32", (2,), ("1.0",), grad=True)
+    zeros = Statement("v0", "{x}.new_zeros({x}.shape)", ("a",))
+    write = Statement("v1", "{x}[..., 1:].mul_(2)", ("v0",))
+    assert not judge.judge(Program((indices,), (beyond,), ("v0",))).failures
+    assert not judge.judge(Program((floats,), (zeros, write), ("v0",))).failures
+
+
+def test_the_sign_of_a_complex_zero_that_neg_leaves() -> None:
+    given = (Input("a", "complex64", (8,), ("1+0j",)),)
+    program = Program(given, (Statement("v0", "torch.log(-{x})", ("a",)),), ("v0",))
+    bounds = judge.Bounds(program, 0, (("a",), ("v0",)))
+    eager = judge.Truth(program).eager[0].values["result v0"]
+    assert bounds.differ("result v0", eager.conj_physical(), eager) == ("", "")
+    assert bounds.differ("result v0", eager + 1, eager)[0] == "value"
+
+
+def _outcome_of(
+    monkeypatch: pytest.MonkeyPatch, serving: str, examining: str = "", seconds: float = 60
+) -> Outcome:
+    """What comes of a seed whose processes run these lines, once they are ready."""
+    ready = "import json, os, sys, time; tell = lambda **it: print(json.dumps(it), flush=True); "
+    ready += f"exec({examining!r}) or os._exit(0) if len(sys.argv) > 1 else tell(ready=1); "
+    command = [sys.executable, "-c", ready + "input(); " + serving]
+    monkeypatch.setattr("benchmarks.fuzz.workers.command", lambda target: command)
+    (outcome,) = outcomes(Work("cpu", first=5, seconds=seconds, jobs=1, limit=1, count=1))
+    return outcome
+
+
+SHRUNK = "tell(ops=['a'], script='drawn'); tell(script='small')"
+
+
+@pytest.mark.parametrize(("ends", "kind"), [("os._exit(9)", "crash"), ("input()", "hang")])
+def test_a_process_that_gives_no_answer_is_a_finding(
+    ends: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = _outcome_of(monkeypatch, ends, SHRUNK).findings
+    assert (found.kind, found.seed, found.script) == (kind, 5, "small")
+
+
+@pytest.mark.parametrize("ends", ["os._exit(9)", "input()"])
+def test_what_ends_a_process_while_it_shrinks_loses_no_finding(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"kind": "result value", "ops": ["a"], "seed": 5, "detail": "", "script": "drawn"}
+    (kept,) = _outcome_of(monkeypatch, f"tell(found=[{found}]); {ends}").findings
+    assert (kept.kind, kept.script) == ("result value", "drawn")
+
+
+def test_an_interrupted_run_has_its_table_and_its_scripts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(work: Work) -> Iterator[Outcome]:
+        yield Outcome(5, [Finding("result value", ("a",), 5, "", "the script")])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuzz, "outcomes", interrupted)
+    monkeypatch.setattr(fuzz.signal, "signal", lambda *_: None)
+    parser = argparse.ArgumentParser()
+    fuzz.add_options(parser)
+    report = Report({}, str(tmp_path / "found.json"))
+    fuzz.run(parser.parse_args(["--target", "cpu", "--out", str(tmp_path)]), report)
+    assert report.finish() == 1
+    assert "1 groups of findings" in "\n".join(report.lines)
+    (found,) = json.loads((tmp_path / "found.json").read_text())["figures"]["findings"]
+    assert found["script"] == "the script"
+
+
+def test_a_program_that_torch_dies_of_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = _outcome_of(monkeypatch, "os._exit(9)", "tell(aside='torch itself: crash')")
+    assert not outcome.findings and outcome.aside == "torch itself: crash"
+
+
+def test_a_run_ends_though_its_processes_and_their_children_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The child keeps the pipe of its parent open."""
+    monkeypatch.setattr("benchmarks.fuzz.workers.ENDING", 1.0)
+    child = "import subprocess; subprocess.Popen(['sleep', '300']); time.sleep(300)"
+    outcome = _outcome_of(monkeypatch, child, "time.sleep(300)", seconds=0.5)
+    assert outcome.aside == "not ended when the time was up" or outcome.findings
+
+
+def test_seeds_that_end_their_process_are_looked_at_in_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch's own end is told from ours, and only ours is shrunk."""
+    dies_in_torch = Input("a", "int64", (), ("-2**63",))
+    quotient = Statement("v0", "torch.div({x}, {n}, rounding_mode='trunc')", ("a", "-1"))
+    monkeypatch.setattr(post_mortem, "make", lambda *_: Program((dies_in_torch,), (quotient,), ()))
+    told: list[dict[str, Any]] = []
+    post_mortem.examine("cpu", "crash", 5, 60, lambda **facts: told.append(facts))
+    assert told == [{"aside": "torch itself: crash"}]
+
+    def dies(program: Program) -> None:
+        if "torch.floor" in program.text:
+            os._exit(9)
+
+    told.clear()
+    monkeypatch.setattr(post_mortem, "make", lambda *_: PLANTED)
+    monkeypatch.setattr(post_mortem, "verdict_of", dies)
+    post_mortem.examine("cpu", "crash", 5, 60, lambda **facts: told.append(facts))
+    assert [one["ops"] for one in told][-1] == ("torch.floor(_)",)
