@@ -15,6 +15,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
+from thunder_fuser import target
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.passes import read_trace
@@ -43,7 +44,7 @@ def traced(build: Callable[[], Any]) -> TraceCtx:
 def claims_of_trace(trace: TraceCtx) -> Claims:
     """The claims of a trace, its regions found without rewriting it."""
     passes = (leave_written_views, reorder_matmuls, partition)
-    return claim(run(passes, read_trace(trace, time())).ops)
+    return claim(run(passes, read_trace(trace, time(), target.CPU)).ops)
 
 
 def claimed(build: Callable[[], Any]) -> Claims:

@@ -30,7 +30,7 @@ from thunder_fuser.executors.composites import COMPOSITES, composite_of, why_apa
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.functions import lookasides
 from thunder_fuser.executors.gradients import GRADIENTS
-from thunder_fuser.executors.passes import TRACE_PASSES, read_trace
+from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
 from thunder_fuser.executors.refusals import Unfused
 from thunder_fuser.executors.regions import (
     Claims,
@@ -133,7 +133,7 @@ class ThunderFuser(FusionExecutor):
         """Called once a compilation, with forward and backward in one trace."""
         given = _given_options()
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
-        prepared = run(TRACE_PASSES, read_trace(trace, policy))
+        prepared = run(TRACE_PASSES, read_trace(trace, policy, target_of(trace)))
         claims = claim(prepared.ops)
         items = without_dead_views([*self._fueled(claims.items, given)])
         if given.get("donation", option("donation")):

@@ -48,18 +48,18 @@ TRACE_PASSES: tuple[Pass, ...] = (
 )
 
 
-def read_trace(trace: TraceCtx, policy: Policy) -> Prepared:
+def read_trace(trace: TraceCtx, policy: Policy, target: Target) -> Prepared:
     """The trace before the passes. policy: what its backward may recompute."""
     agreed = where_types_agree(trace.bound_symbols, support)
     rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
-    return Prepared(trace, read(trace.bound_symbols, rules), rules, _target(trace), policy)
+    return Prepared(trace, read(trace.bound_symbols, rules), rules, target, policy)
 
 
 def _place(bsym: BoundSymbol) -> Hashable:
     return device_of(bsym), mesh_of_call(bsym)
 
 
-def _target(trace: TraceCtx) -> Target:
+def target_of(trace: TraceCtx) -> Target:
     """That of the first tensor on a GPU, else the CPU."""
     for bsym in trace.bound_symbols:
         device = device_of(bsym)

@@ -14,6 +14,11 @@ the depth. The parts of equal layers are equal instead, and found in the cache: 
 2 * MIN_OPS primitives after the last one and on nothing else, so where the trace repeats, the cuts
 do, after as many parts at most as a layer has primitives.
 
+Note [Mirrored cuts]: the run of a backward is first split where it comes to values of an earlier
+region of the forward. So a region of the backward belongs to one of the forward, whose values it
+recomputes, and those of equal layers are equal again. As it has two or three times the primitives,
+long runs of a forward with a backward are split into parts of half the size.
+
 A cut costs a write and a read of what crosses it. An H200 does 14 float operations in the time of
 one byte, so 112 while it writes and reads a float of 4 bytes. MIN_OPS primitives compute for longer
 than that, so longer regions would gain nothing.
@@ -55,35 +60,64 @@ def partition(prepared: Prepared) -> Prepared:
     a = exp(x); b = linear(a, w); c = neg(b); d = exp(c)  ->  regions 0, None, 1, 1
     """
     ops, users, numbers = prepared.ops, users_of(prepared.ops), count()
+    least = MIN_OPS // 2 if prepared.has_backward else MIN_OPS
     numbered: list[Op] = []
+    made: dict[str, int] = {}  # by the forward: the region of each value
     for run in runs(ops):
         if not ops[run.start].is_fusible:
             numbered.append(ops[run.start])
             continue
-        for part in split(ops, run, users):
+        for part in _parts(ops, run, users, made, least):
             number = next(numbers)
             numbered += [ops[at].in_region(number) for at in part]
+            if not ops[run.start].is_backward:
+                made.update((out.name, number) for at in part for out in ops[at].makes)
     return prepared.with_ops(numbered)
 
 
-def split(ops: Sequence[Op], run: range, users: Users) -> Iterator[range]:
-    """The run, or the parts it is split into. users: where in the whole trace a name is read."""
+def _parts(
+    ops: Sequence[Op], run: range, users: Users, made: Mapping[str, int], least: int
+) -> Iterator[range]:
+    """The run, or what it is split into. users: where in the whole trace a name is read."""
+    if sum(len(ops[at].leaves) for at in run) <= 2 * MIN_OPS:
+        yield run
+    elif ops[run.start].is_backward:
+        for mirrored in _mirrored(ops, run, made):
+            yield from split(ops, mirrored, users, MIN_OPS)
+    else:
+        yield from split(ops, run, users, least)
+
+
+def _mirrored(ops: Sequence[Op], run: range, made: Mapping[str, int]) -> Iterator[range]:
+    """A run of the backward, split where it comes to an earlier region of the forward."""
+    start, region = run.start, max(made.values(), default=0)
+    for at in run:
+        latest = max((made[p.name] for p in ops[at].reads if p.name in made), default=region)
+        if latest < region:
+            region = latest
+            if at > start:
+                yield range(start, at)
+                start = at
+    yield range(start, run.stop)
+
+
+def split(ops: Sequence[Op], run: range, users: Users, least: int) -> Iterator[range]:
+    """Parts of at least so many primitives, at most twice as many, and a rest."""
     inside = [ops[at] for at in run]
     done = list(accumulate((len(op.leaves) for op in inside), initial=0))  # primitives before each
     start = 0
-    if done[-1] > 2 * MIN_OPS:
-        for cut in _cuts(done, _crossing(inside, run, users)):
-            yield run[start:cut]
-            start = cut
+    for cut in _cuts(done, _crossing(inside, run, users), least):
+        yield run[start:cut]
+        start = cut
     yield run[start:]
 
 
-def _cuts(done: Sequence[int], crossing: Sequence[int]) -> Iterator[int]:
+def _cuts(done: Sequence[int], crossing: Sequence[int], least: int) -> Iterator[int]:
     """The cheapest place of each window, the latest of several."""
     start, end = 0, len(done) - 1
-    while done[end] - done[start] > 2 * MIN_OPS:
-        first = bisect_left(done, done[start] + MIN_OPS)
-        last = max(first, bisect_right(done, done[start] + 2 * MIN_OPS) - 1)
+    while done[end] - done[start] > 2 * least:
+        first = bisect_left(done, done[start] + least)
+        last = max(first, bisect_right(done, done[start] + 2 * least) - 1)
         start = min(range(first, last + 1), key=lambda at: (crossing[at], -at))
         if start < end:
             yield start
