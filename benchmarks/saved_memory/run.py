@@ -114,7 +114,7 @@ def _counted(kept: Kept) -> list[str]:
 def _text(rows: Sequence[Row]) -> str:
     """KiB, and shares of the smaller of Thunder's and torch.compile's.
 
-    Of the floor: what is never made again and is kept, or what is made of it.
+    Of the floor: what is never recomputed and is kept, or what is made of it.
     """
     names = (*POLICIES, THUNDER, COMPILE)
     head = ("model", "layers", *names, "floor", "time", "memory", "floor")

@@ -88,7 +88,7 @@ def test_bounds_are_met_or_say_why() -> None:
     same = row(time=wide, memory=wide, thunder=wide, compile=(part(2), part(8)), floor=19)
     assert whys(same) == [
         (False, "2 numbers of float32 (0.0 KiB) are kept by compile in bfloat16 (0.0 KiB)"),
-        (False, "what is never made again is 0.0 KiB, 0.950"),
+        (False, "what is never recomputed is 0.0 KiB, 0.950"),
     ]
     more = row(time=(part(3), part(8)), memory=wide, thunder=wide, compile=(part(2), part(8)))
     assert whys(more) == [(False, ""), (False, "")]

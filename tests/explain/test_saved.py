@@ -47,15 +47,15 @@ def test_what_is_kept_and_made_again() -> None:
 def test_without_a_policy_nothing_is_made_again() -> None:
     report, lines = compiled("none")
     assert report.bytes == report.before and report.again == ()
-    assert "makes again" not in str(report)
-    assert not any("makes again" in line for line in lines)
+    assert "recomputes" not in str(report)
+    assert not any("recomputes" in line for line in lines)
 
 
 def test_comments_stand_above_the_fusions() -> None:
     report, lines = compiled("memory")
     found = {
         after.partition("= ")[2].partition("(")[0]: line
-        for line, after in pairwise(lines) if line.startswith("# makes again")
+        for line, after in pairwise(lines) if line.startswith("# recomputes")
     }
     assert list(found) == [one.fusion for one in report.again]
     for one in report.again:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policies make of Thunder's traces: bits of the gradients, bytes kept, ops made again."""
+"""What policies make of Thunder's traces: bits of the gradients, bytes kept, ops recomputed."""
 
 from __future__ import annotations
 

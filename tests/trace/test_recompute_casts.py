@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cast to a wider type is made again where it is read, and not stored."""
+"""A cast to a wider type is recomputed where it is read, and not stored."""
 
 from __future__ import annotations
 

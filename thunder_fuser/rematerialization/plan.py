@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a forward, a policy, a machine -> a Plan: what is kept and what is made again.
+"""Facts of a forward, a policy, a machine -> a Plan: what is kept and what is recomputed.
 
 Note [Bounded chains]: x1 = x0 + a1, x2 = x1 + a2, ... is a stream: each value is made of the one
-before, in another region. Made again from x0 it would take all of a1 ... ak, and the region that
+before, in another region. Recomputed from x0 it would take all of a1 ... ak, and the region that
 does so would grow with the depth of the model. So a value with `stages` values of streams between
 it and the last checkpoint is a checkpoint itself. A chain then crosses at most `stages` + 1 regions
 of the forward, whatever the depth; and as the checkpoints lie at equal distances, layers that are
@@ -81,10 +81,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Names of values kept, places of operations made again, and what that means.
+    """Names of values kept, places of operations recomputed, and what that means.
 
     bytes, before: kept for the backward, with the policy and without; time, time_before: estimated
-    nanoseconds of writing, reading and making again what the backward reads.
+    nanoseconds of writing, reading and recomputing what the backward reads.
     """
 
     policy: str
