@@ -16,7 +16,7 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Tensor
-from thunder_fuser.options import options
+from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
@@ -203,8 +203,8 @@ def test_sums_have_the_bits_of_other_kernels(sizes: Sizes, target: str) -> None:
 def refusal(graph: Graph, target: Target = H200) -> Reject | None:
     """What the scheduler says of a whole fusion."""
     fd, values = graph
-    fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, values)))
-    return nested.accepts(Parts(fusion).of(fusion.exprs), target)
+    fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, values)), compile_options())
+    return nested.accepts(Parts(fusion).of(fusion.exprs), target, compile_options())
 
 
 def summed_twice(shape: tuple[int, ...], first: list[int], second: list[int]) -> Graph:

@@ -14,6 +14,7 @@ from thunder_fuser.explain.bench_plan.families import FAMILIES, rope
 from thunder_fuser.explain.bench_plan.run import DOUBLING
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.language import Tensor
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.segment import segmenter, verdicts
@@ -33,8 +34,9 @@ def contracted(make: Callable[[FusionDefinition, Tensor], Tensor]) -> list[Summa
 
 
 def _units(fd: FusionDefinition, inputs: list[object]) -> list[Summary]:
-    fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, tuple(inputs))))
-    found = Verdicts(Facts(fusion, H200))
+    keys, options = input_keys(fd.fusion, tuple(inputs)), compile_options()
+    fusion = run_passes(specialise(fd.fusion, keys), options)
+    found = Verdicts(Facts(fusion, H200), options)
     return contract(found, summaries(found.facts, privatize(found.facts)))
 
 

@@ -21,6 +21,7 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import _Evaluator, evaluate, values_of
@@ -230,14 +231,14 @@ def test_what_no_scheduler_takes_is_one_error(monkeypatch: pytest.MonkeyPatch) -
     fd.add_output(fd.ops.tanh(fd.ops.exp(x)))
     fd.add_output(fd.ops.sin(x))
 
-    def refuses(part: Any, target: Any) -> Reject | None:
+    def refuses(part: Any, *_: Any) -> Reject | None:
         bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
         return Reject("picky", f"no {bad[0]}") if bad else None
 
     picky = Scheduler("picky", refuses, None)
     monkeypatch.setattr(verdicts_module, "SCHEDULERS", (picky,))
-    monkeypatch.setattr(verdicts_module, "find_scheduler", lambda part, target: (
-        picky if refuses(part, target) is None else (refuses(part, target),)
+    monkeypatch.setattr(verdicts_module, "find_scheduler", lambda part, *_: (
+        picky if refuses(part) is None else (refuses(part),)
     ))
     with pytest.raises(ScheduleError, match="2 expressions that no scheduler takes") as raised:
         fd.plan([meta(64, 128)])
@@ -291,7 +292,8 @@ def _shuffled(facts: Facts, drafts: Sequence[Draft], seed: int) -> list[Draft]:
 
 def specialised(case: Case) -> Verdicts:
     keys = input_keys(case.fusion, case.inputs)
-    return Verdicts(Facts(run_passes(specialise(case.fusion, keys)), CPU))
+    options = compile_options()
+    return Verdicts(Facts(run_passes(specialise(case.fusion, keys), options), CPU), options)
 
 
 def at_random(seed: int) -> Any:
@@ -318,7 +320,7 @@ def plans(case: Case, seed: int) -> list[SegmentedFusion]:
 def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
     """Each from its inputs alone, in their order, op by op; equal to the bit."""
     keys = input_keys(case.fusion, case.inputs)
-    whole = compiler.plan_segments(case.fusion, keys, CPU)
+    whole = compiler.plan_segments(case.fusion, keys, CPU, compile_options())
     for plan in (whole, *plans(case, seed)):
         torch.manual_seed(0)
         want = values_of(plan.fusion, case.inputs)
@@ -348,7 +350,8 @@ def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: in
     for plan in plans(case, seed)[:1]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compiler, "plan_segments", lambda *_, plan=plan: plan)
-            program = compiler.compile_fusion(case.fusion, keys, CPU, torch.device("cpu"))
+            on, options = torch.device("cpu"), compile_options()
+            program = compiler.compile_fusion(case.fusion, keys, CPU, options, on)
         want = evaluate(case.fusion, case.fresh_inputs())
         got = program.run(*case.fresh_inputs())
         for ours, theirs in zip(got, want, strict=True):

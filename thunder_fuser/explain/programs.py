@@ -53,7 +53,7 @@ class Compiled:
             name: key.alignment
             for name, key in zip(self.program.segmented.fusion.inputs, self.keys, strict=True)
         }
-        return [schedule(one, self.target, alignment) for one in self.segments]
+        return [schedule(one, alignment) for one in self.segments]
 
 
 def compiled(one: RegionCallable) -> list[Compiled]:

@@ -17,7 +17,6 @@ from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.sizes import loops_of
-from thunder_fuser.options import option
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.repeatable import rounds
@@ -31,7 +30,7 @@ class Context:
         self.scheduled = scheduled
         self.part = scheduled.part
         self.is_cpu = scheduled.target.is_cpu
-        self.repeatable = bool(option("repeatable"))
+        self.repeatable = scheduled.options.repeatable
         self.loops: LoopIndex = loop_index(
             scheduled.axes, scheduled.transforms, scheduled.part.chunked
         )

@@ -9,6 +9,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Demand, Point
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, Parallelize, ParallelType, Transform
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar
@@ -28,7 +29,9 @@ def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
     return (*rest, *dict.fromkeys(order))
 
 
-def summed_order(part: Part, expr: OpRecord, axes: Iterable[str]) -> tuple[str, ...]:
+def summed_order(
+    part: Part, expr: OpRecord, axes: Iterable[str], options: CompileOptions
+) -> tuple[str, ...]:
     """The axes in the order in which a reduction or scan walks them, slowest first.
 
     Repeatable sums take that of their operand's own axes, unless all of their tensors lie
@@ -36,7 +39,7 @@ def summed_order(part: Part, expr: OpRecord, axes: Iterable[str]) -> tuple[str, 
     """
     wanted = set(axes)
     own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
-    if not has_order(part) or set(own) != wanted:
+    if not has_order(part, options) or set(own) != wanted:
         return memory_order(part, wanted)
     lies = [tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors]
     whole = [order for order in lies if set(order) == wanted]

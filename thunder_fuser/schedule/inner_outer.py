@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import names_of
@@ -39,20 +40,21 @@ CPU_SUM_BYTES = 256 * 1024  # sums a thread keeps in its second-level cache
 
 @dataclass(frozen=True, slots=True)
 class Cross:
-    """Rows and columns in memory order, and the rows of a run."""
+    """Rows and columns in memory order, and the rows of a run; has_order: see repeatable.py."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     run: int
+    has_order: bool
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
+def accepts(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes reductions of rows, and partial ones over a run of rows, that share what they read."""
-    found = _cross(part)
+    found = _cross(part, options)
     if isinstance(found, Reject):
         return found
     columns = size_of(part, found.columns)
-    if has_order(part) and not target.is_cpu:
+    if found.has_order and not target.is_cpu:
         fitting = not has_long_rows(columns, target)
     elif target.is_cpu:
         sums = columns * 8 * len(_partial(part))
@@ -68,7 +70,7 @@ def _partial(part: Part) -> list[str]:
     return [e.outputs[0] for e in part.reductions if e.attr("chunk") is not None]
 
 
-def _cross(part: Part) -> Cross | Reject:
+def _cross(part: Part, options: CompileOptions) -> Cross | Reject:
     """The rows and columns of all reductions, or why they do not fit together."""
     chunked = part.chunked
     if part.has_empty or chunked is None:
@@ -87,14 +89,18 @@ def _cross(part: Part) -> Cross | Reject:
         return Reject(NAME, "no row is reduced along itself")
     if {e.attr("chunk") for e in part.reductions} - {None, chunked.size}:
         return Reject(NAME, "runs of several lengths")
-    return _ordered(part, rows, columns, partial)
+    return _ordered(part, options, rows, columns, partial)
 
 
 def _ordered(
-    part: Part, rows: frozenset[str], columns: frozenset[str], partial: set[str]
+    part: Part,
+    options: CompileOptions,
+    rows: frozenset[str],
+    columns: frozenset[str],
+    partial: set[str],
 ) -> Cross | Reject:
     assert part.chunked is not None
-    order = summed_order(part, part.reductions[0], rows | columns)
+    order = summed_order(part, part.reductions[0], rows | columns, options)
     if set(order[: len(rows)]) != rows or order[: len(rows)] != part.chunked.reduced:
         return Reject(NAME, "rows do not lie one after another in memory")
     for name in part.outputs:
@@ -102,17 +108,21 @@ def _ordered(
             return Reject(NAME, f"result {name} is neither a row value nor a full one")
     if any(set(names_of(expr)) & partial for expr in part.exprs):
         return Reject(NAME, "a partial result is used in the same kernel")
-    return Cross(order[: len(rows)], order[len(rows) :], part.chunked.size)
+    run = part.chunked.size
+    return Cross(order[: len(rows)], order[len(rows) :], run, has_order(part, options))
 
 
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+def schedule(
+    part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
     """The schedule of an accepted part."""
-    found = _cross(part)
+    found = _cross(part, options)
     assert isinstance(found, Cross)
     made = _cpu(part, found) if target.is_cpu else _cuda(part, target, found, alignment)
     scheduled = ScheduledFusion(
         part,
         target,
+        options,
         made[0],
         found.rows,
         found.columns,
@@ -134,7 +144,7 @@ def _cuda(
     columns = size_of(part, found.columns)
     sums, width = len(_partial(part)), 0
     shape = row_shape(columns, sums, target)
-    if has_order(part):
+    if found.has_order:
         shape, width = settled_shape(columns, sums, target), row_of(columns, target).width
     (x, y), cluster = shape.threads, shape.cluster
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.schedule.axes import size_of, summed_order
@@ -67,13 +68,14 @@ class GroupShape:
         return self.cluster * self.steps * self.threads[1]
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
+def accepts(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes reductions of rows, and of what is reduced of them over the rows of a group."""
-    found = _nest(part)
+    found = _nest(part, options)
     if isinstance(found, Reject):
         return found
     rows, columns = size_of(part, found.rows), size_of(part, found.columns)
-    if not fits(size_of(part, found.groups), rows, columns, _bytes_read(part, found), target):
+    read, groups = _bytes_read(part, found), size_of(part, found.groups)
+    if not fits(groups, rows, columns, read, target=target, options=options):
         return Reject(NAME, f"a group of {rows} rows with {columns} columns does not fit on chip")
     return read_elsewhere(part, part.reductions, NAME) or too_many_places(part, NAME)
 
@@ -84,32 +86,37 @@ def _bytes_read(part: Part, found: Nest) -> int:
     return sum(part.tensors[n].dtype.bytes for n in part.inputs if columns <= set(part.axes(n)))
 
 
-def fits(groups: int, rows: int, columns: int, itemsize: int, target: Target) -> bool:
+def fits(
+    groups: int, rows: int, columns: int, itemsize: int, *, target: Target, options: CompileOptions
+) -> bool:
     """True if a block keeps a group of which `itemsize` bytes are read for each element."""
     if target.is_cpu:
         return groups >= CPU_GROUPS and rows <= CPU_ROWS
-    return group_shape(rows, columns, itemsize, target) is not None
+    return group_shape(rows, columns, itemsize, target, options) is not None
 
 
-def group_shape(rows: int, columns: int, itemsize: int, target: Target) -> GroupShape | None:
+def group_shape(
+    rows: int, columns: int, itemsize: int, target: Target, options: CompileOptions
+) -> GroupShape | None:
     """Who reduces a group, if its elements fit the registers of a block or a small cluster.
 
     The threads of a row, and the order in which rows are reduced, are those of their lengths
     (repeatable.py), so that another kernel gives a sum the same bits. Of clusters the one is best
     that leaves the fewest threads without a row.
 
+    >>> from thunder_fuser.options import compile_options
     >>> from thunder_fuser.target import A100, H200
-    >>> group_shape(8, 1024, 4, H200)
+    >>> group_shape(8, 1024, 4, H200, compile_options())
     GroupShape(width=8, threads=(64, 8), steps=1, cluster=1)
-    >>> group_shape(10, 4096, 4, H200)
+    >>> group_shape(10, 4096, 4, H200, compile_options())
     GroupShape(width=8, threads=(256, 2), steps=1, cluster=5)
-    >>> group_shape(10, 4096, 4, A100)
+    >>> group_shape(10, 4096, 4, A100, compile_options())
     """
     row, over = row_of(columns, target), row_of(rows, target)
     if row.cluster > 1 or over.cluster > 1 or over.threads > WARP:
         return None
     made = (_shape(-(-rows // k), k, row) for k in range(1, _most_blocks(target) + 1))
-    fitting = [shape for shape in made if _is_held(shape, columns, itemsize)]
+    fitting = [shape for shape in made if _is_held(shape, columns, itemsize, options)]
     return min(fitting, key=lambda one: (one.cluster > 1, one.room, one.cluster), default=None)
 
 
@@ -126,14 +133,14 @@ def _shape(rows: int, cluster: int, row: Row) -> GroupShape:
     return GroupShape(row.width, (row.threads, side), steps, cluster)
 
 
-def _is_held(shape: GroupShape, columns: int, itemsize: int) -> bool:
+def _is_held(shape: GroupShape, columns: int, itemsize: int, options: CompileOptions) -> bool:
     vectors = -(-columns // (shape.width * shape.threads[0])) * shape.steps
     share = vectors * shape.width
-    limit = register_bytes(shape.threads[0] * shape.threads[1])
+    limit = register_bytes(shape.threads[0] * shape.threads[1], options)
     return vectors <= MAX_STEPS and share <= MAX_ELEMENTS and share * itemsize <= limit
 
 
-def _nest(part: Part) -> Nest | Reject:
+def _nest(part: Part, options: CompileOptions) -> Nest | Reject:
     """The groups, rows and columns of all reductions, or why they do not nest."""
     if part.has_empty or part.chunked or part.scans:
         return Reject(NAME, "there is a scan, a partial result or a tensor without elements")
@@ -154,11 +161,11 @@ def _nest(part: Part) -> Nest | Reject:
     for name in part.outputs:
         if frozenset(part.axes(name)) not in (groups, kept, kept | columns):
             return Reject(NAME, f"result {name} is of no group, row or element")
-    order = summed_order(part, part.producer[of_row], kept | columns)
+    order = summed_order(part, part.producer[of_row], kept | columns, options)
     is_nested = set(order[: len(groups)]) == groups and set(order[len(kept) :]) == columns
     if not is_nested or not are_innermost(part, columns):
         return Reject(NAME, "a group's rows, or their columns, are not neighbours in memory")
-    over = summed_order(part, part.producer[of_group], kept)
+    over = summed_order(part, part.producer[of_group], kept, options)
     return Nest(order[: len(groups)], tuple(a for a in over if a in rows), order[len(kept) :])
 
 
@@ -169,14 +176,17 @@ def are_innermost(part: Part, columns: frozenset[str]) -> bool:
     return all(end == columns for end in ends)
 
 
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+def schedule(
+    part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
     """The schedule of an accepted part."""
-    found = _nest(part)
+    found = _nest(part, options)
     assert isinstance(found, Nest)
-    params, transforms = _cpu(part, found) if target.is_cpu else _cuda(part, target, found)
+    params, transforms = _cpu(part, found) if target.is_cpu else _cuda(part, target, options, found)
     scheduled = ScheduledFusion(
         part,
         target,
+        options,
         params,
         (*found.groups, *found.rows),
         found.columns,
@@ -189,10 +199,12 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
     return replace(scheduled, params=replace(params, memory=memory), persistent=kept)
 
 
-def _cuda(part: Part, target: Target, found: Nest) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cuda(
+    part: Part, target: Target, options: CompileOptions, found: Nest
+) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
     rows, columns = size_of(part, found.rows), size_of(part, found.columns)
-    shape = group_shape(rows, columns, _bytes_read(part, found), target)
+    shape = group_shape(rows, columns, _bytes_read(part, found), target, options)
     assert shape is not None
     x, y = shape.threads
     s = Transforms(reference(part, (*found.groups, *found.rows), found.columns))

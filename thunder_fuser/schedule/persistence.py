@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.options import option
 from thunder_fuser.schedule.repeatable import has_order
 from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
 
@@ -70,7 +70,7 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
         found = _blocks_for(scheduled, _bytes_at_once(kept))
         if found is not None:
             return Placement(_in("registers", kept), "registers", *found)
-    if not has_order(scheduled.part):
+    if not has_order(scheduled.part, scheduled.options):
         nothing = replace(nothing, threads=(LONG_ROW_THREADS, 1))
     if inputs and _bytes(inputs) // nothing.cluster <= target.smem_bytes_per_block - SCRATCH_BYTES:
         return replace(nothing, buffers=_in("shared", inputs), memory="shared")
@@ -90,7 +90,8 @@ def held_of(scheduled: ScheduledFusion, rows: int) -> tuple[PersistentBuffer, ..
         kept = everything if rows * _bytes(everything) <= CPU_ROW_BYTES else []
     else:
         threads = prod(scheduled.params.threads)
-        fits = everything and rows * _bytes_at_once(everything) <= threads * register_bytes(threads)
+        room = threads * register_bytes(threads, scheduled.options)
+        fits = everything and rows * _bytes_at_once(everything) <= room
         kept = everything if fits else _candidates(scheduled, with_dear=False)
     held = _in("registers", kept)
     return tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in held)
@@ -182,7 +183,7 @@ def _bytes_at_once(kept: list[Candidate]) -> int:
 
 def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[tuple[int, int], int] | None:
     """The smallest cluster, of one block if possible, and block whose registers hold a row."""
-    if has_order(scheduled.part):  # the block and the cluster are settled
+    if has_order(scheduled.part, scheduled.options):  # the block and the cluster are settled
         own = scheduled.params
         fits = _fits(scheduled, row_bytes, own.threads, own.cluster)
         return (own.threads, own.cluster) if fits else None
@@ -218,10 +219,11 @@ def _fits(
     columns = prod(scheduled.part.extents[name].value for name in scheduled.reduced)
     steps = -(-columns // (threads[0] * cluster * scheduled.params.vectorize))
     short = steps <= MAX_STEPS and columns <= threads[0] * cluster * MAX_ELEMENTS
-    return short and row_bytes <= threads[0] * cluster * register_bytes(prod(threads))
+    of_thread = register_bytes(prod(threads), scheduled.options)
+    return short and row_bytes <= threads[0] * cluster * of_thread
 
 
-def register_bytes(threads: int) -> int:
+def register_bytes(threads: int, options: CompileOptions) -> int:
     """Bytes a thread may keep: half the register file, less 32 registers for the work itself.
 
     Two blocks of an SM then load and compute in turn: layer norm of bf16 with 16384 columns, 64 in
@@ -229,4 +231,4 @@ def register_bytes(threads: int) -> int:
     The option's 256 is what 127 registers hold with no spill (NVRTC 13.0, sm_90a, 2026-11).
     """
     registers = max(32768 // max(threads, 256), 64)
-    return min(int(option("max_registers_bytes")), (registers - 32) * 4)
+    return min(options.max_registers_bytes, (registers - 32) * 4)

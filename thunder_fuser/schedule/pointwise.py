@@ -12,6 +12,7 @@ from math import prod
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -40,7 +41,7 @@ CPU_CHUNK = 4096
 CPU_TILE = 32  # elements a side of a transposed tile: a cache line or two each way
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
+def accepts(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Refuses reductions, scans, torch calls, results over different axes, much recomputation."""
     if part.has_empty:
         return Reject(NAME, "a tensor has no elements")
@@ -89,13 +90,17 @@ def _is_dear(part: Part, name: str) -> bool:
     return False
 
 
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+def schedule(
+    part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
     """The schedule of an accepted part."""
     order = memory_order(part, part.axes(part.outputs[0]))
     make = _schedule_cpu if target.is_cpu else _schedule_cuda
     params, transforms = make(part, target, order, alignment)
     aligned = tuple(sorted(alignment.items()))
-    return ScheduledFusion(part, target, params, order, (), transforms, alignment=aligned)
+    return ScheduledFusion(
+        part, target, options, params, order, (), transforms, alignment=aligned
+    )
 
 
 def _schedule_cuda(

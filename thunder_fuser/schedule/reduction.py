@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.demand import Demand
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
@@ -51,10 +52,11 @@ class Pattern:
     reduced: tuple[str, ...]
     inner: bool
     chunk: int = 0  # > 0: each block reduces a run of so many, and the results are partial
+    has_order: bool = False  # see repeatable.py
     shifted: bool = False  # steps of odd rows may pass their ends
 
 
-def pattern(part: Part, scheduler: str) -> Pattern | Reject:
+def pattern(part: Part, scheduler: str, options: CompileOptions) -> Pattern | Reject:
     """The one pattern of all reductions, or why there is none."""
     if part.has_empty:
         return Reject(scheduler, "a tensor has no elements")
@@ -76,20 +78,23 @@ def pattern(part: Part, scheduler: str) -> Pattern | Reject:
     for name in part.outputs:
         if frozenset(part.axes(name)) not in (rows, kept | reduced):
             return Reject(scheduler, f"result {name} is neither a row value nor a full one")
-    order = summed_order(part, part.reductions[0], kept | reduced)
+    order = summed_order(part, part.reductions[0], kept | reduced, options)
     found = Pattern(
         tuple(a for a in order if a in kept),
         tuple(a for a in order if a in reduced),
         order[-1] in reduced,
         part.chunked.size if part.chunked else 0,
+        has_order(part, options),
     )
     if part.chunked and part.chunked.reduced != found.reduced:
         return Reject(scheduler, "partial results over axes that lie otherwise in memory")
     return found
 
 
-def _check(part: Part, scheduler: str) -> tuple[Pattern, Demand] | Reject:
-    found = pattern(part, scheduler)
+def _check(
+    part: Part, scheduler: str, options: CompileOptions
+) -> tuple[Pattern, Demand] | Reject:
+    found = pattern(part, scheduler, options)
     if isinstance(found, Reject):
         return found
     elsewhere = read_elsewhere(part, part.reductions, scheduler)
@@ -107,18 +112,18 @@ def is_full(index: tuple[Scalar, ...], reduced: tuple[str, ...]) -> bool:
     return any(at.symbols & set(reduced) for at in index)
 
 
-def accepts_reduction(part: Part, target: Target) -> Reject | None:
+def accepts_reduction(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes reductions of one pattern whose results nothing full-size waits for."""
-    checked = _check(part, "reduction")
+    checked = _check(part, "reduction", options)
     if isinstance(checked, Reject):
         return checked
     count = nests(checked[1], checked[0].reduced)
     return None if count == 1 else Reject("reduction", f"needs {count} passes over the data")
 
 
-def accepts_persistent(part: Part, target: Target) -> Reject | None:
+def accepts_persistent(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes reductions of one pattern whose results are used over the reduced axes again."""
-    checked = _check(part, "persistent")
+    checked = _check(part, "persistent", options)
     if isinstance(checked, Reject):
         return checked
     if checked[0].chunk:
@@ -128,24 +133,31 @@ def accepts_persistent(part: Part, target: Target) -> Reject | None:
     return None
 
 
-def schedule_reduction(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    return _schedule("reduction", part, target, alignment)
+def schedule_reduction(
+    part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
+    return _schedule("reduction", part, target, options, alignment)
 
 
-def schedule_persistent(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    return _schedule("persistent", part, target, alignment)
+def schedule_persistent(
+    part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
+    return _schedule("persistent", part, target, options, alignment)
 
 
-def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    found = pattern(part, name)
+def _schedule(
+    name: str, part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
+    found = pattern(part, name, options)
     assert isinstance(found, Pattern)
     make = _cpu if target.is_cpu else (_cuda_inner if found.inner else _cuda_outer)
-    if name == "persistent" and found.inner and not target.is_cpu and not has_order(part):
+    if name == "persistent" and found.inner and not target.is_cpu and not found.has_order:
         found = replace(found, shifted=_may_shift(part, found))
     params, transforms = make(part, target, found, alignment)
     scheduled = ScheduledFusion(
         part,
         target,
+        options,
         replace(params, scheduler=name),
         found.kept,
         found.reduced,
@@ -180,7 +192,7 @@ def _cuda_inner(
     part: Part, target: Target, found: Pattern, alignment: dict[str, int]
 ) -> tuple[HeuristicParams, tuple[Transform, ...]]:
     rows, columns = size_of(part, found.kept), found.chunk or size_of(part, found.reduced)
-    if has_order(part):
+    if found.has_order:
         row = row_of(size_of(part, found.reduced), target, found.chunk)
         block = max(128 // row.threads, 1)
         return _inner_with(
@@ -259,7 +271,7 @@ def _cuda_outer(
     y = 256 // x
     while x * y < 1024 and y * 4 < rows:
         y *= 2
-    if found.chunk and has_order(part):
+    if found.chunk and found.has_order:
         y = rows_of_block(columns, target)
         x = 128 // y
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.schedule import (
     inner_outer,
     nested,
@@ -29,11 +30,13 @@ SCHEDULERS: tuple[Scheduler, ...] = (
 )
 
 
-def find_scheduler(part: Part, target: Target) -> Scheduler | tuple[Reject, ...]:
+def find_scheduler(
+    part: Part, target: Target, options: CompileOptions
+) -> Scheduler | tuple[Reject, ...]:
     """The scheduler that takes the part, or every refusal."""
     refusals: list[Reject] = []
     for scheduler in SCHEDULERS:
-        refusal = scheduler.accepts(part, target)
+        refusal = scheduler.accepts(part, target, options)
         if refusal is None:
             return scheduler
         refusals.append(refusal)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.ops import SCANS
-from thunder_fuser.options import option
 from thunder_fuser.schedule.row_shape import MOST_COLUMNS, RowShape, best_shape, shape_with
 from thunder_fuser.target import Target
 
@@ -45,9 +45,9 @@ class Row:
     cluster: int
 
 
-def has_order(part: Part) -> bool:
+def has_order(part: Part, options: CompileOptions) -> bool:
     """True if the part has sums or products whose order is settled here."""
-    return bool(option("repeatable")) and any(
+    return options.repeatable and any(
         rounds(part, expr.outputs[0]) for expr in (*part.reductions, *part.scans)
     )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.schedule.axes import best_width, size_of, summed_order
@@ -42,14 +43,15 @@ COLUMNS_PER_SM = 64
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The axes beside the scanned one, in memory order; the scanned one."""
+    """The axes beside the scanned one, in memory order; the scanned one; see repeatable.py."""
 
     kept: tuple[str, ...]
     scanned: str
     is_fastest: bool
+    has_order: bool
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
+def accepts(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes scans along one axis, and pointwise work, all with the same axes."""
     if part.has_empty:
         return Reject(NAME, "a tensor has no elements")
@@ -79,15 +81,18 @@ def _axis(part: Part, name: str) -> str:
     return part.domain_map.axis(view.domain.no_reductions[int(dim)])  # type: ignore[arg-type]
 
 
-def _pattern(part: Part) -> Pattern:
+def _pattern(part: Part, options: CompileOptions) -> Pattern:
     name = part.scans[0].outputs[0]
-    order, scanned = summed_order(part, part.scans[0], part.axes(name)), _axis(part, name)
-    return Pattern(tuple(a for a in order if a != scanned), scanned, order[-1] == scanned)
+    order, scanned = summed_order(part, part.scans[0], part.axes(name), options), _axis(part, name)
+    kept = tuple(a for a in order if a != scanned)
+    return Pattern(kept, scanned, order[-1] == scanned, has_order(part, options))
 
 
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+def schedule(
+    part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
     """The schedule of an accepted part."""
-    found = _pattern(part)
+    found = _pattern(part, options)
     if target.is_cpu:
         make = _cpu_inner if found.is_fastest else _cpu_outer
         params, transforms = make(part, found)
@@ -97,7 +102,14 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
         params, transforms = _cuda_outer(part, found, target, alignment)
     aligned = tuple(sorted(alignment.items()))
     return ScheduledFusion(
-        part, target, params, found.kept, (found.scanned,), transforms, alignment=aligned
+        part,
+        target,
+        options,
+        params,
+        found.kept,
+        (found.scanned,),
+        transforms,
+        alignment=aligned,
     )
 
 
@@ -129,7 +141,7 @@ def _cuda_inner(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    fixed = width_of(length) if has_order(part) else 0
+    fixed = width_of(length) if found.has_order else 0
     width = fixed or best_width(part, domain, build, alignment)
     return HeuristicParams(NAME, width, (x, y)), build(width) or ()
 

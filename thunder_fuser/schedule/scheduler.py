@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.demand import axis_symbols, result_index
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.target import Target
@@ -26,11 +27,11 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """accepts(part, target) -> Reject or None; schedule(part, target, alignment); None: torch."""
+    """accepts: why it does not take a part, or None; schedule: None where torch runs the part."""
 
     name: str
-    accepts: Callable[[Part, Target], Reject | None]
-    schedule: Callable[[Part, Target, dict[str, int]], ScheduledFusion] | None
+    accepts: Callable[[Part, Target, CompileOptions], Reject | None]
+    schedule: Callable[[Part, Target, CompileOptions, dict[str, int]], ScheduledFusion] | None
 
 
 def read_elsewhere(part: Part, exprs: Iterable[OpRecord], scheduler: str) -> Reject | None:

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.target import Target
 
 
-def accepts_expr_eval(part: Part, target: Target) -> Reject | None:
+def accepts_expr_eval(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes exactly one expression, and only one that torch has a call for."""
     if len(part.exprs) != 1 or part.exprs[0].row.kind is not OpKind.EXTERNAL:
         return Reject("expr_eval", "not a single torch call")
     return None
 
 
-def accepts_no_op(part: Part, target: Target) -> Reject | None:
+def accepts_no_op(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes expressions without elements: all their results, or what each reads or makes; also the
     numbers that they are given."""
     if all(0 in part.tensors[name].sizes for name in part.outputs):

@@ -25,6 +25,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import coefficient, is_linear
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
@@ -85,7 +86,7 @@ class Walk:
     fast: Scalar
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
+def accepts(part: Part, target: Target, options: CompileOptions) -> Reject | None:
     """Takes what pointwise takes, if it is large and some tensor lies across the others.
 
     Refuses on the CPU, whose caches take the place of the tile; where all tensors share one fast
@@ -94,7 +95,7 @@ def accepts(part: Part, target: Target) -> Reject | None:
     """
     if target.is_cpu:
         return Reject(NAME, "the CPU's caches need no tile in shared memory")
-    if pointwise.accepts(part, target) is not None:
+    if pointwise.accepts(part, target, options) is not None:
         return Reject(NAME, "pointwise does not take it either")
     if any(expr.row.kind is OpKind.INDEX for expr in part.exprs):
         return Reject(NAME, "it reads where a tensor of indices says")
@@ -105,7 +106,9 @@ def accepts(part: Part, target: Target) -> Reject | None:
     return found if isinstance(found, Reject) else _tile_refused(part, target, found)
 
 
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
+def schedule(
+    part: Part, target: Target, options: CompileOptions, alignment: dict[str, int]
+) -> ScheduledFusion:
     """The schedule of an accepted part."""
     found = _orders(part)
     assert isinstance(found, Orders)
@@ -139,6 +142,7 @@ def schedule(part: Part, target: Target, alignment: dict[str, int]) -> Scheduled
     return ScheduledFusion(
         part,
         target,
+        options,
         HeuristicParams(NAME, computed.width, (THREADS, 1)),
         order,
         (),

@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import product
 
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
@@ -37,16 +38,16 @@ Axes = frozenset[str]
 Pattern = tuple[Axes, Axes]  # the axes that a reduction keeps, and those it reduces
 
 
-def nest_reductions(fusion: Fusion, target: Target) -> Fusion:
+def nest_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with such reductions in two steps, where a group fits on chip."""
     dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
     if len(dims) < 2 or not any(isinstance(one, tuple) and len(one) > 1 for one in dims):
         return fusion  # none is over columns and more
     whole = Parts(fusion).of(fusion.exprs)
     patterns = {expr: _pattern(whole, expr) for expr in whole.reductions}
-    if len(set(patterns.values())) < 2 or has_order(whole):
+    if len(set(patterns.values())) < 2 or has_order(whole, options):
         return fusion
-    columns = _columns(whole, patterns, target)
+    columns = _columns(whole, patterns, target, options)
     if not columns:
         return fusion
     names = FreshNames(fusion)
@@ -63,7 +64,7 @@ def _pattern(whole: Part, record: OpRecord) -> Pattern:
 
 
 def _columns(
-    whole: Part, patterns: dict[OpRecord, Pattern], target: Target
+    whole: Part, patterns: dict[OpRecord, Pattern], target: Target, options: CompileOptions
 ) -> dict[OpRecord, Axes]:
     """The reductions to be made in two steps, and what the first one reduces."""
     around, alike = Around(whole), dict[Axes, dict[Pattern, None]]()
@@ -77,14 +78,16 @@ def _columns(
         shared = over[1] & group[1]
         if over in again or not shared or over[1] <= group[1]:
             continue
-        if _is_worth_it(whole, group, shared, target):
+        if _is_worth_it(whole, group, shared, target, options):
             found[over] = shared
             if group[1] != shared:
                 found[group] = shared
     return {record: found[pattern] for record, pattern in plain.items() if pattern in found}
 
 
-def _is_worth_it(whole: Part, pattern: Pattern, shared: Axes, target: Target) -> bool:
+def _is_worth_it(
+    whole: Part, pattern: Pattern, shared: Axes, target: Target, options: CompileOptions
+) -> bool:
     """True if rows of the shared axes lie in memory one after another, and a group fits."""
     kept, reduced = pattern
     columns = size_of(whole, shared)
@@ -96,7 +99,9 @@ def _is_worth_it(whole: Part, pattern: Pattern, shared: Axes, target: Target) ->
     rows, groups = size_of(whole, reduced - shared), size_of(whole, kept)
     read = (n for n in whole.inputs if shared <= set(whole.axes(n)))
     bytes_read = sum(whole.tensors[name].dtype.bytes for name in read)
-    return bool(kept) and nested.fits(groups, rows, columns, bytes_read, target)
+    return bool(kept) and nested.fits(
+        groups, rows, columns, bytes_read, target=target, options=options
+    )
 
 
 def _two_steps(whole: Part, record: OpRecord, columns: Axes, names: FreshNames) -> list[OpRecord]:

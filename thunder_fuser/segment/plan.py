@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, record_text
@@ -36,6 +37,7 @@ class Segment:
     part: Part
     scheduler: Scheduler
     target: Target
+    options: CompileOptions
     edge_bytes: int = 0
 
     @property
@@ -59,7 +61,7 @@ class Segment:
         make = self.scheduler.schedule
         if make is None:
             return None, ()
-        scheduled = make(self.part, self.target, {})
+        scheduled = make(self.part, self.target, self.options, {})
         kept = []
         for buffer in scheduled.persistent:
             name = buffer.point.name

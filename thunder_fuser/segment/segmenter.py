@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
@@ -36,10 +37,10 @@ from thunder_fuser.target import Target
 MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
 
 
-def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
+def segment(fusion: Fusion, target: Target, options: CompileOptions) -> SegmentedFusion:
     """The segments of a specialised fusion; ScheduleError if an expression fits no scheduler."""
     facts = Facts(fusion, target)
-    verdicts = Verdicts(facts)
+    verdicts = Verdicts(facts, options)
     whole = _whole(verdicts)
     if whole is not None:
         return planned(verdicts, whole, ())
@@ -169,7 +170,8 @@ def _segment(verdicts: Verdicts, one: Draft) -> Segment:
     found = verdicts.ask(one.exprs, one.stores)
     part = verdicts.taken_part(one.exprs, one.stores)
     assert isinstance(found, Scheduler)  # all drafts were asked about
-    return Segment(part, found, verdicts.facts.target, edge_bytes(verdicts.facts, one))
+    facts = verdicts.facts
+    return Segment(part, found, facts.target, verdicts.options, edge_bytes(facts, one))
 
 
 def edge_bytes(facts: Facts, one: Draft) -> int:

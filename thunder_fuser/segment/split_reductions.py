@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -39,11 +40,11 @@ MIN_RUN = 8
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 
 
-def split_reductions(fusion: Fusion, target: Target) -> Fusion:
+def split_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """Reductions that would leave most of the target idle, each as partial results and a rest."""
     whole = Parts(fusion).of(fusion.exprs)
     around = Around(whole)
-    chunks = {expr: _chunk(whole, around, expr, target) for expr in whole.reductions}
+    chunks = {expr: _chunk(whole, around, expr, target, options) for expr in whole.reductions}
     if not any(chunks.values()):
         return fusion
     names = FreshNames(fusion)
@@ -73,18 +74,20 @@ def _two_steps(
     return steps
 
 
-def _chunk(whole: Part, around: Around, record: OpRecord, target: Target) -> int:
+def _chunk(
+    whole: Part, around: Around, record: OpRecord, target: Target, options: CompileOptions
+) -> int:
     """How many elements a run has; 0 if the reduction is better left as it is."""
     view = whole.tensors[record.outputs[0]]
     kept, reduced = whole.axes(view.name), whole.domain_map.reduced(view)
     results, rows = size_of(whole, kept), size_of(whole, reduced)
     if record.attr("chunk") or rows * results < MIN_ELEMENTS or rows < 2 * MIN_CHUNK:
         return 0
-    order = summed_order(whole, record, {*kept, *reduced})
+    order = summed_order(whole, record, {*kept, *reduced}, options)
     if tuple(name for name in order if name in reduced) != reduced:
         return 0  # runs are of neighbours in memory
     is_inner = order[-1] in reduced
-    if has_order(whole):
+    if has_order(whole, options):
         return _own_chunk(rows, results, is_inner, target)
     pattern = (frozenset(kept), frozenset(reduced))
     if is_inner and rows <= MAX_ON_CHIP and pattern in around.normalised:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.schedule.pointwise import MAX_PLACES
 from thunder_fuser.schedule.registry import SCHEDULERS, find_scheduler
@@ -25,10 +26,10 @@ NAME = "segmenter"
 
 
 class Verdicts:
-    """Answers for one fusion and target, remembered."""
+    """Answers for one fusion, target and set of options, remembered."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, facts: Facts, options: CompileOptions) -> None:
+        self.facts, self.options = facts, options
         self._asked: dict[tuple[frozenset[int], frozenset[str]], Found] = {}
         self._parts: dict[tuple[frozenset[int], frozenset[str]], Part] = {}  # those taken
         self._taken: set[tuple[frozenset[int], frozenset[str]]] = set()
@@ -57,7 +58,7 @@ class Verdicts:
         key = (frozenset(exprs), frozenset(stores))
         if key not in self._asked:
             part = self.part(*key)
-            self._asked[key] = find_scheduler(part, self.facts.target)
+            self._asked[key] = find_scheduler(part, self.facts.target, self.options)
             if isinstance(self._asked[key], Scheduler):
                 self._parts[key] = part
         return self._asked[key]
@@ -91,7 +92,8 @@ class Verdicts:
             return ()
         if key not in self._asked:
             part = self.part(*key)
-            if any(s.accepts(part, self.facts.target) is None for s in reversed(SCHEDULERS)):
+            setting = self.facts.target, self.options
+            if any(s.accepts(part, *setting) is None for s in reversed(SCHEDULERS)):
                 self._taken.add(key)
                 return ()
         found = self.ask(*key)

@@ -12,6 +12,7 @@ from itertools import chain, combinations, product
 
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.options import compile_options
 from thunder_fuser.schedule.scheduler import Scheduler
 from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice
 from thunder_fuser.segment.facts import Facts
@@ -30,7 +31,7 @@ def least_cost(fusion: Fusion, target: Target) -> float:
 
 class _Search:
     def __init__(self, facts: Facts) -> None:
-        self.facts, self.verdicts = facts, Verdicts(facts)
+        self.facts, self.verdicts = facts, Verdicts(facts, compile_options())
         self._options: dict[tuple[Numbers, Numbers], list[Option]] = {}
         self.best = float("inf")
 

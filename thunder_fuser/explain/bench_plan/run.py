@@ -28,6 +28,7 @@ from thunder_fuser.explain.bench_plan.graphs import GRAPHS
 from thunder_fuser.explain.bench_plan.random_graphs import random_graph
 from thunder_fuser.explain.table import table
 from thunder_fuser.explain.verdict import Verdict
+from thunder_fuser.options import compile_options
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.segmenter import plan_cost
 from thunder_fuser.target import TARGETS, Target, named
@@ -127,7 +128,8 @@ def graph_rows(target: Target) -> Iterator[GraphRow]:
 
 
 def _graph_row(name: str, found: list[TracedRegion], target: Target) -> GraphRow:
-    plans = [plan_segments(one.fusion, one.keys, target) for one in found]
+    options = compile_options()
+    plans = [plan_segments(one.fusion, one.keys, target, options) for one in found]
     segments = [segment for plan in plans for segment in plan.segments]
     return GraphRow(
         name,
