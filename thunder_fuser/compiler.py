@@ -23,10 +23,11 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.schedule.scheduler import Match
 from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.segment.nest_reductions import nest_reductions
-from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.segment.plan import Segment, SegmentedFusion, with_params
 from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.segment.split_reductions import split_reductions
 from thunder_fuser.stages import stage
@@ -69,7 +70,7 @@ def texts(
     found = {
         "0_fusion.py": str(fusion),
         "1_specialised.py": str(segmented.fusion),
-        "2_segments.txt": str(segmented),
+        "2_segments.txt": str(with_params(segmented)),
     }
     for number, one in enumerate(scheduled):
         if one is not None:
@@ -94,7 +95,7 @@ def plan_segments(
 @stage("schedule")
 def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
     """The segment's schedule, under names of its own; None if torch runs it."""
-    if one.scheduler.schedule is None:
+    if not one.scheduler.makes_kernel:
         return None
     part, names = canonical(one.part)
     taken = dict(one.part.overwrites)
@@ -102,7 +103,9 @@ def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
         names[name]: alignment[where]
         for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
     }
-    return one.scheduler.schedule(part, one.target, one.options, known)
+    renamed = one.scheduler.match(part, one.match.target, one.match.options)
+    assert isinstance(renamed, Match)  # names and the order of axes do not decide what is taken
+    return renamed.schedule(known)
 
 
 def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:

@@ -27,7 +27,7 @@ from thunder_fuser.ir.language import Recorder, Tensor
 from thunder_fuser.ir.record import OpRecord, definition_text
 from thunder_fuser.options import compile_options
 from thunder_fuser.runtime.torch_types import from_torch_dtype
-from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named
 
 
@@ -119,7 +119,7 @@ class FusionDefinition(Recorder):
         entry, inputs = self.entry.bind(inputs)
         entry.check(inputs)
         keys = input_keys(entry.fusion, tuple(inputs))
-        return plan_segments(entry.fusion, keys, named(target), compile_options())
+        return with_params(plan_segments(entry.fusion, keys, named(target), compile_options()))
 
     def __repr__(self) -> str:
         if self._entry is None:

@@ -306,4 +306,4 @@ def test_a_callable_compiles_under_the_options_it_was_asked_for_with() -> None:
     call(torch.ones(3, 4))
     (((_, _, _, under), program),) = entry.held_programs()
     assert under.repeatable and under.max_registers_bytes == 64
-    assert all(segment.options == under for segment in program.segmented.segments)
+    assert all(segment.match.options == under for segment in program.segmented.segments)

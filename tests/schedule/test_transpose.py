@@ -21,7 +21,8 @@ from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
-from thunder_fuser.schedule.transpose import accepts
+from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.transpose import Transpose
 from thunder_fuser.target import CPU, EMULATOR, H200
 
 D = DataType
@@ -51,8 +52,8 @@ def refusal(graph: Graph) -> str:
     """Why transpose does not take a graph of one segment."""
     fd, inputs = graph
     (segment,) = fd.plan(inputs, target=H200).segments
-    refused = accepts(segment.part, H200, compile_options())
-    assert refused is not None
+    refused = Transpose.match(segment.part, H200, compile_options())
+    assert isinstance(refused, Reject)
     return refused.reason
 
 

@@ -17,12 +17,12 @@ from thunder_fuser.ir.language import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.segment import segmenter, verdicts
+from thunder_fuser.segment import acceptance, segmenter
+from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.contract import MOST_CONTRACTED, contract
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.summary import Summary, summaries
-from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import H200
 
 
@@ -36,7 +36,7 @@ def contracted(make: Callable[[FusionDefinition, Tensor], Tensor]) -> list[Summa
 def _units(fd: FusionDefinition, inputs: list[object]) -> list[Summary]:
     keys, options = input_keys(fd.fusion, tuple(inputs)), compile_options()
     fusion = run_passes(specialise(fd.fusion, keys), options)
-    found = Verdicts(Facts(fusion, H200), options)
+    found = Acceptance(Facts(fusion, H200), options)
     return contract(found, summaries(found.facts, privatize(found.facts)))
 
 
@@ -96,7 +96,7 @@ def test_what_would_be_computed_at_too_many_places_is_taken_apart() -> None:
 def test_a_turned_head_is_one_unit_and_no_scheduler_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verdicts.Verdicts, "part", None)
+    monkeypatch.setattr(acceptance.Acceptance, "part", None)
     units = _units(*rope(8 * 12))
     assert len(units) == 4 and all(len(one.stores) == 3 for one in units)
 
@@ -114,7 +114,7 @@ def _plan(family: str, ops: int) -> Callable[[], object]:
 def test_planning_is_linear(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in instructions of the interpreter."""
     monkeypatch.setattr(segmenter, "MAX_OPS", SMALL)
-    monkeypatch.setattr(verdicts, "MAX_OPS", SMALL)
+    monkeypatch.setattr(acceptance, "MAX_OPS", SMALL)
     assert growth(lambda ops: _plan(family, ops), 3 * SMALL) <= LINEAR
 
 
@@ -123,5 +123,5 @@ def test_a_fusion_too_large_for_one_kernel_takes_little_longer(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segmenter, "MAX_OPS", 2 * SMALL)
-    monkeypatch.setattr(verdicts, "MAX_OPS", 2 * SMALL)
+    monkeypatch.setattr(acceptance, "MAX_OPS", 2 * SMALL)
     assert growth(lambda ops: _plan(family, ops), 2 * SMALL - 8) <= DOUBLING

@@ -17,6 +17,7 @@ from strategies import Case, cases
 
 from benchmarks.planning import forced
 from thunder_fuser import compiler
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.host.dispatch import input_keys
@@ -25,8 +26,11 @@ from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import _Evaluator, evaluate, values_of
-from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.segment import verdicts as verdicts_module
+from thunder_fuser.schedule import registry
+from thunder_fuser.schedule.pointwise import Pointwise
+from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.segment import acceptance as acceptance_module
+from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.contract import contract
 from thunder_fuser.segment.draft import Draft
 from thunder_fuser.segment.facts import Facts
@@ -36,7 +40,6 @@ from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.segmenter import drafts_of, one_by_one, planned
 from thunder_fuser.segment.summary import merged, summaries
-from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import CPU, H200
 
 D = DataType
@@ -231,15 +234,16 @@ def test_what_no_scheduler_takes_is_one_error(monkeypatch: pytest.MonkeyPatch) -
     fd.add_output(fd.ops.tanh(fd.ops.exp(x)))
     fd.add_output(fd.ops.sin(x))
 
-    def refuses(part: Any, *_: Any) -> Reject | None:
-        bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
-        return Reject("picky", f"no {bad[0]}") if bad else None
+    class Picky(Pointwise):
+        name = "picky"
 
-    picky = Scheduler("picky", refuses, None)
-    monkeypatch.setattr(verdicts_module, "SCHEDULERS", (picky,))
-    monkeypatch.setattr(verdicts_module, "find_scheduler", lambda part, *_: (
-        picky if refuses(part) is None else (refuses(part),)
-    ))
+        @classmethod
+        def match(cls, part: Part, *given: Any) -> Match | Reject:
+            bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
+            return Reject("picky", f"no {bad[0]}") if bad else cls(part, *given)
+
+    for module in (acceptance_module, registry):
+        monkeypatch.setattr(module, "SCHEDULERS", (Picky,))
     with pytest.raises(ScheduleError, match="2 expressions that no scheduler takes") as raised:
         fd.plan([meta(64, 128)])
     text = str(raised.value)
@@ -290,10 +294,10 @@ def _shuffled(facts: Facts, drafts: Sequence[Draft], seed: int) -> list[Draft]:
 # ------------------------------------------------------------------------------- they are all right
 
 
-def specialised(case: Case) -> Verdicts:
+def specialised(case: Case) -> Acceptance:
     keys = input_keys(case.fusion, case.inputs)
     options = compile_options()
-    return Verdicts(Facts(run_passes(specialise(case.fusion, keys), options), CPU), options)
+    return Acceptance(Facts(run_passes(specialise(case.fusion, keys), options), CPU), options)
 
 
 def at_random(seed: int) -> Any:
@@ -303,16 +307,16 @@ def at_random(seed: int) -> Any:
 
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
     """Groups that grew at random, contracted units as in large fusions, lone expressions."""
-    verdicts = specialised(case)
-    units = summaries(verdicts.facts, privatize(verdicts.facts))
+    acceptance = specialised(case)
+    units = summaries(acceptance.facts, privatize(acceptance.facts))
     drafts = [
-        drafts_of(grow(units, verdicts, at_random(seed))),
-        drafts_of(grow(contract(verdicts, units), verdicts, by_gain)),
+        drafts_of(grow(units, acceptance, at_random(seed))),
+        drafts_of(grow(contract(acceptance, units), acceptance, by_gain)),
     ]
     with suppress(ScheduleError):  # what only fits together with another one
-        drafts.append(one_by_one(verdicts))
-    good = [d for d in drafts if not any(verdicts.refuses_set(o.exprs, o.stores) for o in d)]
-    return [planned(verdicts, one, ()) for one in good]
+        drafts.append(one_by_one(acceptance))
+    good = [d for d in drafts if not any(acceptance.refuses_set(o.exprs, o.stores) for o in d)]
+    return [planned(acceptance, one, ()) for one in good]
 
 
 @settings(SLOW, max_examples=30)
@@ -362,18 +366,18 @@ def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: in
 @given(case=cases(most_ops=25), seed=st.integers(0, 1 << 30), large=st.booleans())
 def test_summaries_say_what_schedulers_say(case: Case, seed: int, large: bool) -> None:
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
-    verdicts = specialised(case)
-    facts = verdicts.facts
+    acceptance = specialised(case)
+    facts = acceptance.facts
     units = summaries(facts, privatize(facts))
-    units = contract(verdicts, units) if large else units
-    groups: Groups = grow(units, verdicts, at_random(seed))
+    units = contract(acceptance, units) if large else units
+    groups: Groups = grow(units, acceptance, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):
         one, two = groups.summary[a], groups.summary[b]
-        if a == b or verdicts.cut_between(one, two):
+        if a == b or acceptance.cut_between(one, two):
             continue
         both = merged(facts, one, two)
-        sound = not verdicts.refuses(both)
-        assert sound == (not verdicts.refuses_set(both.exprs, both.stores)), (a, b)
+        sound = not acceptance.refuses(both)
+        assert sound == (not acceptance.refuses_set(both.exprs, both.stores)), (a, b)
 
 
 def test_an_unused_result_of_a_torch_call_needs_no_reader() -> None:

@@ -10,6 +10,7 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Demand, axis_symbols, demand
 from thunder_fuser.analysis.domain_map import DomainMap, is_one
+from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.ops import OpKind
@@ -44,6 +45,17 @@ class Part:
     @cached_property
     def reductions(self) -> tuple[OpRecord, ...]:
         return tuple(expr for expr in self.exprs if expr.row.kind is OpKind.REDUCTION)
+
+    @cached_property
+    def patterns(self) -> Mapping[str, Pattern]:
+        """The pattern of each reduction, by the name of its result."""
+        names = (expr.outputs[0] for expr in self.reductions)
+        return {name: pattern_of(self.domain_map, self.tensors[name]) for name in names}
+
+    @cached_property
+    def stored_axes(self) -> Mapping[str, Axes]:
+        """The axes of each result, as a set."""
+        return {name: frozenset(self.axes(name)) for name in self.outputs}
 
     @cached_property
     def chunked(self) -> Chunked | None:

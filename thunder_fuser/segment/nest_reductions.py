@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import product
 
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.analysis.pattern import Axes, Pattern
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
@@ -34,9 +35,6 @@ from thunder_fuser.target import Target
 
 MIN_ROW_BYTES = 48  # so that the partial results are a small part of the bytes
 
-Axes = frozenset[str]
-Pattern = tuple[Axes, Axes]  # the axes that a reduction keeps, and those it reduces
-
 
 def nest_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with such reductions in two steps, where a group fits on chip."""
@@ -44,7 +42,7 @@ def nest_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> 
     if len(dims) < 2 or not any(isinstance(one, tuple) and len(one) > 1 for one in dims):
         return fusion  # none is over columns and more
     whole = Parts(fusion).of(fusion.exprs)
-    patterns = {expr: _pattern(whole, expr) for expr in whole.reductions}
+    patterns = {expr: whole.patterns[expr.outputs[0]] for expr in whole.reductions}
     if len(set(patterns.values())) < 2 or has_order(whole, options):
         return fusion
     columns = _columns(whole, patterns, target, options)
@@ -58,29 +56,24 @@ def nest_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> 
     return define(tuple(records))
 
 
-def _pattern(whole: Part, record: OpRecord) -> Pattern:
-    view = whole.tensors[record.outputs[0]]
-    return frozenset(whole.axes(view.name)), frozenset(whole.domain_map.reduced(view))
-
-
 def _columns(
     whole: Part, patterns: dict[OpRecord, Pattern], target: Target, options: CompileOptions
 ) -> dict[OpRecord, Axes]:
     """The reductions to be made in two steps, and what the first one reduces."""
     around, alike = Around(whole), dict[Axes, dict[Pattern, None]]()
     plain = {r: p for r, p in patterns.items() if r.attr("chunk") is None}
-    for kept, reduced in plain.values():
-        alike.setdefault(kept | reduced, {})[kept, reduced] = None
+    for pattern in plain.values():
+        alike.setdefault(pattern.walked, {})[pattern] = None
     # What all elements wait for is one reduction, and those beside it share its kernel.
-    again = {p for r, p in plain.items() if around.is_needed_again(r.outputs[0], p[1])}
+    again = {p for r, p in plain.items() if around.is_needed_again(r.outputs[0], p.reduced)}
     found: dict[Pattern, Axes] = {}
     for over, group in (pair for same in alike.values() for pair in product(same, same)):
-        shared = over[1] & group[1]
-        if over in again or not shared or over[1] <= group[1]:
+        shared = over.reduced & group.reduced
+        if over in again or not shared or over.reduced <= group.reduced:
             continue
         if _is_worth_it(whole, group, shared, target, options):
             found[over] = shared
-            if group[1] != shared:
+            if group.reduced != shared:
                 found[group] = shared
     return {record: found[pattern] for record, pattern in plain.items() if pattern in found}
 
@@ -89,18 +82,16 @@ def _is_worth_it(
     whole: Part, pattern: Pattern, shared: Axes, target: Target, options: CompileOptions
 ) -> bool:
     """True if rows of the shared axes lie in memory one after another, and a group fits."""
-    kept, reduced = pattern
     columns = size_of(whole, shared)
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     if not nested.are_innermost(whole, shared) or columns * itemsize < MIN_ROW_BYTES:
         return False
-    if reduced == shared:
+    if pattern.reduced == shared:
         return True
-    rows, groups = size_of(whole, reduced - shared), size_of(whole, kept)
-    read = (n for n in whole.inputs if shared <= set(whole.axes(n)))
-    bytes_read = sum(whole.tensors[name].dtype.bytes for name in read)
-    return bool(kept) and nested.fits(
-        groups, rows, columns, bytes_read, target=target, options=options
+    rows, groups = size_of(whole, pattern.reduced - shared), size_of(whole, pattern.kept)
+    read = nested.bytes_read(whole, shared)
+    return bool(pattern.kept) and nested.fits(
+        groups, rows, columns, read, target=target, options=options
     )
 
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.draft import Draft, external, settled
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.verdicts import Verdicts
 
 MAX_COPIED = 16  # expressions behind one value
 
 
-def recompute_cheap_edges(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft]:
+def recompute_cheap_edges(acceptance: Acceptance, drafts: list[Draft]) -> list[Draft]:
     """The drafts, each grown by the cheap expressions behind its inputs where that saves bytes."""
-    facts = verdicts.facts
+    facts = acceptance.facts
     home = {name: at for at, one in enumerate(drafts) for name in one.stores}
     reads = [external(facts, one.exprs) for one in drafts]
     readers = Counter(name for names in reads for name in names)
@@ -32,22 +32,22 @@ def recompute_cheap_edges(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft
             name: chain for name, chain in chains.items()
             if chain and _cost(facts, one, have, chain) < _saved(facts, name, readers[name])
         }
-        for name, grown in _grown(verdicts, one, saving):
+        for name, grown in _grown(acceptance, one, saving):
             sets[at] |= grown
             readers[name] -= 1
     return settled(facts, sets, home) if sets != [one.exprs for one in drafts] else drafts
 
 
 def _grown(
-    verdicts: Verdicts, one: Draft, chains: dict[str, frozenset[int]]
+    acceptance: Acceptance, one: Draft, chains: dict[str, frozenset[int]]
 ) -> list[tuple[str, frozenset[int]]]:
     """The chains that the segment may take: all at once if it may, else one after the other."""
     everything = one.exprs.union(*chains.values())
-    if not chains or not verdicts.refuses_set(everything, one.stores):
+    if not chains or not acceptance.refuses_set(everything, one.stores):
         return list(chains.items())
     found, exprs = [], one.exprs
     for name, chain in chains.items():
-        if not verdicts.refuses_set(exprs | chain, one.stores):
+        if not acceptance.refuses_set(exprs | chain, one.stores):
             exprs |= chain
             found.append((name, chain))
     return found

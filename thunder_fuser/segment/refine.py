@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice, live_exprs, settled
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.recompute import cheap_chain
-from thunder_fuser.segment.verdicts import Verdicts
 
 MAX_COPIED = 40  # expressions taken along in one step
 MAX_STEPS = 24  # that are taken
@@ -24,9 +24,9 @@ MAX_SEGMENTS = 12
 Sets = list[frozenset[int]]
 
 
-def refine(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft]:
+def refine(acceptance: Acceptance, drafts: list[Draft]) -> list[Draft]:
     """The plan after the steps that lower its cost; the same one if none does."""
-    search = _Search(verdicts)
+    search = _Search(acceptance)
     cost = search.total(drafts)
     for _ in range(MAX_STEPS):
         if not 1 < len(drafts) <= MAX_SEGMENTS:
@@ -39,8 +39,8 @@ def refine(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft]:
 
 
 class _Search:
-    def __init__(self, verdicts: Verdicts) -> None:
-        self.verdicts, self.facts = verdicts, verdicts.facts
+    def __init__(self, acceptance: Acceptance) -> None:
+        self.acceptance, self.facts = acceptance, acceptance.facts
         self._costs: dict[Draft, float] = {}
 
     def total(self, drafts: Sequence[Draft]) -> float:
@@ -64,7 +64,7 @@ class _Search:
         return None if best is None else (best, cost)
 
     def _is_allowed(self, one: Draft) -> bool:
-        return not self.verdicts.has_cut(one.exprs) and not self.verdicts.refuses_set(
+        return not self.acceptance.has_cut(one.exprs) and not self.acceptance.refuses_set(
             one.exprs, one.stores
         )
 

@@ -20,7 +20,8 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
-from thunder_fuser.schedule.scheduler import Reject, Scheduler
+from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.contract import contract
 from thunder_fuser.segment.draft import Draft, external, reads_of, settled, total
 from thunder_fuser.segment.facts import Facts
@@ -31,7 +32,6 @@ from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.recompute import recompute_cheap_edges
 from thunder_fuser.segment.refine import refine
 from thunder_fuser.segment.summary import MAX_OPS, summaries
-from thunder_fuser.segment.verdicts import NAME, Verdicts
 from thunder_fuser.target import Target
 
 MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
@@ -40,37 +40,37 @@ MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
 def segment(fusion: Fusion, target: Target, options: CompileOptions) -> SegmentedFusion:
     """The segments of a specialised fusion; ScheduleError if an expression fits no scheduler."""
     facts = Facts(fusion, target)
-    verdicts = Verdicts(facts, options)
-    whole = _whole(verdicts)
+    acceptance = Acceptance(facts, options)
+    whole = _whole(acceptance)
     if whole is not None:
-        return planned(verdicts, whole, ())
+        return planned(acceptance, whole, ())
     units = summaries(facts, privatize(facts))
     is_small = len(units) <= MOST_SEARCHED
     if not is_small:
-        units = contract(verdicts, units)
+        units = contract(acceptance, units)
     ranks = (by_gain, by_program) if is_small else (by_gain,)
-    found = [grow(units, verdicts, rank) for rank in ranks]
+    found = [grow(units, acceptance, rank) for rank in ranks]
     plans = [drafts_of(groups) for groups in found]
     best = min(range(len(plans)), key=lambda at: total(facts, plans[at])) if is_small else 0
-    drafts = recompute_cheap_edges(verdicts, plans[best])
+    drafts = recompute_cheap_edges(acceptance, plans[best])
     if is_small:
-        drafts = refine(verdicts, drafts)
-    if any(isinstance(verdicts.ask(one.exprs, one.stores), tuple) for one in drafts):
-        drafts = one_by_one(verdicts)
+        drafts = refine(acceptance, drafts)
+    if any(isinstance(acceptance.ask(one.exprs, one.stores), tuple) for one in drafts):
+        drafts = one_by_one(acceptance)
     drafts = by_liveness(facts, drafts)
-    return planned(verdicts, drafts, _refusals(found[best], drafts))
+    return planned(acceptance, drafts, _refusals(found[best], drafts))
 
 
-def _whole(verdicts: Verdicts) -> list[Draft] | None:
+def _whole(acceptance: Acceptance) -> list[Draft] | None:
     """One segment of everything, if a scheduler takes it and nothing forces a cut."""
-    facts = verdicts.facts
+    facts = acceptance.facts
     if len(facts.exprs) > MAX_OPS or any(expr.op == "segment_set" for expr in facts.exprs):
         return None
     results = frozenset(name for name in facts.results if name in facts.number)
     if not results:
         return []
     one = Draft(frozenset(range(len(facts.exprs))), results)
-    return [one] if isinstance(verdicts.ask(one.exprs, one.stores), Scheduler) else None
+    return [one] if isinstance(acceptance.ask(one.exprs, one.stores), Match) else None
 
 
 def drafts_of(groups: Groups) -> list[Draft]:
@@ -129,11 +129,11 @@ def _by_pair(item: tuple[tuple[int, int], tuple[Reject, ...]]) -> tuple[int, int
 
 
 def planned(
-    verdicts: Verdicts, drafts: Sequence[Draft], refusals: tuple[Refusal, ...]
+    acceptance: Acceptance, drafts: Sequence[Draft], refusals: tuple[Refusal, ...]
 ) -> SegmentedFusion:
     """The plan of accepted drafts, which stand in an order in which they can run."""
-    facts = verdicts.facts
-    segments = tuple(_segment(verdicts, one) for one in drafts)
+    facts = acceptance.facts
+    segments = tuple(_segment(acceptance, one) for one in drafts)
     return SegmentedFusion(
         facts.fusion,
         segments,
@@ -145,13 +145,13 @@ def planned(
     )
 
 
-def one_by_one(verdicts: Verdicts) -> list[Draft]:
+def one_by_one(acceptance: Acceptance) -> list[Draft]:
     """A segment for each expression; ScheduleError that lists those that fit nowhere alone."""
-    facts = verdicts.facts
+    facts = acceptance.facts
     line = [at for at in range(len(facts.exprs)) if not facts.is_number(at)]
     home = {name: n for n, at in enumerate(line) for name in facts.exprs[at].outputs}
     drafts = settled(facts, [frozenset([at]) for at in line], home)
-    refused = [(one, verdicts.refuses_set(one.exprs, one.stores)) for one in drafts]
+    refused = [(one, acceptance.refuses_set(one.exprs, one.stores)) for one in drafts]
     lines = [
         f"{record_text(facts.exprs[min(one.exprs)])}: {'; '.join(map(str, reasons))}"
         for one, reasons in refused if reasons
@@ -166,12 +166,10 @@ def one_by_one(verdicts: Verdicts) -> list[Draft]:
     return drafts
 
 
-def _segment(verdicts: Verdicts, one: Draft) -> Segment:
-    found = verdicts.ask(one.exprs, one.stores)
-    part = verdicts.taken_part(one.exprs, one.stores)
-    assert isinstance(found, Scheduler)  # all drafts were asked about
-    facts = verdicts.facts
-    return Segment(part, found, facts.target, verdicts.options, edge_bytes(facts, one))
+def _segment(acceptance: Acceptance, one: Draft) -> Segment:
+    found = acceptance.ask(one.exprs, one.stores)
+    assert isinstance(found, Match)  # all drafts were asked about
+    return Segment(found, edge_bytes(acceptance.facts, one))
 
 
 def edge_bytes(facts: Facts, one: Draft) -> int:

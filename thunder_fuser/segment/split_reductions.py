@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.part import Part, Parts
+from thunder_fuser.analysis.pattern import Pattern
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
@@ -89,11 +90,11 @@ def _chunk(
     is_inner = order[-1] in reduced
     if has_order(whole, options):
         return _own_chunk(rows, results, is_inner, target)
-    pattern = (frozenset(kept), frozenset(reduced))
+    pattern = whole.patterns[view.name]
     if is_inner and rows <= MAX_ON_CHIP and pattern in around.normalised:
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
-    if not is_inner and (frozenset(reduced), frozenset(kept)) in around.patterns:
+    if not is_inner and Pattern(pattern.reduced, pattern.kept) in around.patterns:
         return _run_of_rows(whole, around, record, target)  # inner_outer takes rows and columns
     units = results if is_inner else -(-results * itemsize // COLUMN_BYTES)
     if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
@@ -122,12 +123,12 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
 
 def _run_of_rows(whole: Part, around: Around, record: OpRecord, target: Target) -> int:
     """Rows of one block: one wave of them, each with enough rows to be worth its sums."""
-    axes = frozenset(whole.axes(record.outputs[0]))
-    rows = size_of(whole, whole.domain_map.reduced(whole.tensors[record.outputs[0]]))
+    own = whole.patterns[record.outputs[0]]
+    rows = size_of(whole, own.reduced)
     if target.is_cpu:
         return -(-rows // CPU_RUNS)
-    sums = sum(count for (kept, _), count in around.patterns.items() if kept == axes)
-    shape = row_shape(size_of(whole, axes), sums, target)
+    sums = sum(count for one, count in around.patterns.items() if one.kept == own.kept)
+    shape = row_shape(size_of(whole, own.kept), sums, target)
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     return _run_of_block(rows, -(-MIN_RUN_BYTES // itemsize), shape, target)
 
@@ -156,12 +157,7 @@ class Around:
     def __init__(self, whole: Part) -> None:
         self.reduced: dict[str, frozenset[str]] = {}
         self.later: dict[str, frozenset[str]] = {}
-        views = [whole.tensors[expr.outputs[0]] for expr in whole.reductions]
-        pattern = {
-            v.name: (frozenset(whole.axes(v.name)), frozenset(whole.domain_map.reduced(v)))
-            for v in views
-        }
-        self.patterns = Counter(pattern.values())
+        self.patterns = Counter(whole.patterns.values())
         for expr in whole.exprs:
             behind = frozenset[str]().union(*(self._with_own(whole, n) for n in names_of(expr)))
             self.reduced.update(dict.fromkeys(expr.outputs, behind))
@@ -173,7 +169,7 @@ class Around:
             for name in names_of(expr):
                 self.later[name] = self.later.get(name, frozenset()) | after
         self.normalised = {
-            found for name, found in pattern.items() if self._is_normalised(name, found[1])
+            one for name, one in whole.patterns.items() if self._is_normalised(name, one.reduced)
         }
 
     def _with_own(self, whole: Part, name: str) -> frozenset[str]:

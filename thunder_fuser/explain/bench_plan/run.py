@@ -136,7 +136,7 @@ def _graph_row(name: str, found: list[TracedRegion], target: Target) -> GraphRow
         found[0].direction,
         len(plans),
         len(segments),
-        sum(one.scheduler.schedule is not None for one in segments),
+        sum(one.scheduler.makes_kernel for one in segments),
         sum(plan.edge_bytes for plan in plans),
         sum(plan.lower_bound for plan in plans),
         max(plan.peak_bytes for plan in plans),
