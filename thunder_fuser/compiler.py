@@ -20,16 +20,14 @@ from thunder_fuser.host.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.jobs import run_jobs
 from thunder_fuser.lower.lower import lower
-from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.schedule.scheduler import Match
 from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
-from thunder_fuser.segment.nest_reductions import nest_reductions
 from thunder_fuser.segment.plan import Segment, SegmentedFusion, with_params
 from thunder_fuser.segment.segmenter import segment
-from thunder_fuser.segment.split_reductions import split_reductions
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 
@@ -87,8 +85,8 @@ def plan_segments(
     """The segments of a fusion for arguments of these keys; nothing is compiled."""
     with stage("specialise"):
         known = run_passes(specialise(fusion, keys), options)
+        known = run_target_passes(known, target, options)
     with stage("segment"):
-        known = split_reductions(nest_reductions(known, target, options), target, options)
         return with_donations(segment(known, target, options))
 
 

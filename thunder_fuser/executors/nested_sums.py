@@ -6,8 +6,8 @@
 ->  t1 = sum(g, (2, 3));  db = sum(t1, (0,))
     t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
 
-One kernel then reads g once for both: see segment/nest_reductions.py, which does the same in
-fusions of functions without gradients. There it follows from what shares a fusion. That is for the
+One kernel then reads g once for both: presegment/two_stage_reductions.py does the same in fusions
+of functions without gradients. There it follows from what shares a fusion. That is for the
 policy to choose, and a gradient that is two sums may have other bits; so here it is settled before.
 """
 

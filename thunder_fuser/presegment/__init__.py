@@ -15,11 +15,15 @@ from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
+from thunder_fuser.presegment.rfactor import rfactor
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
+from thunder_fuser.presegment.two_stage_reductions import two_stage_reductions
+from thunder_fuser.target import Target
 
 Pass = Callable[[Fusion], Fusion]
+TargetPass = Callable[[Fusion, Target, CompileOptions], Fusion]
 
 PRESEGMENT: tuple[Pass, ...] = (
     localise,
@@ -34,6 +38,9 @@ PRESEGMENT: tuple[Pass, ...] = (
     move_merging_reshapes,
     remove_dead,
 )
+
+# These ask how many blocks a device holds, and how many bytes a block.
+FOR_A_TARGET: tuple[TargetPass, ...] = (two_stage_reductions, rfactor)
 
 # These change an op's bits by what reads it, so they do not run under the option `repeatable`;
 # the others run only there.
@@ -52,5 +59,13 @@ def run_passes(fusion: Fusion, options: CompileOptions) -> Fusion:
     fusion = verify(fusion, after="specialise")
     for one in passes_for(options):
         made = one(fusion)
+        fusion = fusion if made is fusion else verify(made, after=one.__name__)
+    return fusion
+
+
+def run_target_passes(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+    """Runs the passes that write a fusion for one target, after the others."""
+    for one in FOR_A_TARGET:
+        made = one(fusion, target, options)
         fusion = fusion if made is fusion else verify(made, after=one.__name__)
     return fusion

@@ -7,7 +7,7 @@ CUDA [M.o@blockIdx.x, M.i.o, M.i.i@threadIdx.y, N.o.o, N.o.i@threadIdx.x, N.i@ve
      long rows also over the blocks of a cluster: N.o.i -> N.o.i.o@cluster, N.o.i.i
 CPU  [M.o@blockIdx.x, M.i, N@vectorize]
 
-A block walks a run of rows (segment/split_reductions.py has cut them), keeps its sums over rows in
+A block walks a run of rows (presegment/rfactor.py has cut them), keeps its sums over rows in
 registers meanwhile, and writes them once: partial results, which a second kernel adds.
 """
 

@@ -6,7 +6,7 @@ widest loads that a part allows, and as many threads as hold what the part keeps
 of N elements are always the same partial sums, whatever else the kernel reads, keeps or makes:
 
     row sums      vectors of `width`, dealt in turn to `threads` of each of `cluster` blocks
-    column sums   runs of rows (segment/split_reductions.py), dealt to `rows_of_block` threads
+    column sums   runs of rows (presegment/rfactor.py), dealt to `rows_of_block` threads
     on a CPU      16 sums, dealt in turn (Stream); of columns, one for each
 
 So `reduction`, `persistent`, `inner_outer` and `nested` give a sum the same bits. Maxima do not
