@@ -31,14 +31,14 @@ from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.segment import acceptance as acceptance_module
 from thunder_fuser.segment.acceptance import Acceptance
-from thunder_fuser.segment.contract import contract
-from thunder_fuser.segment.draft import Draft
+from thunder_fuser.segment.candidate import Candidate
+from thunder_fuser.segment.coarsen import coarsen
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.grow import Groups, by_gain, grow
 from thunder_fuser.segment.liveness import by_liveness, peak
+from thunder_fuser.segment.merge import Groups, by_gain, merge_greedily
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
-from thunder_fuser.segment.segmenter import drafts_of, one_by_one, planned
+from thunder_fuser.segment.segmenter import candidates_of, one_by_one, planned
 from thunder_fuser.segment.summary import merged, summaries
 from thunder_fuser.target import CPU, H200
 
@@ -263,22 +263,23 @@ def test_segments_run_in_the_order_that_keeps_few_bytes_alive() -> None:
         fd.add_output(fd.ops.matmul(large, large))
     plan = fd.plan([meta(256, 256)] * 4, target="h200")
     facts = Facts(plan.fusion, H200)
-    drafts = [_draft(facts, one) for one in plan.segments]
-    widest = max(range(20), key=lambda seed: peak(facts, _shuffled(facts, drafts, seed)))
-    worst = _shuffled(facts, drafts, widest)
+    candidates = [_candidate(facts, one) for one in plan.segments]
+    widest = max(range(20), key=lambda seed: peak(facts, _shuffled(facts, candidates, seed)))
+    worst = _shuffled(facts, candidates, widest)
     assert peak(facts, by_liveness(facts, worst)) < peak(facts, worst)
-    assert plan.peak_bytes == peak(facts, drafts) == 256 * 256 * 4
+    assert plan.peak_bytes == peak(facts, candidates) == 256 * 256 * 4
 
 
-def _draft(facts: Facts, one: Any) -> Draft:
+def _candidate(facts: Facts, one: Any) -> Candidate:
     made = (facts.number[e.outputs[0]] for e in one.ops)
-    return Draft(frozenset(at for at in made if not facts.is_number(at)), frozenset(one.outputs))
+    exprs = frozenset(at for at in made if not facts.is_number(at))
+    return Candidate(exprs, frozenset(one.outputs))
 
 
-def _shuffled(facts: Facts, drafts: Sequence[Draft], seed: int) -> list[Draft]:
-    """A random order in which every draft reads earlier ones."""
-    chance, left, have = random.Random(seed), list(drafts), set(facts.fusion.inputs)
-    line: list[Draft] = []
+def _shuffled(facts: Facts, candidates: Sequence[Candidate], seed: int) -> list[Candidate]:
+    """A random order in which every candidate reads earlier ones."""
+    chance, left, have = random.Random(seed), list(candidates), set(facts.fusion.inputs)
+    line: list[Candidate] = []
     while left:
         ready = [d for d in left if all(
             n in have for at in d.exprs for n in facts.operands[at]
@@ -306,16 +307,16 @@ def at_random(seed: int) -> Any:
 
 
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
-    """Groups that grew at random, contracted units as in large fusions, lone expressions."""
+    """Groups that grew at random, coarsened units as in large fusions, lone expressions."""
     acceptance = specialised(case)
     units = summaries(acceptance.facts, privatize(acceptance.facts))
-    drafts = [
-        drafts_of(grow(units, acceptance, at_random(seed))),
-        drafts_of(grow(contract(acceptance, units), acceptance, by_gain)),
+    candidates = [
+        candidates_of(merge_greedily(units, acceptance, at_random(seed))),
+        candidates_of(merge_greedily(coarsen(acceptance, units), acceptance, by_gain)),
     ]
     with suppress(ScheduleError):  # what only fits together with another one
-        drafts.append(one_by_one(acceptance))
-    good = [d for d in drafts if not any(acceptance.refuses_set(o.exprs, o.stores) for o in d)]
+        candidates.append(one_by_one(acceptance))
+    good = [d for d in candidates if not any(acceptance.refuses_set(o.exprs, o.stores) for o in d)]
     return [planned(acceptance, one, ()) for one in good]
 
 
@@ -369,8 +370,8 @@ def test_summaries_say_what_schedulers_say(case: Case, seed: int, large: bool) -
     acceptance = specialised(case)
     facts = acceptance.facts
     units = summaries(facts, privatize(facts))
-    units = contract(acceptance, units) if large else units
-    groups: Groups = grow(units, acceptance, at_random(seed))
+    units = coarsen(acceptance, units) if large else units
+    groups: Groups = merge_greedily(units, acceptance, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):
         one, two = groups.summary[a], groups.summary[b]
         if a == b or acceptance.cut_between(one, two):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, axis_symbols, demand
+from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
 from thunder_fuser.analysis.domain_map import DomainMap, is_one
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir import layout
@@ -92,9 +92,9 @@ class Part:
         return found
 
     @cached_property
-    def facts(self) -> Demand:
+    def demand(self) -> Demand:
         """The points of the part over plain axis symbols; every scheduler asks for them."""
-        return demand(self, axis_symbols(self))
+        return demand_of(self, axis_symbols(self))
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The axis classes of a tensor, broadcasts left out, in logical order."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, Point, demand
+from thunder_fuser.analysis.demand import Demand, Point, demand_of
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.ops import SCANS, DtypeRule
@@ -34,7 +34,7 @@ class Context:
         self.loops: LoopIndex = loop_index(
             scheduled.axes, scheduled.transforms, scheduled.part.chunked
         )
-        self.facts: Demand = demand(self.part, self.loops.index)
+        self.demand: Demand = demand_of(self.part, self.loops.index)
 
     @cached_property
     def loop(self) -> Domain:

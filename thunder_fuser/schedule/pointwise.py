@@ -84,7 +84,7 @@ def have_one_space(stored: Iterable[Axes]) -> bool:
 def too_many_places(part: Part, scheduler: str) -> Reject | None:
     """Refuses a part in which some value would be computed again and again."""
     for name in part.producer:
-        count = part.facts.count(name)
+        count = part.demand.count(name)
         if count > MAX_PLACES:
             return Reject(scheduler, f"{name} would be computed at {count} places")
     for expr in part.exprs:
@@ -160,7 +160,7 @@ def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
     groups = collapse(part, order)
     if not groups:
         return ()
-    symbols = [position.symbols for _, position, _ in positions(part, part.facts)]
+    symbols = [position.symbols for _, position, _ in positions(part)]
     of_rows = any(found and not found & set(groups[-1]) for found in symbols)
     narrow = min(part.tensors[name].dtype.bytes for name in part.global_tensors)
     return groups[-1] if of_rows or size_of(part, order) % (MAX_BYTES // narrow) else ()
@@ -173,7 +173,7 @@ def _unroll(part: Part, target: Target, order: tuple[str, ...], width: int) -> i
     """
     streamed = {
         name
-        for name, position, _ in positions(part, part.facts)
+        for name, position, _ in positions(part)
         if name in part.inputs and position.symbols >= set(order)
     }
     total = size_of(part, order)
@@ -208,7 +208,7 @@ def _schedule_cpu(
 
 def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | None:
     """The group, if any, that some tensor walks with stride 1 but strides over the last one."""
-    for _, position, _ in positions(part, part.facts):
+    for _, position, _ in positions(part):
         for at, group in enumerate(groups[:-1]):
             if coefficient(position, group[-1]) == 1 and coefficient(position, groups[-1][-1]) > 1:
                 return at

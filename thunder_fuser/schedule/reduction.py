@@ -84,9 +84,9 @@ class Rows(Match):
     @cached_property
     def passes(self) -> int:
         """How many passes over the reduced axes the part needs."""
-        facts, operands = self.part.facts, set(self.part.facts.operands.values())
-        full = [r for r in facts.roots if is_full(r.index, self.reduced) or r in operands]
-        return 1 + max(facts.level[root] for root in full)
+        demand, operands = self.part.demand, set(self.part.demand.operands.values())
+        full = [r for r in demand.roots if is_full(r.index, self.reduced) or r in operands]
+        return 1 + max(demand.level[root] for root in full)
 
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
         """The schedule with nothing kept on chip. shifted: steps may pass the ends of odd rows."""

@@ -91,6 +91,6 @@ def read_elsewhere(part: Part, exprs: Iterable[OpRecord], scheduler: str) -> Rej
     for expr in exprs:
         name = expr.outputs[0]
         expected = result_index(part, name, symbols)
-        if any(p.index != expected or not p.condition.is_const for p in part.facts.points(name)):
+        if any(p.index != expected or not p.condition.is_const for p in part.demand.points(name)):
             return Reject(scheduler, f"{name} is read at other places than it is made for")
     return None

@@ -174,7 +174,7 @@ def _position(part: Part, point: Point) -> Scalar:
 def _fast_axes(part: Part) -> dict[Point, str]:
     """The axis along which each access walks memory element by element, if there is one."""
     found: dict[Point, str] = {}
-    for point in accesses(part, part.facts):
+    for point in accesses(part):
         position = _position(part, point)
         symbols = position.symbols  # few, where a part may have hundreds of axes
         for name in (name for name in part.extents if name in symbols):
@@ -263,7 +263,7 @@ def _joined(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _staged(part: Part, found: Orders) -> tuple[Point, ...]:
-    return (*found.loads, *(part.facts.results[name] for name in found.stores))
+    return (*found.loads, *(part.demand.results[name] for name in found.stores))
 
 
 def _tile_refused(part: Part, target: Target, found: Orders) -> Reject | None:

@@ -69,9 +69,9 @@ def _fits(part: Part, target: str, output: str) -> bool:
     a, b = part.tensors[target], part.tensors[output]
     if (a.dtype, a.sizes, part.strides[target]) != (b.dtype, b.sizes, part.strides[output]):
         return False
-    result = part.facts.results[output]
-    others = [point for name, point in part.facts.results.items() if name != output]
-    read_for_others = {point.name for point in part.facts.reached(others)}
+    result = part.demand.results[output]
+    others = [point for name, point in part.demand.results.items() if name != output]
+    read_for_others = {point.name for point in part.demand.reached(others)}
     return target not in read_for_others and all(
-        point.index == result.index for point in part.facts.points(target)
+        point.index == result.index for point in part.demand.points(target)
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.pattern import Axes, Pattern
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.segment.draft import passes
+from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.privatize import Unit
 

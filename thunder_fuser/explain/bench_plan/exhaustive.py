@@ -15,7 +15,7 @@ from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.options import compile_options
 from thunder_fuser.schedule.scheduler import Match
 from thunder_fuser.segment.acceptance import Acceptance
-from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice
+from thunder_fuser.segment.candidate import Candidate, cost_of, external, is_twice
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.target import Target
 
@@ -115,7 +115,7 @@ class _Search:
             if exprs in found or not self._is_allowed(exprs):
                 continue
             if isinstance(self.acceptance.ask(exprs, stores), Match):
-                found[exprs] = cost_of(facts, Draft(exprs, stores))
+                found[exprs] = cost_of(facts, Candidate(exprs, stores))
 
     def _closure(self, block: Numbers, stop: Numbers) -> Numbers:
         facts = self.facts

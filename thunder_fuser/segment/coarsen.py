@@ -7,7 +7,7 @@
 What makes values for one reader alone belongs to it: apart, those values would be stored and read
 for nothing. So do two that read the same values and make the same axes, if that gives what they
 read one reader. No merge of either kind can close a cycle. One walk in program order finds them;
-growth, which weighs every pair, is left with a fraction of the units.
+merging, which weighs every pair, is left with a fraction of the units.
 
 The walk supposes that values may be read at other places than their own, and the schedulers are
 asked about each larger unit once, at its end; what they refuse is taken apart into smaller ones.
@@ -20,19 +20,19 @@ from collections.abc import Mapping, Sequence
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.summary import Summary, merged, stored_axes
 
-MOST_CONTRACTED = 32  # expressions: where a longer chain is cut, growth decides
+MOST_COARSENED = 32  # expressions: where a longer chain is cut, merge.py decides
 
 Twin = tuple[frozenset[str], frozenset[frozenset[str]]]
 
 
-def contract(acceptance: Acceptance, units: Sequence[Summary]) -> list[Summary]:
+def coarsen(acceptance: Acceptance, units: Sequence[Summary]) -> list[Summary]:
     """The units in an order in which they can run. `units`, whose numbers are their places, are in
     program order."""
-    found = _contracted(acceptance, dict(enumerate(units)), MOST_CONTRACTED)
+    found = _coarsened(acceptance, dict(enumerate(units)), MOST_COARSENED)
     return [found[at] for at in sorted(found)]
 
 
-def _contracted(
+def _coarsened(
     acceptance: Acceptance, units: Mapping[int, Summary], most: int
 ) -> dict[int, Summary]:
     """Units of at most so many expressions, each at a place where it can run."""
@@ -44,7 +44,7 @@ def _contracted(
         if len(one.units) == 1 or _is_taken(acceptance, one):
             found[at] = one
         else:
-            found |= _contracted(acceptance, {n: units[n] for n in sorted(one.units)}, most // 2)
+            found |= _coarsened(acceptance, {n: units[n] for n in sorted(one.units)}, most // 2)
     return found
 
 
@@ -56,7 +56,7 @@ def _is_taken(acceptance: Acceptance, one: Summary) -> bool:
 
 
 class _Walk:
-    """What was contracted so far, by places."""
+    """What was coarsened so far, by places."""
 
     def __init__(self, acceptance: Acceptance, most: int) -> None:
         self.acceptance, self.facts, self.most = acceptance, acceptance.facts, most

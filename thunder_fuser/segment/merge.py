@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.acyclic import Order
-from thunder_fuser.segment.draft import passes
+from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.summary import Summary, cost, merged
 
 CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)
@@ -144,7 +144,7 @@ def by_program(groups: Groups, a: int, b: int) -> float:
     return -gain if gain <= 0 else max(a, b) - groups.count
 
 
-def grow(units: Sequence[Summary], acceptance: Acceptance, rank: Rank) -> Groups:
+def merge_greedily(units: Sequence[Summary], acceptance: Acceptance, rank: Rank) -> Groups:
     """Merges while that saves bytes; a round asks again what an earlier merge may have changed."""
     groups = Groups(units, acceptance)
     for _ in range(MAX_ROUNDS):
