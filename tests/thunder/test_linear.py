@@ -32,6 +32,7 @@ from thunder_fuser.explain.programs import compiled
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -219,7 +220,7 @@ def test_specialising(layer: Layer) -> None:
             InputKey((4, 6), (6, 1)) if len(view.shape) == 2 else InputKey((6,), (1,))
             for view in map(fusion.tensors.__getitem__, fusion.inputs)
         )
-        return lambda: run_passes(specialise(fusion, keys))
+        return lambda: run_passes(specialise(fusion, keys), compile_options())
 
     assert growth(make, 30) < LINEAR
 

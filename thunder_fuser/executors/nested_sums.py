@@ -6,8 +6,8 @@
 ->  t1 = sum(g, (2, 3));  db = sum(t1, (0,))
     t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
 
-One kernel then reads g once for both: see segment/nest_reductions.py, which does the same in
-fusions of functions without gradients. There it follows from what shares a fusion. That is for the
+One kernel then reads g once for both: presegment/two_stage_reductions.py does the same in fusions
+of functions without gradients. There it follows from what shares a fusion. That is for the
 policy to choose, and a gradient that is two sums may have other bits; so here it is settled before.
 """
 
@@ -24,6 +24,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, from_trace, tracectx
 
+from thunder_fuser.options import compile_options
 from thunder_fuser.rematerialization.apply import Leaves, Reading, Supported, is_backward
 from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.schedule import nested
@@ -130,7 +131,10 @@ def _nests(over: _Sum, group: _Sum, target: Target) -> bool:
     outer = prod(over.sizes[: next(at for at in range(len(over.sizes)) if at not in over.dims)])
     if size % columns or groups % outer or not _inner(group, columns):
         return False
-    return size == columns or nested.fits(groups, size // columns, columns, _BYTES, target)
+    rows, options = size // columns, compile_options()
+    return size == columns or nested.fits(
+        groups, rows, columns, _BYTES, target=target, options=options
+    )
 
 
 def _inner(one: _Sum, columns: int) -> tuple[int, ...]:
