@@ -167,7 +167,7 @@ def launches(device: torch.device, seconds: float, moved: int) -> dict[str, Any]
     x = torch.randn(moved // 4, device=device)
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.mul(fd.from_pytorch(x), 1.5))
-    target = fd.program([x]).segmented.segments[0].target
+    target = fd.program([x]).segmented.segments[0].match.target
     copies = {str(count): _shared(fd, x, count) for count in LAUNCHES}
     us = {"replayed": _times({name: [call] for name, call in copies.items()}, seconds, device)}
     if device.type == "cuda":

@@ -86,7 +86,7 @@ def _texts(op: Operation, target: Target) -> dict[str, Any]:
         start = time.process_time()
         segmented = fd.plan(inputs, target=target)
         aligned = dict.fromkeys(segmented.fusion.inputs, 16)
-        made = [emit(schedule(s, target, aligned), target) for s in segmented.segments]
+        made = [emit(schedule(s, aligned)) for s in segmented.segments]
         times.append((time.process_time() - start) * 1e3)
         texts |= {source.text for source in made if source}
         count += sum(source is not None for source in made)

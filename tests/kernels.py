@@ -19,9 +19,9 @@ def scheduled(
     """The first segment of a graph, scheduled and emitted, for arguments so aligned."""
     fd, inputs = graph
     segment = fd.plan(inputs, target=target).segments[0]
-    made = schedule(segment, target, dict.fromkeys(fd.fusion.inputs, alignment))
+    made = schedule(segment, dict.fromkeys(fd.fusion.inputs, alignment))
     assert made is not None
-    source = emit(made, target)
+    source = emit(made)
     assert source is not None
     return made, source
 

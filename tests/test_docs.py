@@ -32,6 +32,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.lower import lower
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
@@ -65,22 +66,22 @@ def prepared() -> tuple[FusionDefinition, Any]:
     """The definition, and its fusion after all passes."""
     fd = recorded()
     keys = input_keys(fd.fusion, tuple(arguments()))
-    return fd, run_passes(specialise(fd.fusion, keys))
+    return fd, run_passes(specialise(fd.fusion, keys), compile_options())
 
 
 def scheduled(
     graph: FusionDefinition, inputs: list[torch.Tensor], target: Target
 ) -> ScheduledFusion:
     keys = input_keys(graph.fusion, tuple(inputs))
-    (segment,) = plan_segments(graph.fusion, keys, target).segments
+    (segment,) = plan_segments(graph.fusion, keys, target, compile_options()).segments
     alignment = {name: key.alignment for name, key in zip(graph.fusion.inputs, keys, strict=True)}
-    made = schedule(segment, target, alignment)
+    made = schedule(segment, alignment)
     assert made is not None
     return made
 
 
 def emitted(made: ScheduledFusion, target: Target) -> KernelSource:
-    source = emit(made, target)
+    source = emit(made)
     assert source is not None
     return source
 
@@ -208,7 +209,7 @@ def on_devices() -> tuple[FusionDefinition, list[torch.Tensor]]:
 def before_and_after(made: tuple[FusionDefinition, list[torch.Tensor]]) -> str:
     fd, inputs = made
     keys = input_keys(fd.fusion, tuple(inputs))
-    return f"{fd.fusion}\n\n{run_passes(specialise(fd.fusion, keys))}"
+    return f"{fd.fusion}\n\n{run_passes(specialise(fd.fusion, keys), compile_options())}"
 
 
 DUMPS: dict[str, Callable[[], str]] = {

@@ -113,14 +113,14 @@ def _schedules(
     fd: FusionDefinition, inputs: Sequence[Any], target: Target
 ) -> list[ScheduledFusion]:
     segments = fd.plan(inputs, target=target).segments
-    found = [schedule(one, target, dict.fromkeys(fd.fusion.inputs, 16)) for one in segments]
+    found = [schedule(one, dict.fromkeys(fd.fusion.inputs, 16)) for one in segments]
     return [one for one in found if one is not None]
 
 
 def _sources(
     fd: FusionDefinition, inputs: Sequence[Any], target: Target
 ) -> list[KernelSource]:
-    found = [emit(one, target) for one in _schedules(fd, inputs, target)]
+    found = [emit(one) for one in _schedules(fd, inputs, target)]
     return [one for one in found if one is not None]
 
 

@@ -33,6 +33,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fusions: list[Fusion] = []
     _record(monkeypatch, compiler, "emit_cuda", sources)
     _record(monkeypatch, compiler, "run_passes", fusions)
+    _record(monkeypatch, compiler, "run_target_passes", fusions)
     _record(monkeypatch, entry, "define", fusions)
     yield
     check_fusions(fusions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import nvtx
 import torch
@@ -13,43 +14,47 @@ from thunder_fuser import dump
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.host.launchers import launcher_for
 from thunder_fuser.host.program import HostProgram, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.jobs import run_jobs
 from thunder_fuser.lower.lower import lower
-from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.schedule.scheduler import Match
 from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
-from thunder_fuser.segment.nest_reductions import nest_reductions
-from thunder_fuser.segment.plan import Segment, SegmentedFusion
+from thunder_fuser.segment.plan import Segment, SegmentedFusion, with_params
 from thunder_fuser.segment.segmenter import segment
-from thunder_fuser.segment.split_reductions import split_reductions
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 
 
 @nvtx.annotate("thunder_fuser.compile")
 def compile_fusion(
-    fusion: Fusion, keys: tuple[InputKey, ...], target: Target, device: torch.device
+    fusion: Fusion,
+    keys: tuple[InputKey, ...],
+    target: Target,
+    options: CompileOptions,
+    device: torch.device,
 ) -> HostProgram:
     """A fusion, for arguments of these keys, on a device."""
-    segmented = plan_segments(fusion, keys, target)
+    segmented = plan_segments(fusion, keys, target, options)
     # By the specialised fusion's names: others are free where an op before an input went away.
     inputs = segmented.fusion.inputs
     alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
-    scheduled = [schedule(one, target, alignment) for one in segmented.segments]
-    sources = [emit(one, target) for one in scheduled]
+    scheduled = [schedule(one, alignment) for one in segmented.segments]
+    sources = [emit(one) for one in scheduled]
     with stage("compile"):
         pairs = zip(segmented.segments, sources, strict=True)
         jobs = [partial(launcher_for, one, source, target, device) for one, source in pairs]
         launchers = run_jobs(jobs, threads=4)
     with stage("plan"):
         program = plan(segmented, launchers, device)
-    if dump.wanted():
-        dump.write(texts(fusion, segmented, scheduled, program))
+    if options.dump:
+        dump.write(Path(options.dump), texts(fusion, segmented, scheduled, program))
     return program
 
 
@@ -63,7 +68,7 @@ def texts(
     found = {
         "0_fusion.py": str(fusion),
         "1_specialised.py": str(segmented.fusion),
-        "2_segments.txt": str(segmented),
+        "2_segments.txt": str(with_params(segmented)),
     }
     for number, one in enumerate(scheduled):
         if one is not None:
@@ -74,19 +79,21 @@ def texts(
     return {**found, "5_program.py": str(program)}
 
 
-def plan_segments(fusion: Fusion, keys: tuple[InputKey, ...], target: Target) -> SegmentedFusion:
+def plan_segments(
+    fusion: Fusion, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
+) -> SegmentedFusion:
     """The segments of a fusion for arguments of these keys; nothing is compiled."""
     with stage("specialise"):
-        known = run_passes(specialise(fusion, keys))
+        known = run_passes(specialise(fusion, keys), options)
+        known = run_target_passes(known, target, options)
     with stage("segment"):
-        known = split_reductions(nest_reductions(known, target), target)
-        return with_donations(segment(known, target))
+        return with_donations(segment(known, target, options))
 
 
 @stage("schedule")
-def schedule(one: Segment, target: Target, alignment: dict[str, int]) -> ScheduledFusion | None:
+def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
     """The segment's schedule, under names of its own; None if torch runs it."""
-    if one.scheduler.schedule is None:
+    if not one.scheduler.makes_kernel:
         return None
     part, names = canonical(one.part)
     taken = dict(one.part.overwrites)
@@ -94,14 +101,16 @@ def schedule(one: Segment, target: Target, alignment: dict[str, int]) -> Schedul
         names[name]: alignment[where]
         for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
     }
-    return one.scheduler.schedule(part, target, known)
+    renamed = one.scheduler.match(part, one.match.target, one.match.options)
+    assert isinstance(renamed, Match)  # names and the order of axes do not decide what is taken
+    return renamed.schedule(known)
 
 
-def emit(scheduled: ScheduledFusion | None, target: Target) -> KernelSource | None:
+def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:
     """The kernel's text; None if torch runs the segment."""
     if scheduled is None:
         return None
     with stage("lower"):
         kernel = lower(scheduled, f"{scheduled.params.scheduler}_kernel")
     with stage("emit"):
-        return emit_cpu(kernel) if target.is_cpu else emit_cuda(kernel)
+        return emit_cpu(kernel) if scheduled.target.is_cpu else emit_cuda(kernel)

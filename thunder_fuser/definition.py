@@ -25,8 +25,9 @@ from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder, Tensor
 from thunder_fuser.ir.record import OpRecord, definition_text
+from thunder_fuser.options import compile_options
 from thunder_fuser.runtime.torch_types import from_torch_dtype
-from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named
 
 
@@ -117,7 +118,8 @@ class FusionDefinition(Recorder):
         """The segments for these inputs (meta tensors will do) on a target; nothing is compiled."""
         entry, inputs = self.entry.bind(inputs)
         entry.check(inputs)
-        return plan_segments(entry.fusion, input_keys(entry.fusion, tuple(inputs)), named(target))
+        keys = input_keys(entry.fusion, tuple(inputs))
+        return with_params(plan_segments(entry.fusion, keys, named(target), compile_options()))
 
     def __repr__(self) -> str:
         if self._entry is None:

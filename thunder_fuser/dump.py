@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of one compilation -> files in a folder, if the option `dump` names one.
+"""The texts of one compilation -> files in a folder that the option `dump` names.
 
 DUMP/fusion_0/0_fusion.py, 1_specialised.py, 2_segments.txt, 3_schedule_0.py, 4_kernel_0.cu, ...
 """
@@ -10,17 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from thunder_fuser.errors import OptionError
-from thunder_fuser.options import option
 
 
-def wanted() -> bool:
-    """True if the option names a folder."""
-    return bool(option("dump"))
-
-
-def write(texts: Mapping[str, str]) -> Path:
-    """Writes each text under its name, in a new folder fusion_N of the option's folder."""
-    root = Path(str(option("dump")))
+def write(root: Path, texts: Mapping[str, str]) -> Path:
+    """Writes each text under its name, in a new folder fusion_N of `root`."""
     try:
         folder = _new_folder(root)
         for name, text in texts.items():

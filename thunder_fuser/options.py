@@ -2,6 +2,8 @@
 """Every option, one typed row each. A call's keyword wins over `with options(...)`, that over the
 environment, that over the default.
 
+The stages of the compiler read none of this: `compile_options` gives them an argument.
+
 >>> with options(strict=True):
 ...     option("strict")
 True
@@ -12,8 +14,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError
 
 Value = bool | int | str
@@ -21,13 +24,12 @@ Value = bool | int | str
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row. Options that change kernels enter the cache key."""
+    """One row."""
 
     name: str
     type: type
     default: Value
     help: str
-    enters_key: bool = False
     least: int | None = None
     choices: tuple[Value, ...] = ()
     or_callable: bool = False
@@ -64,9 +66,7 @@ OPTIONS: Mapping[str, Option] = {
     row.name: row
     for row in (
         Option("strict", bool, False, "raise where a region would fall back to its torch ops"),
-        Option(
-            "emulate", bool, False, "run CPU tensors through the CUDA text on the emulator", True
-        ),
+        Option("emulate", bool, False, "run CPU tensors through the CUDA text on the emulator"),
         Option("emulate_reversed", bool, False, "the emulator runs a block's threads in reverse"),
         Option("fuel", int, -1, "how many regions may be fused; -1: all (to bisect)", least=-1),
         Option("name_prefix", str, "thunderFusion", "what names of fusions begin with in a trace"),
@@ -77,13 +77,13 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "repeatable", bool, False, "an op has the same bits whatever stands around it (set for"
-            " functions with gradients, where values are recomputed)", True,
+            " functions with gradients, where values are recomputed)",
         ),
         Option(
             "donation", bool, True, "results may be written over what a region is the last to read"
         ),
-        Option("dump", str, "", "a folder that gets the text of every verb of every fusion", True),
-        Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", True, 0),
+        Option("dump", str, "", "a folder that gets the text of every verb of every fusion"),
+        Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", least=0),
         Option("max_fusions", int, 8192, "how many definitions the process's cache keeps", least=1),
         Option("max_programs", int, 256, "how many programs a definition keeps", least=1),
         Option(
@@ -124,9 +124,12 @@ def options(**values: Value) -> Iterator[None]:
         del _scopes[next(at for at, one in enumerate(_scopes) if one is scope)]
 
 
-def options_key() -> tuple[tuple[str, Value], ...]:
-    """The options that enter cache keys, with their values."""
-    return tuple((name, option(name)) for name, row in OPTIONS.items() if row.enters_key)
+_COMPILED = tuple(field.name for field in fields(CompileOptions))
+
+
+def compile_options() -> CompileOptions:
+    """The values in force here of the options that change what is compiled."""
+    return CompileOptions(*map(option, _COMPILED))  # type: ignore[arg-type]
 
 
 def _row(name: str) -> Option:

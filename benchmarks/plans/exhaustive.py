@@ -12,10 +12,11 @@ from itertools import chain, combinations, product
 
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.schedule.scheduler import Scheduler
-from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice
+from thunder_fuser.options import compile_options
+from thunder_fuser.schedule.scheduler import Match
+from thunder_fuser.segment.acceptance import Acceptance
+from thunder_fuser.segment.candidate import Candidate, cost_of, external, is_twice
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import Target
 
 Numbers = frozenset[int]
@@ -30,7 +31,7 @@ def least_cost(fusion: Fusion, target: Target) -> float:
 
 class _Search:
     def __init__(self, facts: Facts) -> None:
-        self.facts, self.verdicts = facts, Verdicts(facts)
+        self.facts, self.acceptance = facts, Acceptance(facts, compile_options())
         self._options: dict[tuple[Numbers, Numbers], list[Option]] = {}
         self.best = float("inf")
 
@@ -113,8 +114,8 @@ class _Search:
             exprs = self._closure(block, elsewhere - set(again))
             if exprs in found or not self._is_allowed(exprs):
                 continue
-            if isinstance(self.verdicts.ask(exprs, stores), Scheduler):
-                found[exprs] = cost_of(facts, Draft(exprs, stores))
+            if isinstance(self.acceptance.ask(exprs, stores), Match):
+                found[exprs] = cost_of(facts, Candidate(exprs, stores))
 
     def _closure(self, block: Numbers, stop: Numbers) -> Numbers:
         facts = self.facts

@@ -34,6 +34,7 @@ from thunder_fuser.analysis.part import bytes_in_memory
 from thunder_fuser.compiler import plan_segments
 from thunder_fuser.executors.dry_run import TracedRegion, regions
 from thunder_fuser.explain.table import table
+from thunder_fuser.options import compile_options
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 from thunder_fuser.segment.segmenter import plan_cost
 from thunder_fuser.target import TARGETS, Target, named
@@ -130,14 +131,15 @@ def graph_rows(target: Target) -> Iterator[GraphRow]:
 
 
 def _graph_row(name: str, found: list[TracedRegion], target: Target) -> GraphRow:
-    plans = [plan_segments(one.fusion, one.keys, target) for one in found]
+    options = compile_options()
+    plans = [plan_segments(one.fusion, one.keys, target, options) for one in found]
     segments = [segment for plan in plans for segment in plan.segments]
     return GraphRow(
         name,
         found[0].direction,
         len(plans),
         len(segments),
-        sum(one.scheduler.schedule is not None for one in segments),
+        sum(one.scheduler.makes_kernel for one in segments),
         sum(plan.edge_bytes for plan in plans),
         sum(plan.lower_bound for plan in plans),
         max(plan.peak_bytes for plan in plans),

@@ -16,7 +16,7 @@ from benchmarks.plans import run as plans
 from benchmarks.plans.exhaustive import least_cost
 from benchmarks.plans.families import FAMILIES
 from benchmarks.plans.random_graphs import random_graph
-from thunder_fuser.segment import acyclic, verdicts
+from thunder_fuser.segment import acceptance, acyclic
 from thunder_fuser.segment.segmenter import plan_cost
 from thunder_fuser.segment.summary import MAX_OPS
 from thunder_fuser.target import H200
@@ -45,9 +45,9 @@ class Counter:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        part, reached = verdicts.Verdicts.part, acyclic.Order._reached
+        part, reached = acceptance.Acceptance.part, acyclic.Order._reached
 
-        def count_part(own: verdicts.Verdicts, exprs: object, stores: object) -> object:
+        def count_part(own: acceptance.Acceptance, exprs: object, stores: object) -> object:
             found = part(own, exprs, stores)  # type: ignore[arg-type]
             self.count += len(found.exprs)
             return found
@@ -57,7 +57,7 @@ class Counter:
             self.count += 1 + len(found or ())
             return found
 
-        patch.setattr(verdicts.Verdicts, "part", count_part)
+        patch.setattr(acceptance.Acceptance, "part", count_part)
         patch.setattr(acyclic.Order, "_reached", count_steps)
 
 

@@ -22,6 +22,8 @@ from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Definition, OpRecord
+from thunder_fuser.options import options
+from thunder_fuser.target import CPU
 
 D = DataType
 Build = Callable[[Recorder], Any]
@@ -294,3 +296,14 @@ def test_threads_make_one_leaf_and_compile_once(monkeypatch: pytest.MonkeyPatch)
     assert len(results) == 8
     assert all(torch.equal(result, x * 3.25) for result in results)
     assert len({id(entry) for entry in found}) == cache.num_fusions() == len(compiled) == 1
+
+
+def test_a_callable_compiles_under_the_options_it_was_asked_for_with() -> None:
+    """Its key says so; the options in force at its first call are others here."""
+    entry = FusionCache().look_up(records(lambda fd: fd.ops.sum(t(fd), [1])))
+    with options(repeatable=True, max_registers_bytes=64):
+        call = entry.callable(CPU)
+    call(torch.ones(3, 4))
+    (((_, _, _, under), program),) = entry.held_programs()
+    assert under.repeatable and under.max_registers_bytes == 64
+    assert all(segment.match.options == under for segment in program.segmented.segments)

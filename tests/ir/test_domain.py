@@ -104,6 +104,11 @@ def test_replay_follows_each_transform() -> None:
     assert shown(replay((I0, I1), chain)) == "i0*i1.o{50}, i0*i1.i{8}@threadIdx.x"
     assert shown(replay((I0,), chain)) == "i0*i1.o{1}, i0*i1.i{8}@threadIdx.x"
     assert shown(replay((B2,), chain)) == "b2{1}"
+
+
+def test_replay_keeps_an_axis_that_the_schedule_does_not_know() -> None:
+    chain = (Split("i0", 8), Reorder(("i0.i", "i0.o")))
+    assert shown(replay((I1, I0), chain)) == "i0.i{8}, i0.o{1}, i1{100}"
     swap = (Reorder(("i1", "b2", "i0")),)
     assert shown(replay((I0, I1), swap)) == "i1{100}, i0{4}"
 

@@ -24,7 +24,7 @@ def _index_types(
     fd.add_output(build(fd, x))
     found = set()
     for segment in fd.plan([tensor], target=H200).segments:
-        source = emit(schedule(segment, H200, {x.name: 16}), H200)
+        source = emit(schedule(segment, {x.name: 16}))
         assert source is not None
         found.add("i64" if "const i64 i" in source.text else "i32")
     return found

@@ -16,12 +16,12 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Tensor
-from thunder_fuser.options import options
+from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.schedule import nested
+from thunder_fuser.schedule.nested import Nested
 from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.target import A100, CPU, H200, TARGETS, Target
 
@@ -203,8 +203,9 @@ def test_sums_have_the_bits_of_other_kernels(sizes: Sizes, target: str) -> None:
 def refusal(graph: Graph, target: Target = H200) -> Reject | None:
     """What the scheduler says of a whole fusion."""
     fd, values = graph
-    fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, values)))
-    return nested.accepts(Parts(fusion).of(fusion.exprs), target)
+    fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, values)), compile_options())
+    found = Nested.match(Parts(fusion).of(fusion.exprs), target, compile_options())
+    return found if isinstance(found, Reject) else None
 
 
 def summed_twice(shape: tuple[int, ...], first: list[int], second: list[int]) -> Graph:

@@ -21,8 +21,8 @@ D = DataType
 def text(rows: int, columns: int, dtype: DataType) -> str:
     fd, inputs = biased(rows, columns, dtype=dtype)
     (segment,) = fd.plan(inputs, target=H200).segments
-    made = schedule(segment, H200, dict.fromkeys(fd.fusion.inputs, 16))
-    source = emit(made, H200)
+    made = schedule(segment, dict.fromkeys(fd.fusion.inputs, 16))
+    source = emit(made)
     assert source is not None
     return source.text
 

@@ -18,10 +18,11 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.domain import Domain, ParallelType, Split, Transform, apply
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.options import options
+from thunder_fuser.options import compile_options, options
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
-from thunder_fuser.schedule.transpose import accepts
+from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.transpose import Transpose
 from thunder_fuser.target import CPU, EMULATOR, H200
 
 D = DataType
@@ -51,15 +52,15 @@ def refusal(graph: Graph) -> str:
     """Why transpose does not take a graph of one segment."""
     fd, inputs = graph
     (segment,) = fd.plan(inputs, target=H200).segments
-    refused = accepts(segment.part, H200)
-    assert refused is not None
+    refused = Transpose.match(segment.part, H200, compile_options())
+    assert isinstance(refused, Reject)
     return refused.reason
 
 
 def scheduled(graph: Graph, alignment: int = 16) -> tuple[ScheduledFusion, Tile]:
     fd, inputs = graph
     (segment,) = fd.plan(inputs, target=SMALL_GPU).segments
-    made = schedule(segment, SMALL_GPU, dict.fromkeys(fd.fusion.inputs, alignment))
+    made = schedule(segment, dict.fromkeys(fd.fusion.inputs, alignment))
     assert made is not None and made.tile is not None
     return made, made.tile
 
@@ -149,10 +150,10 @@ def test_both_sides_are_16_bytes(name: str) -> None:
     graph = TAKEN[name]
     made, _ = scheduled(graph)
     width = 16 // graph[1][0].dtype.itemsize
-    source = emit(made, SMALL_GPU)
+    source = emit(made)
     assert source is not None
     assert all(f"{call}<{width}>" in source.text for call in ("= ldv", "getv", "  stv"))
-    narrow = emit(scheduled(graph, alignment=2)[0], SMALL_GPU)
+    narrow = emit(scheduled(graph, alignment=2)[0])
     assert narrow is not None and "= ldv" not in narrow.text
 
 
@@ -451,7 +452,7 @@ def test_wide_indices() -> None:
     """Elements beyond 2**31: offsets take 64 bits, on both sides."""
     fd, inputs = permuted((50000, 50000), (1, 0), torch.uint8)
     (segment,) = fd.plan(inputs, target=H200).segments
-    made = schedule(segment, H200, {"T0": 16})
-    source = emit(made, H200)
+    made = schedule(segment, {"T0": 16})
+    source = emit(made)
     assert segment.scheduler.name == "transpose" and source is not None
     assert "const i64" in source.text and "const i32" not in source.text

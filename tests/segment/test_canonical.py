@@ -21,6 +21,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Definition, rename
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.target import CPU, H200, Target
@@ -65,8 +66,8 @@ def sources(
     fusion = define(definition)
     keys = input_keys(fusion, tuple(inputs))
     alignment = {name: key.alignment for name, key in zip(fusion.inputs, keys, strict=True)}
-    planned = plan_segments(fusion, keys, target)
-    made = [emit(schedule(one, target, alignment), target) for one in planned.segments]
+    planned = plan_segments(fusion, keys, target, compile_options())
+    made = [emit(schedule(one, alignment)) for one in planned.segments]
     return {source.text: source for source in made if source is not None}
 
 

@@ -13,6 +13,7 @@ from cases import TARGETS, rand
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.compiler import plan_segments
 from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.options import compile_options
 from thunder_fuser.segment.donate import with_donations
 from thunder_fuser.target import CPU
 
@@ -36,7 +37,8 @@ def definition(build: Case, *tensors: torch.Tensor, donated: bool = True) -> Fus
 
 def overwrites(build: Case, *tensors: torch.Tensor) -> list[tuple[str, str]]:
     fd = definition(build, *tensors)
-    plan = plan_segments(fd.fusion, input_keys(fd.fusion, tensors), CPU)
+    keys = input_keys(fd.fusion, tensors)
+    plan = plan_segments(fd.fusion, keys, CPU, compile_options())
     assert with_donations(plan) == plan
     return [pair for one in plan.segments for pair in one.part.overwrites]
 

@@ -17,25 +17,29 @@ from hypothesis import strategies as st
 from strategies import Case, cases
 
 from thunder_fuser import compiler
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import _Evaluator, evaluate, values_of
-from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.segment import verdicts as verdicts_module
-from thunder_fuser.segment.contract import contract
-from thunder_fuser.segment.draft import Draft
+from thunder_fuser.schedule import registry
+from thunder_fuser.schedule.pointwise import Pointwise
+from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.segment import acceptance as acceptance_module
+from thunder_fuser.segment.acceptance import Acceptance
+from thunder_fuser.segment.candidate import Candidate
+from thunder_fuser.segment.coarsen import coarsen
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.grow import Groups, by_gain, grow
 from thunder_fuser.segment.liveness import by_liveness, peak
+from thunder_fuser.segment.merge import Groups, by_gain, merge_greedily
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
-from thunder_fuser.segment.segmenter import drafts_of, one_by_one, planned
+from thunder_fuser.segment.segmenter import candidates_of, one_by_one, planned
 from thunder_fuser.segment.summary import merged, summaries
-from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import CPU, H200
 
 D = DataType
@@ -230,15 +234,16 @@ def test_what_no_scheduler_takes_is_one_error(monkeypatch: pytest.MonkeyPatch) -
     fd.add_output(fd.ops.tanh(fd.ops.exp(x)))
     fd.add_output(fd.ops.sin(x))
 
-    def refuses(part: Any, target: Any) -> Reject | None:
-        bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
-        return Reject("picky", f"no {bad[0]}") if bad else None
+    class Picky(Pointwise):
+        name = "picky"
 
-    picky = Scheduler("picky", refuses, None)
-    monkeypatch.setattr(verdicts_module, "SCHEDULERS", (picky,))
-    monkeypatch.setattr(verdicts_module, "find_scheduler", lambda part, target: (
-        picky if refuses(part, target) is None else (refuses(part, target),)
-    ))
+        @classmethod
+        def match(cls, part: Part, *given: Any) -> Match | Reject:
+            bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
+            return Reject("picky", f"no {bad[0]}") if bad else cls(part, *given)
+
+    for module in (acceptance_module, registry):
+        monkeypatch.setattr(module, "SCHEDULERS", (Picky,))
     with pytest.raises(ScheduleError, match="2 expressions that no scheduler takes") as raised:
         fd.plan([meta(64, 128)])
     text = str(raised.value)
@@ -258,22 +263,23 @@ def test_segments_run_in_the_order_that_keeps_few_bytes_alive() -> None:
         fd.add_output(fd.ops.matmul(large, large))
     plan = fd.plan([meta(256, 256)] * 4, target="h200")
     facts = Facts(plan.fusion, H200)
-    drafts = [_draft(facts, one) for one in plan.segments]
-    widest = max(range(20), key=lambda seed: peak(facts, _shuffled(facts, drafts, seed)))
-    worst = _shuffled(facts, drafts, widest)
+    candidates = [_candidate(facts, one) for one in plan.segments]
+    widest = max(range(20), key=lambda seed: peak(facts, _shuffled(facts, candidates, seed)))
+    worst = _shuffled(facts, candidates, widest)
     assert peak(facts, by_liveness(facts, worst)) < peak(facts, worst)
-    assert plan.peak_bytes == peak(facts, drafts) == 256 * 256 * 4
+    assert plan.peak_bytes == peak(facts, candidates) == 256 * 256 * 4
 
 
-def _draft(facts: Facts, one: Any) -> Draft:
+def _candidate(facts: Facts, one: Any) -> Candidate:
     made = (facts.number[e.outputs[0]] for e in one.ops)
-    return Draft(frozenset(at for at in made if not facts.is_number(at)), frozenset(one.outputs))
+    exprs = frozenset(at for at in made if not facts.is_number(at))
+    return Candidate(exprs, frozenset(one.outputs))
 
 
-def _shuffled(facts: Facts, drafts: Sequence[Draft], seed: int) -> list[Draft]:
-    """A random order in which every draft reads earlier ones."""
-    chance, left, have = random.Random(seed), list(drafts), set(facts.fusion.inputs)
-    line: list[Draft] = []
+def _shuffled(facts: Facts, candidates: Sequence[Candidate], seed: int) -> list[Candidate]:
+    """A random order in which every candidate reads earlier ones."""
+    chance, left, have = random.Random(seed), list(candidates), set(facts.fusion.inputs)
+    line: list[Candidate] = []
     while left:
         ready = [d for d in left if all(
             n in have for at in d.exprs for n in facts.operands[at]
@@ -289,9 +295,10 @@ def _shuffled(facts: Facts, drafts: Sequence[Draft], seed: int) -> list[Draft]:
 # ------------------------------------------------------------------------------- they are all right
 
 
-def specialised(case: Case) -> Verdicts:
+def specialised(case: Case) -> Acceptance:
     keys = input_keys(case.fusion, case.inputs)
-    return Verdicts(Facts(run_passes(specialise(case.fusion, keys)), CPU))
+    options = compile_options()
+    return Acceptance(Facts(run_passes(specialise(case.fusion, keys), options), CPU), options)
 
 
 def at_random(seed: int) -> Any:
@@ -300,17 +307,17 @@ def at_random(seed: int) -> Any:
 
 
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
-    """Groups that grew at random, contracted units as in large fusions, lone expressions."""
-    verdicts = specialised(case)
-    units = summaries(verdicts.facts, privatize(verdicts.facts))
-    drafts = [
-        drafts_of(grow(units, verdicts, at_random(seed))),
-        drafts_of(grow(contract(verdicts, units), verdicts, by_gain)),
+    """Groups that grew at random, coarsened units as in large fusions, lone expressions."""
+    acceptance = specialised(case)
+    units = summaries(acceptance.facts, privatize(acceptance.facts))
+    candidates = [
+        candidates_of(merge_greedily(units, acceptance, at_random(seed))),
+        candidates_of(merge_greedily(coarsen(acceptance, units), acceptance, by_gain)),
     ]
     with suppress(ScheduleError):  # what only fits together with another one
-        drafts.append(one_by_one(verdicts))
-    good = [d for d in drafts if not any(verdicts.refuses_set(o.exprs, o.stores) for o in d)]
-    return [planned(verdicts, one, ()) for one in good]
+        candidates.append(one_by_one(acceptance))
+    good = [d for d in candidates if not any(acceptance.refuses_set(o.exprs, o.stores) for o in d)]
+    return [planned(acceptance, one, ()) for one in good]
 
 
 @settings(SLOW, max_examples=30)
@@ -318,7 +325,7 @@ def plans(case: Case, seed: int) -> list[SegmentedFusion]:
 def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
     """Each from its inputs alone, in their order, op by op; equal to the bit."""
     keys = input_keys(case.fusion, case.inputs)
-    whole = compiler.plan_segments(case.fusion, keys, CPU)
+    whole = compiler.plan_segments(case.fusion, keys, CPU, compile_options())
     for plan in (whole, *plans(case, seed)):
         torch.manual_seed(0)
         want = values_of(plan.fusion, case.inputs)
@@ -348,7 +355,8 @@ def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: in
     for plan in plans(case, seed)[:1]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compiler, "plan_segments", lambda *_, plan=plan: plan)
-            program = compiler.compile_fusion(case.fusion, keys, CPU, torch.device("cpu"))
+            on, options = torch.device("cpu"), compile_options()
+            program = compiler.compile_fusion(case.fusion, keys, CPU, options, on)
         want = evaluate(case.fusion, case.fresh_inputs())
         got = program.run(*case.fresh_inputs())
         for ours, theirs in zip(got, want, strict=True):
@@ -359,18 +367,18 @@ def test_kernels_of_random_partitions_agree_with_the_oracle(case: Case, seed: in
 @given(case=cases(most_ops=25), seed=st.integers(0, 1 << 30), large=st.booleans())
 def test_summaries_say_what_schedulers_say(case: Case, seed: int, large: bool) -> None:
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
-    verdicts = specialised(case)
-    facts = verdicts.facts
+    acceptance = specialised(case)
+    facts = acceptance.facts
     units = summaries(facts, privatize(facts))
-    units = contract(verdicts, units) if large else units
-    groups: Groups = grow(units, verdicts, at_random(seed))
+    units = coarsen(acceptance, units) if large else units
+    groups: Groups = merge_greedily(units, acceptance, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):
         one, two = groups.summary[a], groups.summary[b]
-        if a == b or verdicts.cut_between(one, two):
+        if a == b or acceptance.cut_between(one, two):
             continue
         both = merged(facts, one, two)
-        sound = not verdicts.refuses(both)
-        assert sound == (not verdicts.refuses_set(both.exprs, both.stores)), (a, b)
+        sound = not acceptance.refuses(both)
+        assert sound == (not acceptance.refuses_set(both.exprs, both.stores)), (a, b)
 
 
 def test_an_unused_result_of_a_torch_call_needs_no_reader() -> None:

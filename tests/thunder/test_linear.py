@@ -31,6 +31,7 @@ from thunder_fuser.explain.programs import compiled
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -94,7 +95,7 @@ def traced(layer: Layer, depth: int) -> TraceCtx:
 
 
 def partitioned(trace: TraceCtx) -> tuple[Op, ...]:
-    return partition(read_trace(trace, time(), CPU)).ops
+    return partition(read_trace(trace, time(), CPU, compile_options())).ops
 
 
 def computing(layer: Layer, depth: int) -> tuple[Op, ...]:
@@ -129,7 +130,7 @@ def test_claiming(layer: Layer) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_passes_over_a_trace(layer: Layer) -> None:
     def make(depth: int) -> Callable[[], Any]:
-        prepared = read_trace(traced(layer, depth), time(), CPU)
+        prepared = read_trace(traced(layer, depth), time(), CPU, compile_options())
         return lambda: run(TRACE_PASSES, prepared)
 
     assert growth(make, 80) < LINEAR
@@ -232,7 +233,7 @@ def test_specialising(layer: Layer) -> None:
             InputKey((4, 6), (6, 1)) if len(view.shape) == 2 else InputKey((6,), (1,))
             for view in map(fusion.tensors.__getitem__, fusion.inputs)
         )
-        return lambda: run_passes(specialise(fusion, keys))
+        return lambda: run_passes(specialise(fusion, keys), compile_options())
 
     assert growth(make, 30) < LINEAR
 

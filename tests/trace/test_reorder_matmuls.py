@@ -20,6 +20,7 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.options import compile_options
 from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.op import Op, Reject
@@ -51,7 +52,7 @@ def op(kind: str, makes: int, *reads: int) -> Op:
 
 def order(*ops: Op) -> list[int]:
     rules: Any = None
-    prepared = Prepared(TraceCtx(None), ops, rules, CPU, time())
+    prepared = Prepared(TraceCtx(None), ops, rules, CPU, compile_options(), time())
     places = {id(one): at for at, one in enumerate(ops)}
     return [places[id(one)] for one in reorder_matmuls(prepared).ops]
 

@@ -94,7 +94,7 @@ def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
     return tuple(ZERO if a.is_broadcast else axes[part.domain_map.axis(a)] for a in logical)
 
 
-def demand(part: Part, axes: Mapping[str, Scalar]) -> Demand:
+def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
     """All points of the part, given the index of each axis class."""
     results = {name: Point(name, result_index(part, name, axes)) for name in part.outputs}
     wanted: dict[str, dict[Point, None]] = {}

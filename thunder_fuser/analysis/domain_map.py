@@ -20,16 +20,17 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
+from thunder_fuser.union_find import UnionFind
 
 # Ops whose operands are walked together but for one axis, along which one of them is indexed.
 _ALONG = ("take_along_axis", "gather")
 
 
 class DomainMap:
-    """Classes of axes, by union-find over the numbers in their names. A class is named iN."""
+    """Classes of axes, by the numbers in their names. A class is named iN."""
 
     def __init__(self, tensors: Mapping[str, TensorView], exprs: Iterable[OpRecord]) -> None:
-        self._parent: dict[str, str] = {}
+        self._classes: UnionFind[str] = UnionFind()
         self._apart: dict[str, set[str]] = {}
         exprs = list(exprs)
         for name in dict.fromkeys(n for e in exprs for n in (*names_of(e), *e.outputs)):
@@ -41,7 +42,7 @@ class DomainMap:
 
     def axis(self, axis: IterDomain) -> str:
         """The class of an axis, named after its first member."""
-        return "i" + self._root(axis.name[1:])
+        return "i" + self._classes.find(axis.name[1:])
 
     def axes(self, view: TensorView) -> tuple[str, ...]:
         """The classes of a tensor's axes that are no broadcasts, in logical order."""
@@ -50,11 +51,6 @@ class DomainMap:
     def reduced(self, view: TensorView) -> tuple[str, ...]:
         """The classes of the axes a reduction's result has summed away."""
         return tuple(self.axis(a) for a in view.domain.logical if a.is_reduction and not is_one(a))
-
-    def _root(self, number: str) -> str:
-        while number in self._parent:
-            number = self._parent[number]
-        return number
 
     def _join_columns(self, tensors: Mapping[str, TensorView], expr: OpRecord) -> None:
         result = tensors[expr.outputs[0]].domain.no_reductions
@@ -82,10 +78,11 @@ class DomainMap:
 
     def _join(self, a: str, b: str) -> None:
         """Makes two classes one, unless some tensor has an axis in each."""
-        first, second = sorted((self._root(a), self._root(b)), key=int)
-        if first == second or second in {self._root(n) for n in self._apart.get(first, ())}:
+        find = self._classes.find
+        first, second = sorted((find(a), find(b)), key=int)
+        if first == second or second in {find(n) for n in self._apart.get(first, ())}:
             return
-        self._parent[second] = first
+        self._classes.join(first, second)
         self._apart[first] = self._apart.get(first, set()) | self._apart.get(second, set())
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, axis_symbols, demand
+from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
 from thunder_fuser.analysis.domain_map import DomainMap, is_one
+from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.ops import OpKind
@@ -46,6 +47,17 @@ class Part:
         return tuple(expr for expr in self.exprs if expr.row.kind is OpKind.REDUCTION)
 
     @cached_property
+    def patterns(self) -> Mapping[str, Pattern]:
+        """The pattern of each reduction, by the name of its result."""
+        names = (expr.outputs[0] for expr in self.reductions)
+        return {name: pattern_of(self.domain_map, self.tensors[name]) for name in names}
+
+    @cached_property
+    def stored_axes(self) -> Mapping[str, Axes]:
+        """The axes of each result, as a set."""
+        return {name: frozenset(self.axes(name)) for name in self.outputs}
+
+    @cached_property
     def chunked(self) -> Chunked | None:
         """How the part's partial reductions cut their axes; None if there are none."""
         for expr in self.reductions:
@@ -80,9 +92,9 @@ class Part:
         return found
 
     @cached_property
-    def facts(self) -> Demand:
+    def demand(self) -> Demand:
         """The points of the part over plain axis symbols; every scheduler asks for them."""
-        return demand(self, axis_symbols(self))
+        return demand_of(self, axis_symbols(self))
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The axis classes of a tensor, broadcasts left out, in logical order."""

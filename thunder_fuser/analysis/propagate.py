@@ -22,6 +22,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text
 from thunder_fuser.ir.sharding import Sharding, shards
+from thunder_fuser.union_find import UnionFind
 
 Node = tuple[str, int]  # a tensor and one of its axes
 On = tuple[ParallelType, ...]
@@ -89,11 +90,11 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
 
 
 class _Classes:
-    """Axes in step, by union-find; each class has the sharding that one of its tensors says."""
+    """Axes in step; each class has the sharding that one of its tensors says."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
-        self._parent: dict[Node, Node] = {}
+        self._classes: UnionFind[Node] = UnionFind()
         self._said: dict[Node, tuple[On, Node]] = {}
         for name, view in fusion.tensors.items():
             if view.mesh is None:
@@ -106,11 +107,11 @@ class _Classes:
 
     def on(self, node: Node) -> On:
         """The dimensions an axis is spread over."""
-        return self._said.get(self._root(node), ((), node))[0]
+        return self._said.get(self._classes.find(node), ((), node))[0]
 
     def join(self, a: Node, b: Node, expr: OpRecord) -> None:
         """Makes two classes one; CommunicationError if they are sharded in two ways."""
-        first, second = self._root(a), self._root(b)
+        first, second = self._classes.find(a), self._classes.find(b)
         if first == second:
             return
         ours, theirs = self._said.get(first), self._said.get(second)
@@ -121,14 +122,9 @@ class _Classes:
                 got=f"{_words(ours[0])} and {_words(theirs[0])}",
                 do="redistribute one of them first",
             )
-        self._parent[second] = first
+        self._classes.join(first, second)
         if theirs and not ours:
             self._said[first] = theirs
-
-    def _root(self, node: Node) -> Node:
-        while node in self._parent:
-            node = self._parent[node]
-        return node
 
 
 def _words(on: On) -> str:

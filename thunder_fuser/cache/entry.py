@@ -12,6 +12,7 @@ import torch
 from thunder_fuser.cache.arguments import check_arguments, check_count, check_kinds
 from thunder_fuser.cache.placed import Placed, placed
 from thunder_fuser.cache.programs import ProgramKey, Programs
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.host.bind import Bound
 from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.placements import is_dtensor
@@ -21,7 +22,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.once import Bounded, make_lock
-from thunder_fuser.options import options_key
+from thunder_fuser.options import compile_options
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 
@@ -150,23 +151,25 @@ class FusionEntry:
 
     def callable(self, target: Target | None = None) -> Runner:
         """The function that finds the program of a call by one lookup and runs it."""
-        key = (target, options_key())
-        found = self._callables.get(key)
+        options = compile_options()
+        found = self._callables.get((target, options))
         if found is None:
-            made = _dispatch(self._prepared(), self.bound, target)
-            found = self._callables.keep(key, made)
+            made = _dispatch(self._prepared(), self.bound, target, options)
+            found = self._callables.keep((target, options), made)
         return found
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
         """The program for such arguments, compiled if need be. InputError if they do not fit."""
         self.pin()
         try:
-            return self._prepared().program_for(arguments, target)
+            return self._prepared().program_for(arguments, target, compile_options())
         finally:
             self.unpin()
 
 
-def _dispatch(programs: Programs, bound: Bound, target: Target | None) -> Runner:
+def _dispatch(
+    programs: Programs, bound: Bound, target: Target | None, options: CompileOptions
+) -> Runner:
     fusion = programs.fusion
     kinds = [(name, _kind(fusion, name)) for name in fusion.inputs]
 
@@ -174,7 +177,7 @@ def _dispatch(programs: Programs, bound: Bound, target: Target | None) -> Runner
         return on_resolved(compiled, arguments)
 
     def compiled(values: Sequence[Any]) -> Runner:
-        run = programs.program_for(values, target).run
+        run = programs.program_for(values, target, options).run
         return bound.runner(run, input_keys(fusion, tuple(values)))
 
     return make_dispatch(kinds, miss, checked=True)

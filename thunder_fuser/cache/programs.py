@@ -13,16 +13,17 @@ from typing import Any
 import torch
 
 from thunder_fuser.cache.arguments import check_arguments, check_device, device_of
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.compiler import compile_fusion
 from thunder_fuser.host.device import target_of_device
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.once import Once
-from thunder_fuser.options import option, options_key
+from thunder_fuser.options import option
 from thunder_fuser.target import CPU, EMULATOR, Target
 
-ProgramKey = tuple[Target, torch.device, tuple[Any, ...], tuple[Any, ...]]
+ProgramKey = tuple[Target, torch.device, tuple[Any, ...], CompileOptions]
 
 
 class Recent(OrderedDict[Hashable, HostProgram]):
@@ -57,20 +58,22 @@ class Programs:
     def __len__(self) -> int:
         return len(self._once.values)
 
-    def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
+    def program_for(
+        self, arguments: Sequence[Any], target: Target | None, options: CompileOptions
+    ) -> HostProgram:
         """The program for such arguments, compiled if need be. InputError if they do not fit."""
         check_arguments(self.fusion, arguments)
         device = device_of(self.fusion, arguments)
-        chosen = target or _target_for(device)
+        chosen = target or _target_for(device, options)
         check_device(chosen, device)
         keys = input_keys(self.fusion, tuple(arguments))
         return self._once.get(
-            (chosen, device, keys, options_key()),
-            lambda: compile_fusion(self.fusion, keys, chosen, device),
+            (chosen, device, keys, options),
+            lambda: compile_fusion(self.fusion, keys, chosen, options, device),
         )
 
 
-def _target_for(device: torch.device) -> Target:
+def _target_for(device: torch.device, options: CompileOptions) -> Target:
     if device.type == "cuda":
         return target_of_device(device.index or 0)
-    return EMULATOR if option("emulate") else CPU
+    return EMULATOR if options.emulate else CPU

@@ -41,7 +41,7 @@ from thunder_fuser.executors.regions import (
 )
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.options import OPTIONS, Value, option
+from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
 from thunder_fuser.trace.op import Reject
@@ -133,7 +133,9 @@ class ThunderFuser(FusionExecutor):
         """Called once a compilation, with forward and backward in one trace."""
         given = _given_options()
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
-        prepared = run(TRACE_PASSES, read_trace(trace, policy, target_of(trace)))
+        with options(**given):
+            before = read_trace(trace, policy, target_of(trace), compile_options())
+        prepared = run(TRACE_PASSES, before)
         claims = claim(prepared.ops)
         items = without_dead_views([*self._fueled(claims.items, given)])
         if given.get("donation", option("donation")):

@@ -13,6 +13,7 @@ from thunder.core.devices import DeviceType
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.executors.composites import why_apart
 from thunder_fuser.executors.dtensor import mesh_of_call
 from thunder_fuser.executors.mistyped import where_types_agree
@@ -48,11 +49,13 @@ TRACE_PASSES: tuple[Pass, ...] = (
 )
 
 
-def read_trace(trace: TraceCtx, policy: Policy, target: Target) -> Prepared:
+def read_trace(
+    trace: TraceCtx, policy: Policy, target: Target, options: CompileOptions
+) -> Prepared:
     """The trace before the passes. policy: what its backward may recompute."""
     agreed = where_types_agree(trace.bound_symbols, support)
     rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
-    return Prepared(trace, read(trace.bound_symbols, rules), rules, target, policy)
+    return Prepared(trace, read(trace.bound_symbols, rules), rules, target, options, policy)
 
 
 def _place(bsym: BoundSymbol) -> Hashable:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from thunder_fuser.executors.traces import Jitted, fusions_of
 from thunder_fuser.explain.programs import Compiled, compiled
+from thunder_fuser.segment.plan import with_params
 
 _ENDING = {"cuda": "cu", "cpu": "cpp"}
 
@@ -62,7 +63,7 @@ def _texts(one: Compiled) -> dict[str, str]:
     """File name -> text, one file for the result of each verb."""
     texts = {
         "definition.py": str(one.fusion),
-        "segments.txt": str(one.program.segmented),
+        "segments.txt": str(with_params(one.program.segmented)),
         "host.py": str(one.program),
     }
     for number, scheduled in enumerate(one.schedules()):

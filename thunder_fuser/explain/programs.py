@@ -34,7 +34,7 @@ class Compiled:
     @property
     def kernels(self) -> list[tuple[Segment, KernelSource]]:
         """The segments that have a kernel, with it; torch runs the others."""
-        own = [one for one in self.segments if one.scheduler.schedule is not None]
+        own = [one for one in self.segments if one.scheduler.makes_kernel]
         return list(zip(own, self.program.sources, strict=True))
 
     @property
@@ -53,7 +53,7 @@ class Compiled:
             name: key.alignment
             for name, key in zip(self.program.segmented.fusion.inputs, self.keys, strict=True)
         }
-        return [schedule(one, self.target, alignment) for one in self.segments]
+        return [schedule(one, alignment) for one in self.segments]
 
 
 def compiled(one: RegionCallable) -> list[Compiled]:

@@ -104,7 +104,7 @@ def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
     Memory is made in them, for kernels see addresses alone; not so where torch computes with it,
     or where it is given twice.
     """
-    torch_runs = [one.part for one in segmented.segments if one.scheduler.schedule is None]
+    torch_runs = [one.part for one in segmented.segments if not one.scheduler.makes_kernel]
     own = {name for part in torch_runs for name in (*part.inputs, *part.outputs)}
     times = Counter(output.name for output in segmented.fusion.outputs)
     return {

@@ -196,6 +196,7 @@ def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
     """The transforms of a reference domain, on a tensor that may lack some of its axes.
 
     An axis the tensor lacks drops out: a merge with a missing side keeps the other side's extent.
+    An axis that only the tensor has, as what is sliced has before it, stays behind the others.
 
     >>> i1 = IterDomain("i1", const(100))
     >>> [str(a) for a in replay((i1,), (Merge("i0", "i1"), Split("i0*i1", 8)))]
@@ -209,8 +210,9 @@ def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
 def _replay_one(domain: Domain, transform: Transform) -> Domain:
     names = [axis.name for axis in domain]
     if isinstance(transform, Reorder):
-        kept = tuple(name for name in transform.order if name in names)
-        return apply(domain, Reorder(kept))
+        kept = [name for name in transform.order if name in names]
+        own = [name for name in names if name not in kept]
+        return apply(domain, Reorder((*kept, *own)))
     if isinstance(transform, Merge):
         both = [n for n in (transform.outer, transform.inner) if n in names]
         if len(both) == 1:

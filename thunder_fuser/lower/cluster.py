@@ -29,7 +29,7 @@ class Cluster:
 
     def open(self, scope: Scope) -> None:
         """Declares what the reductions need, before any row."""
-        shared, names = self.values.shared, list(self.ctx.facts.operands)
+        shared, names = self.values.shared, list(self.ctx.demand.operands)
         gates = shared.array("gates", DataType.Int, 2 * len(names))  # pairs of them
         shared.declare(gates, scope)
         for number, name in enumerate(names):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, Point, demand
+from thunder_fuser.analysis.demand import Demand, Point, demand_of
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.ops import SCANS, DtypeRule
@@ -17,7 +17,6 @@ from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.sizes import loops_of
-from thunder_fuser.options import option
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.repeatable import rounds
@@ -31,11 +30,11 @@ class Context:
         self.scheduled = scheduled
         self.part = scheduled.part
         self.is_cpu = scheduled.target.is_cpu
-        self.repeatable = bool(option("repeatable"))
+        self.repeatable = scheduled.options.repeatable
         self.loops: LoopIndex = loop_index(
             scheduled.axes, scheduled.transforms, scheduled.part.chunked
         )
-        self.facts: Demand = demand(self.part, self.loops.index)
+        self.demand: Demand = demand_of(self.part, self.loops.index)
 
     @cached_property
     def loop(self) -> Domain:

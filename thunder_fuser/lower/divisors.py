@@ -48,7 +48,7 @@ class Divisors:
         floats = all(t is DataType.Float for t in (dtype, *ctx.operand_types(expr, dtype)))
         if ctx.repeatable:  # the same for all, wherever the divisor lies
             return floats and not isinstance(expr.inputs[0], Literal)
-        row_value = not ctx.is_full(ctx.facts.reads[point][-1])
+        row_value = not ctx.is_full(ctx.demand.reads[point][-1])
         return floats and row_value and ctx.is_full(point)
 
     def of_row(self, point: Point, operand: Operand, scope: Scope) -> str:

@@ -66,7 +66,7 @@ class Groups:
         self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
         self._gates: dict[str, int] = {}  # of each reduction over the rows of a cluster
         self._ready = False  # true once the other blocks' gates have been waited for
-        self._over = {n for n in self.ctx.facts.operands if not self._is_along(n)}
+        self._over = {n for n in self.ctx.demand.operands if not self._is_along(n)}
         self.turns = self._turns()
 
     def _is_along(self, name: str) -> bool:
@@ -77,14 +77,14 @@ class Groups:
 
     def _turns(self) -> list[Turn]:
         """Every reduction and result in the first loop over rows that has what it needs."""
-        facts, turns = self.ctx.facts, list[Turn]()
+        demand, turns = self.ctx.demand, list[Turn]()
         for expr in self.ctx.part.reductions:
             name = expr.outputs[0]
-            at = self._first(facts.operands[name], is_row=name in self._over)
+            at = self._first(demand.operands[name], is_row=name in self._over)
             self._after[name] = at
             turn = self._turn(turns, at)
             (turn.over if name in self._over else turn.along).append(name)
-        for name, point in facts.results.items():
+        for name, point in demand.results.items():
             if self.ctx.is_full(point):
                 self._turn(turns, self._first(point, is_row=False)).full.append(name)
             elif self._is_of_row(name):
@@ -107,8 +107,8 @@ class Groups:
         )
 
     def _reductions(self, root: Point) -> list[str]:
-        operands = self.ctx.facts.operands
-        return [p.name for p in self.ctx.facts.reached([root]) if p.name in operands]
+        operands = self.ctx.demand.operands
+        return [p.name for p in self.ctx.demand.reached([root]) if p.name in operands]
 
     def _is_of_row(self, name: str) -> bool:
         return not set(self.ctx.scheduled.rows).isdisjoint(self.ctx.part.axes(name))
@@ -116,10 +116,10 @@ class Groups:
     def _kept(self) -> list[str]:
         """The reductions along rows that a later loop over them reads."""
         found: dict[str, None] = {}
-        facts = self.ctx.facts
+        demand = self.ctx.demand
         for at, turn in enumerate(self.turns):
-            roots = [facts.operands[name] for name in (*turn.along, *turn.over)]
-            roots += [facts.results[name] for name in (*turn.full, *turn.of_rows)]
+            roots = [demand.operands[name] for name in (*turn.along, *turn.over)]
+            roots += [demand.results[name] for name in (*turn.full, *turn.of_rows)]
             names = [n for root in roots for n in self._reductions(root) if n not in self._over]
             found.update(dict.fromkeys(n for n in names if self._after[n] < at))
         return list(found)
@@ -203,7 +203,7 @@ class Groups:
 
     def _keep(self, name: str, scope: Scope) -> None:
         """A row's value for the loops to come."""
-        (point,) = self.ctx.facts.points(name)
+        (point,) = self.ctx.demand.points(name)
         value = self.values.get(point, scope)
         place = Lane(f"{name}_k", self.ctx.group_step)
         scope.put(Set(place, value, self.ctx.part.tensors[name].dtype))
@@ -232,7 +232,7 @@ class Groups:
         scope.put(put if condition.is_const else If(condition, (put,)))
 
     def _operand(self, name: str, scope: Scope) -> Operand:
-        return self.values.get(self.ctx.facts.operands[name], scope)
+        return self.values.get(self.ctx.demand.operands[name], scope)
 
     def _wait(self, scope: Scope) -> None:
         """Until the other blocks' gates are made: after the loads of the first row."""
@@ -263,7 +263,7 @@ class Groups:
         """Stores what has one value a group."""
         names = [
             name
-            for name, point in self.ctx.facts.results.items()
+            for name, point in self.ctx.demand.results.items()
             if not self.ctx.is_full(point) and not self._is_of_row(name)
         ]
         of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)

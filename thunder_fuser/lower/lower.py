@@ -78,7 +78,8 @@ class _Lowerer:
 
     def __init__(self, ctx: Context, tiles: Mapping[str, Window] | None = None) -> None:
         self.ctx = ctx
-        self.part, self.facts, self.loops, self.is_cpu = ctx.part, ctx.facts, ctx.loops, ctx.is_cpu
+        self.part, self.demand = ctx.part, ctx.demand
+        self.loops, self.is_cpu = ctx.loops, ctx.is_cpu
         self.guards = OpenGuards(ctx)
         self.root = Scope(frozenset([ROOT]))
         self.values = Values(ctx)
@@ -244,27 +245,27 @@ class _Lowerer:
         self._rows(scope, count)
 
     def _nest_count(self) -> int:
-        full = [p for p in self.facts.roots if self._in_nest(p) and not self._is_carried(p)]
-        return 1 + max((self.facts.level[p] for p in full), default=-1)
+        full = [p for p in self.demand.roots if self._in_nest(p) and not self._is_carried(p)]
+        return 1 + max((self.demand.level[p] for p in full), default=-1)
 
     def _in_nest(self, point: Point) -> bool:
-        return point in self.facts.operands.values() or self.ctx.is_full(point)
+        return point in self.demand.operands.values() or self.ctx.is_full(point)
 
     def _is_carried(self, point: Point) -> bool:
-        return point.name in self.ctx.carried and point.name in self.facts.results
+        return point.name in self.ctx.carried and point.name in self.demand.results
 
     def _nest(self, scope: Scope, number: int) -> None:
         """One pass: accumulates the reductions and stores the full results of this level."""
         scans = [expr.outputs[0] for expr in self.part.scans]
         reductions = [
             n
-            for n, p in self.facts.operands.items()
-            if n not in scans and self.facts.level[p] == number
+            for n, p in self.demand.operands.items()
+            if n not in scans and self.demand.level[p] == number
         ]
         results = [
             n
-            for n, p in self.facts.results.items()
-            if self.ctx.is_full(p) and self.facts.level[p] == number and not self._is_carried(p)
+            for n, p in self.demand.results.items()
+            if self.ctx.is_full(p) and self.demand.level[p] == number and not self._is_carried(p)
         ]
         self.values.nest = number
         own = [name for name in reductions if name not in self.ctx.carried]
@@ -394,7 +395,7 @@ class _Lowerer:
         """One scan's elements of one step; afterwards each lane can read its own."""
         ctx = self.ctx
         inner, extent = (scope, const(1)) if ctx.lane is None else self._lane_scope(scope)
-        value = self.values.get(self.facts.operands[name], inner)
+        value = self.values.get(self.demand.operands[name], inner)
         dtype, wide = ctx.part.tensors[name].dtype, ctx.accumulator_type(name)
         op, target = ctx.combines(name), ctx.scanned(name)
         if ctx.scheduled.params.inner:
@@ -431,7 +432,7 @@ class _Lowerer:
     ) -> list[Statement]:
         """Accumulates and stores; returns what must follow the lane loop."""
         for name in reductions:
-            value = self.values.get(self.facts.operands[name], inner)
+            value = self.values.get(self.demand.operands[name], inner)
             op, dtype = self.part.producer[name].op, self.part.tensors[name].dtype
             wide = self.ctx.accumulator_type(name)
             if name in self.ctx.carried and not self.guards.row_condition.is_const:
@@ -454,7 +455,7 @@ class _Lowerer:
         """Stores results that have only kept axes, by one thread of those that share them."""
         carried = self.ctx.carried
         names = [
-            n for n, p in self.facts.results.items() if not self._in_nest(p) and n not in carried
+            n for n, p in self.demand.results.items() if not self._in_nest(p) and n not in carried
         ]
         if not names:
             return

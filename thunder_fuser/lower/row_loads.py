@@ -23,12 +23,12 @@ from thunder_fuser.lower.context import Context
 
 def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
     """The elements of inputs that only results of rows read: at known places, at looked-up ones."""
-    facts, part = ctx.facts, ctx.part
+    demand, part = ctx.demand, ctx.part
     if ctx.is_cpu or ctx.lane_is_kept or not part.reductions:
         return [], []
-    full = [*facts.operands.values(), *(p for p in facts.roots if ctx.is_full(p))]
-    rows = [p for n, p in facts.results.items() if p not in full and n not in ctx.carried]
-    own = [p for p in facts.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
+    full = [*demand.operands.values(), *(p for p in demand.roots if ctx.is_full(p))]
+    rows = [p for n, p in demand.results.items() if p not in full and n not in ctx.carried]
+    own = [p for p in demand.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
     loaded = [p for p in own if not part.tensors[p.name].by_value]
     places = {p: offset(p.index, part.strides[p.name]).elements | p.condition.elements for p in own}
     known = [p for p in loaded if not any(_is_late(ctx, at) for at in places[p])]

@@ -228,7 +228,7 @@ def _points(part: Part, free: Part, scheduled: ScheduledFusion) -> Mapping[Point
     wanted += scheduled.tile.loads if scheduled.tile else ()
     if all(_is_plain(point) for point in wanted):
         return {point: point for point in wanted}
-    return dict(zip(part.facts.level, free.facts.level, strict=True))
+    return dict(zip(part.demand.level, free.demand.level, strict=True))
 
 
 def _is_plain(point: Point) -> bool:

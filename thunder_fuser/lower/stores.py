@@ -27,7 +27,7 @@ class Stores:
     def store(self, name: str, condition: Scalar, outer: Scope, inner: Scope) -> list[Statement]:
         """Stores a result in `inner`; returns what must follow the lane loop, in `outer`."""
         ctx = self.ctx
-        point, view = ctx.facts.results[name], ctx.part.tensors[name]
+        point, view = ctx.demand.results[name], ctx.part.tensors[name]
         value = self.values.get(point, inner)
         tile = self.tiles.get(name)
         position = tile.position if tile else offset(point.index, ctx.part.strides[name])

@@ -44,7 +44,7 @@ def passes(scheduled: ScheduledFusion, tile: Tile) -> list[Pass]:
     if tile.loads:
         found.insert(0, Pass("read", _moving(scheduled, tile, tile.loads), {}, dict(loaded)))
     if tile.stores:
-        points = tuple(scheduled.part.facts.results[name] for name in tile.stores)
+        points = tuple(scheduled.part.demand.results[name] for name in tile.stores)
         ctx = _moving(scheduled, tile, points)
         windows = {_at(p, ctx): Window(f"{p.name}_t", tile.moved) for p in points}
         found.append(Pass("write", ctx, windows, {}))
@@ -62,5 +62,5 @@ def _moving(scheduled: ScheduledFusion, tile: Tile, points: tuple[Point, ...]) -
     ctx = Context(replace(scheduled, transforms=tile.transforms))
     moved = {point.name: _at(point, ctx) for point in points}
     level = dict.fromkeys(moved.values(), 0)
-    ctx.facts = Demand({}, level, tuple(level), moved, {})
+    ctx.demand = Demand({}, level, tuple(level), moved, {})
     return ctx

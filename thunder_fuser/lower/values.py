@@ -87,7 +87,7 @@ class Values:
 
     def _missing(self, point: Point, scope: Scope) -> list[Point]:
         """The points to be made for one point, each after those that it reads."""
-        facts, order = self.ctx.facts, dict[Point, None]()
+        demand, order = self.ctx.demand, dict[Point, None]()
         stack = [(point, False)]
         while stack:
             at, is_ready = stack.pop()
@@ -95,8 +95,8 @@ class Values:
                 order[at] = None
             elif at not in order and scope.find(at) is None and not self._is_kept(at):
                 stack.append((at, True))
-                if at.name not in facts.operands:
-                    stack.extend((read, False) for read in reversed(facts.reads.get(at, ())))
+                if at.name not in demand.operands:
+                    stack.extend((read, False) for read in reversed(demand.reads.get(at, ())))
         return list(order)
 
     def _is_kept(self, point: Point) -> bool:
@@ -109,7 +109,7 @@ class Values:
         if self._is_kept(point):
             return self.buffers.read(point, scope)
         expr = self.ctx.part.producer.get(point.name)
-        if point.name in self.ctx.facts.operands:
+        if point.name in self.ctx.demand.operands:
             scanned = expr is not None and expr.row.kind is OpKind.SCAN
             found = self._scanned(point, scope) if scanned else self._reduced(point, scope)
             scope.home(found[1]).values[point] = found
@@ -273,7 +273,7 @@ class Values:
             # Also where the place does not matter, as in an expanded source, the index is checked.
             at = index_element(expr, point.index, point.condition, self.ctx.part.tensors)
             self.places.place(at, scope)
-            return self._get(self.ctx.facts.reads[point][-1], scope)
+            return self._get(self.ctx.demand.reads[point][-1], scope)
         if kind is OpKind.POINTWISE:
             return self._math(point, expr, scope)
         if kind is OpKind.FACTORY or kind is OpKind.SCALAR:
@@ -300,7 +300,7 @@ class Values:
     def _operands(
         self, point: Point, expr: OpRecord, scope: Scope
     ) -> tuple[tuple[Operand, ...], frozenset[str]]:
-        reads = iter(self.ctx.facts.reads[point])
+        reads = iter(self.ctx.demand.reads[point])
         found = [
             (o, NONE) if isinstance(o, Literal) else self._get(next(reads), scope)
             for o in expr.inputs
@@ -315,7 +315,7 @@ class Values:
             known = replace(expr, inputs=(expr.inputs[0], str(divided.operands[1])))
             return self._put(point, divided, needs, scope, known)
         if self.divisors.is_of_row(point, expr, dtype):
-            by = self.divisors.of_row(self.ctx.facts.reads[point][-1], operands[1], scope)
+            by = self.divisors.of_row(self.ctx.demand.reads[point][-1], operands[1], scope)
             return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
         short = self.ctx.short_form(expr, dtype)
         if short:
@@ -407,7 +407,7 @@ class Values:
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         """An element moved is the element itself; pad and cat choose by index."""
-        reads = self.ctx.facts.reads[point]
+        reads = self.ctx.demand.reads[point]
         dtype = self.ctx.part.tensors[point.name].dtype
         if expr.op not in ("pad", "cat"):
             return self._get(reads[0], scope)

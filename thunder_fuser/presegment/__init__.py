@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.presegment.common import remove_common
@@ -14,11 +15,17 @@ from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
+from thunder_fuser.presegment.rfactor import rfactor
 from thunder_fuser.presegment.round_trips import remove_round_trips
-from thunder_fuser.presegment.short_sums import unroll_short_sums
+from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.trivial import remove_trivial_reductions
+from thunder_fuser.presegment.two_stage_reductions import two_stage_reductions
+from thunder_fuser.target import Target
 
-PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
+Pass = Callable[[Fusion], Fusion]
+TargetPass = Callable[[Fusion, Target, CompileOptions], Fusion]
+
+PRESEGMENT: tuple[Pass, ...] = (
     localise,
     lay_out,
     fold_scalars,
@@ -27,15 +34,38 @@ PRESEGMENT: tuple[Callable[[Fusion], Fusion], ...] = (
     remove_common,
     join_one_plus_tanh,
     unroll_short_sums,
+    unroll_middle_sums,
     move_merging_reshapes,
     remove_dead,
 )
 
+# These ask how many blocks a device holds, and how many bytes a block.
+FOR_A_TARGET: tuple[TargetPass, ...] = (two_stage_reductions, rfactor)
 
-def run_passes(fusion: Fusion) -> Fusion:
-    """All passes in order; what one changed is verified, and the failing pass named."""
+# These change an op's bits by what reads it, so they do not run under the option `repeatable`;
+# the others run only there.
+LOOK_AROUND = frozenset({join_one_plus_tanh, unroll_short_sums})
+REPEATABLE_ONLY = frozenset({unroll_middle_sums})
+
+
+def passes_for(options: CompileOptions) -> tuple[Pass, ...]:
+    """The passes that run under these options, in order."""
+    left_out = LOOK_AROUND if options.repeatable else REPEATABLE_ONLY
+    return tuple(one for one in PRESEGMENT if one not in left_out)
+
+
+def run_passes(fusion: Fusion, options: CompileOptions) -> Fusion:
+    """Runs the passes. What one changed is verified, and an error names the pass."""
     fusion = verify(fusion, after="specialise")
-    for one in PRESEGMENT:
+    for one in passes_for(options):
         made = one(fusion)
+        fusion = fusion if made is fusion else verify(made, after=one.__name__)
+    return fusion
+
+
+def run_target_passes(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+    """Runs the passes that write a fusion for one target, after the others."""
+    for one in FOR_A_TARGET:
+        made = one(fusion, target, options)
         fusion = fusion if made is fusion else verify(made, after=one.__name__)
     return fusion

@@ -4,8 +4,10 @@
     T1 = tanh(T0); T2 = add(1.0, T1)    ->  T2 = one_plus_tanh(T0)
 
 It equals 2 / (1 + exp(-2 x)): cheaper than tanh, and closer, as for x below 0 the sum cancels. A
-tanh that something else reads as well is made anyway, and stays; so does every one under the option
-`repeatable`, for it depends on that: there trace/approximate.py says which are short.
+tanh that something else reads as well is made anyway, and stays.
+
+The result depends on what else reads the tanh, so this pass does not run under the option
+`repeatable`; there trace/approximate.py says which are approximate.
 """
 
 from __future__ import annotations
@@ -14,14 +16,11 @@ from dataclasses import replace
 
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Literal, Operand, OpRecord
-from thunder_fuser.options import option
 from thunder_fuser.presegment.rewrite import rewrite
 
 
 def join_one_plus_tanh(fusion: Fusion) -> Fusion:
     """Replaces sums of 1 and a tanh that nothing else needs."""
-    if option("repeatable"):
-        return fusion
     kept = {output.name for output in fusion.outputs}
 
     def rule(record: OpRecord) -> OpRecord:

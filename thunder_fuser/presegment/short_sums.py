@@ -12,36 +12,48 @@ again; additions are made wherever their results are wanted. A repeated head's g
 rotary embedding does, is such a sum. Elements of one sum must not be neighbours in memory: the last
 axis is left alone, as are integers, which sum does not add in their own type.
 
-Under `repeatable` no sum's bits may depend on who reads it. Then those over an axis that stands
-between others, as copies of a head do, are additions whoever reads them, and no others: sums over
-the first axis are gradients of biases, which share a kernel with much else.
+Under the option `repeatable` the bits of a sum may not depend on what reads it. Then another pass,
+`unroll_middle_sums`, takes the sums over an axis between two others, as copies of a head are,
+whatever reads them. Sums over the first axis stay: these are gradients of biases, which share a
+kernel with much else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.options import option
 
 MOST = 8  # elements of a sum
 _ELSEWHERE = ("slice", "pad", "cat", "flip")
 
 
 def unroll_short_sums(fusion: Fusion) -> Fusion:
-    """Sums over one axis of at most MOST elements, other than the last, as additions."""
+    """Short sums that are read at other places than they are made for, as additions."""
+    moved = _moved(fusion)
+    return _unrolled(fusion, {n: at for n, at in _short_sums(fusion).items() if n in moved})
+
+
+def unroll_middle_sums(fusion: Fusion) -> Fusion:
+    """Short sums over an axis between two others, as additions."""
+    found = _short_sums(fusion).items()
+    return _unrolled(fusion, {n: at for n, at in found if at and _is_between(fusion, n)})
+
+
+def _short_sums(fusion: Fusion) -> dict[str, int]:
+    """The sums over one axis of at most MOST elements, other than the last, and that axis."""
     sums = [record for record in fusion.exprs if record.op == "sum"]
     axes = {record.outputs[0]: _short_axis(fusion, record) for record in sums}
-    if option("repeatable"):
-        wanted = {name for name, at in axes.items() if at and _is_between(fusion, name)}
-    else:
-        wanted = _moved(fusion)
-    axes = {name: at for name, at in axes.items() if name in wanted}
-    if not any(at is not None for at in axes.values()):
+    return {name: at for name, at in axes.items() if at is not None}
+
+
+def _unrolled(fusion: Fusion, axes: Mapping[str, int]) -> Fusion:
+    """The fusion with each of these sums, over its axis, as additions."""
+    if not axes:
         return fusion
     records: list[OpRecord] = []
     for record in fusion.definition:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, Point
+from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, Parallelize, ParallelType, Transform
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar
@@ -28,7 +29,9 @@ def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
     return (*rest, *dict.fromkeys(order))
 
 
-def summed_order(part: Part, expr: OpRecord, axes: Iterable[str]) -> tuple[str, ...]:
+def summed_order(
+    part: Part, expr: OpRecord, axes: Iterable[str], options: CompileOptions
+) -> tuple[str, ...]:
     """The axes in the order in which a reduction or scan walks them, slowest first.
 
     Repeatable sums take that of their operand's own axes, unless all of their tensors lie
@@ -36,28 +39,27 @@ def summed_order(part: Part, expr: OpRecord, axes: Iterable[str]) -> tuple[str, 
     """
     wanted = set(axes)
     own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
-    if not has_order(part) or set(own) != wanted:
+    if not has_order(part, options) or set(own) != wanted:
         return memory_order(part, wanted)
     lies = [tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors]
     whole = [order for order in lies if set(order) == wanted]
     return own if own in whole or not whole else memory_order(part, wanted)
 
 
-def positions(part: Part, facts: Demand) -> list[tuple[str, Scalar, Scalar]]:
+def positions(part: Part) -> list[tuple[str, Scalar, Scalar]]:
     """(tensor, position in memory, condition) of every access to memory."""
-    return [
-        (p.name, offset(p.index, part.strides[p.name]), p.condition) for p in accesses(part, facts)
-    ]
+    found = accesses(part)
+    return [(p.name, offset(p.index, part.strides[p.name]), p.condition) for p in found]
 
 
-def accesses(part: Part, facts: Demand) -> list[Point]:
+def accesses(part: Part) -> list[Point]:
     """The points that are read from memory or written to it."""
     tensors = set(part.global_tensors)
     stored = set(part.outputs)
     return [
         p
-        for p in facts.level
-        if p.name in tensors and (p.name not in stored or p == facts.results[p.name])
+        for p in part.demand.level
+        if p.name in tensors and (p.name not in stored or p == part.demand.results[p.name])
     ]
 
 
@@ -68,7 +70,7 @@ def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     T0[i0, i1] and a bias T1[i1]               ->  ((i0,), (i1,))
     """
     extents = part.extents
-    accessed = positions(part, part.facts)
+    accessed = positions(part)
     groups: list[tuple[str, ...]] = []
     for name in reversed(order):
         if groups and all(
@@ -104,7 +106,7 @@ def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None
     if size_of(part, columns) < SHORTEST_SHIFTED:
         return None
     widest = max(part.global_tensors, key=part.bytes_of)
-    points = [p for p in accesses(part, part.facts) if p.name == widest]
+    points = [p for p in accesses(part) if p.name == widest]
     points = [p for p in points if p.symbols & set(columns)]
     if not points:
         return None
@@ -128,7 +130,7 @@ def best_width(
     transforms_for(width) gives the transforms, or None where the width divides nothing.
     """
     smallest = min((part.tensors[n].dtype.bytes for n in part.global_tensors), default=4)
-    accessed = [(*one, alignment.get(one[0], MAX_BYTES)) for one in positions(part, part.facts)]
+    accessed = [(*one, alignment.get(one[0], MAX_BYTES)) for one in positions(part)]
     best, best_cost = 1, float("inf")
     width = 1
     while width * smallest <= MAX_BYTES:

@@ -7,7 +7,7 @@ CUDA [M.o@blockIdx.x, M.i.o, M.i.i@threadIdx.y, N.o.o, N.o.i@threadIdx.x, N.i@ve
      long rows also over the blocks of a cluster: N.o.i -> N.o.i.o@cluster, N.o.i.i
 CPU  [M.o@blockIdx.x, M.i, N@vectorize]
 
-A block walks a run of rows (segment/split_reductions.py has cut them), keeps its sums over rows in
+A block walks a run of rows (presegment/rfactor.py has cut them), keeps its sums over rows in
 registers meanwhile, and writes them once: partial results, which a second kernel adds.
 """
 
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.part import Chunked, Part
+from thunder_fuser.analysis.pattern import Axes, Pattern
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import names_of
@@ -30,111 +32,117 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
+from thunder_fuser.schedule.scheduler import Made, Match, Reject, read_elsewhere
 from thunder_fuser.target import Target
 
-NAME = "inner_outer"
 CPU_SUM_BYTES = 256 * 1024  # sums a thread keeps in its second-level cache
 
 
-@dataclass(frozen=True, slots=True)
-class Cross:
-    """Rows and columns in memory order, and the rows of a run."""
+@dataclass(frozen=True)
+class InnerOuter(Match):
+    """Reductions of rows, and partial ones over a run of rows, that share what they read.
+
+    rows, columns: in memory order; run: the rows of one; has_order: see repeatable.py.
+    """
+
+    name = "inner_outer"
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     run: int
+    has_order: bool
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | Reject:
+        axes = _axes(part, options)
+        if isinstance(axes, Reject):
+            return axes
+        found = cls(part, target, options, *axes, has_order=has_order(part, options))
+        if not found.is_held:
+            columns = size_of(part, found.columns)
+            return Reject(NAME, f"{columns} columns and their sums do not fit on chip")
+        return read_elsewhere(part, part.reductions, NAME) or too_many_places(part, NAME) or found
+
+    @property
+    def is_held(self) -> bool:
+        """True if a thread, block or cluster keeps the columns of a row and their sums."""
+        columns, target = size_of(self.part, self.columns), self.target
+        if target.is_cpu:
+            return columns * 8 * self.sums <= CPU_SUM_BYTES
+        return not has_long_rows(columns, target) if self.has_order else fits(columns, target)
+
+    @property
+    def sums(self) -> int:
+        """How many sums over rows there are."""
+        return len(_partial(self.part))
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        made = _cpu(self) if self.target.is_cpu else _cuda(self, alignment)
+        scheduled = self.scheduled(made, alignment, kept=self.rows, reduced=self.columns)
+        params = replace(made[0], memory="registers")
+        return replace(scheduled, params=params, persistent=kept_inputs(scheduled))
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
-    """Takes reductions of rows, and partial ones over a run of rows, that share what they read."""
-    found = _cross(part)
-    if isinstance(found, Reject):
-        return found
-    columns = size_of(part, found.columns)
-    if has_order(part) and not target.is_cpu:
-        fitting = not has_long_rows(columns, target)
-    elif target.is_cpu:
-        sums = columns * 8 * len(_partial(part))
-        fitting = sums <= CPU_SUM_BYTES
-    else:
-        fitting = fits(columns, target)
-    if not fitting:
-        return Reject(NAME, f"{columns} columns and their sums do not fit on chip")
-    return read_elsewhere(part, part.reductions, NAME) or too_many_places(part, NAME)
+NAME = InnerOuter.name
 
 
 def _partial(part: Part) -> list[str]:
     return [e.outputs[0] for e in part.reductions if e.attr("chunk") is not None]
 
 
-def _cross(part: Part) -> Cross | Reject:
-    """The rows and columns of all reductions, or why they do not fit together."""
+def _axes(
+    part: Part, options: CompileOptions
+) -> tuple[tuple[str, ...], tuple[str, ...], int] | Reject:
+    """The axes of rows and of columns, and the rows of a run, or why there are none."""
     chunked = part.chunked
     if part.has_empty or chunked is None:
         return Reject(NAME, "there are no partial results over rows")
     if part.scans or any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
         return Reject(NAME, "there is a scan or a torch call")
-    rows, partial = frozenset(chunked.reduced), set(_partial(part))
-    columns = frozenset(part.axes(next(iter(partial)))) - {chunked.axis}
-    for expr in part.reductions:
-        name = expr.outputs[0]
-        kept = frozenset(part.axes(name)) - {chunked.axis}
-        reduced = frozenset(part.domain_map.reduced(part.tensors[name]))
-        if (kept, reduced) != ((columns, rows) if name in partial else (rows, columns)):
+    rows, columns = chunked.reduced, part.patterns[_partial(part)[0]].kept - {chunked.axis}
+    refused = _refuse_patterns(part, chunked, columns)
+    if refused is not None:
+        return refused
+    order = summed_order(part, part.reductions[0], {*rows, *columns}, options)
+    if order[: len(rows)] != rows:
+        return Reject(NAME, "rows do not lie one after another in memory")
+    return _refuse_results(part, chunked, columns) or (rows, order[len(rows) :], chunked.size)
+
+
+def _refuse_patterns(part: Part, chunked: Chunked, columns: Axes) -> Reject | None:
+    """Refuses a reduction that is neither of rows nor, in runs of one length, over rows."""
+    partial, over = set(_partial(part)), Pattern(columns, frozenset(chunked.reduced))
+    along = Pattern(over.reduced, over.kept)
+    for name, pattern in part.patterns.items():
+        if pattern.without(chunked.axis) != (over if name in partial else along):
             return Reject(NAME, f"{name} reduces neither rows nor columns")
     if len(partial) == len(part.reductions):
         return Reject(NAME, "no row is reduced along itself")
     if {e.attr("chunk") for e in part.reductions} - {None, chunked.size}:
         return Reject(NAME, "runs of several lengths")
-    return _ordered(part, rows, columns, partial)
+    return None
 
 
-def _ordered(
-    part: Part, rows: frozenset[str], columns: frozenset[str], partial: set[str]
-) -> Cross | Reject:
-    assert part.chunked is not None
-    order = summed_order(part, part.reductions[0], rows | columns)
-    if set(order[: len(rows)]) != rows or order[: len(rows)] != part.chunked.reduced:
-        return Reject(NAME, "rows do not lie one after another in memory")
-    for name in part.outputs:
-        if name not in partial and frozenset(part.axes(name)) not in (rows, rows | columns):
+def _refuse_results(part: Part, chunked: Chunked, columns: Axes) -> Reject | None:
+    """Refuses results of other axes, and a partial result that is read where it is made."""
+    partial, along = set(_partial(part)), Pattern(frozenset(chunked.reduced), columns)
+    foreign = along.foreign(part.stored_axes.values())
+    for name, axes in part.stored_axes.items():
+        if name not in partial and axes in foreign:
             return Reject(NAME, f"result {name} is neither a row value nor a full one")
     if any(set(names_of(expr)) & partial for expr in part.exprs):
         return Reject(NAME, "a partial result is used in the same kernel")
-    return Cross(order[: len(rows)], order[len(rows) :], part.chunked.size)
+    return None
 
 
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    """The schedule of an accepted part."""
-    found = _cross(part)
-    assert isinstance(found, Cross)
-    made = _cpu(part, found) if target.is_cpu else _cuda(part, target, found, alignment)
-    scheduled = ScheduledFusion(
-        part,
-        target,
-        made[0],
-        found.rows,
-        found.columns,
-        made[1],
-        alignment=tuple(sorted(alignment.items())),
-    )
-    return replace(
-        scheduled,
-        params=replace(made[0], memory="registers"),
-        persistent=kept_inputs(scheduled),
-    )
-
-
-def _cuda(
-    part: Part, target: Target, found: Cross, alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cuda(found: InnerOuter, alignment: dict[str, int]) -> Made:
     """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
+    part, target = found.part, found.target
     domain = reference(part, found.rows, found.columns)
     columns = size_of(part, found.columns)
-    sums, width = len(_partial(part)), 0
+    sums, width = found.sums, 0
     shape = row_shape(columns, sums, target)
-    if has_order(part):
+    if found.has_order:
         shape, width = settled_shape(columns, sums, target), row_of(columns, target).width
     (x, y), cluster = shape.threads, shape.cluster
 
@@ -160,9 +168,9 @@ def _cuda(
     return params, build(width) or ()
 
 
-def _cpu(part: Part, found: Cross) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cpu(found: InnerOuter) -> Made:
     """[M, N] -> [M.o@bx, M.i, N@vectorize]"""
-    s = Transforms(reference(part, found.rows, found.columns))
+    s = Transforms(reference(found.part, found.rows, found.columns))
     run, _ = s.split(s.merge(found.rows), found.run)
     lane = s.merge(found.columns)
     s.parallelize(run, ParallelType.BIDX)

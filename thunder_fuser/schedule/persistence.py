@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.options import option
 from thunder_fuser.schedule.repeatable import has_order
 from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
 
@@ -33,7 +33,7 @@ MAX_ELEMENTS = 108
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class UnplacedBuffer:
     """A buffer without a place yet, the nest that fills it, and the last one that reads it.
 
     Registers hold it as memory does: ptxas makes a float of a 16-bit element again in each nest.
@@ -60,17 +60,17 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
     nothing = Placement((), "none", params.threads, params.cluster)
     if not scheduled.params.inner:
         return nothing
-    everything = _candidates(scheduled, with_dear=True)
+    everything = _unplaced(scheduled, with_dear=True)
     if target.is_cpu:
         fits = _bytes(everything) <= CPU_ROW_BYTES
         held = replace(nothing, buffers=_in("registers", everything), memory="registers")
         return held if fits else nothing
-    inputs = _candidates(scheduled, with_dear=False)
+    inputs = _unplaced(scheduled, with_dear=False)
     for kept in filter(None, (everything, inputs)):
         found = _blocks_for(scheduled, _bytes_at_once(kept))
         if found is not None:
             return Placement(_in("registers", kept), "registers", *found)
-    if not has_order(scheduled.part):
+    if not has_order(scheduled.part, scheduled.options):
         nothing = replace(nothing, threads=(LONG_ROW_THREADS, 1))
     if inputs and _bytes(inputs) // nothing.cluster <= target.smem_bytes_per_block - SCRATCH_BYTES:
         return replace(nothing, buffers=_in("shared", inputs), memory="shared")
@@ -79,69 +79,69 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
 
 def kept_inputs(scheduled: ScheduledFusion) -> tuple[PersistentBuffer, ...]:
     """The inputs of a row that several nests read, in registers, whatever they take."""
-    return _in("registers", _candidates(scheduled, with_dear=False))
+    return _in("registers", _unplaced(scheduled, with_dear=False))
 
 
 def held_of(scheduled: ScheduledFusion, rows: int) -> tuple[PersistentBuffer, ...]:
     """What several nests read of a group of so many rows, in registers: its inputs whatever they
     take, with them what is dear if that fits; on a CPU this alone."""
-    everything = _candidates(scheduled, with_dear=True)
+    everything = _unplaced(scheduled, with_dear=True)
     if scheduled.target.is_cpu:
         kept = everything if rows * _bytes(everything) <= CPU_ROW_BYTES else []
     else:
         threads = prod(scheduled.params.threads)
-        fits = everything and rows * _bytes_at_once(everything) <= threads * register_bytes(threads)
-        kept = everything if fits else _candidates(scheduled, with_dear=False)
+        room = threads * register_bytes(threads, scheduled.options)
+        fits = everything and rows * _bytes_at_once(everything) <= room
+        kept = everything if fits else _unplaced(scheduled, with_dear=False)
     held = _in("registers", kept)
     return tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in held)
 
 
-def _bytes(kept: list[Candidate]) -> int:
-    return sum(candidate.buffer.bytes for candidate in kept)
+def _bytes(kept: list[UnplacedBuffer]) -> int:
+    return sum(one.buffer.bytes for one in kept)
 
 
-def _in(memory: str, kept: list[Candidate]) -> tuple[PersistentBuffer, ...]:
-    return tuple(replace(candidate.buffer, memory=memory) for candidate in kept)
+def _in(memory: str, kept: list[UnplacedBuffer]) -> tuple[PersistentBuffer, ...]:
+    return tuple(replace(one.buffer, memory=memory) for one in kept)
 
 
-def _candidates(scheduled: ScheduledFusion, *, with_dear: bool) -> list[Candidate]:
+def _unplaced(scheduled: ScheduledFusion, *, with_dear: bool) -> list[UnplacedBuffer]:
     """The points that several nests need: inputs, and with them what is dear to recompute."""
-    facts = scheduled.part.facts
+    demand = scheduled.part.demand
     seen = _nests_of_points(scheduled)
     shared = [point for point, where in seen.items() if len(where) > 1]
-    inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in facts.reads]
+    inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in demand.reads]
     dear = [p for p in shared if with_dear and _is_dear(scheduled, p)]
     kept = [p for p in dict.fromkeys([*inputs, *dear]) if _row_bytes(scheduled, p)]
     last = _read_again(scheduled, seen, frozenset(kept))
-    return [_candidate(scheduled, p, min(seen[p]), last[p]) for p in kept if p in last]
-
-
-def _candidate(scheduled: ScheduledFusion, point: Point, filled: int, last: int) -> Candidate:
-    return Candidate(PersistentBuffer(point, _row_bytes(scheduled, point), ""), filled, last)
+    return [
+        UnplacedBuffer(PersistentBuffer(p, _row_bytes(scheduled, p), ""), min(seen[p]), last[p])
+        for p in kept if p in last
+    ]
 
 
 def _read_again(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: frozenset[Point]
 ) -> dict[Point, int]:
     """The kept points that a nest after their first one still asks for, and the last such nest."""
-    facts = scheduled.part.facts
+    demand = scheduled.part.demand
     found: dict[Point, int] = {}
-    for root in facts.roots:
-        nest = facts.level[root]
+    for root in demand.roots:
+        nest = demand.level[root]
         filled = frozenset(p for p in kept if min(seen[p]) < nest)
-        for point in filled & set(facts.reached([root], stop=filled)):
+        for point in filled & set(demand.reached([root], stop=filled)):
             found[point] = max(found.get(point, 0), nest)
     return found
 
 
 def _nests_of_points(scheduled: ScheduledFusion) -> dict[Point, set[int]]:
     """For every full-size point, the nests that need it if nothing is kept."""
-    facts = scheduled.part.facts
+    demand = scheduled.part.demand
     found: dict[Point, set[int]] = {}
-    for root in facts.roots:
-        for point in facts.reached([root]):
+    for root in demand.roots:
+        for point in demand.reached([root]):
             if _walks(point, scheduled.reduced):
-                found.setdefault(point, set()).add(facts.level[root])
+                found.setdefault(point, set()).add(demand.level[root])
     return found
 
 
@@ -170,7 +170,7 @@ def _row_bytes(scheduled: ScheduledFusion, point: Point) -> int:
     return count * part.tensors[point.name].dtype.bytes if count == full else 0
 
 
-def _bytes_at_once(kept: list[Candidate]) -> int:
+def _bytes_at_once(kept: list[UnplacedBuffer]) -> int:
     """Bytes of registers that hold what lives of a row between two nests, at most.
 
     softmax of bf16: x (2 an element) until nest 1, then exp(x - max) (4): 4, not 6
@@ -182,7 +182,7 @@ def _bytes_at_once(kept: list[Candidate]) -> int:
 
 def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[tuple[int, int], int] | None:
     """The smallest cluster, of one block if possible, and block whose registers hold a row."""
-    if has_order(scheduled.part):  # the block and the cluster are settled
+    if has_order(scheduled.part, scheduled.options):  # the block and the cluster are settled
         own = scheduled.params
         fits = _fits(scheduled, row_bytes, own.threads, own.cluster)
         return (own.threads, own.cluster) if fits else None
@@ -218,10 +218,11 @@ def _fits(
     columns = prod(scheduled.part.extents[name].value for name in scheduled.reduced)
     steps = -(-columns // (threads[0] * cluster * scheduled.params.vectorize))
     short = steps <= MAX_STEPS and columns <= threads[0] * cluster * MAX_ELEMENTS
-    return short and row_bytes <= threads[0] * cluster * register_bytes(prod(threads))
+    of_thread = register_bytes(prod(threads), scheduled.options)
+    return short and row_bytes <= threads[0] * cluster * of_thread
 
 
-def register_bytes(threads: int) -> int:
+def register_bytes(threads: int, options: CompileOptions) -> int:
     """Bytes a thread may keep: half the register file, less 32 registers for the work itself.
 
     Two blocks of an SM then load and compute in turn: layer norm of bf16 with 16384 columns, 64 in
@@ -229,4 +230,4 @@ def register_bytes(threads: int) -> int:
     The option's 256 is what 127 registers hold with no spill (NVRTC 13.0, sm_90a, 2026-11).
     """
     registers = max(32768 // max(threads, 256), 64)
-    return min(int(option("max_registers_bytes")), (registers - 32) * 4)
+    return min(options.max_registers_bytes, (registers - 32) * 4)

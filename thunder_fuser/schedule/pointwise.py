@@ -8,10 +8,14 @@ CPU   [i0, i1] -> [i0@blockIdx.x (threads), i1@vectorize (simd)]
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import prod
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.pattern import Axes
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -29,10 +33,9 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import Made, Match, Reject
 from thunder_fuser.target import Target
 
-NAME = "pointwise"
 THREADS = 128
 # A value computed at more places than this for one element costs more than a round trip to memory.
 MAX_PLACES = 8
@@ -40,24 +43,48 @@ CPU_CHUNK = 4096
 CPU_TILE = 32  # elements a side of a transposed tile: a cache line or two each way
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
-    """Refuses reductions, scans, torch calls, results over different axes, much recomputation."""
+@dataclass(frozen=True)
+class Pointwise(Match):
+    """No reductions, scans or torch calls; all results over the same axes; little recomputation."""
+
+    name = "pointwise"
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Pointwise | Reject:
+        return refuse(part) or cls(part, target, options)
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        part = self.part
+        order = memory_order(part, part.axes(part.outputs[0]))
+        make = _schedule_cpu if self.target.is_cpu else _schedule_cuda
+        return self.scheduled(make(part, self.target, order, alignment), alignment, kept=order)
+
+
+NAME = Pointwise.name
+
+
+def refuse(part: Part) -> Reject | None:
+    """Why the part is no pointwise kernel, if it is none."""
     if part.has_empty:
         return Reject(NAME, "a tensor has no elements")
     for expr in part.exprs:
         if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL):
             return Reject(NAME, f"{expr.op} -> {expr.outputs[0]} is no pointwise operation")
-    axes = {name: frozenset(part.axes(name)) for name in part.outputs}
-    if len(set(axes.values())) > 1:
+    if not have_one_space(part.stored_axes.values()):
         listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in part.outputs)
         return Reject(NAME, f"results over different axes: {listed}")
     return too_many_places(part, NAME)
 
 
+def have_one_space(stored: Iterable[Axes]) -> bool:
+    """True if all results have the same axes, so that one pointwise kernel can write them."""
+    return len(set(stored)) <= 1
+
+
 def too_many_places(part: Part, scheduler: str) -> Reject | None:
     """Refuses a part in which some value would be computed again and again."""
     for name in part.producer:
-        count = part.facts.count(name)
+        count = part.demand.count(name)
         if count > MAX_PLACES:
             return Reject(scheduler, f"{name} would be computed at {count} places")
     for expr in part.exprs:
@@ -89,18 +116,9 @@ def _is_dear(part: Part, name: str) -> bool:
     return False
 
 
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    """The schedule of an accepted part."""
-    order = memory_order(part, part.axes(part.outputs[0]))
-    make = _schedule_cpu if target.is_cpu else _schedule_cuda
-    params, transforms = make(part, target, order, alignment)
-    aligned = tuple(sorted(alignment.items()))
-    return ScheduledFusion(part, target, params, order, (), transforms, alignment=aligned)
-
-
 def _schedule_cuda(
     part: Part, target: Target, order: tuple[str, ...], alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+) -> Made:
     """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
 
     Long rows of odd length: [M, N] -> [M, N.o, N.i@vectorize], M and N.o walked as one.
@@ -142,7 +160,7 @@ def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
     groups = collapse(part, order)
     if not groups:
         return ()
-    symbols = [position.symbols for _, position, _ in positions(part, part.facts)]
+    symbols = [position.symbols for _, position, _ in positions(part)]
     of_rows = any(found and not found & set(groups[-1]) for found in symbols)
     narrow = min(part.tensors[name].dtype.bytes for name in part.global_tensors)
     return groups[-1] if of_rows or size_of(part, order) % (MAX_BYTES // narrow) else ()
@@ -155,7 +173,7 @@ def _unroll(part: Part, target: Target, order: tuple[str, ...], width: int) -> i
     """
     streamed = {
         name
-        for name, position, _ in positions(part, part.facts)
+        for name, position, _ in positions(part)
         if name in part.inputs and position.symbols >= set(order)
     }
     total = size_of(part, order)
@@ -172,7 +190,7 @@ def _unroll(part: Part, target: Target, order: tuple[str, ...], width: int) -> i
 
 def _schedule_cpu(
     part: Part, target: Target, order: tuple[str, ...], alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+) -> Made:
     groups = collapse(part, order)
     s = Transforms(reference(part, order, ()))
     names = [s.merge(group) for group in groups] or [s.domain[0].name]
@@ -190,7 +208,7 @@ def _schedule_cpu(
 
 def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | None:
     """The group, if any, that some tensor walks with stride 1 but strides over the last one."""
-    for _, position, _ in positions(part, part.facts):
+    for _, position, _ in positions(part):
         for at, group in enumerate(groups[:-1]):
             if coefficient(position, group[-1]) == 1 and coefficient(position, groups[-1][-1]) > 1:
                 return at

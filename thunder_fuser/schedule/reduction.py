@@ -15,9 +15,10 @@ With one nest this is the `reduction` scheduler; with several (softmax, norms) i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from thunder_fuser.analysis.demand import Demand
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
@@ -31,7 +32,7 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
+from thunder_fuser.schedule.scheduler import Made, Match, Reject, read_elsewhere
 from thunder_fuser.target import Target
 
 CPU_COLUMNS = 256
@@ -43,63 +44,133 @@ SHIFTED_PASSES = 2
 ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 62, 256))
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """The axes all reductions of a part keep and reduce, in memory order."""
+@dataclass(frozen=True)
+class Rows(Match):
+    """A part whose reductions have one pattern: the axes they keep and reduce, in memory order."""
 
     kept: tuple[str, ...]
     reduced: tuple[str, ...]
     inner: bool
-    chunk: int = 0  # > 0: each block reduces a run of so many, and the results are partial
-    shifted: bool = False  # steps of odd rows may pass their ends
+    chunk: int  # > 0: each block reduces a run of so many, and the results are partial
+    has_order: bool  # see repeatable.py
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+        refused = _refuse_ops(part, cls.name) or _refuse_axes(part, cls.name)
+        if refused is not None:
+            return refused
+        (pattern,) = set(part.patterns.values())
+        chunked = part.chunked
+        pattern = pattern.without(chunked.axis) if chunked else pattern
+        order = summed_order(part, part.reductions[0], pattern.walked, options)
+        kept = tuple(a for a in order if a in pattern.kept)
+        reduced = tuple(a for a in order if a in pattern.reduced)
+        if chunked and chunked.reduced != reduced:
+            return Reject(cls.name, "partial results over axes that lie otherwise in memory")
+        refused = read_elsewhere(part, part.reductions, cls.name) or too_many_places(part, cls.name)
+        if refused is not None:
+            return refused
+        return cls(
+            part,
+            target,
+            options,
+            kept,
+            reduced,
+            inner=order[-1] in pattern.reduced,
+            chunk=chunked.size if chunked else 0,
+            has_order=has_order(part, options),
+        )
+
+    @cached_property
+    def passes(self) -> int:
+        """How many passes over the reduced axes the part needs."""
+        demand, operands = self.part.demand, set(self.part.demand.operands.values())
+        full = [r for r in demand.roots if is_full(r.index, self.reduced) or r in operands]
+        return 1 + max(demand.level[root] for root in full)
+
+    def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
+        """The schedule with nothing kept on chip. shifted: steps may pass the ends of odd rows."""
+        if self.target.is_cpu:
+            made = _cpu(self)
+        elif self.inner:
+            made = _cuda_inner(self, alignment, shifted)
+        else:
+            made = _cuda_outer(self, alignment)
+        made = replace(made[0], scheduler=self.name), made[1]
+        return self.scheduled(made, alignment, kept=self.kept, reduced=self.reduced)
 
 
-def pattern(part: Part, scheduler: str) -> Pattern | Reject:
-    """The one pattern of all reductions, or why there is none."""
+@dataclass(frozen=True)
+class Reduction(Rows):
+    """Reductions of one pattern whose results nothing full-size waits for."""
+
+    name = "reduction"
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+        found = super().match(part, target, options)
+        if isinstance(found, Rows) and found.passes > 1:
+            return Reject(cls.name, f"needs {found.passes} passes over the data")
+        return found
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        return self.unplaced(alignment)
+
+
+@dataclass(frozen=True)
+class Persistent(Rows):
+    """Reductions of one pattern whose results are used over the reduced axes again."""
+
+    name = "persistent"
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+        found = super().match(part, target, options)
+        if isinstance(found, Reject):
+            return found
+        if found.chunk:
+            return Reject(cls.name, "a row is not reduced by one block")
+        if found.passes == 1:
+            return Reject(cls.name, "nothing is used again after its reduction")
+        return found
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        shifted = _may_shift(self)
+        unplaced = self.unplaced(alignment, shifted=shifted)
+        params, transforms = unplaced.params, unplaced.transforms
+        placed = place_persistent(unplaced)
+        again = shifted and placed.memory != "registers"  # steps that are read each pass
+        if again or (placed.threads, placed.cluster) != (params.threads, params.cluster):
+            cluster, shifted = placed.cluster, shifted and not again
+            params, transforms = _inner_with(
+                self, alignment, placed.threads, cluster=cluster, shifted=shifted
+            )
+        params = replace(params, scheduler=self.name, memory=placed.memory)
+        return replace(unplaced, params=params, transforms=transforms, persistent=placed.buffers)
+
+
+def _refuse_ops(part: Part, scheduler: str) -> Reject | None:
     if part.has_empty:
         return Reject(scheduler, "a tensor has no elements")
     if not part.reductions:
         return Reject(scheduler, "there is no reduction")
     if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
         return Reject(scheduler, "there is a torch call")
-    if part.scans:
-        return Reject(scheduler, "there is a scan")
-    views = [part.tensors[expr.outputs[0]] for expr in part.reductions]
-    kinds = {
-        (frozenset(part.domain_map.axes(v)), frozenset(part.domain_map.reduced(v))) for v in views
-    }
+    return Reject(scheduler, "there is a scan") if part.scans else None
+
+
+def _refuse_axes(part: Part, scheduler: str) -> Reject | None:
+    """Refuses several patterns, and a result that no kernel of the one pattern can write."""
+    patterns = set(part.patterns.values())
     chunks = {expr.attr("chunk") for expr in part.reductions}
-    if len(kinds) > 1 or len(chunks) > 1:
-        return Reject(scheduler, f"reductions of {max(len(kinds), len(chunks))} patterns")
-    ((rows, reduced),) = kinds
-    kept = rows - {part.chunked.axis} if part.chunked else rows
-    for name in part.outputs:
-        if frozenset(part.axes(name)) not in (rows, kept | reduced):
+    if len(patterns) > 1 or len(chunks) > 1:
+        return Reject(scheduler, f"reductions of {max(len(patterns), len(chunks))} patterns")
+    (pattern,) = patterns
+    foreign = pattern.foreign(part.stored_axes.values(), part.chunked.axis if part.chunked else "")
+    for name, axes in part.stored_axes.items():
+        if axes in foreign:
             return Reject(scheduler, f"result {name} is neither a row value nor a full one")
-    order = summed_order(part, part.reductions[0], kept | reduced)
-    found = Pattern(
-        tuple(a for a in order if a in kept),
-        tuple(a for a in order if a in reduced),
-        order[-1] in reduced,
-        part.chunked.size if part.chunked else 0,
-    )
-    if part.chunked and part.chunked.reduced != found.reduced:
-        return Reject(scheduler, "partial results over axes that lie otherwise in memory")
-    return found
-
-
-def _check(part: Part, scheduler: str) -> tuple[Pattern, Demand] | Reject:
-    found = pattern(part, scheduler)
-    if isinstance(found, Reject):
-        return found
-    elsewhere = read_elsewhere(part, part.reductions, scheduler)
-    return elsewhere or too_many_places(part, scheduler) or (found, part.facts)
-
-
-def nests(facts: Demand, reduced: tuple[str, ...]) -> int:
-    """How many passes over the reduced axes the part needs."""
-    full = [r for r in facts.roots if is_full(r.index, reduced) or r in facts.operands.values()]
-    return 1 + max(facts.level[root] for root in full)
+    return None
 
 
 def is_full(index: tuple[Scalar, ...], reduced: tuple[str, ...]) -> bool:
@@ -107,112 +178,53 @@ def is_full(index: tuple[Scalar, ...], reduced: tuple[str, ...]) -> bool:
     return any(at.symbols & set(reduced) for at in index)
 
 
-def accepts_reduction(part: Part, target: Target) -> Reject | None:
-    """Takes reductions of one pattern whose results nothing full-size waits for."""
-    checked = _check(part, "reduction")
-    if isinstance(checked, Reject):
-        return checked
-    count = nests(checked[1], checked[0].reduced)
-    return None if count == 1 else Reject("reduction", f"needs {count} passes over the data")
+def _may_shift(found: Rows) -> bool:
+    """True if steps of odd rows may pass their ends: free rows of a GPU, in few passes.
 
-
-def accepts_persistent(part: Part, target: Target) -> Reject | None:
-    """Takes reductions of one pattern whose results are used over the reduced axes again."""
-    checked = _check(part, "persistent")
-    if isinstance(checked, Reject):
-        return checked
-    if checked[0].chunk:
-        return Reject("persistent", "a row is not reduced by one block")
-    if nests(checked[1], checked[0].reduced) == 1:
-        return Reject("persistent", "nothing is used again after its reduction")
-    return None
-
-
-def schedule_reduction(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    return _schedule("reduction", part, target, alignment)
-
-
-def schedule_persistent(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    return _schedule("persistent", part, target, alignment)
-
-
-def _schedule(name: str, part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    found = pattern(part, name)
-    assert isinstance(found, Pattern)
-    make = _cpu if target.is_cpu else (_cuda_inner if found.inner else _cuda_outer)
-    if name == "persistent" and found.inner and not target.is_cpu and not has_order(part):
-        found = replace(found, shifted=_may_shift(part, found))
-    params, transforms = make(part, target, found, alignment)
-    scheduled = ScheduledFusion(
-        part,
-        target,
-        replace(params, scheduler=name),
-        found.kept,
-        found.reduced,
-        transforms,
-        alignment=tuple(sorted(alignment.items())),
-    )
-    if name == "reduction":
-        return scheduled
-    placed = place_persistent(scheduled)
-    again = found.shifted and placed.memory != "registers"  # steps that are read each pass
-    found = replace(found, shifted=found.shifted and not again)
-    if again or (placed.threads, placed.cluster) != (params.threads, params.cluster):
-        params, transforms = _inner_with(
-            part, found, alignment, placed.threads, cluster=placed.cluster
-        )
-    return replace(
-        scheduled,
-        params=replace(params, scheduler=name, memory=placed.memory),
-        transforms=transforms,
-        persistent=placed.buffers,
-    )
-
-
-def _may_shift(part: Part, found: Pattern) -> bool:
-    """True unless a weight would be read, element by element, in the last of three passes."""
+    Not where a weight would be read, element by element, in the last of three passes.
+    """
+    if not found.inner or found.target.is_cpu or found.has_order:
+        return False
+    part = found.part
     weights = [n for n in part.inputs if set(part.axes(n)) & set(found.reduced)]
     weights = [n for n in weights if not set(part.axes(n)) & set(found.kept)]
-    return not weights or nests(part.facts, found.reduced) <= SHIFTED_PASSES
+    return not weights or found.passes <= SHIFTED_PASSES
 
 
-def _cuda_inner(
-    part: Part, target: Target, found: Pattern, alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
+    part, target = found.part, found.target
     rows, columns = size_of(part, found.kept), found.chunk or size_of(part, found.reduced)
-    if has_order(part):
+    if found.has_order:
         row = row_of(size_of(part, found.reduced), target, found.chunk)
         block = max(128 // row.threads, 1)
-        return _inner_with(
-            part, found, alignment, (row.threads, block), cluster=row.cluster,
-            width=row.width,
-        )
+        threads = (row.threads, block)
+        return _inner_with(found, alignment, threads, cluster=row.cluster, width=row.width)
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
     while rows < target.sm_count and x < 1024 and x * 32 < columns:
         x *= 2  # few rows: the only parallelism left is along the row
-    return _inner_with(part, found, alignment, (x, max(block // x, 1)))
+    return _inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
 
 
 def _inner_with(
-    part: Part,
-    found: Pattern,
+    found: Rows,
     alignment: dict[str, int],
     threads: tuple[int, int],
     *,
     cluster: int = 1,
     width: int = 0,
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+    shifted: bool = False,
+) -> Made:
     """[K, R] -> [K.o@bx, K.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]
 
     With a cluster: [K@bx, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
     """
-    domain = reference(part, found.kept, found.reduced)
+    part, domain = found.part, reference(found.part, found.kept, found.reduced)
     columns, chunk = size_of(part, found.reduced), found.chunk
 
     def build(width: int) -> tuple[Transform, ...] | None:
         divides = columns % width == 0 and chunk % width == 0
-        shift = row_shift(part, found.reduced, width) if found.shifted and not divides else None
+        shift = row_shift(part, found.reduced, width) if shifted and not divides else None
         if not divides and shift is None:
             return None
         s = Transforms(domain)
@@ -235,7 +247,7 @@ def _inner_with(
     return HeuristicParams("", width, (threads[0], y), cluster=cluster), build(width) or ()
 
 
-def _runs(s: Transforms, found: Pattern, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
+def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
     """The loop over runs of the reduced axes, if results are partial, and what one block walks.
 
     [K, R] -> [K, R.o@by, R.i]
@@ -247,9 +259,8 @@ def _runs(s: Transforms, found: Pattern, row: str, chunk: int) -> tuple[tuple[st
     return (runs,), row
 
 
-def _cuda_outer(
-    part: Part, target: Target, found: Pattern, alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
+    part, target = found.part, found.target
     domain = reference(part, found.kept, found.reduced)
     columns, all_rows = size_of(part, found.kept), size_of(part, found.reduced)
     rows = found.chunk or all_rows
@@ -259,7 +270,7 @@ def _cuda_outer(
     y = 256 // x
     while x * y < 1024 and y * 4 < rows:
         y *= 2
-    if found.chunk and has_order(part):
+    if found.chunk and found.has_order:
         y = rows_of_block(columns, target)
         x = 128 // y
 
@@ -284,9 +295,8 @@ def _cuda_outer(
     return HeuristicParams("", width, (x, y), inner=False), build(width) or ()
 
 
-def _cpu(
-    part: Part, target: Target, found: Pattern, alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cpu(found: Rows) -> Made:
+    part = found.part
     s = Transforms(reference(part, found.kept, found.reduced))
     groups = collapse(part, (*found.kept, *found.reduced))
     kept = [s.merge(g) for g in _cut(groups, found.kept) if g]

@@ -1,40 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedulers, in the order they are asked. The first that accepts a part gets it."""
+"""The schedulers, in the order they are asked. The first that matches a part gets it."""
 
 from __future__ import annotations
 
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.schedule import (
-    inner_outer,
-    nested,
-    pointwise,
-    reduction,
-    scan,
-    torch_calls,
-    transpose,
-)
-from thunder_fuser.schedule.scheduler import Reject, Scheduler
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.schedule.inner_outer import InnerOuter
+from thunder_fuser.schedule.nested import Nested
+from thunder_fuser.schedule.pointwise import Pointwise
+from thunder_fuser.schedule.reduction import Persistent, Reduction
+from thunder_fuser.schedule.scan import Scan
+from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.torch_calls import ExprEval, NoOp
+from thunder_fuser.schedule.transpose import Transpose
 from thunder_fuser.target import Target
 
-SCHEDULERS: tuple[Scheduler, ...] = (
-    Scheduler("no_op", torch_calls.accepts_no_op, None),
-    Scheduler("expr_eval", torch_calls.accepts_expr_eval, None),
-    Scheduler("reduction", reduction.accepts_reduction, reduction.schedule_reduction),
-    Scheduler("persistent", reduction.accepts_persistent, reduction.schedule_persistent),
-    Scheduler(inner_outer.NAME, inner_outer.accepts, inner_outer.schedule),
-    Scheduler(nested.NAME, nested.accepts, nested.schedule),
-    Scheduler(scan.NAME, scan.accepts, scan.schedule),
-    Scheduler(transpose.NAME, transpose.accepts, transpose.schedule),
-    Scheduler(pointwise.NAME, pointwise.accepts, pointwise.schedule),
+SCHEDULERS: tuple[type[Match], ...] = (
+    NoOp,
+    ExprEval,
+    Reduction,
+    Persistent,
+    InnerOuter,
+    Nested,
+    Scan,
+    Transpose,
+    Pointwise,
 )
 
 
-def find_scheduler(part: Part, target: Target) -> Scheduler | tuple[Reject, ...]:
-    """The scheduler that takes the part, or every refusal."""
+def find_match(
+    part: Part, target: Target, options: CompileOptions
+) -> Match | tuple[Reject, ...]:
+    """The match of the first scheduler that takes the part, or every refusal."""
     refusals: list[Reject] = []
     for scheduler in SCHEDULERS:
-        refusal = scheduler.accepts(part, target)
-        if refusal is None:
-            return scheduler
-        refusals.append(refusal)
+        found = scheduler.match(part, target, options)
+        if isinstance(found, Match):
+            return found
+        refusals.append(found)
     return tuple(refusals)

@@ -6,7 +6,7 @@ widest loads that a part allows, and as many threads as hold what the part keeps
 of N elements are always the same partial sums, whatever else the kernel reads, keeps or makes:
 
     row sums      vectors of `width`, dealt in turn to `threads` of each of `cluster` blocks
-    column sums   runs of rows (segment/split_reductions.py), dealt to `rows_of_block` threads
+    column sums   runs of rows (presegment/rfactor.py), dealt to `rows_of_block` threads
     on a CPU      16 sums, dealt in turn (Stream); of columns, one for each
 
 So `reduction`, `persistent`, `inner_outer` and `nested` give a sum the same bits. Maxima do not
@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.ops import SCANS
-from thunder_fuser.options import option
 from thunder_fuser.schedule.row_shape import MOST_COLUMNS, RowShape, best_shape, shape_with
 from thunder_fuser.target import Target
 
@@ -45,9 +45,9 @@ class Row:
     cluster: int
 
 
-def has_order(part: Part) -> bool:
+def has_order(part: Part, options: CompileOptions) -> bool:
     """True if the part has sums or products whose order is settled here."""
-    return bool(option("repeatable")) and any(
+    return options.repeatable and any(
         rounds(part, expr.outputs[0]) for expr in (*part.reductions, *part.scans)
     )
 

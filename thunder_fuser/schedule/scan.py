@@ -17,10 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.schedule.axes import best_width, size_of, summed_order
-from thunder_fuser.schedule.pointwise import too_many_places
+from thunder_fuser.schedule.pointwise import have_one_space, too_many_places
 from thunder_fuser.schedule.repeatable import has_order, width_of
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
@@ -28,10 +29,9 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject, read_elsewhere
+from thunder_fuser.schedule.scheduler import Made, Match, Reject, read_elsewhere
 from thunder_fuser.target import Target
 
-NAME = "scan"
 CPU_CHUNK = 1024  # elements of a row scanned at once: their array stays in the first-level cache
 CPU_COLUMNS = 256
 COLUMN_THREADS = 64  # of a block in which each scans columns of its own
@@ -40,17 +40,47 @@ LONGEST_ROW_THREADS = 256
 COLUMNS_PER_SM = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """The axes beside the scanned one, in memory order; the scanned one."""
+@dataclass(frozen=True)
+class Scan(Match):
+    """Scans along one axis, and pointwise work, all with the same axes.
+
+    kept: the axes beside the scanned one, in memory order; has_order: see repeatable.py.
+    """
+
+    name = "scan"
 
     kept: tuple[str, ...]
     scanned: str
     is_fastest: bool
+    has_order: bool
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Scan | Reject:
+        refused = _refuse_ops(part) or _refuse_axes(part) or read_elsewhere(part, part.scans, NAME)
+        refused = refused or too_many_places(part, NAME)
+        if refused is not None:
+            return refused
+        first = part.scans[0]
+        name = first.outputs[0]
+        order, scanned = summed_order(part, first, part.axes(name), options), _axis(part, name)
+        kept = tuple(a for a in order if a != scanned)
+        ordered = has_order(part, options)
+        return cls(part, target, options, kept, scanned, order[-1] == scanned, ordered)
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        if self.target.is_cpu:
+            made = _cpu_inner(self) if self.is_fastest else _cpu_outer(self)
+        elif self.is_fastest or _has_few_columns(self):
+            made = _cuda_inner(self, alignment)
+        else:
+            made = _cuda_outer(self, alignment)
+        return self.scheduled(made, alignment, kept=self.kept, reduced=(self.scanned,))
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
-    """Takes scans along one axis, and pointwise work, all with the same axes."""
+NAME = Scan.name
+
+
+def _refuse_ops(part: Part) -> Reject | None:
     if part.has_empty:
         return Reject(NAME, "a tensor has no elements")
     if not part.scans:
@@ -58,8 +88,7 @@ def accepts(part: Part, target: Target) -> Reject | None:
     for expr in part.exprs:
         if expr.row.kind in (OpKind.REDUCTION, OpKind.EXTERNAL):
             return Reject(NAME, f"{expr.op} -> {expr.outputs[0]} beside a scan")
-    elsewhere = _refuse_axes(part) or read_elsewhere(part, part.scans, NAME)
-    return elsewhere or too_many_places(part, NAME)
+    return None
 
 
 def _refuse_axes(part: Part) -> Reject | None:
@@ -67,7 +96,7 @@ def _refuse_axes(part: Part) -> Reject | None:
     if len(scanned) > 1:
         return Reject(NAME, f"scans along {len(scanned)} axes: {', '.join(scanned)}")
     made = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
-    if len({frozenset(part.axes(name)) for name in made}) > 1:
+    if not have_one_space(frozenset(part.axes(name)) for name in made):
         listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
         return Reject(NAME, f"values over different axes: {listed}")
     return None
@@ -79,36 +108,14 @@ def _axis(part: Part, name: str) -> str:
     return part.domain_map.axis(view.domain.no_reductions[int(dim)])  # type: ignore[arg-type]
 
 
-def _pattern(part: Part) -> Pattern:
-    name = part.scans[0].outputs[0]
-    order, scanned = summed_order(part, part.scans[0], part.axes(name)), _axis(part, name)
-    return Pattern(tuple(a for a in order if a != scanned), scanned, order[-1] == scanned)
-
-
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    """The schedule of an accepted part."""
-    found = _pattern(part)
-    if target.is_cpu:
-        make = _cpu_inner if found.is_fastest else _cpu_outer
-        params, transforms = make(part, found)
-    elif found.is_fastest or _has_few_columns(part, found, target):
-        params, transforms = _cuda_inner(part, found, alignment)
-    else:
-        params, transforms = _cuda_outer(part, found, target, alignment)
-    aligned = tuple(sorted(alignment.items()))
-    return ScheduledFusion(
-        part, target, params, found.kept, (found.scanned,), transforms, alignment=aligned
-    )
-
-
-def _has_few_columns(part: Part, found: Pattern, target: Target) -> bool:
+def _has_few_columns(found: Scan) -> bool:
+    part, target = found.part, found.target
     columns, length = size_of(part, found.kept), size_of(part, (found.scanned,))
     return columns < COLUMNS_PER_SM * target.sm_count and length > COLUMNS_PER_SM
 
 
-def _cuda_inner(
-    part: Part, found: Pattern, alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cuda_inner(found: Scan, alignment: dict[str, int]) -> Made:
+    part = found.part
     domain, length = reference(part, found.kept, (found.scanned,)), size_of(part, (found.scanned,))
     x = 8
     while x < LONGEST_ROW_THREADS and x * 4 < length:
@@ -129,14 +136,13 @@ def _cuda_inner(
         s.parallelize(lane, ParallelType.VECTORIZE)
         return tuple(s.made)
 
-    fixed = width_of(length) if has_order(part) else 0
+    fixed = width_of(length) if found.has_order else 0
     width = fixed or best_width(part, domain, build, alignment)
     return HeuristicParams(NAME, width, (x, y)), build(width) or ()
 
 
-def _cuda_outer(
-    part: Part, found: Pattern, target: Target, alignment: dict[str, int]
-) -> tuple[HeuristicParams, tuple[Transform, ...]]:
+def _cuda_outer(found: Scan, alignment: dict[str, int]) -> Made:
+    part, target = found.part, found.target
     domain, columns = reference(part, found.kept, (found.scanned,)), size_of(part, found.kept)
 
     def build(width: int) -> tuple[Transform, ...] | None:
@@ -156,8 +162,8 @@ def _cuda_outer(
     return HeuristicParams(NAME, width, (COLUMN_THREADS, 1), inner=False), build(width) or ()
 
 
-def _cpu_inner(part: Part, found: Pattern) -> tuple[HeuristicParams, tuple[Transform, ...]]:
-    s = Transforms(reference(part, found.kept, (found.scanned,)))
+def _cpu_inner(found: Scan) -> Made:
+    s = Transforms(reference(found.part, found.kept, (found.scanned,)))
     if found.kept:
         s.parallelize(s.merge(found.kept), ParallelType.BIDX)
     lane = found.scanned
@@ -167,8 +173,8 @@ def _cpu_inner(part: Part, found: Pattern) -> tuple[HeuristicParams, tuple[Trans
     return HeuristicParams(NAME, s.extent(lane)), tuple(s.made)
 
 
-def _cpu_outer(part: Part, found: Pattern) -> tuple[HeuristicParams, tuple[Transform, ...]]:
-    s = Transforms(reference(part, found.kept, (found.scanned,)))
+def _cpu_outer(found: Scan) -> Made:
+    s = Transforms(reference(found.part, found.kept, (found.scanned,)))
     *slower, last = found.kept
     chunk, lane = s.split(last, CPU_COLUMNS)
     s.reorder(*slower, chunk, found.scanned, lane)

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import (
     Domain,
     IterDomain,
@@ -100,6 +101,7 @@ class ScheduledFusion:
 
     part: Part
     target: Target
+    options: CompileOptions
     params: HeuristicParams
     kept: tuple[str, ...]
     reduced: tuple[str, ...]

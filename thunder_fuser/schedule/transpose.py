@@ -25,6 +25,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import coefficient, is_linear
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, ParallelType, Transform
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.scalar import Scalar
@@ -38,10 +39,9 @@ from thunder_fuser.schedule.scheduled import (
     Transforms,
     reference,
 )
-from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.target import Target
 
-NAME = "transpose"
 THREADS = 256
 LINE_BYTES = 128  # a tile's shorter side: what a warp should read or write in one piece
 TILE_BYTES = (16384, 8192, 4096)  # of shared memory: the largest that leaves enough blocks
@@ -85,67 +85,63 @@ class Walk:
     fast: Scalar
 
 
-def accepts(part: Part, target: Target) -> Reject | None:
-    """Takes what pointwise takes, if it is large and some tensor lies across the others.
+@dataclass(frozen=True)
+class Transpose(Match):
+    """What pointwise takes, if it is large and some tensor lies across the others.
 
     Refuses on the CPU, whose caches take the place of the tile; where all tensors share one fast
     axis, or those that do not are uniform along it (a broadcast); where there are more than two
     fast axes; where what lies across is read through a reshape's // and %, or at several places.
     """
+
+    name = "transpose"
+
+    orders: Orders
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+        refused = _refuse(part, target)
+        if refused is not None:
+            return refused
+        found = _orders(part)
+        if isinstance(found, Reject):
+            return found
+        return _tile_refused(part, target, found) or cls(part, target, options, found)
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        part, found = self.part, self.orders
+        across, inner = _tile_sides(part, self.target, found)
+        order = (*found.rest, *found.across, *found.inner)
+        domain = reference(part, order, ())
+
+        def walk(slow: Side, fast: Side, unrolled: bool) -> Walk:
+            return _widest_walk(part, domain, (slow, fast), across, alignment, unrolled=unrolled)
+
+        # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
+        computed = walk(across, inner, unrolled=not found.loads)
+        moved = walk(inner, across, unrolled=not found.stores)
+        itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
+        elements, here, there = _layout(across, inner, computed, moved, itemsize)
+        tile = Tile(found.loads, found.stores, moved.transforms, elements, here, there)
+        params = HeuristicParams(NAME, computed.width, (THREADS, 1))
+        return self.scheduled((params, computed.transforms), alignment, kept=order, tile=tile)
+
+
+NAME = Transpose.name
+
+
+def _refuse(part: Part, target: Target) -> Reject | None:
+    """What is no matter of how tensors lie in memory."""
     if target.is_cpu:
         return Reject(NAME, "the CPU's caches need no tile in shared memory")
-    if pointwise.accepts(part, target) is not None:
+    if pointwise.refuse(part) is not None:
         return Reject(NAME, "pointwise does not take it either")
     if any(expr.row.kind is OpKind.INDEX for expr in part.exprs):
         return Reject(NAME, "it reads where a tensor of indices says")
     largest = max((part.bytes_of(name) for name in part.outputs), default=0)
     if largest < SMALLEST_TILE * target.sm_count:
         return Reject(NAME, f"{largest} bytes are too few for {target.sm_count} multiprocessors")
-    found = _orders(part)
-    return found if isinstance(found, Reject) else _tile_refused(part, target, found)
-
-
-def schedule(part: Part, target: Target, alignment: dict[str, int]) -> ScheduledFusion:
-    """The schedule of an accepted part."""
-    found = _orders(part)
-    assert isinstance(found, Orders)
-    across, inner = _tile_sides(part, target, found)
-    order = (*found.rest, *found.across, *found.inner)
-    domain = reference(part, order, ())
-
-    def walk(slow: Side, fast: Side, unrolled: bool) -> Walk:
-        def make(width: int) -> Walk | None:
-            return _walk(domain, (slow, fast), across, width, unrolled)
-
-        def transforms_for(width: int) -> tuple[Transform, ...] | None:
-            made = make(width)
-            return None if made is None else made.transforms
-
-        narrow = make(1)
-        assert narrow is not None  # 1 divides everything
-        return make(best_width(part, domain, transforms_for, alignment)) or narrow
-
-    # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
-    computed = walk(across, inner, unrolled=not found.loads)
-    moved = walk(inner, across, unrolled=not found.stores)
-    places = (computed.slow, computed.fast), (moved.fast, moved.slow)
-    itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
-    if across.length > inner.length:
-        places = (computed.fast, computed.slow), (moved.slow, moved.fast)
-        layout = Layout.of(inner.length, across.length, computed.width, moved.width, itemsize)
-    else:
-        layout = Layout.of(across.length, inner.length, moved.width, computed.width, itemsize)
-    here, there = (layout.position(row, column) for row, column in places)
-    return ScheduledFusion(
-        part,
-        target,
-        HeuristicParams(NAME, computed.width, (THREADS, 1)),
-        order,
-        (),
-        computed.transforms,
-        alignment=tuple(sorted(alignment.items())),
-        tile=Tile(found.loads, found.stores, moved.transforms, layout.elements, here, there),
-    )
+    return None
 
 
 # ---- which tensors lie across
@@ -178,7 +174,7 @@ def _position(part: Part, point: Point) -> Scalar:
 def _fast_axes(part: Part) -> dict[Point, str]:
     """The axis along which each access walks memory element by element, if there is one."""
     found: dict[Point, str] = {}
-    for point in accesses(part, part.facts):
+    for point in accesses(part):
         position = _position(part, point)
         symbols = position.symbols  # few, where a part may have hundreds of axes
         for name in (name for name in part.extents if name in symbols):
@@ -267,7 +263,7 @@ def _joined(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _staged(part: Part, found: Orders) -> tuple[Point, ...]:
-    return (*found.loads, *(part.facts.results[name] for name in found.stores))
+    return (*found.loads, *(part.demand.results[name] for name in found.stores))
 
 
 def _tile_refused(part: Part, target: Target, found: Orders) -> Reject | None:
@@ -364,6 +360,43 @@ def _walk(
     at = loops.index[vector] * width + loops.loops[lane]
     place = (at // fast.length, at % fast.length) if one_run else (loops.index[row], at)
     return Walk(tuple(s.made), lane, width, *place)
+
+
+def _widest_walk(
+    part: Part,
+    domain: Domain,
+    sides: tuple[Side, Side],
+    across: Side,
+    alignment: dict[str, int],
+    *,
+    unrolled: bool,
+) -> Walk:
+    """The walk of a tile in the vectors that take the fewest memory instructions."""
+
+    def make(width: int) -> Walk | None:
+        return _walk(domain, sides, across, width, unrolled)
+
+    def transforms_for(width: int) -> tuple[Transform, ...] | None:
+        made = make(width)
+        return None if made is None else made.transforms
+
+    narrow = make(1)
+    assert narrow is not None  # 1 divides everything
+    return make(best_width(part, domain, transforms_for, alignment)) or narrow
+
+
+def _layout(
+    across: Side, inner: Side, computed: Walk, moved: Walk, itemsize: int
+) -> tuple[int, Scalar, Scalar]:
+    """The elements of a tile in shared memory, and where each walk finds its element there."""
+    places = (computed.slow, computed.fast), (moved.fast, moved.slow)
+    if across.length > inner.length:
+        places = (computed.fast, computed.slow), (moved.slow, moved.fast)
+        layout = Layout.of(inner.length, across.length, computed.width, moved.width, itemsize)
+    else:
+        layout = Layout.of(across.length, inner.length, moved.width, computed.width, itemsize)
+    here, there = (layout.position(row, column) for row, column in places)
+    return layout.elements, here, there
 
 
 @dataclass(frozen=True, slots=True)

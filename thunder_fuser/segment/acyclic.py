@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from thunder_fuser.union_find import UnionFind
+
 MOST_STEPS = 512  # of a search; beyond it a path is supposed
 
 
@@ -25,7 +27,7 @@ class Order:
     def __init__(self, edges: Mapping[int, Iterable[int]], count: int) -> None:
         """edges: from each of `count` groups, which are in a valid order, to those that read it."""
         self._rank = list(range(count))
-        self._parent = list(range(count))
+        self._merged: UnionFind[int] = UnionFind()
         self._after: list[list[int]] = [list(edges.get(at, ())) for at in range(count)]
         self._before: list[list[int]] = [[] for _ in range(count)]
         for at, readers in enumerate(self._after):
@@ -34,14 +36,11 @@ class Order:
 
     def find(self, group: int) -> int:
         """The group that this one is now part of."""
-        while self._parent[group] != group:
-            self._parent[group] = self._parent[self._parent[group]]
-            group = self._parent[group]
-        return group
+        return self._merged.find(group)
 
     def groups(self) -> list[int]:
         """All groups, each after those it reads."""
-        found = [g for g, parent in enumerate(self._parent) if g == parent]
+        found = [g for g in range(len(self._rank)) if self.find(g) == g]
         return sorted(found, key=self._rank.__getitem__)
 
     def before(self, group: int) -> list[int]:
@@ -91,7 +90,7 @@ class Order:
         self._shift(a, led, left)
         keep, gone = min(a, b), max(a, b)
         self._rank[keep] = self._rank[a]
-        self._parent[gone] = keep
+        self._merged.join(keep, gone)
         for edges in (self._after, self._before):
             edges[keep] = _poured(edges[keep], edges[gone])
             edges[gone] = []

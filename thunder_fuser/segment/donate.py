@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.schedule import pointwise
+from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
 
 
@@ -35,7 +35,7 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
     for at, one in enumerate(segmented.segments):
         given = [name for name in one.inputs if name in free and last[name] == at]
         pairs = _pairs(one, given, [name for name in one.outputs if name in wanted])
-        segments.append(replace(one, part=replace(one.part, overwrites=pairs)) if pairs else one)
+        segments.append(_writing_over(one, pairs) if pairs else one)
     return replace(segmented, segments=tuple(segments))
 
 
@@ -49,7 +49,7 @@ def _is_plain(segmented: SegmentedFusion, name: str) -> bool:
 def _pairs(
     segment: Segment, given: list[str], wanted: list[str]
 ) -> tuple[tuple[str, str], ...]:
-    if segment.scheduler.name != pointwise.NAME:
+    if segment.scheduler is not Pointwise:
         return ()
     found: dict[str, str] = {}
     for output in wanted:
@@ -60,14 +60,18 @@ def _pairs(
     return tuple(found.items())
 
 
+def _writing_over(one: Segment, pairs: tuple[tuple[str, str], ...]) -> Segment:
+    return replace(one, match=replace(one.match, part=replace(one.part, overwrites=pairs)))
+
+
 def _fits(part: Part, target: str, output: str) -> bool:
     """Whether they lie alike, and the one is read for nothing but the same element of the other."""
     a, b = part.tensors[target], part.tensors[output]
     if (a.dtype, a.sizes, part.strides[target]) != (b.dtype, b.sizes, part.strides[output]):
         return False
-    result = part.facts.results[output]
-    others = [point for name, point in part.facts.results.items() if name != output]
-    read_for_others = {point.name for point in part.facts.reached(others)}
+    result = part.demand.results[output]
+    others = [point for name, point in part.demand.results.items() if name != output]
+    read_for_others = {point.name for point in part.demand.reached(others)}
     return target not in read_for_others and all(
-        point.index == result.index for point in part.facts.points(target)
+        point.index == result.index for point in part.demand.points(target)
     )

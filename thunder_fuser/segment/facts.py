@@ -7,33 +7,23 @@ depends on nothing but the program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from thunder_fuser.analysis.domain_map import DomainMap
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts
+from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.ops import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.target import Target
 
-Axes = frozenset[str]
-
 SECTOR = 32  # bytes that memory gives at once: an element read alone costs as many
 _SCATTERED = ("take_along_axis", "gather")
 _PLAIN = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
 # Reads that touch only what their result shows of the operand.
 _PARTIAL = ("slice", "select", "index_select", "take_along_axis", "gather", "embedding_fwd")
-
-
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """The axes a reduction keeps and those it reduces."""
-
-    kept: Axes
-    reduced: Axes
 
 
 class Facts:
@@ -129,8 +119,7 @@ class Facts:
     def _pattern(self, expr: OpRecord) -> Pattern | None:
         if expr.row.kind is not OpKind.REDUCTION:
             return None
-        view = self.fusion.tensors[expr.outputs[0]]
-        return Pattern(self.axes[view.name], frozenset(self._map.reduced(view)))
+        return pattern_of(self._map, self.fusion.tensors[expr.outputs[0]])
 
     def _depths(self) -> list[int]:
         """How many reductions lie before each expression, at most, itself included.
@@ -160,7 +149,7 @@ class Facts:
             assert found is not None
             if expr.attr("chunk") is not None:
                 return frozenset()
-            return frozenset(n for n in names if self.axes[n] == found.kept | found.reduced)
+            return frozenset(n for n in names if self.axes[n] == found.walked)
         if kind is OpKind.POINTWISE:
             return frozenset(n for n in names if self._is_aligned(expr.outputs[0], n))
         if kind is OpKind.MOVEMENT and expr.op not in ("cat", "pad", "slice", "flip"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts -> the order in which they run, with the fewest bytes of intermediates alive at once.
+"""Candidates -> the order in which they run, with the fewest bytes of intermediates alive at once.
 
     T1 = f(T0), T2 = g(T1), T3 = f'(T0), T4 = g'(T3), each a segment; T1 and T3 are large
 ->  f, g, f', g': one of T1 and T3 alive at a time, not both
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from thunder_fuser.segment.draft import Draft, external
+from thunder_fuser.segment.candidate import Candidate, external
 from thunder_fuser.segment.facts import Facts
 
 MOST_EXACT = 10
@@ -21,13 +21,13 @@ MOST_EXACT = 10
 class _Lives:
     """Who makes and who reads the values between segments, by the segments' numbers."""
 
-    def __init__(self, facts: Facts, drafts: Sequence[Draft]) -> None:
-        home = {name: at for at, one in enumerate(drafts) for name in sorted(one.stores)}
+    def __init__(self, facts: Facts, candidates: Sequence[Candidate]) -> None:
+        home = {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
         self.bytes = facts.bytes
-        self.reads = [[n for n in external(facts, one.exprs) if n in home] for one in drafts]
+        self.reads = [[n for n in external(facts, one.exprs) if n in home] for one in candidates]
         self.needs = [{home[n] for n in names} for names in self.reads]
-        self.makes_all = [sorted(one.stores) for one in drafts]
-        self.makes = [sorted(one.stores - facts.results) for one in drafts]
+        self.makes_all = [sorted(one.stores) for one in candidates]
+        self.makes = [sorted(one.stores - facts.results) for one in candidates]
         self.temporary = {name for names in self.makes for name in names}
         self.readers: dict[str, set[int]] = {name: set() for name in home}
         for at, names in enumerate(self.reads):
@@ -59,19 +59,19 @@ class _Lives:
         return most
 
 
-def peak(facts: Facts, drafts: Sequence[Draft]) -> int:
-    """The most bytes of intermediates, results left out, while drafts run in this order."""
-    return _Lives(facts, drafts).peak(range(len(drafts)))
+def peak(facts: Facts, candidates: Sequence[Candidate]) -> int:
+    """The most bytes of intermediates, results left out, while candidates run in this order."""
+    return _Lives(facts, candidates).peak(range(len(candidates)))
 
 
-def by_liveness(facts: Facts, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts in the order with the lowest peak that is found; as they are if none is lower."""
-    lives = _Lives(facts, drafts)
+def by_liveness(facts: Facts, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates in the order with the lowest peak found; as they are if none is lower."""
+    lives = _Lives(facts, candidates)
     if not lives.temporary:
-        return list(drafts)
-    found = _best(lives) if len(drafts) <= MOST_EXACT else _greedy(lives)
-    is_lower = lives.peak(found) < lives.peak(range(len(drafts)))
-    return [drafts[at] for at in found] if is_lower else list(drafts)
+        return list(candidates)
+    found = _best(lives) if len(candidates) <= MOST_EXACT else _greedy(lives)
+    is_lower = lives.peak(found) < lives.peak(range(len(candidates)))
+    return [candidates[at] for at in found] if is_lower else list(candidates)
 
 
 def _best(lives: _Lives) -> list[int]:

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, record_text
 from thunder_fuser.schedule.scheduled import HeuristicParams
-from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.target import Target
+from thunder_fuser.schedule.scheduler import Match, Reject
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +29,25 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part and the scheduler that takes it; edge_bytes: what it reads and writes in memory."""
+    """A part that a scheduler takes; edge_bytes: what it reads and writes in memory.
 
-    part: Part
-    scheduler: Scheduler
-    target: Target
+    params: what the scheduler decides, None where torch runs the segment; persistent_buffers: what
+    stays on chip between passes over the data. Both are known after `with_params`.
+    """
+
+    match: Match
     edge_bytes: int = 0
+    params: HeuristicParams | None = None
+    persistent_buffers: tuple[Buffer, ...] = ()
+
+    @property
+    def part(self) -> Part:
+        return self.match.part
+
+    @property
+    def scheduler(self) -> type[Match]:
+        """The scheduler that takes it; it has a `name`."""
+        return type(self.match)
 
     @property
     def ops(self) -> tuple[OpRecord, ...]:
@@ -53,36 +64,32 @@ class Segment:
         """What it writes."""
         return self.part.outputs
 
-    @cached_property
-    def _schedule(self) -> tuple[HeuristicParams | None, tuple[Buffer, ...]]:
-        """Params and buffers for arguments at addresses that divide by 16."""
-        make = self.scheduler.schedule
-        if make is None:
-            return None, ()
-        scheduled = make(self.part, self.target, {})
-        kept = []
-        for buffer in scheduled.persistent:
-            name = buffer.point.name
-            dtype = self.part.tensors[name].dtype
-            kept.append(Buffer(name, dtype, buffer.bytes, buffer.memory))
-        return scheduled.params, tuple(kept)
-
-    @property
-    def params(self) -> HeuristicParams | None:
-        """What the scheduler decides; None where torch runs the segment."""
-        return self._schedule[0]
-
-    @property
-    def persistent_buffers(self) -> tuple[Buffer, ...]:
-        """What stays on chip between passes over the data."""
-        return self._schedule[1]
-
     def __str__(self) -> str:
         lines = [f"{self.scheduler.name}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}"]
         lines += [f"    # {self.params}"] if self.params is not None else []
         lines += [f"    # stays on chip: {buffer}" for buffer in self.persistent_buffers]
         lines += [f"    # {self.edge_bytes} bytes at its edges"]
         return "\n".join([*lines, *("    " + record_text(e) for e in self.ops)])
+
+
+def with_params(segmented: SegmentedFusion) -> SegmentedFusion:
+    """The plan with what schedulers decide for arguments at addresses that divide by 16.
+
+    segment 0 reduction: T0 -> T1      ->      segment 0 reduction: T0 -> T1
+                                                   # reduction(vectorize=8, threads=32x4, unroll=1)
+    """
+    return replace(segmented, segments=tuple(map(_with_params, segmented.segments)))
+
+
+def _with_params(one: Segment) -> Segment:
+    scheduled = one.match.schedule({})
+    if scheduled is None:
+        return one
+    kept = (
+        Buffer(b.point.name, one.part.tensors[b.point.name].dtype, b.bytes, b.memory)
+        for b in scheduled.persistent
+    )
+    return replace(one, params=scheduled.params, persistent_buffers=tuple(kept))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,42 +12,42 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from thunder_fuser.segment.draft import Draft, external, settled
+from thunder_fuser.segment.acceptance import Acceptance
+from thunder_fuser.segment.candidate import Candidate, external, settled
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.verdicts import Verdicts
 
 MAX_COPIED = 16  # expressions behind one value
 
 
-def recompute_cheap_edges(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft]:
-    """The drafts, each grown by the cheap expressions behind its inputs where that saves bytes."""
-    facts = verdicts.facts
-    home = {name: at for at, one in enumerate(drafts) for name in one.stores}
-    reads = [external(facts, one.exprs) for one in drafts]
+def recompute_cheap_edges(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates, with the cheap expressions behind their inputs where that saves bytes."""
+    facts = acceptance.facts
+    home = {name: at for at, one in enumerate(candidates) for name in one.stores}
+    reads = [external(facts, one.exprs) for one in candidates]
     readers = Counter(name for names in reads for name in names)
-    sets = [one.exprs for one in drafts]
-    for at, (one, have) in enumerate(zip(drafts, reads, strict=True)):
+    sets = [one.exprs for one in candidates]
+    for at, (one, have) in enumerate(zip(candidates, reads, strict=True)):
         chains = {name: _chain(facts, home, name) for name in have}
         saving = {
             name: chain for name, chain in chains.items()
             if chain and _cost(facts, one, have, chain) < _saved(facts, name, readers[name])
         }
-        for name, grown in _grown(verdicts, one, saving):
+        for name, grown in _grown(acceptance, one, saving):
             sets[at] |= grown
             readers[name] -= 1
-    return settled(facts, sets, home) if sets != [one.exprs for one in drafts] else drafts
+    return settled(facts, sets, home) if sets != [one.exprs for one in candidates] else candidates
 
 
 def _grown(
-    verdicts: Verdicts, one: Draft, chains: dict[str, frozenset[int]]
+    acceptance: Acceptance, one: Candidate, chains: dict[str, frozenset[int]]
 ) -> list[tuple[str, frozenset[int]]]:
     """The chains that the segment may take: all at once if it may, else one after the other."""
     everything = one.exprs.union(*chains.values())
-    if not chains or not verdicts.refuses_set(everything, one.stores):
+    if not chains or not acceptance.refuses_set(everything, one.stores):
         return list(chains.items())
     found, exprs = [], one.exprs
     for name, chain in chains.items():
-        if not verdicts.refuses_set(exprs | chain, one.stores):
+        if not acceptance.refuses_set(exprs | chain, one.stores):
             exprs |= chain
             found.append((name, chain))
     return found
@@ -59,7 +59,7 @@ def _saved(facts: Facts, name: str, readers: int) -> int:
     return facts.bytes[name] * (1 + stores)
 
 
-def _cost(facts: Facts, one: Draft, have: Iterable[str], chain: frozenset[int]) -> float:
+def _cost(facts: Facts, one: Candidate, have: Iterable[str], chain: frozenset[int]) -> float:
     """What a segment reads and does more, in bytes, if it computes a chain."""
     new = (leaf for leaf in external(facts, chain) if leaf not in have)
     work = sum(facts.work[at] for at in sorted(chain - one.exprs))

@@ -12,10 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from thunder_fuser.segment.draft import Draft, cost_of, external, is_twice, live_exprs, settled
+from thunder_fuser.segment.acceptance import Acceptance
+from thunder_fuser.segment.candidate import (
+    Candidate,
+    cost_of,
+    external,
+    is_twice,
+    live_exprs,
+    settled,
+)
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.recompute import cheap_chain
-from thunder_fuser.segment.verdicts import Verdicts
 
 MAX_COPIED = 40  # expressions taken along in one step
 MAX_STEPS = 24  # that are taken
@@ -24,38 +31,40 @@ MAX_SEGMENTS = 12
 Sets = list[frozenset[int]]
 
 
-def refine(verdicts: Verdicts, drafts: list[Draft]) -> list[Draft]:
+def refine(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
     """The plan after the steps that lower its cost; the same one if none does."""
-    search = _Search(verdicts)
-    cost = search.total(drafts)
+    search = _Search(acceptance)
+    cost = search.total(candidates)
     for _ in range(MAX_STEPS):
-        if not 1 < len(drafts) <= MAX_SEGMENTS:
+        if not 1 < len(candidates) <= MAX_SEGMENTS:
             break
-        better = search.better(drafts, cost)
+        better = search.better(candidates, cost)
         if better is None:
             break
-        drafts, cost = better
-    return drafts
+        candidates, cost = better
+    return candidates
 
 
 class _Search:
-    def __init__(self, verdicts: Verdicts) -> None:
-        self.verdicts, self.facts = verdicts, verdicts.facts
-        self._costs: dict[Draft, float] = {}
+    def __init__(self, acceptance: Acceptance) -> None:
+        self.acceptance, self.facts = acceptance, acceptance.facts
+        self._costs: dict[Candidate, float] = {}
 
-    def total(self, drafts: Sequence[Draft]) -> float:
-        return sum(self._cost(one) for one in drafts)
+    def total(self, candidates: Sequence[Candidate]) -> float:
+        return sum(self._cost(one) for one in candidates)
 
-    def _cost(self, one: Draft) -> float:
+    def _cost(self, one: Candidate) -> float:
         if one not in self._costs:
             self._costs[one] = cost_of(self.facts, one)
         return self._costs[one]
 
-    def better(self, drafts: list[Draft], cost: float) -> tuple[list[Draft], float] | None:
+    def better(
+        self, candidates: list[Candidate], cost: float
+    ) -> tuple[list[Candidate], float] | None:
         """The cheapest plan that is one step away, if it is cheaper than this one."""
         best = None
-        for sets in _steps(self.facts, drafts):
-            found = arranged(self.facts, sets, drafts)
+        for sets in _steps(self.facts, candidates):
+            found = arranged(self.facts, sets, candidates)
             if found is None or is_twice(self.facts, [one.exprs for one in found]):
                 continue
             now = self.total(found)
@@ -63,14 +72,14 @@ class _Search:
                 best, cost = found, now
         return None if best is None else (best, cost)
 
-    def _is_allowed(self, one: Draft) -> bool:
-        return not self.verdicts.has_cut(one.exprs) and not self.verdicts.refuses_set(
+    def _is_allowed(self, one: Candidate) -> bool:
+        return not self.acceptance.has_cut(one.exprs) and not self.acceptance.refuses_set(
             one.exprs, one.stores
         )
 
 
-def arranged(facts: Facts, sets: Sets, before: Sequence[Draft]) -> list[Draft] | None:
-    """The sets as drafts in an order in which they can run; None if there is none.
+def arranged(facts: Facts, sets: Sets, before: Sequence[Candidate]) -> list[Candidate] | None:
+    """The sets as candidates in an order in which they can run; None if there is none.
 
     A value is stored where it was before, if that set still makes it, else by the first that does.
     """
@@ -105,10 +114,10 @@ def _in_order(facts: Facts, sets: Sets, homes: dict[str, int]) -> list[int] | No
     return line
 
 
-def _steps(facts: Facts, drafts: Sequence[Draft]) -> Iterator[Sets]:
+def _steps(facts: Facts, candidates: Sequence[Candidate]) -> Iterator[Sets]:
     """The plans one step away."""
-    sets = [one.exprs for one in drafts]
-    home = {name: at for at, one in enumerate(drafts) for name in sorted(one.stores)}
+    sets = [one.exprs for one in candidates]
+    home = {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
     edges = [
         (home[name], at, name)
         for at, exprs in enumerate(sets) for name in external(facts, exprs) if name in home

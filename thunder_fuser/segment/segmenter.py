@@ -5,8 +5,8 @@
 ->  segment 0 (persistent): T2, T4        segment 1 (reduction): T5, reading T4
 
 The cost of a plan is what its segments read and store, a price for each launch, and their work, all
-in bytes (draft.py). Cheap producers are copied into their readers (privatize.py), what has one
-reader joins it in large fusions (contract.py), units merge while that saves bytes (grow.py), small
+in bytes (candidate.py). Cheap producers are copied into their readers (privatize.py), what has one
+reader joins it in large fusions (coarsen.py), units merge while that saves bytes (merge.py), small
 plans are searched for a better one (refine.py), what is cheaper to compute again than to move is
 (recompute.py), and segments run in the order that keeps few bytes alive (liveness.py). Schedulers
 see every expression of a segment.
@@ -16,64 +16,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
-from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.segment.contract import contract
-from thunder_fuser.segment.draft import Draft, external, reads_of, settled, total
+from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.segment.acceptance import NAME, Acceptance
+from thunder_fuser.segment.candidate import Candidate, external, reads_of, settled, total
+from thunder_fuser.segment.coarsen import coarsen
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.grow import CYCLE, Groups, by_gain, by_program, grow
 from thunder_fuser.segment.liveness import by_liveness, peak
+from thunder_fuser.segment.merge import CYCLE, Groups, by_gain, by_program, merge_greedily
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.recompute import recompute_cheap_edges
 from thunder_fuser.segment.refine import refine
 from thunder_fuser.segment.summary import MAX_OPS, summaries
-from thunder_fuser.segment.verdicts import NAME, Verdicts
 from thunder_fuser.target import Target
 
 MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
 
 
-def segment(fusion: Fusion, target: Target) -> SegmentedFusion:
+def segment(fusion: Fusion, target: Target, options: CompileOptions) -> SegmentedFusion:
     """The segments of a specialised fusion; ScheduleError if an expression fits no scheduler."""
     facts = Facts(fusion, target)
-    verdicts = Verdicts(facts)
-    whole = _whole(verdicts)
+    acceptance = Acceptance(facts, options)
+    whole = _whole(acceptance)
     if whole is not None:
-        return planned(verdicts, whole, ())
+        return planned(acceptance, whole, ())
     units = summaries(facts, privatize(facts))
     is_small = len(units) <= MOST_SEARCHED
     if not is_small:
-        units = contract(verdicts, units)
+        units = coarsen(acceptance, units)
     ranks = (by_gain, by_program) if is_small else (by_gain,)
-    found = [grow(units, verdicts, rank) for rank in ranks]
-    plans = [drafts_of(groups) for groups in found]
+    found = [merge_greedily(units, acceptance, rank) for rank in ranks]
+    plans = [candidates_of(groups) for groups in found]
     best = min(range(len(plans)), key=lambda at: total(facts, plans[at])) if is_small else 0
-    drafts = recompute_cheap_edges(verdicts, plans[best])
+    candidates = recompute_cheap_edges(acceptance, plans[best])
     if is_small:
-        drafts = refine(verdicts, drafts)
-    if any(isinstance(verdicts.ask(one.exprs, one.stores), tuple) for one in drafts):
-        drafts = one_by_one(verdicts)
-    drafts = by_liveness(facts, drafts)
-    return planned(verdicts, drafts, _refusals(found[best], drafts))
+        candidates = refine(acceptance, candidates)
+    if any(isinstance(acceptance.ask(one.exprs, one.stores), tuple) for one in candidates):
+        candidates = one_by_one(acceptance)
+    candidates = by_liveness(facts, candidates)
+    return planned(acceptance, candidates, _refusals(found[best], candidates))
 
 
-def _whole(verdicts: Verdicts) -> list[Draft] | None:
+def _whole(acceptance: Acceptance) -> list[Candidate] | None:
     """One segment of everything, if a scheduler takes it and nothing forces a cut."""
-    facts = verdicts.facts
+    facts = acceptance.facts
     if len(facts.exprs) > MAX_OPS or any(expr.op == "segment_set" for expr in facts.exprs):
         return None
     results = frozenset(name for name in facts.results if name in facts.number)
     if not results:
         return []
-    one = Draft(frozenset(range(len(facts.exprs))), results)
-    return [one] if isinstance(verdicts.ask(one.exprs, one.stores), Scheduler) else None
+    one = Candidate(frozenset(range(len(facts.exprs))), results)
+    return [one] if isinstance(acceptance.ask(one.exprs, one.stores), Match) else None
 
 
-def drafts_of(groups: Groups) -> list[Draft]:
-    """The groups as drafts, in an order in which they can run."""
+def candidates_of(groups: Groups) -> list[Candidate]:
+    """The groups as candidates, in an order in which they can run."""
     line = groups.order.groups()
     place = {group: at for at, group in enumerate(line)}
     home = {name: place[groups.order.find(at)] for name, at in groups.home.items()}
@@ -81,9 +82,9 @@ def drafts_of(groups: Groups) -> list[Draft]:
     return settled(groups.facts, sets, home)
 
 
-def _refusals(groups: Groups, drafts: Sequence[Draft]) -> tuple[Refusal, ...]:
+def _refusals(groups: Groups, candidates: Sequence[Candidate]) -> tuple[Refusal, ...]:
     """Why segments that share an edge or a value are two, by their final numbers."""
-    home = {name: at for at, one in enumerate(drafts) for name in sorted(one.stores)}
+    home = {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
     place: dict[int, int] = {}
     for group, one in groups.summary.items():
         stored = [home[name] for name in sorted(one.stores) if name in home]
@@ -93,22 +94,22 @@ def _refusals(groups: Groups, drafts: Sequence[Draft]) -> tuple[Refusal, ...]:
     for (a, b), reasons in groups.refused.items():
         first, second = (place.get(groups.order.find(at), -1) for at in (a, b))
         if min(first, second) >= 0 and first != second:
-            if reasons == CYCLE and len(drafts) <= MOST_SEARCHED:
-                reasons = _cycle(groups.facts, drafts, *sorted((first, second)))
+            if reasons == CYCLE and len(candidates) <= MOST_SEARCHED:
+                reasons = _cycle(groups.facts, candidates, *sorted((first, second)))
             found[min(first, second), max(first, second)] = reasons
     return tuple(Refusal(*pair, reasons) for pair, reasons in sorted(found.items(), key=_by_pair))
 
 
-def _cycle(facts: Facts, drafts: Sequence[Draft], a: int, b: int) -> tuple[Reject, ...]:
-    """The refusal that names a path from one draft to a later one through others, if one is left.
+def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tuple[Reject, ...]:
+    """The refusal that names a path from one candidate to a later one, if one is left.
 
     Values are listed in turn: what the first stores, what is made of it, what the last reads.
     """
-    home = {name: at for at, one in enumerate(drafts) for name in sorted(one.stores)}
+    home = {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
     came: dict[int, tuple[int, str]] = {}
     line = [b]
     for at in line:
-        for name in external(facts, drafts[at].exprs):
+        for name in external(facts, candidates[at].exprs):
             maker = home.get(name)
             if maker is None or maker in came or (at, maker) == (b, a):
                 continue
@@ -128,11 +129,11 @@ def _by_pair(item: tuple[tuple[int, int], tuple[Reject, ...]]) -> tuple[int, int
 
 
 def planned(
-    verdicts: Verdicts, drafts: Sequence[Draft], refusals: tuple[Refusal, ...]
+    acceptance: Acceptance, candidates: Sequence[Candidate], refusals: tuple[Refusal, ...]
 ) -> SegmentedFusion:
-    """The plan of accepted drafts, which stand in an order in which they can run."""
-    facts = verdicts.facts
-    segments = tuple(_segment(verdicts, one) for one in drafts)
+    """The plan of accepted candidates, which stand in an order in which they can run."""
+    facts = acceptance.facts
+    segments = tuple(_segment(acceptance, one) for one in candidates)
     return SegmentedFusion(
         facts.fusion,
         segments,
@@ -140,17 +141,17 @@ def planned(
         refusals,
         sum(one.edge_bytes for one in segments),
         _lower_bound(facts),
-        peak(facts, drafts),
+        peak(facts, candidates),
     )
 
 
-def one_by_one(verdicts: Verdicts) -> list[Draft]:
+def one_by_one(acceptance: Acceptance) -> list[Candidate]:
     """A segment for each expression; ScheduleError that lists those that fit nowhere alone."""
-    facts = verdicts.facts
+    facts = acceptance.facts
     line = [at for at in range(len(facts.exprs)) if not facts.is_number(at)]
     home = {name: n for n, at in enumerate(line) for name in facts.exprs[at].outputs}
-    drafts = settled(facts, [frozenset([at]) for at in line], home)
-    refused = [(one, verdicts.refuses_set(one.exprs, one.stores)) for one in drafts]
+    candidates = settled(facts, [frozenset([at]) for at in line], home)
+    refused = [(one, acceptance.refuses_set(one.exprs, one.stores)) for one in candidates]
     lines = [
         f"{record_text(facts.exprs[min(one.exprs)])}: {'; '.join(map(str, reasons))}"
         for one, reasons in refused if reasons
@@ -162,34 +163,33 @@ def one_by_one(verdicts: Verdicts) -> list[Draft]:
             got="\n    " + "\n    ".join(lines),
             do="leave these operations to torch",
         )
-    return drafts
+    return candidates
 
 
-def _segment(verdicts: Verdicts, one: Draft) -> Segment:
-    found = verdicts.ask(one.exprs, one.stores)
-    part = verdicts.taken_part(one.exprs, one.stores)
-    assert isinstance(found, Scheduler)  # all drafts were asked about
-    return Segment(part, found, verdicts.facts.target, edge_bytes(verdicts.facts, one))
+def _segment(acceptance: Acceptance, one: Candidate) -> Segment:
+    found = acceptance.ask(one.exprs, one.stores)
+    assert isinstance(found, Match)  # all candidates were asked about
+    return Segment(found, edge_bytes(acceptance.facts, one))
 
 
-def edge_bytes(facts: Facts, one: Draft) -> int:
+def edge_bytes(facts: Facts, one: Candidate) -> int:
     """What a segment reads and stores in memory."""
     read = sum(reads_of(facts, one.exprs, one.stores).values())
     return read + sum(facts.bytes[name] for name in one.stores)
 
 
 def plan_cost(plan: SegmentedFusion, target: Target) -> float:
-    """What the segmenter minimises; see draft.cost_of."""
+    """What the segmenter minimises; see candidate.cost_of."""
     facts = Facts(plan.fusion, target)
-    drafts = []
+    candidates = []
     for one in plan.segments:
         made = [facts.number[expr.outputs[0]] for expr in one.ops]
         exprs = frozenset(at for at in made if not facts.is_number(at))
-        drafts.append(Draft(exprs, frozenset(one.outputs)))
-    return total(facts, drafts)
+        candidates.append(Candidate(exprs, frozenset(one.outputs)))
+    return total(facts, candidates)
 
 
 def _lower_bound(facts: Facts) -> int:
     """What one segment of everything would read and store."""
     results = frozenset(name for name in facts.results if name in facts.number)
-    return edge_bytes(facts, Draft(frozenset(range(len(facts.exprs))), results))
+    return edge_bytes(facts, Candidate(frozenset(range(len(facts.exprs))), results))

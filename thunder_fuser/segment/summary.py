@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from thunder_fuser.analysis.pattern import Axes, Pattern
 from thunder_fuser.ir.ops import OpKind
-from thunder_fuser.segment.draft import passes
-from thunder_fuser.segment.facts import Axes, Facts, Pattern
+from thunder_fuser.segment.candidate import passes
+from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.privatize import Unit
 
 MAX_OPS = 512  # expressions of one kernel: more cost more to compile than the edge of a cut

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.trace import TraceCtx
 
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.rematerialization.plan import Facts, Plan
 from thunder_fuser.rematerialization.policy import Policy
@@ -43,6 +44,7 @@ class Prepared:
     ops: tuple[Op, ...]
     rules: Rules
     target: Target
+    options: CompileOptions
     policy: Policy
     recomputation: Recomputation | None = None
 

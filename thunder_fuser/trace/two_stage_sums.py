@@ -6,7 +6,7 @@
 ->  t1 = sum(g, (2, 3));  db = sum(t1, (0,))
     t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
 
-One kernel then reads g once for both: see segment/nest_reductions.py, which does the same in
+One kernel then reads g once for both: see presegment/two_stage_reductions.py, which does the same in
 functions without gradients. There it follows from what shares a kernel. With a backward, the policy
 chooses that, and a gradient that is summed in two stages may have other bits, so it is settled here
 before the policy is asked.
@@ -14,8 +14,9 @@ before the policy is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -26,10 +27,11 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import tracectx
 
 from thunder_fuser.schedule import nested
-from thunder_fuser.target import Target
 from thunder_fuser.trace.op import Op, Rules
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import makes, reads
+
+Fits = Callable[[int, int, int, int], bool]  # of groups, rows, columns and bytes an element
 
 _SUMMED = {dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
 _BYTES = 4  # that are read for each element: a gradient's and an input's, of 16 bits
@@ -44,9 +46,10 @@ def sum_in_two_stages(prepared: Prepared) -> Prepared:
     for op in prepared.ops:
         if op.region is not None:
             regions.setdefault(op.region, []).extend(op.leaves)
+    fits = partial(nested.fits, target=prepared.target, options=prepared.options)
     columns: dict[str, int] = {}
     for leaves in regions.values():
-        columns |= _columns(leaves, prepared.target)
+        columns |= _columns(leaves, fits)
     if not columns:
         return prepared
     with tracectx(prepared.trace):
@@ -91,7 +94,7 @@ class _Sum:
         return prod(self.sizes[kept[-1] + 1 :])
 
 
-def _columns(leaves: Sequence[BoundSymbol], target: Target) -> dict[str, int]:
+def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
     """Of a run: by the names of their results, the sums to be two, and the elements of a row."""
     sums = {leaf.output.name: _Sum.of(leaf) for leaf in leaves if _is_sum(leaf)}
     if not any(one.columns for one in sums.values()):
@@ -103,30 +106,30 @@ def _columns(leaves: Sequence[BoundSymbol], target: Target) -> dict[str, int]:
     root = {leaf.output.name: families.root(leaf.args[0].name) for leaf in leaves if _is_sum(leaf)}
     for name, one in sums.items():
         alike.setdefault(root[name], {})[one] = None
-    columns = {family: _pairs(list(found), again, target) for family, found in alike.items()}
+    columns = {family: _pairs(list(found), again, fits) for family, found in alike.items()}
     return {n: columns[root[n]][one] for n, one in sums.items() if one in columns[root[n]]}
 
 
-def _pairs(sums: Sequence[_Sum], again: set[_Sum], target: Target) -> dict[_Sum, int]:
+def _pairs(sums: Sequence[_Sum], again: set[_Sum], fits: Fits) -> dict[_Sum, int]:
     """The sums of one family that are to be two, and the elements of a row."""
     over = [one for one in sums if one.columns >= MIN_COLUMNS and one not in again]
     found: dict[_Sum, int] = {}
     for a, b in product(over, (one for one in sums if one.is_of_group)):
-        if _nests(a, b, target):
+        if _nests(a, b, fits):
             found[a] = a.columns
             if b.summed > a.columns:
                 found.setdefault(b, a.columns)
     return found
 
 
-def _nests(over: _Sum, group: _Sum, target: Target) -> bool:
+def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
     """True if the group is whole rows of the other sum, of one of its first axes, and fits."""
     columns, size = over.columns, group.summed
     groups = prod(group.sizes) // size
     outer = prod(over.sizes[: next(at for at in range(len(over.sizes)) if at not in over.dims)])
     if size % columns or groups % outer or not _inner(group, columns):
         return False
-    return size == columns or nested.fits(groups, size // columns, columns, _BYTES, target)
+    return size == columns or fits(groups, size // columns, columns, _BYTES)
 
 
 def _inner(one: _Sum, columns: int) -> tuple[int, ...]:

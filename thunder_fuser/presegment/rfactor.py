@@ -11,19 +11,19 @@ Shorter runs of additions also round less.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.part import Part, Parts
-from thunder_fuser.ir.build import define
+from thunder_fuser.analysis.pattern import Pattern
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.record import OpRecord
+from thunder_fuser.presegment.axis_reuse import AxisReuse
+from thunder_fuser.presegment.two_steps import TwoSteps, dims_of, in_two_steps
 from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.repeatable import SUMS, has_order, settled_shape
 from thunder_fuser.schedule.row_shape import RowShape, row_shape
-from thunder_fuser.segment.fresh_names import FreshNames
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
@@ -39,59 +39,41 @@ MIN_RUN = 8
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 
 
-def split_reductions(fusion: Fusion, target: Target) -> Fusion:
+def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """Reductions that would leave most of the target idle, each as partial results and a rest."""
-    whole = Parts(fusion).of(fusion.exprs)
-    around = Around(whole)
-    chunks = {expr: _chunk(whole, around, expr, target) for expr in whole.reductions}
-    if not any(chunks.values()):
+    if not any(expr.row.kind is OpKind.REDUCTION for expr in fusion.exprs):
         return fusion
-    names = FreshNames(fusion)
-    records: list[OpRecord] = []
-    for record in fusion.definition:
-        chunk = chunks.get(record, 0)
-        records += _two_steps(fusion, record, chunk, names) if chunk else [record]
-    return define(tuple(records))
+    whole = Parts(fusion).of(fusion.exprs)
+    reuse = AxisReuse(whole)
+    steps: dict[OpRecord, TwoSteps] = {}
+    for record in whole.reductions:
+        chunk = _chunk(whole, reuse, record, target, options)
+        if chunk:
+            steps[record] = TwoSteps(dims_of(record), (0,), chunk)
+    return in_two_steps(fusion, steps)
 
 
-def _two_steps(
-    fusion: Fusion, record: OpRecord, chunk: int, names: FreshNames
-) -> list[OpRecord]:
-    """The partial results, their reduction, and the axes of size 1 that keepdim asks for."""
-    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
-    partial = names()
-    kept = names() if record.attr("keepdim") else record.outputs[0]
-    steps = [
-        replace(record, outputs=(partial,), attrs=(("dims", dims), ("chunk", chunk))),
-        replace(record, inputs=(partial,), outputs=(kept,), attrs=(("dims", (0,)),)),
-    ]
-    if record.attr("keepdim"):
-        rank = len(fusion.tensors[names_of(record)[0]].shape)
-        flags = tuple(at in dims for at in range(rank))
-        attrs = (("is_broadcast_dim", flags),)
-        steps.append(OpRecord("broadcast", (kept,), record.outputs, attrs))
-    return steps
-
-
-def _chunk(whole: Part, around: Around, record: OpRecord, target: Target) -> int:
+def _chunk(
+    whole: Part, reuse: AxisReuse, record: OpRecord, target: Target, options: CompileOptions
+) -> int:
     """How many elements a run has; 0 if the reduction is better left as it is."""
     view = whole.tensors[record.outputs[0]]
     kept, reduced = whole.axes(view.name), whole.domain_map.reduced(view)
     results, rows = size_of(whole, kept), size_of(whole, reduced)
     if record.attr("chunk") or rows * results < MIN_ELEMENTS or rows < 2 * MIN_CHUNK:
         return 0
-    order = summed_order(whole, record, {*kept, *reduced})
+    order = summed_order(whole, record, {*kept, *reduced}, options)
     if tuple(name for name in order if name in reduced) != reduced:
         return 0  # runs are of neighbours in memory
     is_inner = order[-1] in reduced
-    if has_order(whole):
+    if has_order(whole, options):
         return _own_chunk(rows, results, is_inner, target)
-    pattern = (frozenset(kept), frozenset(reduced))
-    if is_inner and rows <= MAX_ON_CHIP and pattern in around.normalised:
+    pattern = whole.patterns[view.name]
+    if is_inner and rows <= MAX_ON_CHIP and pattern in reuse.normalised:
         return 0  # the row stays on chip between its reductions
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
-    if not is_inner and (frozenset(reduced), frozenset(kept)) in around.patterns:
-        return _run_of_rows(whole, around, record, target)  # inner_outer takes rows and columns
+    if not is_inner and Pattern(pattern.reduced, pattern.kept) in reuse.patterns:
+        return _run_of_rows(whole, reuse, record, target)  # inner_outer takes rows and columns
     units = results if is_inner else -(-results * itemsize // COLUMN_BYTES)
     if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
@@ -117,14 +99,14 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
     return _whole_rows(-(-rows // runs), [rows])
 
 
-def _run_of_rows(whole: Part, around: Around, record: OpRecord, target: Target) -> int:
+def _run_of_rows(whole: Part, reuse: AxisReuse, record: OpRecord, target: Target) -> int:
     """Rows of one block: one wave of them, each with enough rows to be worth its sums."""
-    axes = frozenset(whole.axes(record.outputs[0]))
-    rows = size_of(whole, whole.domain_map.reduced(whole.tensors[record.outputs[0]]))
+    own = whole.patterns[record.outputs[0]]
+    rows = size_of(whole, own.reduced)
     if target.is_cpu:
         return -(-rows // CPU_RUNS)
-    sums = sum(count for (kept, _), count in around.patterns.items() if kept == axes)
-    shape = row_shape(size_of(whole, axes), sums, target)
+    sums = sum(count for one, count in reuse.patterns.items() if one.kept == own.kept)
+    shape = row_shape(size_of(whole, own.kept), sums, target)
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     return _run_of_block(rows, -(-MIN_RUN_BYTES // itemsize), shape, target)
 
@@ -141,46 +123,3 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
     inner = prod(extents[1:])
     unit = inner if 1 < inner <= chunk else MIN_CHUNK
     return -(-chunk // unit) * unit
-
-
-class Around:
-    """Of each value: the axes that reductions behind it reduce, and those of values after it.
-
-    patterns: how many reductions keep and reduce which axes; normalised: of these, those of rows
-    that are reduced again or needed again after a reduction.
-    """
-
-    def __init__(self, whole: Part) -> None:
-        self.reduced: dict[str, frozenset[str]] = {}
-        self.later: dict[str, frozenset[str]] = {}
-        views = [whole.tensors[expr.outputs[0]] for expr in whole.reductions]
-        pattern = {
-            v.name: (frozenset(whole.axes(v.name)), frozenset(whole.domain_map.reduced(v)))
-            for v in views
-        }
-        self.patterns = Counter(pattern.values())
-        for expr in whole.exprs:
-            behind = frozenset[str]().union(*(self._with_own(whole, n) for n in names_of(expr)))
-            self.reduced.update(dict.fromkeys(expr.outputs, behind))
-        for expr in reversed(whole.exprs):
-            names = expr.outputs
-            after = frozenset[str]().union(
-                *(whole.axes(n) for n in names), *(self.later.get(n, ()) for n in names)
-            )
-            for name in names_of(expr):
-                self.later[name] = self.later.get(name, frozenset()) | after
-        self.normalised = {
-            found for name, found in pattern.items() if self._is_normalised(name, found[1])
-        }
-
-    def _with_own(self, whole: Part, name: str) -> frozenset[str]:
-        own = whole.domain_map.reduced(whole.tensors[name])
-        return self.reduced.get(name, frozenset()).union(own)
-
-    def _is_normalised(self, name: str, reduced: frozenset[str]) -> bool:
-        """True if the row was reduced before, or is needed again after this reduction of it."""
-        return self.is_needed_again(name, reduced) or not self.reduced[name].isdisjoint(reduced)
-
-    def is_needed_again(self, name: str, reduced: Iterable[str]) -> bool:
-        """True if the row is needed again after this reduction of it."""
-        return not self.later.get(name, frozenset()).isdisjoint(reduced)

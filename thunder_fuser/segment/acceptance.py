@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does some scheduler take a segment? From its summary where that tells, else by asking them.
 
-A summary tells for pointwise work and reductions whose values are all read in place; there the
-schedulers' rules are about axes alone. Of pointwise work that reads elsewhere the places are
-counted (places.py). Lookups, scans, partial results, reductions of what is read elsewhere and
-tensors without elements are asked about, once for each set of expressions.
+A summary has axes but no Part, which costs more to make than all else here. It tells of pointwise
+work and reductions whose values are all read in place: what schedulers ask of those is about axes
+alone, and is asked here with their own functions (`have_one_space`, `Pattern.foreign`,
+`rows_and_groups`). Of pointwise work that reads elsewhere the places are counted (places.py).
+Lookups, scans, partial results, reductions of what is read elsewhere and tensors without elements
+are matched by the schedulers, once for each set of expressions.
 """
 
 from __future__ import annotations
@@ -12,25 +14,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.pattern import rows_and_groups
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import OpRecord
-from thunder_fuser.schedule.pointwise import MAX_PLACES
-from thunder_fuser.schedule.registry import SCHEDULERS, find_scheduler
-from thunder_fuser.schedule.scheduler import Reject, Scheduler
-from thunder_fuser.segment.facts import Facts, Pattern
+from thunder_fuser.schedule.pointwise import MAX_PLACES, have_one_space
+from thunder_fuser.schedule.registry import SCHEDULERS, find_match
+from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.places import are_few
 from thunder_fuser.segment.summary import MAX_OPS, Summary, edge_names, stored_axes
 
-Found = Scheduler | tuple[Reject, ...]
+Found = Match | tuple[Reject, ...]
 NAME = "segmenter"
 
 
-class Verdicts:
-    """Answers for one fusion and target, remembered."""
+class Acceptance:
+    """Answers for one fusion, target and set of options, remembered."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, facts: Facts, options: CompileOptions) -> None:
+        self.facts, self.options = facts, options
         self._asked: dict[tuple[frozenset[int], frozenset[str]], Found] = {}
-        self._parts: dict[tuple[frozenset[int], frozenset[str]], Part] = {}  # those taken
         self._taken: set[tuple[frozenset[int], frozenset[str]]] = set()
 
     def part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
@@ -53,18 +56,11 @@ class Verdicts:
         return found
 
     def ask(self, exprs: Iterable[int], stores: Iterable[str]) -> Found:
-        """The scheduler that takes these expressions, or every refusal."""
+        """The match of the scheduler that takes these expressions, or every refusal."""
         key = (frozenset(exprs), frozenset(stores))
         if key not in self._asked:
-            part = self.part(*key)
-            self._asked[key] = find_scheduler(part, self.facts.target)
-            if isinstance(self._asked[key], Scheduler):
-                self._parts[key] = part
+            self._asked[key] = find_match(self.part(*key), self.facts.target, self.options)
         return self._asked[key]
-
-    def taken_part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
-        """The part of expressions that `ask` found a scheduler for, with what was found for it."""
-        return self._parts[frozenset(exprs), frozenset(stores)]
 
     def refuses(self, one: Summary) -> tuple[Reject, ...]:
         """Why nothing takes the segment; nothing if something does."""
@@ -90,8 +86,8 @@ class Verdicts:
         if key in self._taken:
             return ()
         if key not in self._asked:
-            part = self.part(*key)
-            if any(s.accepts(part, self.facts.target) is None for s in reversed(SCHEDULERS)):
+            given = self.part(*key), self.facts.target, self.options
+            if any(isinstance(s.match(*given), Match) for s in reversed(SCHEDULERS)):
                 self._taken.add(key)
                 return ()
         found = self.ask(*key)
@@ -105,21 +101,21 @@ class Verdicts:
 
     def _pointwise(self, one: Summary) -> tuple[Reject, ...]:
         axes = stored_axes(self.facts, one)
-        if len(axes) > 1:
+        if not have_one_space(axes):
             return (Reject("pointwise", f"results over different axes: {_listed(axes)}"),)
         if one.is_sound or are_few(self.facts, one.exprs, one.stores, MAX_PLACES):
             return ()
         return self.asked(one)
 
     def _reductions(self, one: Summary) -> tuple[Reject, ...]:
-        if _is_nested(one.patterns):
+        if rows_and_groups(one.patterns) is not None:
             return self.asked(one)
         if len(one.patterns) > 1:
             return (Reject("reduction", f"reductions of {len(one.patterns)} patterns"),)
         (pattern,) = one.patterns
-        other = stored_axes(self.facts, one) - {pattern.kept, pattern.kept | pattern.reduced}
-        if other:
-            axes = _listed(other)
+        foreign = pattern.foreign(stored_axes(self.facts, one))
+        if foreign:
+            axes = _listed(foreign)
             return (Reject("reduction", f"results over {axes}, neither row values nor full ones"),)
         return () if one.is_sound else self.asked(one)
 
@@ -129,14 +125,6 @@ class Verdicts:
             return ()
         names = [n for n in (*edge_names(a, b), *edge_names(b, a)) if n in a.cut | b.cut]
         return tuple(Reject("segment_set", f"{name} is a boundary") for name in names)
-
-
-def _is_nested(patterns: frozenset[Pattern]) -> bool:
-    """True if there are two, and one reduces what the other one keeps."""
-    if len(patterns) != 2:
-        return False
-    rows, groups = sorted(patterns, key=lambda pattern: -len(pattern.kept))
-    return rows.kept == groups.kept | groups.reduced
 
 
 def _listed(axes: Iterable[frozenset[str]]) -> str:

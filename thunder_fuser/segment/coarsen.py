@@ -7,7 +7,7 @@
 What makes values for one reader alone belongs to it: apart, those values would be stored and read
 for nothing. So do two that read the same values and make the same axes, if that gives what they
 read one reader. No merge of either kind can close a cycle. One walk in program order finds them;
-growth, which weighs every pair, is left with a fraction of the units.
+merging, which weighs every pair, is left with a fraction of the units.
 
 The walk supposes that values may be read at other places than their own, and the schedulers are
 asked about each larger unit once, at its end; what they refuse is taken apart into smaller ones.
@@ -17,47 +17,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.summary import Summary, merged, stored_axes
-from thunder_fuser.segment.verdicts import Verdicts
 
-MOST_CONTRACTED = 32  # expressions: where a longer chain is cut, growth decides
+MOST_COARSENED = 32  # expressions: where a longer chain is cut, merge.py decides
 
 Twin = tuple[frozenset[str], frozenset[frozenset[str]]]
 
 
-def contract(verdicts: Verdicts, units: Sequence[Summary]) -> list[Summary]:
+def coarsen(acceptance: Acceptance, units: Sequence[Summary]) -> list[Summary]:
     """The units in an order in which they can run. `units`, whose numbers are their places, are in
     program order."""
-    found = _contracted(verdicts, dict(enumerate(units)), MOST_CONTRACTED)
+    found = _coarsened(acceptance, dict(enumerate(units)), MOST_COARSENED)
     return [found[at] for at in sorted(found)]
 
 
-def _contracted(verdicts: Verdicts, units: Mapping[int, Summary], most: int) -> dict[int, Summary]:
+def _coarsened(
+    acceptance: Acceptance, units: Mapping[int, Summary], most: int
+) -> dict[int, Summary]:
     """Units of at most so many expressions, each at a place where it can run."""
-    walk = _Walk(verdicts, most)
+    walk = _Walk(acceptance, most)
     for at, one in units.items():
         walk.add(at, one)
     found: dict[int, Summary] = {}
     for at, one in walk.units.items():
-        if len(one.units) == 1 or _is_taken(verdicts, one):
+        if len(one.units) == 1 or _is_taken(acceptance, one):
             found[at] = one
         else:
-            found |= _contracted(verdicts, {n: units[n] for n in sorted(one.units)}, most // 2)
+            found |= _coarsened(acceptance, {n: units[n] for n in sorted(one.units)}, most // 2)
     return found
 
 
-def _is_taken(verdicts: Verdicts, one: Summary) -> bool:
+def _is_taken(acceptance: Acceptance, one: Summary) -> bool:
     """Whether some scheduler takes it, wherever its values are read."""
     one.is_sound = one.in_place
-    one.is_sound = not verdicts.refuses(one)
+    one.is_sound = not acceptance.refuses(one)
     return one.is_sound
 
 
 class _Walk:
-    """What was contracted so far, by places."""
+    """What was coarsened so far, by places."""
 
-    def __init__(self, verdicts: Verdicts, most: int) -> None:
-        self.verdicts, self.facts, self.most = verdicts, verdicts.facts, most
+    def __init__(self, acceptance: Acceptance, most: int) -> None:
+        self.acceptance, self.facts, self.most = acceptance, acceptance.facts, most
         self.units: dict[int, Summary] = {}
         self._home: dict[str, int] = {}
         self._key: dict[int, Twin] = {}
@@ -98,11 +100,11 @@ class _Walk:
         """Both as one, if it is small and takes no more passes, and its axes fit a scheduler."""
         if not (a.is_plain and b.is_plain) or len(a.depths | b.depths) > 1:
             return None
-        if len(a.exprs) + len(b.exprs) > self.most or self.verdicts.cut_between(a, b):
+        if len(a.exprs) + len(b.exprs) > self.most or self.acceptance.cut_between(a, b):
             return None
         both = merged(self.facts, a, b)
         both.is_sound = True
-        return None if self.verdicts.refuses(both) else both
+        return None if self.acceptance.refuses(both) else both
 
 
 def _is_for(maker: Summary, reader: Summary) -> bool:

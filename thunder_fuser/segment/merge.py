@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from thunder_fuser.schedule.scheduler import Reject
+from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.acyclic import Order
-from thunder_fuser.segment.draft import passes
+from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.summary import Summary, cost, merged
-from thunder_fuser.segment.verdicts import NAME, Verdicts
 
 CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)
 WINDOW = 4  # neighbours among the readers of one value that are tried with each
@@ -32,9 +32,9 @@ Entry = tuple[tuple[float, int], int, int]
 class Groups:
     """The groups of units so far, their order, and what was refused and why."""
 
-    def __init__(self, units: Sequence[Summary], verdicts: Verdicts) -> None:
+    def __init__(self, units: Sequence[Summary], acceptance: Acceptance) -> None:
         """units: in an order in which they can run."""
-        self.facts, self.verdicts = verdicts.facts, verdicts
+        self.facts, self.acceptance = acceptance.facts, acceptance
         self.count = len(units)
         self.summary = dict(enumerate(units))
         self.home = {name: at for at, one in enumerate(units) for name in one.stores}
@@ -83,7 +83,7 @@ class Groups:
         """Merges two groups if the result is acyclic and some scheduler takes it."""
         one, two = self.summary[a], self.summary[b]
         both = merged(self.facts, one, two)
-        refusal = self.verdicts.cut_between(one, two) or self.verdicts.refuses(both)
+        refusal = self.acceptance.cut_between(one, two) or self.acceptance.refuses(both)
         if refusal:
             self.refused[a, b] = refusal
             return False
@@ -119,7 +119,7 @@ class Groups:
         """The axes that a kernel of the group walks."""
         found: frozenset[str] = frozenset()
         for pattern in one.patterns:
-            found |= pattern.kept | pattern.reduced
+            found |= pattern.walked
         for name in one.stores:
             found |= self.facts.axes[name]
         return found
@@ -144,9 +144,9 @@ def by_program(groups: Groups, a: int, b: int) -> float:
     return -gain if gain <= 0 else max(a, b) - groups.count
 
 
-def grow(units: Sequence[Summary], verdicts: Verdicts, rank: Rank) -> Groups:
+def merge_greedily(units: Sequence[Summary], acceptance: Acceptance, rank: Rank) -> Groups:
     """Merges while that saves bytes; a round asks again what an earlier merge may have changed."""
-    groups = Groups(units, verdicts)
+    groups = Groups(units, acceptance)
     for _ in range(MAX_ROUNDS):
         if not _round(groups, rank):
             break

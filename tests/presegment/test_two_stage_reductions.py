@@ -13,12 +13,12 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.text import rebuild
 from thunder_fuser.ir.verify import verify
-from thunder_fuser.options import options
+from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
+from thunder_fuser.presegment.two_stage_reductions import two_stage_reductions
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.segment.nest_reductions import nest_reductions
 from thunder_fuser.target import CPU, H200, Target
 
 D = DataType
@@ -96,8 +96,8 @@ def layer_norm_backward(rows: int, columns: int) -> Graph:
 def nested(graph: Graph, target: Target) -> tuple[Fusion, Fusion]:
     """The fusion before and after."""
     fd, inputs = graph
-    before = run_passes(specialise(fd.fusion, input_keys(fd.fusion, inputs)))
-    return before, nest_reductions(before, target)
+    before = run_passes(specialise(fd.fusion, input_keys(fd.fusion, inputs)), compile_options())
+    return before, two_stage_reductions(before, target, compile_options())
 
 
 LAST = (0, 2, 3, 1)
@@ -129,7 +129,7 @@ def test_fires(name: str) -> None:
     more = 2 if name == "instance norm" else count  # its groups are rows
     assert len([e for e in after.exprs if e.op == "sum"]) == count + more
     assert rebuild(str(verify(after))) == after
-    assert nest_reductions(after, H200) == after
+    assert two_stage_reductions(after, H200, compile_options()) == after
 
 
 @pytest.mark.parametrize("name", KEEPS)

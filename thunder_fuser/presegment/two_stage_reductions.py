@@ -16,93 +16,80 @@ which are two sums, in the trace.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 from thunder_fuser.analysis.part import Part, Parts
-from thunder_fuser.ir.build import define
+from thunder_fuser.analysis.pattern import Axes, Pattern
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.ops import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.presegment.axis_reuse import AxisReuse
+from thunder_fuser.presegment.two_steps import TwoSteps, dims_of, in_two_steps
 from thunder_fuser.schedule import nested
 from thunder_fuser.schedule.axes import size_of
 from thunder_fuser.schedule.repeatable import has_order
-from thunder_fuser.segment.fresh_names import FreshNames
-from thunder_fuser.segment.split_reductions import Around
 from thunder_fuser.target import Target
 
 MIN_ROW_BYTES = 48  # so that the partial results are a small part of the bytes
 
-Axes = frozenset[str]
-Pattern = tuple[Axes, Axes]  # the axes that a reduction keeps, and those it reduces
 
-
-def nest_reductions(fusion: Fusion, target: Target) -> Fusion:
+def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """The fusion with such reductions in two steps, where a group fits on chip."""
     dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
     if len(dims) < 2 or not any(isinstance(one, tuple) and len(one) > 1 for one in dims):
         return fusion  # none is over columns and more
     whole = Parts(fusion).of(fusion.exprs)
-    patterns = {expr: _pattern(whole, expr) for expr in whole.reductions}
-    if len(set(patterns.values())) < 2 or has_order(whole):
+    patterns = {expr: whole.patterns[expr.outputs[0]] for expr in whole.reductions}
+    if len(set(patterns.values())) < 2 or has_order(whole, options):
         return fusion
-    columns = _columns(whole, patterns, target)
-    if not columns:
-        return fusion
-    names = FreshNames(fusion)
-    records: list[OpRecord] = []
-    for record in fusion.definition:
-        own = columns.get(record)
-        records += [record] if own is None else _two_steps(whole, record, own, names)
-    return define(tuple(records))
-
-
-def _pattern(whole: Part, record: OpRecord) -> Pattern:
-    view = whole.tensors[record.outputs[0]]
-    return frozenset(whole.axes(view.name)), frozenset(whole.domain_map.reduced(view))
+    columns = _columns(whole, patterns, target, options)
+    steps = {record: _steps(whole, record, own) for record, own in columns.items()}
+    return in_two_steps(fusion, steps)
 
 
 def _columns(
-    whole: Part, patterns: dict[OpRecord, Pattern], target: Target
+    whole: Part, patterns: dict[OpRecord, Pattern], target: Target, options: CompileOptions
 ) -> dict[OpRecord, Axes]:
     """The reductions to be made in two steps, and what the first one reduces."""
-    around, alike = Around(whole), dict[Axes, dict[Pattern, None]]()
+    reuse, alike = AxisReuse(whole), dict[Axes, dict[Pattern, None]]()
     plain = {r: p for r, p in patterns.items() if r.attr("chunk") is None}
-    for kept, reduced in plain.values():
-        alike.setdefault(kept | reduced, {})[kept, reduced] = None
+    for pattern in plain.values():
+        alike.setdefault(pattern.walked, {})[pattern] = None
     # What all elements wait for is one reduction, and those beside it share its kernel.
-    again = {p for r, p in plain.items() if around.is_needed_again(r.outputs[0], p[1])}
+    again = {p for r, p in plain.items() if reuse.is_needed_again(r.outputs[0], p.reduced)}
     found: dict[Pattern, Axes] = {}
     for over, group in (pair for same in alike.values() for pair in product(same, same)):
-        shared = over[1] & group[1]
-        if over in again or not shared or over[1] <= group[1]:
+        shared = over.reduced & group.reduced
+        if over in again or not shared or over.reduced <= group.reduced:
             continue
-        if _is_worth_it(whole, group, shared, target):
+        if _is_worth_it(whole, group, shared, target, options):
             found[over] = shared
-            if group[1] != shared:
+            if group.reduced != shared:
                 found[group] = shared
     return {record: found[pattern] for record, pattern in plain.items() if pattern in found}
 
 
-def _is_worth_it(whole: Part, pattern: Pattern, shared: Axes, target: Target) -> bool:
+def _is_worth_it(
+    whole: Part, pattern: Pattern, shared: Axes, target: Target, options: CompileOptions
+) -> bool:
     """True if rows of the shared axes lie in memory one after another, and a group fits."""
-    kept, reduced = pattern
     columns = size_of(whole, shared)
     itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     if not nested.are_innermost(whole, shared) or columns * itemsize < MIN_ROW_BYTES:
         return False
-    if reduced == shared:
+    if pattern.reduced == shared:
         return True
-    rows, groups = size_of(whole, reduced - shared), size_of(whole, kept)
-    read = (n for n in whole.inputs if shared <= set(whole.axes(n)))
-    bytes_read = sum(whole.tensors[name].dtype.bytes for name in read)
-    return bool(kept) and nested.fits(groups, rows, columns, bytes_read, target)
+    rows, groups = size_of(whole, pattern.reduced - shared), size_of(whole, pattern.kept)
+    read = nested.bytes_read(whole, shared)
+    return bool(pattern.kept) and nested.fits(
+        groups, rows, columns, read, target=target, options=options
+    )
 
 
-def _two_steps(whole: Part, record: OpRecord, columns: Axes, names: FreshNames) -> list[OpRecord]:
-    """The rows' reduction, that of its results, and the axes of size 1 that keepdim asks for."""
-    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
-    axes = whole.tensors[names_of(record)[0]].domain.no_reductions
+def _steps(whole: Part, record: OpRecord, columns: Axes) -> TwoSteps:
+    """The columns first, then what else it reduces."""
+    dims, axes = dims_of(record), whole.tensors[names_of(record)[0]].domain.no_reductions
     own = [not axes[at].is_broadcast and whole.domain_map.axis(axes[at]) in columns for at in dims]
     inner = tuple(at for at, is_column in zip(dims, own, strict=True) if is_column)
     outer = tuple(
@@ -110,14 +97,4 @@ def _two_steps(whole: Part, record: OpRecord, columns: Axes, names: FreshNames) 
         for at, is_column in zip(dims, own, strict=True)
         if not is_column
     )
-    rows = names()
-    kept = names() if record.attr("keepdim") else record.outputs[0]
-    steps = [
-        replace(record, outputs=(rows,), attrs=(("dims", inner),)),
-        replace(record, inputs=(rows,), outputs=(kept,), attrs=(("dims", outer),)),
-    ]
-    if record.attr("keepdim"):
-        flags = tuple(at in dims for at in range(len(axes)))
-        attrs = (("is_broadcast_dim", flags),)
-        steps.append(OpRecord("broadcast", (kept,), record.outputs, attrs))
-    return steps
+    return TwoSteps(inner, outer)

@@ -14,18 +14,19 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Tensor
 from thunder_fuser.ir.text import rebuild
 from thunder_fuser.ir.verify import verify
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.rfactor import rfactor
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
-from thunder_fuser.segment.split_reductions import split_reductions
 from thunder_fuser.target import CPU, H200, TARGETS, Target
 
 
 def split(graph: Graph, target: Target) -> tuple[Fusion, Fusion]:
     """The fusion before and after."""
     fd, inputs = graph
-    before = run_passes(specialise(fd.fusion, input_keys(fd.fusion, inputs)))
-    return before, split_reductions(before, target)
+    before = run_passes(specialise(fd.fusion, input_keys(fd.fusion, inputs)), compile_options())
+    return before, rfactor(before, target, compile_options())
 
 
 def chunks(fusion: Fusion) -> list[object]:
@@ -54,7 +55,7 @@ def test_fires(name: str) -> None:
     assert not chunks(before)
     assert chunks(after)
     assert rebuild(str(verify(after))) == after
-    assert split_reductions(after, FIRES[name][1]) == after
+    assert rfactor(after, FIRES[name][1], compile_options()) == after
 
 
 @pytest.mark.parametrize("name", KEEPS)

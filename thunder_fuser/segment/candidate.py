@@ -14,7 +14,7 @@ from thunder_fuser.segment.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class Candidate:
     """The expressions of one segment, by number, and the values it stores."""
 
     exprs: frozenset[int]
@@ -41,7 +41,7 @@ def reads_of(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> dict[
     }
 
 
-def cost_of(facts: Facts, one: Draft) -> float:
+def cost_of(facts: Facts, one: Candidate) -> float:
     """Bytes read and stored, a launch, and the work: see summary.cost."""
     stored = sum(facts.bytes[name] for name in one.stores)
     depths = {facts.depth[at] for at in one.exprs if facts.patterns[at] is not None}
@@ -56,28 +56,29 @@ def passes(depths: int) -> float:
     return 1 + max(depths - 1, 0) / 2
 
 
-def total(facts: Facts, drafts: Sequence[Draft]) -> float:
+def total(facts: Facts, candidates: Sequence[Candidate]) -> float:
     """The cost of a plan."""
-    return sum(cost_of(facts, one) for one in drafts)
+    return sum(cost_of(facts, one) for one in candidates)
 
 
 def settled(
     facts: Facts, sets: Sequence[frozenset[int]], home: Mapping[str, int]
-) -> list[Draft]:
-    """The drafts of expression sets. home: the set that stores a value, if it must reach memory.
+) -> list[Candidate]:
+    """The candidates of expression sets, which are in an order in which each reads earlier ones.
 
-    Sets are in an order in which each reads earlier ones; what only dropped sets read is dropped.
+    home: the set that stores a value, if it must reach memory. What only dropped sets read is
+    dropped.
     """
     wanted: set[str] = set(facts.results)
-    drafts: list[Draft] = []
+    candidates: list[Candidate] = []
     for at in reversed(range(len(sets))):
         names = [n for e in sorted(sets[at]) for n in facts.exprs[e].outputs]
         stores = frozenset(n for n in names if n in wanted and home.get(n) == at)
         if stores:
             live = live_exprs(facts, sets[at], stores)
-            drafts.append(Draft(live, stores))
+            candidates.append(Candidate(live, stores))
             wanted.update(external(facts, live))
-    return drafts[::-1]
+    return candidates[::-1]
 
 
 def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> frozenset[int]:

@@ -14,18 +14,19 @@ from benchmarks.plans.run import DOUBLING
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.language import Tensor
+from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.segment import segmenter, verdicts
-from thunder_fuser.segment.contract import MOST_CONTRACTED, contract
+from thunder_fuser.segment import acceptance, segmenter
+from thunder_fuser.segment.acceptance import Acceptance
+from thunder_fuser.segment.coarsen import MOST_COARSENED, coarsen
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.summary import Summary, summaries
-from thunder_fuser.segment.verdicts import Verdicts
 from thunder_fuser.target import H200
 
 
-def contracted(make: Callable[[FusionDefinition, Tensor], Tensor]) -> list[Summary]:
+def coarsened(make: Callable[[FusionDefinition, Tensor], Tensor]) -> list[Summary]:
     """The units of a function of one matrix."""
     fd, x = rows(64, 128)
     fd.add_output(make(fd, x))
@@ -33,13 +34,14 @@ def contracted(make: Callable[[FusionDefinition, Tensor], Tensor]) -> list[Summa
 
 
 def _units(fd: FusionDefinition, inputs: list[object]) -> list[Summary]:
-    fusion = run_passes(specialise(fd.fusion, input_keys(fd.fusion, tuple(inputs))))
-    found = Verdicts(Facts(fusion, H200))
-    return contract(found, summaries(found.facts, privatize(found.facts)))
+    keys, options = input_keys(fd.fusion, tuple(inputs)), compile_options()
+    fusion = run_passes(specialise(fd.fusion, keys), options)
+    found = Acceptance(Facts(fusion, H200), options)
+    return coarsen(found, summaries(found.facts, privatize(found.facts)))
 
 
 def test_what_one_reader_needs_joins_it() -> None:
-    (unit,) = contracted(lambda fd, x: fd.ops.add(fd.ops.tanh(fd.ops.exp(x)), fd.ops.sin(x)))
+    (unit,) = coarsened(lambda fd, x: fd.ops.add(fd.ops.tanh(fd.ops.exp(x)), fd.ops.sin(x)))
     assert len(unit.exprs) == 4 and len(unit.stores) == 1 and unit.is_sound
 
 
@@ -49,7 +51,7 @@ def test_readers_of_the_same_values_join_if_then_those_have_one_reader() -> None
         a, b = fd.ops.pow(a, b), fd.ops.atan2(a, b)
         return fd.ops.pow(a, b)
 
-    assert len(contracted(ladder)) == 1
+    assert len(coarsened(ladder)) == 1
 
 
 def test_a_value_of_several_readers_stays_apart_from_each() -> None:
@@ -58,22 +60,22 @@ def test_a_value_of_several_readers_stays_apart_from_each() -> None:
         fd.add_output(fd.ops.sum(fd.ops.tanh(y), [1]))
         return fd.ops.sum(fd.ops.sin(y), [0])
 
-    first, over_rows, over_columns = contracted(forked)
+    first, over_rows, over_columns = coarsened(forked)
     assert len(first.exprs) == 1 and len(over_rows.exprs) == len(over_columns.exprs) == 2
 
 
 def test_nothing_joins_over_a_boundary() -> None:
-    units = contracted(lambda fd, x: fd.ops.tanh(fd.ops.segment_set(fd.ops.exp(x))))
+    units = coarsened(lambda fd, x: fd.ops.tanh(fd.ops.segment_set(fd.ops.exp(x))))
     assert [len(one.exprs) for one in units] == [2, 1]
 
 
 def test_units_stay_small() -> None:
     def chain(fd: FusionDefinition, x: Tensor) -> Tensor:
-        for _ in range(3 * MOST_CONTRACTED):
+        for _ in range(3 * MOST_COARSENED):
             x = fd.ops.sin(x)
         return x
 
-    assert [len(one.exprs) for one in contracted(chain)] == [MOST_CONTRACTED] * 3
+    assert [len(one.exprs) for one in coarsened(chain)] == [MOST_COARSENED] * 3
 
 
 def test_what_would_be_computed_at_too_many_places_is_taken_apart() -> None:
@@ -86,7 +88,7 @@ def test_what_would_be_computed_at_too_many_places_is_taken_apart() -> None:
             x = fd.ops.add(y, fd.ops.cat([fd.ops.neg(right), left], 1))
         return x
 
-    units = contracted(turned_twice)
+    units = coarsened(turned_twice)
     assert len(units) > 1 and sum(len(one.exprs) for one in units) == 24
     assert all(one.is_sound for one in units if len(one.units) > 1)
 
@@ -94,7 +96,7 @@ def test_what_would_be_computed_at_too_many_places_is_taken_apart() -> None:
 def test_a_turned_head_is_one_unit_and_no_scheduler_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verdicts.Verdicts, "part", None)
+    monkeypatch.setattr(acceptance.Acceptance, "part", None)
     units = _units(*rope(8 * 12))
     assert len(units) == 4 and all(len(one.stores) == 3 for one in units)
 
@@ -112,7 +114,7 @@ def _plan(family: str, ops: int) -> Callable[[], object]:
 def test_planning_is_linear(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in instructions of the interpreter."""
     monkeypatch.setattr(segmenter, "MAX_OPS", SMALL)
-    monkeypatch.setattr(verdicts, "MAX_OPS", SMALL)
+    monkeypatch.setattr(acceptance, "MAX_OPS", SMALL)
     assert growth(lambda ops: _plan(family, ops), 3 * SMALL) <= LINEAR
 
 
@@ -121,5 +123,5 @@ def test_a_fusion_too_large_for_one_kernel_takes_little_longer(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segmenter, "MAX_OPS", 2 * SMALL)
-    monkeypatch.setattr(verdicts, "MAX_OPS", 2 * SMALL)
+    monkeypatch.setattr(acceptance, "MAX_OPS", 2 * SMALL)
     assert growth(lambda ops: _plan(family, ops), 2 * SMALL - 8) <= DOUBLING
