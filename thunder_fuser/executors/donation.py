@@ -6,8 +6,8 @@
     t3 = d loss(t1), the last reader    t3 may be written into the memory of t1
 
 A tensor is donated if a matrix product made it, so that it is memory of its own; if all that may
-share that memory (trace/memory.py) is views of it, never written in place, returned by the trace, or
-read later; and if the region reads one tensor of them. What the forward kept is donated call by
+share that memory (trace/memory.py) is views of it, never written in place, returned, or read later;
+and if the region reads one tensor of them. What the forward kept is donated call by
 call, where autograd is about to free it: not under retain_graph=True. Who got hold of such a tensor
 by autograd's hooks sees it change then.
 
