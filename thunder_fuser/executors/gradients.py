@@ -25,7 +25,6 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.prims import PrimIDs, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
-from thunder.core.transforms import sum_to
 
 
 def _give(operand: Any, gradient: Callable[[], Any]) -> None:
@@ -129,18 +128,6 @@ def _index_add(x: Any, index: Any, value: Any, dim: int) -> Any:
     g = get_grad(y)
     put_grad(x, g)
     put_grad(value, ltorch.index_select(g, dim, index))
-    return y
-
-
-def index_put_gradient(
-    x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
-) -> Any:
-    """Thunder's rule gives the values' gradient to an index."""
-    y = ltorch.index_put(x, indices, values, accumulate)
-    g = get_grad(y)
-    kept = g if accumulate else ltorch.index_put(g, indices, ltorch.zeros_like(values))
-    put_grad(x, kept)
-    put_grad(values, sum_to(g[tuple(indices)], values.shape))
     return y
 
 

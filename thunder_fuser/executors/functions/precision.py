@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function of several steps on 16-bit floats -> the same in float32, rounded once at its end.
+"""16-bit floats are computed in float32.
 
-torch computes such a function in one kernel, which rounds its result alone.
+torch computes a function of several steps in one kernel, and rounds its result alone.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
@@ -16,34 +15,35 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 
-Function = Callable[..., Any]
-_SHORT = (dtypes.float16, dtypes.bfloat16)
+from thunder_fuser.executors.functions.kinds import Function
+from thunder_fuser.executors.types import as_type, compute_type
+
+
+def wide(tensor: TensorProxy) -> Any:
+    return as_type(tensor, compute_type(tensor))
+
+
+def promoted(*tensors: TensorProxy) -> dtypes.dtype:
+    """The type to which tensors of several types promote."""
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    return elementwise_type_promotion(*tensors, type_promotion_kind=kind)[1]
 
 
 def rounded_once(function: Function) -> Function:
-    """f(bf16 x, bf16 y)  ->  to(f(to(x, f32), to(y, f32)), bf16)
-
-    The result has the type to which its tensors promote.
-    """
+    """f(bf16 x, bf16 y)  ->  to(f(to(x, f32), to(y, f32)), bf16)"""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, TensorProxy)]
-        if not any(_is_short(one) for one in tensors):
+        if not any(map(_is_16_bit, tensors)):
             return function(*args, **kwargs)
-        wide = tree_map(_widened, (args, kwargs))
-        result = function(*wide[0], **wide[1])
-        _, promoted = elementwise_type_promotion(
-            *tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
-        )
-        return result if result is NotImplemented else ltorch.to(result, promoted)
+        args, kwargs = tree_map(lambda one: wide(one) if _is_16_bit(one) else one, (args, kwargs))
+        result = function(*args, **kwargs)
+        return result if result is NotImplemented else ltorch.to(result, promoted(*tensors))
 
     return call
 
 
-def _is_short(one: Any) -> bool:
-    return isinstance(one, TensorProxy) and dtypes.to_strong_dtype(one.dtype) in _SHORT
-
-
-def _widened(one: Any) -> Any:
-    return ltorch.to(one, dtypes.float32) if _is_short(one) else one
+def _is_16_bit(one: Any) -> bool:
+    types = (dtypes.float16, dtypes.bfloat16)
+    return isinstance(one, TensorProxy) and dtypes.to_strong_dtype(one.dtype) in types

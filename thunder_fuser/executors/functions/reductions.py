@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions and matrix products of torch in functions that Thunder knows.
+"""Reductions and matrix products.
 
     linalg.vector_norm(x, 2, dim)  ->  sqrt(sum(x * x, dim)), with a gradient of zero at zero
     addmm(bias, x, w)              ->  linear(x, w.T, bias)
@@ -8,16 +8,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
+from thunder_fuser.executors.functions.kinds import Function, Rewrite, rewrites
 from thunder_fuser.executors.functions.precision import rounded_once
 
-Function = Callable[..., Any]
+
+def _dims(x: Any, dim: Any) -> Any:
+    return tuple(range(x.ndim)) if dim is None else dim
 
 
 @rounded_once
@@ -27,17 +29,16 @@ def vector_norm(
     """sum(|x|^ord)^(1/ord) for ord 1 and 2, the largest |x| for infinity."""
     if ord not in (1, 2, math.inf) or dtype is not None or not dtypes.is_float_dtype(x.dtype):
         return NotImplemented
-    dim = tuple(range(x.ndim)) if dim is None else dim
     if ord == 1:
-        return ltorch.sum(ltorch.abs(x), dim, keepdim)
+        return ltorch.sum(abs(x), _dims(x, dim), keepdim)
     if ord == math.inf:
-        return ltorch.amax(ltorch.abs(x), dim, keepdim) if x.numel else NotImplemented
-    return _root(ltorch.sum(ltorch.mul(x, x), dim, keepdim))
+        return ltorch.amax(abs(x), _dims(x, dim), keepdim)
+    return _root(ltorch.sum(x * x, _dims(x, dim), keepdim))
 
 
 def _root(squares: Any) -> Any:
     """With a gradient of zero at zero."""
-    zero = ltorch.eq(squares, 0)
+    zero = squares == 0
     return ltorch.where(zero, 0.0, ltorch.sqrt(ltorch.where(zero, 1.0, squares)))
 
 
@@ -49,32 +50,30 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> 
 
 @rounded_once
 def dist(input: Any, other: Any, p: float = 2) -> Any:
-    return vector_norm(ltorch.sub(input, other), p)
+    return vector_norm(input - other, p)
 
 
-def least(input: Any, other: Any = None) -> Any:
-    """torch.min of all elements, or of two tensors."""
+def _min(input: Any, other: Any = None) -> Any:
+    """Of all elements, or of two tensors."""
     if other is None:
-        return ltorch.amin(input, tuple(range(input.ndim)))
+        return ltorch.amin(input, _dims(input, None))
     return ltorch.minimum(input, other) if isinstance(other, TensorProxy) else NotImplemented
 
 
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    dims = tuple(range(input.ndim)) if dim is None else dim
-    return ltorch.amin(input, dims, keepdim), ltorch.amax(input, dims, keepdim)
+    given = _dims(input, dim), keepdim
+    return ltorch.amin(input, *given), ltorch.amax(input, *given)
 
 
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The sum of what is no NaN."""
     return ltorch.sum(_no_nan(input), dim, keepdim, dtype=dtype)
 
 
 @rounded_once
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The mean of what is no NaN; NaN where all is."""
-    counted = ltorch.to(ltorch.logical_not(ltorch.isnan(input)), input.dtype)
-    total = ltorch.sum(_no_nan(input), dim, keepdim)
-    return ltorch.true_divide(total, ltorch.sum(counted, dim, keepdim))
+    counted = ltorch.to(~ltorch.isnan(input), input.dtype)
+    return ltorch.sum(_no_nan(input), dim, keepdim) / ltorch.sum(counted, dim, keepdim)
 
 
 def _no_nan(x: Any) -> Any:
@@ -82,15 +81,11 @@ def _no_nan(x: Any) -> Any:
 
 
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    source = source if alpha == 1 else ltorch.mul(source, alpha)
+    source = source if alpha == 1 else source * alpha
     if input.ndim:
         return ltorch.index_add(input, dim, index, source)
     one, index, source = (ltorch.reshape(x, (1,)) for x in (input, index, source))
     return ltorch.reshape(ltorch.index_add(one, 0, index, source), ())
-
-
-def count_nonzero(input: Any, dim: Any = None) -> Any:
-    return ltorch.sum(ltorch.to(ltorch.ne(input, 0), dtypes.int64), dim)
 
 
 def _spread(function: Function) -> Function:
@@ -114,7 +109,7 @@ def _var(input: Any, dim: Any, **given: Any) -> Any:
     if not dtypes.is_complex_dtype(input.dtype):
         return ltorch.var(input, dim, **given)
     re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(input), ltorch.imag(input)))
-    return ltorch.add(re, im)
+    return re + im
 
 
 def _std(input: Any, dim: Any, **given: Any) -> Any:
@@ -130,7 +125,6 @@ def _var_mean(input: Any, dim: Any, *, keepdim: bool, **given: Any) -> Any:
 
 
 def _std_mean(input: Any, dim: Any, **given: Any) -> Any:
-    """(the deviation, the mean)."""
     variance, mean = _var_mean(input, dim, **given)
     return (_root if dtypes.is_complex_dtype(input.dtype) else ltorch.sqrt)(variance), mean
 
@@ -138,16 +132,9 @@ def _std_mean(input: Any, dim: Any, **given: Any) -> Any:
 # ------------------------------------------------------------------------------- matrix products
 
 
-def product(input: Any, mat2: Any) -> Any:
-    return ltorch.matmul(input, mat2) if input.ndim == mat2.ndim == 2 else NotImplemented
-
-
-def matrix_vector(input: Any, vec: Any) -> Any:
-    return ltorch.matmul(input, vec) if (input.ndim, vec.ndim) == (2, 1) else NotImplemented
-
-
-def dot(input: Any, tensor: Any) -> Any:
-    return ltorch.matmul(input, tensor) if input.ndim == tensor.ndim == 1 else NotImplemented
+def _product(x: Any, y: Any, *ranks: int) -> Any:
+    """Of tensors of these ranks, which torch asks for."""
+    return ltorch.matmul(x, y) if (x.ndim, y.ndim) == ranks else NotImplemented
 
 
 def inner(input: Any, other: Any) -> Any:
@@ -166,29 +153,20 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
     return ltorch.linear(mat1, ltorch.transpose(mat2, 0, 1), input)
 
 
-# Taken of complex numbers as well.
-OF_COMPLEX = frozenset({"torch.std", "torch.std_mean", "torch.var", "torch.var_mean"})
-
-REDUCTIONS = {
-    "torch.addmm": addmm,
-    "torch.aminmax": aminmax,
-    "torch.count_nonzero": count_nonzero,
-    "torch.dist": dist,
-    "torch.dot": dot,
-    "torch.index_add": index_add,
-    "torch.inner": inner,
-    "torch.linalg.matmul": ltorch.matmul,
-    "torch.linalg.vector_norm": vector_norm,
-    "torch.min": least,
-    "torch.mv": matrix_vector,
-    "torch.nanmean": nanmean,
-    "torch.nansum": nansum,
-    "torch.norm": norm,
-    "torch.special.logsumexp": ltorch.logsumexp,
-    "torch.spmm": product,  # which is torch.mm
-    "torch.special.softmax": ltorch.softmax,
-    "torch.std": _spread(_std),
-    "torch.std_mean": _spread(_std_mean),
-    "torch.var": _spread(_var),
-    "torch.var_mean": _spread(_var_mean),
-}
+REDUCTIONS: dict[str, Rewrite] = {
+    **rewrites(
+        "torch.", addmm, aminmax, dist, index_add, inner, nanmean, nansum, norm,
+        count_nonzero=lambda input, dim=None: ltorch.sum(ltorch.to(input != 0, dtypes.int64), dim),
+        dot=lambda input, tensor: _product(input, tensor, 1, 1),
+        min=_min,
+        mv=lambda input, vec: _product(input, vec, 2, 1),
+        spmm=lambda input, mat2: _product(input, mat2, 2, 2),  # which is torch.mm
+    ),
+    **rewrites(
+        "torch.", of_complex=True,
+        std=_spread(_std), std_mean=_spread(_std_mean), var=_spread(_var),
+        var_mean=_spread(_var_mean),
+    ),
+    **rewrites("torch.linalg.", ltorch.matmul, vector_norm),
+    **rewrites("torch.special.", ltorch.logsumexp, ltorch.softmax),
+}  # fmt: skip

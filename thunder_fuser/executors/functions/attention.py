@@ -24,9 +24,12 @@ from thunder.core.devices import DeviceType
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
 from thunder.executors.sdpaex import sdpa_ex
+from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.executors.types import Reject, are_floats, refuses_tensors
+from thunder_fuser.executors.functions.kinds import Composite, refuses_floats
+from thunder_fuser.executors.functions.precision import wide
+from thunder_fuser.executors.types import Reject, compute_type, refuses_tensors
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
@@ -43,8 +46,8 @@ def _forward_types(
     qkv: Triple, mask: Any, *, is_causal: bool, scale: float | None
 ) -> tuple[TensorProxy, TensorProxy]:
     query, last = qkv[0], () if _on_cpu(qkv[0]) else (1,)
-    log_sums = TensorProxy(like=query, shape=(*query.shape[:3], *last), dtype=_as_wide(query.dtype))
-    return TensorProxy(like=query), log_sums
+    shape = *query.shape[:3], *last
+    return TensorProxy(like=query), TensorProxy(like=query, shape=shape, dtype=compute_type(query))
 
 
 def _backward_types(gradient: Any, qkv: Triple, *rest: Any, **given: Any) -> Triple:
@@ -155,13 +158,12 @@ def _of_scores(call: _Call, gradient: Any, log_sums: Any) -> Any:
     A row without a score, whose log_sums is -inf, has p = 0.
     """
     scale = 1 / math.sqrt(call.query._shape[-1]) if call.scale is None else call.scale
-    gradient, query, key, value, mask = map(_wide, (gradient, *call.tensors, call.attn_mask))
-    scores = ltorch.mul(ltorch.matmul(query, ltorch.transpose(key, -2, -1)), scale)
-    below = ltorch.where(ltorch.eq(log_sums, -math.inf), math.inf, log_sums)
-    p = ltorch.exp(ltorch.sub(ltorch.add(scores, mask), ltorch.unsqueeze(below, -1)))
+    gradient, query, key, value, mask = map(wide, (gradient, *call.tensors, call.attn_mask))
+    scores = ltorch.matmul(query, ltorch.transpose(key, -2, -1)) * scale
+    below = ltorch.where(log_sums == -math.inf, math.inf, log_sums)
+    p = ltorch.exp(scores + mask - ltorch.unsqueeze(below, -1))
     of_p = ltorch.matmul(gradient, ltorch.transpose(value, -2, -1))
-    mean = ltorch.sum(ltorch.mul(p, of_p), -1, keepdim=True)
-    return ltorch.mul(p, ltorch.sub(of_p, mean))
+    return p * (of_p - ltorch.sum(p * of_p, -1, keepdim=True))
 
 
 def _summed_to(mask: TensorProxy, scores: TensorProxy) -> Any:
@@ -173,14 +175,6 @@ def _summed_to(mask: TensorProxy, scores: TensorProxy) -> Any:
     return ltorch.to(ltorch.reshape(summed, tuple(mask._shape)), mask.dtype)
 
 
-def _wide(tensor: TensorProxy) -> Any:
-    return ltorch.to(tensor, _as_wide(tensor.dtype))
-
-
-def _as_wide(dtype: dtypes.dtype) -> dtypes.dtype:
-    return dtypes.float64 if dtype == dtypes.float64 else dtypes.float32
-
-
 # --------------------------------------------------------------------------------- what is refused
 
 
@@ -190,8 +184,7 @@ def _on_cpu(tensor: TensorProxy) -> bool:
 
 def _fits_cudnn(call: _Call) -> bool:
     """True for what torch gives to cuDNN on Hopper; fewer of its kernels take odd sizes."""
-    refused = _refuses_numbers(call) or _refuses_types(call) or _refuses_shapes(call)
-    if refused or call.attn_mask is not None or call.query.dtype not in CUDNN_TYPES:
+    if _refuses(call) or call.attn_mask is not None or call.query.dtype not in CUDNN_TYPES:
         return False
     length, width = map(int, call.query._shape[2:])
     keys = int(call.key._shape[2])
@@ -209,6 +202,10 @@ def refuses_attention(*args: Any, **kwargs: Any) -> Reject | None:
     if not _on_cpu(call.query):
         fits = call.of_thunder(_CUDA.checker)
         return None if fits else Reject("attention that no kernel of torch takes")
+    return _refuses(call)
+
+
+def _refuses(call: _Call) -> Reject | None:
     return _refuses_numbers(call) or _refuses_types(call) or _refuses_shapes(call)
 
 
@@ -223,18 +220,16 @@ def _refuses_types(call: _Call) -> Reject | None:
     if refused := refuses_tensors("attention", (*call.tensors, call.attn_mask)):
         return refused
     dtype, mask = call.query.dtype, call.attn_mask
-    if not are_floats(call.query) or any(one.dtype != dtype for one in call.tensors):
-        return Reject("attention of several types, or of other than floats")
+    if any(one.dtype != dtype for one in call.tensors):
+        return Reject("attention of several types")
     if mask is not None and not dtypes.is_boolean_dtype(mask.dtype) and mask.dtype != dtype:
         return Reject("attention with a mask of another type")
-    return None
+    return refuses_floats("attention", *call.tensors)
 
 
 def _refuses_shapes(call: _Call) -> Reject | None:
-    """What torch itself does not give to its kernels for the CPU. They divide by sizes of 0."""
+    """What torch itself does not give to its kernels for the CPU."""
     query, key, value = (tuple(tensor._shape) for tensor in call.tensors)
-    if 0 in (*query, *key, *value):
-        return Reject("attention of no elements")
     if not len(query) == len(key) == 4 or key != value or key != (*query[:2], key[2], query[3]):
         return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
     return _refuses_mask(call.attn_mask, (*query[:3], key[2]))
@@ -247,3 +242,12 @@ def _refuses_mask(mask: TensorProxy | None, scores: tuple[int, ...]) -> Reject |
     if mask.ndim in (2, 4) and all(one in (1, all) for one, all in sizes):
         return None
     return Reject("attention with a mask of other than [L, S] or [B, H, L, S]")
+
+
+ATTENTION: dict[str, Composite] = {
+    "torch.nn.functional.scaled_dot_product_attention": Composite(
+        refuses_attention,
+        attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
+        attention_gradient,
+    )
+}
