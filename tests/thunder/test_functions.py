@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from thunder import torch as ltorch
 from thunder.core.symbol import Symbol
 from torch_samples import Call, assert_as_good, called, doubled, known, samples
 
-from thunder_fuser.executors.functions import FUNCTIONS, lookasides
-from thunder_fuser.executors.functions.fresh import RETURNING
+from thunder_fuser.executors.functions import FUNCTIONS, TABLES
+from thunder_fuser.executors.functions.define import Rewrite
 from thunder_fuser.executors.functions.pointwise import CASTS
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit, jit_alone
 
@@ -34,7 +35,8 @@ def name_of(id: str) -> str:
     return NAMES.get(id, id.removeprefix("torch.").removeprefix("Tensor."))
 
 
-TESTED = [id for id in FUNCTIONS if name_of(id) not in CASTS]
+# Casts are tested in test_casts.py, composites each in a file of their own.
+TESTED = [id for id, one in FUNCTIONS.items() if isinstance(one, Rewrite) and id not in CASTS]
 
 
 def left_to_torch(jitted: Any, name: str) -> bool:
@@ -44,9 +46,12 @@ def left_to_torch(jitted: Any, name: str) -> bool:
 
 
 def test_thunder_has_all_names() -> None:
-    assert {symbol.id for symbol in lookasides() if isinstance(symbol, Symbol)} == {
-        *FUNCTIONS, *RETURNING
-    }
+    symbols = ltorch._torch_to_thunder_function_map.values()
+    assert {*FUNCTIONS} <= {symbol.id for symbol in symbols if isinstance(symbol, Symbol)}
+
+
+def test_each_function_is_in_one_table() -> None:
+    assert sum(map(len, TABLES.values())) == len(FUNCTIONS)
 
 
 @pytest.mark.parametrize("id", TESTED)

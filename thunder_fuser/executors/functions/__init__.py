@@ -4,9 +4,9 @@
     t1 = torch.nn.functional.huber_loss(t0, y)  ->  t1 = sub(t0, y), t2 = abs(t1), ... mean(t9)
 
 A function is here because Thunder leaves it to torch (one opaque call, which ends a region, and is
-computed once more for its gradient), knows it with other arguments or defaults than torch, or takes
-it apart into pieces whose gradient is wrong or slow. kinds.py says how one is defined: as a Rewrite
-or as a Composite. To add one, write a row of a table in one of these files:
+computed once more for its gradient), knows it with other arguments or defaults than torch, or
+takes it apart into pieces whose gradient is wrong or slow. define.py says how one is defined. To
+add one, write a row of the table of its subject:
 
     pointwise       each element, other names of what Thunder knows, casts
     activations     sigmoid, elu, mish, ...
@@ -28,7 +28,7 @@ from thunder.extend import Executor
 from thunder_fuser.executors.functions.activations import ACTIVATIONS
 from thunder_fuser.executors.functions.attention import ATTENTION
 from thunder_fuser.executors.functions.cross_entropy import CROSS_ENTROPY
-from thunder_fuser.executors.functions.kinds import Composite, Rewrite
+from thunder_fuser.executors.functions.define import Composite, Rewrite, Table
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT
 from thunder_fuser.executors.functions.norms import NORMS
@@ -36,11 +36,13 @@ from thunder_fuser.executors.functions.pointwise import POINTWISE
 from thunder_fuser.executors.functions.reductions import REDUCTIONS
 from thunder_fuser.executors.functions.tracing import lookasides
 
-# By the name that Thunder gives torch's function, which is also that of the tensor's method.
-FUNCTIONS: dict[str, Rewrite | Composite] = {
-    **POINTWISE, **ACTIVATIONS, **LOSSES, **CROSS_ENTROPY, **REDUCTIONS, **NORMS, **MOVEMENT,
-    **ATTENTION,
+TABLES: dict[str, Table] = {
+    "pointwise": POINTWISE, "activations": ACTIVATIONS, "losses": LOSSES,
+    "cross_entropy": CROSS_ENTROPY, "reductions": REDUCTIONS, "norms": NORMS, "movement": MOVEMENT,
+    "attention": ATTENTION,
 }  # fmt: skip
+# By the name that Thunder gives torch's function, which is also that of the tensor's method.
+FUNCTIONS: Table = {name: one for table in TABLES.values() for name, one in table.items()}
 
 
 def register(executor: Executor) -> None:

@@ -23,8 +23,7 @@ from typing import Any
 import thunder.torch as ltorch
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.functions.kinds import Backward, Composite, with_gradient
-from thunder_fuser.executors.functions.precision import wide
+from thunder_fuser.executors.functions.define import Backward, Composite, wide, with_gradient
 from thunder_fuser.executors.types import FLOATS, Reject, as_type, data_type
 
 # x and the numbers that follow it -> (y, what computes dy/dx).

@@ -23,31 +23,27 @@ from thunder.core import dtypes, prims
 from thunder.core.devices import DeviceType
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
+from thunder.core.transforms import sum_to
 from thunder.executors.sdpaex import sdpa_ex
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.executors.functions.kinds import Composite, refuses_floats
-from thunder_fuser.executors.functions.precision import wide
+from thunder_fuser.executors.functions.define import Composite, refuses_floats, wide
 from thunder_fuser.executors.types import Reject, compute_type, refuses_tensors
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
 _aten = torch.ops.aten
-
-CUDNN_TYPES = (dtypes.bfloat16, dtypes.float16)
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
 # -------------------------------------------------------------------------------------- operators
 
 
-def _forward_types(
-    qkv: Triple, mask: Any, *, is_causal: bool, scale: float | None
-) -> tuple[TensorProxy, TensorProxy]:
+def _forward_types(qkv: Triple, *rest: Any, **given: Any) -> tuple[TensorProxy, TensorProxy]:
     query, last = qkv[0], () if _on_cpu(qkv[0]) else (1,)
-    shape = *query.shape[:3], *last
-    return TensorProxy(like=query), TensorProxy(like=query, shape=shape, dtype=compute_type(query))
+    log_sums = {"shape": (*query.shape[:3], *last), "dtype": compute_type(query)}
+    return TensorProxy(like=query), TensorProxy(like=query, **log_sums)
 
 
 def _backward_types(gradient: Any, qkv: Triple, *rest: Any, **given: Any) -> Triple:
@@ -104,7 +100,7 @@ attention_backward = KERNELS.register_operator(
 )
 
 
-# ------------------------------------------------------------------------------------- the gradient
+# --------------------------------------------------------------------------------------- the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,131 +119,102 @@ class _Call:
     def tensors(self) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
         return self.query, self.key, self.value
 
-    @property
-    def is_ours(self) -> bool:
-        """True if the call goes to an operator of this module, else to one of Thunder's."""
-        return _on_cpu(self.query) or _fits_cudnn(self)
-
     def of_thunder(self, function: Callable[..., Any]) -> Any:
         """What a function of Thunder's executor for CUDA says, which names all parameters."""
         return function(
             *self.tensors, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale
         )
 
+    def gradient(self) -> Any:
+        """The result, after saying what the gradients are."""
+        if not _on_cpu(self.query) and not self.fits_cudnn():
+            return self.of_thunder(_CUDA.grad_transform)
+        mask, given = self.attn_mask, {"is_causal": self.is_causal, "scale": self.scale}
+        out, log_sums = attention_forward(self.tensors, mask, **given)
+        gradient = prims.get_grad(out)
+        made = attention_backward(gradient, self.tensors, out, log_sums, mask, **given)
+        for tensor, its in zip(self.tensors, made, strict=True):
+            prims.put_grad(tensor, its)
+        if mask is not None and dtypes.is_float_dtype(mask.dtype):
+            # Whether the gradient is needed is not known here; where not, it is dead code.
+            found = sum_to(self.of_scores(gradient, log_sums), tuple(mask._shape))
+            prims.put_grad(mask, ltorch.to(found, mask.dtype))
+        return out
 
-def attention_gradient(*args: Any, **kwargs: Any) -> Any:
-    """The result, and what the gradients are, of a call that `refuses_attention` takes."""
-    call = _Call(*args, **kwargs)
-    if not call.is_ours:
-        return call.of_thunder(_CUDA.grad_transform)
-    mask, given = call.attn_mask, {"is_causal": call.is_causal, "scale": call.scale}
-    out, log_sums = attention_forward(call.tensors, mask, **given)
-    gradient = prims.get_grad(out)
-    made = attention_backward(gradient, call.tensors, out, log_sums, mask, **given)
-    for tensor, its in zip(call.tensors, made, strict=True):
-        prims.put_grad(tensor, its)
-    if mask is not None and dtypes.is_float_dtype(mask.dtype):
-        # Whether the gradient is needed is not known here; where not, it is dead code.
-        prims.put_grad(mask, _summed_to(mask, _of_scores(call, gradient, log_sums)))
-    return out
+    def of_scores(self, gradient: Any, log_sums: Any) -> Any:
+        """[B, H, L, S], the gradient of the scores: p * (of_p - sum(p * of_p)), p the softmax.
 
+        A row without a score, whose log_sums is -inf, has p = 0.
+        """
+        scale = 1 / math.sqrt(self.query._shape[-1]) if self.scale is None else self.scale
+        gradient, query, key, value, mask = map(wide, (gradient, *self.tensors, self.attn_mask))
+        scores = ltorch.matmul(query, ltorch.transpose(key, -2, -1)) * scale
+        below = ltorch.where(log_sums == -math.inf, math.inf, log_sums)
+        p = ltorch.exp(scores + mask - ltorch.unsqueeze(below, -1))
+        of_p = ltorch.matmul(gradient, ltorch.transpose(value, -2, -1))
+        return p * (of_p - ltorch.sum(p * of_p, -1, keepdim=True))
 
-def _of_scores(call: _Call, gradient: Any, log_sums: Any) -> Any:
-    """[B, H, L, S], the gradient of the scores: p * (of_p - sum(p * of_p)), p the probabilities.
+    # ---- what is refused
 
-    A row without a score, whose log_sums is -inf, has p = 0.
-    """
-    scale = 1 / math.sqrt(call.query._shape[-1]) if call.scale is None else call.scale
-    gradient, query, key, value, mask = map(wide, (gradient, *call.tensors, call.attn_mask))
-    scores = ltorch.matmul(query, ltorch.transpose(key, -2, -1)) * scale
-    below = ltorch.where(log_sums == -math.inf, math.inf, log_sums)
-    p = ltorch.exp(scores + mask - ltorch.unsqueeze(below, -1))
-    of_p = ltorch.matmul(gradient, ltorch.transpose(value, -2, -1))
-    return p * (of_p - ltorch.sum(p * of_p, -1, keepdim=True))
+    def refuses(self) -> Reject | None:
+        """Why Thunder takes a call apart; it then writes the matrix of all scores to memory."""
+        if _on_cpu(self.query):
+            return self.refuses_ours()
+        fits = self.of_thunder(_CUDA.checker)
+        return None if fits else Reject("attention that no kernel of torch takes")
 
+    def fits_cudnn(self) -> bool:
+        """True for what torch gives to cuDNN on Hopper; fewer of its kernels take odd sizes."""
+        if self.refuses_ours() or self.attn_mask is not None:
+            return False
+        if self.query.dtype not in (dtypes.bfloat16, dtypes.float16):
+            return False
+        (length, width), keys = map(int, self.query._shape[2:]), int(self.key._shape[2])
+        if length % 64 or keys % 64 or width % 8 or width > 128:
+            return False
+        if (self.is_causal and length != keys) or torch.are_deterministic_algorithms_enabled():
+            return False
+        major, _ = torch.cuda.get_device_capability(self.query.device.device_str())
+        return major == 9 and torch.backends.cuda.cudnn_sdp_enabled()
 
-def _summed_to(mask: TensorProxy, scores: TensorProxy) -> Any:
-    """[B, H, L, S] -> the shape and type of the mask, summed where it was repeated."""
-    shape = (1,) * (4 - mask.ndim) + tuple(mask._shape)
-    sizes = zip(shape, scores._shape, strict=True)
-    repeated = tuple(at for at, (one, all) in enumerate(sizes) if one < all)
-    summed = ltorch.sum(scores, repeated, keepdim=True) if repeated else scores
-    return ltorch.to(ltorch.reshape(summed, tuple(mask._shape)), mask.dtype)
+    def refuses_ours(self) -> Reject | None:
+        """What torch itself does not give to its kernels for the CPU."""
+        numbers = isinstance(self.dropout_p, (int, float)), isinstance(self.is_causal, bool)
+        if not all(numbers) or not isinstance(self.scale, (int, float, type(None))):
+            return Reject("attention with a computed number")
+        if self.dropout_p:
+            return Reject("attention with dropout, on the CPU")
+        if refused := refuses_tensors("attention", (*self.tensors, self.attn_mask)):
+            return refused
+        if refused := refuses_floats("attention", *self.tensors):
+            return refused
+        if any(one.dtype != self.query.dtype for one in self.tensors):
+            return Reject("attention of several types")
+        query, key, value = (tuple(tensor._shape) for tensor in self.tensors)
+        if not len(query) == len(key) == 4 or key != value or key != (*query[:2], key[2], query[3]):
+            return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
+        return self.refuses_mask()
 
-
-# --------------------------------------------------------------------------------- what is refused
+    def refuses_mask(self) -> Reject | None:
+        mask, scores = self.attn_mask, (*self.query._shape[:3], self.key._shape[2])
+        if mask is None:
+            return None
+        if not dtypes.is_boolean_dtype(mask.dtype) and mask.dtype != self.query.dtype:
+            return Reject("attention with a mask of another type")
+        sizes = zip(mask._shape, scores[-mask.ndim :], strict=False)
+        if mask.ndim not in (2, 4) or any(one not in (1, all) for one, all in sizes):
+            return Reject("attention with a mask of other than [L, S] or [B, H, L, S]")
+        return None
 
 
 def _on_cpu(tensor: TensorProxy) -> bool:
     return bool(tensor.device.devicetype is DeviceType.CPU)
 
 
-def _fits_cudnn(call: _Call) -> bool:
-    """True for what torch gives to cuDNN on Hopper; fewer of its kernels take odd sizes."""
-    if _refuses(call) or call.attn_mask is not None or call.query.dtype not in CUDNN_TYPES:
-        return False
-    length, width = map(int, call.query._shape[2:])
-    keys = int(call.key._shape[2])
-    if length % 64 or keys % 64 or width % 8 or width > 128:
-        return False
-    if (call.is_causal and length != keys) or torch.are_deterministic_algorithms_enabled():
-        return False
-    major, _ = torch.cuda.get_device_capability(call.query.device.device_str())
-    return major == 9 and torch.backends.cuda.cudnn_sdp_enabled()
-
-
-def refuses_attention(*args: Any, **kwargs: Any) -> Reject | None:
-    """Why Thunder takes a call apart; taken apart, it writes the matrix of all scores to memory."""
-    call = _Call(*args, **kwargs)
-    if not _on_cpu(call.query):
-        fits = call.of_thunder(_CUDA.checker)
-        return None if fits else Reject("attention that no kernel of torch takes")
-    return _refuses(call)
-
-
-def _refuses(call: _Call) -> Reject | None:
-    return _refuses_numbers(call) or _refuses_types(call) or _refuses_shapes(call)
-
-
-def _refuses_numbers(call: _Call) -> Reject | None:
-    numbers = isinstance(call.dropout_p, (int, float)), isinstance(call.is_causal, bool)
-    if not all(numbers) or not isinstance(call.scale, (int, float, type(None))):
-        return Reject("attention with a computed number")
-    return Reject("attention with dropout, on the CPU") if call.dropout_p else None
-
-
-def _refuses_types(call: _Call) -> Reject | None:
-    if refused := refuses_tensors("attention", (*call.tensors, call.attn_mask)):
-        return refused
-    dtype, mask = call.query.dtype, call.attn_mask
-    if any(one.dtype != dtype for one in call.tensors):
-        return Reject("attention of several types")
-    if mask is not None and not dtypes.is_boolean_dtype(mask.dtype) and mask.dtype != dtype:
-        return Reject("attention with a mask of another type")
-    return refuses_floats("attention", *call.tensors)
-
-
-def _refuses_shapes(call: _Call) -> Reject | None:
-    """What torch itself does not give to its kernels for the CPU."""
-    query, key, value = (tuple(tensor._shape) for tensor in call.tensors)
-    if not len(query) == len(key) == 4 or key != value or key != (*query[:2], key[2], query[3]):
-        return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
-    return _refuses_mask(call.attn_mask, (*query[:3], key[2]))
-
-
-def _refuses_mask(mask: TensorProxy | None, scores: tuple[int, ...]) -> Reject | None:
-    if mask is None:
-        return None
-    sizes = zip(mask._shape, scores[-mask.ndim :], strict=False)
-    if mask.ndim in (2, 4) and all(one in (1, all) for one, all in sizes):
-        return None
-    return Reject("attention with a mask of other than [L, S] or [B, H, L, S]")
-
-
-ATTENTION: dict[str, Composite] = {
+ATTENTION = {
     "torch.nn.functional.scaled_dot_product_attention": Composite(
-        refuses_attention,
+        lambda *args, **kwargs: _Call(*args, **kwargs).refuses(),
         attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
-        attention_gradient,
+        lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
     )
 }

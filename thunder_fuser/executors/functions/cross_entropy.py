@@ -19,14 +19,14 @@ import thunder.torch as ltorch
 from thunder.core import dtypes, prims
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.functions.kinds import (
+from thunder_fuser.executors.functions.define import (
     Backward,
     Composite,
     of_calls,
     refuses_floats,
+    wide,
     with_gradient,
 )
-from thunder_fuser.executors.functions.precision import wide
 from thunder_fuser.executors.types import (
     INTS,
     Reject,

@@ -21,16 +21,15 @@ from typing import Any
 import thunder.torch as ltorch
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.functions.kinds import (
+from thunder_fuser.executors.functions.define import (
     Backward,
-    Composite,
     Function,
-    Rewrite,
+    Table,
     of_calls,
     refuses_floats,
     rewrites,
+    rounded_once,
 )
-from thunder_fuser.executors.functions.precision import rounded_once
 from thunder_fuser.executors.functions.reductions import vector_norm
 from thunder_fuser.executors.types import Reject, as_type, compute_type
 
@@ -239,7 +238,7 @@ def _bounded(log: Any) -> Any:
     return ltorch.where(log < -100.0, -100.0, log)
 
 
-LOSSES: dict[str, Rewrite | Composite] = {
+LOSSES: Table = {
     **rewrites(
         "torch.nn.functional.", binary_cross_entropy_with_logits, cosine_similarity,
         hinge_embedding_loss, huber_loss, kl_div, margin_ranking_loss, nll_loss, normalize,

@@ -11,7 +11,7 @@ own. index_put too, whose gradient Thunder gives to the indices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -20,14 +20,14 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import sum_to
 from thunder.core.utils import canonicalize_dim
 
-from thunder_fuser.executors.functions.kinds import (
+from thunder_fuser.executors.functions.define import (
     Backward,
     Composite,
-    Rewrite,
+    Table,
+    promoted,
     rewrites,
     with_gradient,
 )
-from thunder_fuser.executors.functions.precision import promoted
 from thunder_fuser.executors.types import ANY, FLOATS, Reject, data_type
 
 Shape = tuple[int, ...]
@@ -157,11 +157,18 @@ def new_full(
 # ---------------------------------------------------------------------------- with own gradients
 
 
-def _stack(shape_of: Callable[[Shape], Shape], dim: int) -> Composite:
-    """A cat along a dimension, if there is one, of tensors that are given other shapes first."""
+def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
+    """A cat along a dimension, if there is one, of tensors with ones put around their sizes.
+
+    ones: {rank: how many before, how many after}
+    """
+
+    def shape_of(one: TensorProxy) -> Shape:
+        before, after = ones.get(one.ndim, (0, 0))
+        return (*(1,) * before, *one.shape, *(1,) * after)
 
     def forward(tensors: Sequence[Any]) -> tuple[Any, Backward]:
-        dtype, shapes = promoted(*tensors), [shape_of(one.shape) for one in tensors]
+        dtype, shapes = promoted(*tensors), [shape_of(one) for one in tensors]
         along = min(dim, len(shapes[0]) - 1)
         alike = [
             ltorch.to(_shaped(one, its), dtype) for one, its in zip(tensors, shapes, strict=True)
@@ -193,22 +200,6 @@ def _shaped(x: Any, shape: Shape) -> Any:
     return x if tuple(x.shape) == tuple(shape) else ltorch.reshape(x, shape)
 
 
-def _at_least_1d(shape: Shape) -> Shape:
-    return tuple(shape) or (1,)
-
-
-def _rows(shape: Shape) -> Shape:
-    return shape if len(shape) > 1 else (1, *_at_least_1d(shape))
-
-
-def _columns(shape: Shape) -> Shape:
-    return shape if len(shape) > 1 else (*_at_least_1d(shape), 1)
-
-
-def _sheets(shape: Shape) -> Shape:
-    return shape if len(shape) > 2 else (*_rows(shape), 1)
-
-
 def _index_put(
     x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> tuple[Any, Backward]:
@@ -219,7 +210,7 @@ def _index_put(
     return ltorch.index_put(x, indices, values, accumulate), backward
 
 
-MOVEMENT: dict[str, Rewrite | Composite] = {
+MOVEMENT: Table = {
     **rewrites(
         "torch.", diff, flip, roll, tile, ltorch.repeat_interleave,
         constant_pad_nd=lambda input, pad, value=0: ltorch.pad(
@@ -251,10 +242,10 @@ MOVEMENT: dict[str, Rewrite | Composite] = {
         "Tensor.", may_be_view=True,
         reshape_as=lambda input, other: ltorch.reshape(input, other.shape),
     ),
-    "torch.column_stack": _stack(_columns, 1),
-    "torch.dstack": _stack(_sheets, 2),
-    "torch.hstack": _stack(_at_least_1d, 1),
-    "torch.row_stack": _stack(_rows, 0),
-    "torch.vstack": _stack(_rows, 0),
+    "torch.column_stack": _stack(1, {0: (1, 1), 1: (0, 1)}),
+    "torch.dstack": _stack(2, {0: (3, 0), 1: (1, 1), 2: (0, 1)}),
+    "torch.hstack": _stack(1, {0: (1, 0)}),
+    "torch.row_stack": _stack(0, {0: (2, 0), 1: (1, 0)}),
+    "torch.vstack": _stack(0, {0: (2, 0), 1: (1, 0)}),
     "torch.index_put": with_gradient(lambda *_, **__: None, _index_put, clang.index_put),
 }  # fmt: skip

@@ -27,7 +27,7 @@ from thunder.core import dtypes
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.functions.kinds import Backward, of_calls, refuses_floats
+from thunder_fuser.executors.functions.define import Backward, of_calls, refuses_floats
 from thunder_fuser.executors.types import Reject, as_type, compute_type
 
 

@@ -22,16 +22,16 @@ from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import sum_to
 
-from thunder_fuser.executors.functions.kinds import (
+from thunder_fuser.executors.functions.define import (
     Backward,
     Composite,
     Function,
-    Rewrite,
+    Table,
     refuses_floats,
     rewrites,
+    rounded_once,
     with_gradient,
 )
-from thunder_fuser.executors.functions.precision import rounded_once
 from thunder_fuser.executors.types import Reject, as_type, compute_type, is_known_number
 
 
@@ -90,31 +90,29 @@ def heaviside(input: Any, values: Any) -> Any:
     return ltorch.where(input == 0, values, ltorch.to(input > 0, values.dtype))
 
 
-def fmax(input: Any, other: Any) -> Any:
-    """The number beside a NaN; of two equal ones the first has the gradient."""
-    return ltorch.where((input >= other) | ltorch.isnan(other), input, other)
+def _first(better: Any, x: Any, y: Any) -> Any:
+    """x if it is better, or y is NaN; of two equal ones x has the gradient."""
+    return ltorch.where(better | ltorch.isnan(y), x, y)
 
 
-def fmin(input: Any, other: Any) -> Any:
-    return ltorch.where((input <= other) | ltorch.isnan(other), input, other)
-
-
-def _cast(dtype: dtypes.dtype) -> Function:
-    """`x.half()` and the like; of a tensor of that type the tensor itself."""
-    return lambda input: as_type(input, dtype)
-
-
-_REWRITES: dict[str, Rewrite] = {
+# Other names of functions that Thunder knows.
+_ALIASES = {
     **rewrites(
-        "torch.", clip, copysign, fmax, fmin, heaviside, lerp, sinc,
-        absolute=ltorch.abs,
-        arccos=ltorch.acos,
-        arccosh=ltorch.acosh,
-        arcsin=ltorch.asin,
-        arcsinh=ltorch.asinh,
-        arctan=ltorch.atan,
-        arctan2=ltorch.atan2,
-        arctanh=ltorch.atanh,
+        "torch.", absolute=ltorch.abs, arccos=ltorch.acos, arccosh=ltorch.acosh, arcsin=ltorch.asin,
+        arcsinh=ltorch.asinh, arctan=ltorch.atan, arctan2=ltorch.atan2, arctanh=ltorch.atanh,
+        greater=ltorch.gt, greater_equal=ltorch.ge, less=ltorch.lt, less_equal=ltorch.le,
+        multiply=ltorch.mul, negative=ltorch.neg, not_equal=ltorch.ne, sgn=ltorch.sign,
+        subtract=ltorch.sub,
+    ),
+    **rewrites(
+        "torch.special.", ltorch.erf, ltorch.erfc, ltorch.erfinv, ltorch.exp2, ltorch.expm1,
+        ltorch.log1p,
+    ),
+}  # fmt: skip
+
+_REWRITES = {
+    **rewrites(
+        "torch.", clip, copysign, heaviside, lerp, sinc,
         clamp=clip,
         clamp_max=lambda input, max: clip(input, None, max),
         clamp_min=lambda input, min: clip(input, min, None),
@@ -124,36 +122,28 @@ _REWRITES: dict[str, Rewrite] = {
         ),
         # Thunder's result of two 0-dim bf16 tensors is float32.
         floor_divide=rounded_once(lambda input, other: input // other),
-        greater=ltorch.gt,
-        greater_equal=ltorch.ge,
+        fmax=lambda input, other: _first(input >= other, input, other),
+        fmin=lambda input, other: _first(input <= other, input, other),
         isneginf=lambda input: input == -math.inf,
         isposinf=lambda input: input == math.inf,
-        less=ltorch.lt,
-        less_equal=ltorch.le,
-        multiply=ltorch.mul,
-        negative=ltorch.neg,
-        not_equal=ltorch.ne,
         rad2deg=lambda input: input * (180 / math.pi),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
-        sgn=ltorch.sign,
-        subtract=ltorch.sub,
     ),
-    **rewrites(
-        "torch.special.", sinc, ltorch.erf, ltorch.erfc, ltorch.erfinv, ltorch.exp2, ltorch.expm1,
-        ltorch.log1p,
-    ),
-    **rewrites(
-        "Tensor.", may_be_view=True,  # the tensor itself if it has the type
-        bfloat16=_cast(dtypes.bfloat16),
-        bool=_cast(dtypes.bool8),
-        byte=_cast(dtypes.uint8),
-        char=_cast(dtypes.int8),
-        double=_cast(dtypes.float64),
-        half=_cast(dtypes.float16),
-        int=_cast(dtypes.int32),
-        short=_cast(dtypes.int16),
-    ),
+    **rewrites("torch.special.", sinc),
 }  # fmt: skip
+
+# `x.half()` and the like; a tensor of that type is returned as it is.
+CASTS = rewrites(
+    "Tensor.", may_be_view=True,
+    bfloat16=lambda input: as_type(input, dtypes.bfloat16),
+    bool=lambda input: as_type(input, dtypes.bool8),
+    byte=lambda input: as_type(input, dtypes.uint8),
+    char=lambda input: as_type(input, dtypes.int8),
+    double=lambda input: as_type(input, dtypes.float64),
+    half=lambda input: as_type(input, dtypes.float16),
+    int=lambda input: as_type(input, dtypes.int32),
+    short=lambda input: as_type(input, dtypes.int16),
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------ functions of two, with gradient
@@ -218,8 +208,10 @@ def _logaddexp_gradients(x: Any, y: Any, g: Any) -> Pair:
     return g / (1.0 + ltorch.exp(apart)), g / (1.0 + ltorch.exp(-apart))
 
 
-POINTWISE: dict[str, Rewrite | Composite] = {
+POINTWISE: Table = {
+    **_ALIASES,
     **_REWRITES,
+    **CASTS,
     "torch.logaddexp": _pair(_logaddexp, _logaddexp_gradients),
     "torch.xlogy": _logarithmic(ltorch.log, 0.0),
     "torch.special.xlogy": _logarithmic(ltorch.log, 0.0),

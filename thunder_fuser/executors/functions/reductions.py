@@ -14,8 +14,7 @@ import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.functions.kinds import Function, Rewrite, rewrites
-from thunder_fuser.executors.functions.precision import rounded_once
+from thunder_fuser.executors.functions.define import Function, Rewrite, rewrites, rounded_once
 
 
 def _dims(x: Any, dim: Any) -> Any:
@@ -88,8 +87,14 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
     return ltorch.reshape(ltorch.index_add(one, 0, index, source), ())
 
 
-def _spread(function: Function) -> Function:
-    """As torch's: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction."""
+# ------------------------------------------------------------------------- variances, deviations
+
+
+def _spread(of_real: Function, of_complex: Function) -> Function:
+    """As torch's: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction.
+
+    Thunder's gradient of complex numbers would be one of real numbers.
+    """
 
     def call(
         input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False,
@@ -99,34 +104,31 @@ def _spread(function: Function) -> Function:
             dim, unbiased = None, dim
         if correction is None:
             correction = 1 if unbiased is None else int(unbiased)
+        function = of_complex if dtypes.is_complex_dtype(input.dtype) else of_real
         return function(input, dim, keepdim=keepdim, correction=correction)
 
     return call
 
 
-def _var(input: Any, dim: Any, **given: Any) -> Any:
-    """Of complex numbers that of their parts together; Thunder's gradient would be of real ones."""
-    if not dtypes.is_complex_dtype(input.dtype):
-        return ltorch.var(input, dim, **given)
-    re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(input), ltorch.imag(input)))
+def _std_mean(x: Any, dim: Any, **given: Any) -> Any:
+    variance, mean = ltorch.var_mean(x, dim, **given)
+    return ltorch.sqrt(variance), mean
+
+
+def _complex_var(x: Any, dim: Any, **given: Any) -> Any:
+    """That of both parts together."""
+    re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(x), ltorch.imag(x)))
     return re + im
 
 
-def _std(input: Any, dim: Any, **given: Any) -> Any:
-    if not dtypes.is_complex_dtype(input.dtype):
-        return ltorch.std(input, dim, **given)
-    return _root(_var(input, dim, **given))
+def _complex_std(x: Any, dim: Any, **given: Any) -> Any:
+    return _root(_complex_var(x, dim, **given))
 
 
-def _var_mean(input: Any, dim: Any, *, keepdim: bool, **given: Any) -> Any:
-    if not dtypes.is_complex_dtype(input.dtype):
-        return ltorch.var_mean(input, dim, keepdim=keepdim, **given)
-    return _var(input, dim, keepdim=keepdim, **given), ltorch.mean(input, dim, keepdim)
-
-
-def _std_mean(input: Any, dim: Any, **given: Any) -> Any:
-    variance, mean = _var_mean(input, dim, **given)
-    return (_root if dtypes.is_complex_dtype(input.dtype) else ltorch.sqrt)(variance), mean
+def _and_mean(function: Function) -> Function:
+    return lambda x, dim, keepdim, correction: (
+        function(x, dim, keepdim=keepdim, correction=correction), ltorch.mean(x, dim, keepdim)
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- matrix products
@@ -164,8 +166,10 @@ REDUCTIONS: dict[str, Rewrite] = {
     ),
     **rewrites(
         "torch.", of_complex=True,
-        std=_spread(_std), std_mean=_spread(_std_mean), var=_spread(_var),
-        var_mean=_spread(_var_mean),
+        std=_spread(ltorch.std, _complex_std),
+        std_mean=_spread(_std_mean, _and_mean(_complex_std)),
+        var=_spread(ltorch.var, _complex_var),
+        var_mean=_spread(ltorch.var_mean, _and_mean(_complex_var)),
     ),
     **rewrites("torch.linalg.", ltorch.matmul, vector_norm),
     **rewrites("torch.special.", ltorch.logsumexp, ltorch.softmax),

@@ -26,7 +26,7 @@ from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import detached_trace, get_tracectx
 
 from thunder_fuser.executors.eager import may_differ, types_in_torch
-from thunder_fuser.executors.functions.kinds import Function, Rewrite
+from thunder_fuser.executors.functions.define import Function, Rewrite
 from thunder_fuser.executors.types import ANY, COMPLEX, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.rematerialization.proxies import makes, reads

@@ -6,19 +6,25 @@
                              ->  reciprocal(1 + exp(-x))     when the fuser claims it
                  its gradient    dy * y * (1 - y)
 
-Thunder differentiates what a Rewrite calls. A Composite brings its own gradient.
+Thunder differentiates what a Rewrite calls. A Composite brings its own gradient. Both compute
+16-bit floats in float32: torch computes such a function in one kernel, and rounds its result alone.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+import thunder.torch as ltorch
+from thunder.core import dtypes
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_map
+from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 
-from thunder_fuser.executors.types import Reject, are_floats, refuses_tensors
+from thunder_fuser.executors.types import Reject, are_floats, as_type, compute_type, refuses_tensors
 
 Function = Callable[..., Any]
 # The gradient of a result -> (tensor, its gradient), ...
@@ -55,6 +61,9 @@ class Composite:
     gradient: Function
 
 
+Table = dict[str, Rewrite | Composite]
+
+
 def with_gradient(
     refuses: Callable[..., Reject | None],
     forward: Callable[..., tuple[Any, Backward]],
@@ -77,16 +86,8 @@ def with_gradient(
     return Composite(refuses, transform or result_of, gradient)
 
 
-class Call(Protocol):
-    """The arguments of a call by name, and what is to be done with them."""
-
-    def refuses(self) -> Reject | None: ...
-
-    def forward(self) -> tuple[Any, Backward]: ...
-
-
-def of_calls(call: Callable[..., Call]) -> Composite:
-    """A Composite of what reads the arguments of a call."""
+def of_calls(call: Function) -> Composite:
+    """A Composite of what makes a call's arguments an object with `refuses` and `forward`."""
     return with_gradient(
         lambda *args, **kwargs: call(*args, **kwargs).refuses(),
         lambda *args, **kwargs: call(*args, **kwargs).forward(),
@@ -100,3 +101,36 @@ def refuses_floats(of: str, *tensors: TensorProxy | None) -> Reject | None:
         return refused
     taken = are_floats(*given) and all(one.numel for one in given)
     return None if taken else Reject(f"{of} of no elements, or of other than floats")
+
+
+# ------------------------------------------------------------------------------------- precision
+
+
+def wide(tensor: TensorProxy) -> Any:
+    return as_type(tensor, compute_type(tensor))
+
+
+def promoted(*tensors: TensorProxy) -> dtypes.dtype:
+    """The type to which tensors of several types promote."""
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    return elementwise_type_promotion(*tensors, type_promotion_kind=kind)[1]
+
+
+def rounded_once(function: Function) -> Function:
+    """f(bf16 x, bf16 y)  ->  to(f(to(x, f32), to(y, f32)), bf16)"""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, TensorProxy)]
+        if not any(map(_is_16_bit, tensors)):
+            return function(*args, **kwargs)
+        args, kwargs = tree_map(lambda one: wide(one) if _is_16_bit(one) else one, (args, kwargs))
+        result = function(*args, **kwargs)
+        return result if result is NotImplemented else ltorch.to(result, promoted(*tensors))
+
+    return call
+
+
+def _is_16_bit(one: Any) -> bool:
+    types = (dtypes.float16, dtypes.bfloat16)
+    return isinstance(one, TensorProxy) and dtypes.to_strong_dtype(one.dtype) in types
