@@ -42,7 +42,7 @@ TABLES: dict[str, Table] = {
     "attention": ATTENTION,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
-FUNCTIONS: Table = {name: one for table in TABLES.values() for name, one in table.items()}
+FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
 
 
 def register(executor: Executor) -> None:

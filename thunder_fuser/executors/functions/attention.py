@@ -46,11 +46,6 @@ def _forward_types(qkv: Triple, *rest: Any, **given: Any) -> tuple[TensorProxy, 
     return TensorProxy(like=query), TensorProxy(like=query, **log_sums)
 
 
-def _backward_types(gradient: Any, qkv: Triple, *rest: Any, **given: Any) -> Triple:
-    query, key, value = (TensorProxy(like=tensor) for tensor in qkv)
-    return query, key, value
-
-
 def _forward(
     qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None
 ) -> Any:
@@ -96,7 +91,8 @@ attention_forward = KERNELS.register_operator(
     tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
 )  # fmt: skip
 attention_backward = KERNELS.register_operator(
-    "attention_backward", meta=_backward_types, fn=_backward
+    "attention_backward", fn=_backward,
+    meta=lambda gradient, qkv, *rest, **given: tuple(TensorProxy(like=one) for one in qkv),
 )
 
 

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
@@ -66,6 +66,19 @@ def _refuses_log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> Reject | 
 # ---------------------------------------------------------------------------------- cross_entropy
 
 
+class _Rows(NamedTuple):
+    """What the backward reads of each row: log(sum(exp(x))), and the weights.
+
+    The logarithm is kept in two parts, `most` + `log_sum`: their sum would round off the digits
+    that exp(x - it) needs.
+    """
+
+    most: Any
+    log_sum: Any
+    of_target: Any = None  # [N]
+    of_all: Any = None  # 0-dim
+
+
 @dataclass(frozen=True, slots=True)
 class _Loss:
     """A call of cross_entropy: its parameters, with logits [N, C], target [N], weight [C]."""
@@ -79,138 +92,106 @@ class _Loss:
     reduction: str = "mean"
     label_smoothing: float = 0.0
 
-    @property
-    def classes(self) -> int:
-        return int(self.logits._shape[1])
-
-    @property
-    def shift(self) -> float:
-        """What label smoothing moves from the target to each class."""
-        return self.label_smoothing / self.classes
-
-    def wide_weight(self) -> Any:
-        return as_type(self.weight, compute_type(self.logits))
-
     def counted(self) -> Any:
         """[N], False for rows that are ignored."""
         return self.target != self.ignore_index
 
+    def wide_weight(self) -> Any:
+        return as_type(self.weight, compute_type(self.logits))
+
+    @property
+    def shift(self) -> float:
+        """What label smoothing moves from the target to each class."""
+        return self.label_smoothing / int(self.logits._shape[1])
+
     def forward(self) -> tuple[Any, Backward]:
         losses, rows = self.losses()
-        result, total = self.reduced(losses, rows)
+        losses, total = ltorch.where(self.counted(), losses, 0.0), None
+        if self.reduction != "none":
+            losses = ltorch.sum(losses)
+        if self.reduction == "mean":
+            total = self.total(rows.of_target, losses.dtype)
+            losses = losses / total
+        result = as_type(losses, self.logits.dtype)
         return result, lambda g: [(self.logits, self.backward(rows, g, total))]
 
     def losses(self) -> tuple[Any, _Rows]:
-        """The loss of each row, zero if ignored.
-
-        log(sum(exp(x))) - x[target], times the weight of the target
-        """
+        """log(sum(exp(x))) - x[target] of each row, times the weight of the target."""
         x = wide(self.logits)
         most = ltorch.amax(x, 1)
         below = _column(most) - x
-        log_sum = ltorch.log(ltorch.sum(ltorch.exp(-below), 1))
+        rows = _Rows(most, ltorch.log(ltorch.sum(ltorch.exp(-below), 1)))
         # An ignored row reads class 0; any other that is no class is an index out of range.
         target = ltorch.where(self.counted(), self.target, 0)
         picked = prims.squeeze(prims.take_along_axis(x, _column(target), 1), (1,))
-        nll = most - picked + log_sum
-        rows = _Rows(most, log_sum)
+        losses = most - picked + rows.log_sum
         if self.weight is not None:
             weight = self.wide_weight()
-            rows = _Rows(most, log_sum, prims.take(weight, target, 0), ltorch.sum(weight))
-            nll = nll * rows.weight
+            rows = _Rows(*rows[:2], prims.take(weight, target, 0), ltorch.sum(weight))
+            losses = losses * rows.of_target
         if self.label_smoothing:
             smooth = self.smooth(below, rows) * self.shift
-            nll = nll * (1.0 - self.label_smoothing) + smooth
-        return ltorch.where(self.counted(), nll, 0.0), rows
+            losses = losses * (1.0 - self.label_smoothing) + smooth
+        return losses, rows
 
     def smooth(self, below: Any, rows: _Rows) -> Any:
         """The losses of all classes together: sum(weight * (log(sum(exp(x))) - x))."""
         if self.weight is None:
-            return ltorch.sum(below, 1) + rows.log_sum * float(self.classes)
-        return ltorch.sum(below * self.wide_weight(), 1) + rows.log_sum * rows.weights
+            return ltorch.sum(below, 1) + rows.log_sum * float(self.logits._shape[1])
+        return ltorch.sum(below * self.wide_weight(), 1) + rows.log_sum * rows.of_all
 
-    def reduced(self, losses: Any, rows: _Rows) -> tuple[Any, Any]:
-        """(the result in the type of the logits, what a mean divides by)."""
-        total = None
-        if self.reduction != "none":
-            losses = ltorch.sum(losses)
-        if self.reduction == "mean":
-            counted = self.counted()
-            if rows.weight is None:
-                total = as_type(ltorch.sum(as_type(counted, dtypes.int64)), losses.dtype)
-            else:
-                total = ltorch.sum(ltorch.where(counted, rows.weight, 0.0))
-            losses = losses / total
-        return as_type(losses, self.logits.dtype), total
+    def total(self, weights: Any, dtype: Any) -> Any:
+        """What a mean divides by: the weights, or the number, of rows that are counted."""
+        if weights is not None:
+            return ltorch.sum(ltorch.where(self.counted(), weights, 0.0))
+        return as_type(ltorch.sum(as_type(self.counted(), dtypes.int64)), dtype)
 
-    def backward(self, rows: _Rows, gradient: Any, total: Any) -> Any:
+    def backward(self, rows: _Rows, g: Any, total: Any) -> Any:
         """[N, C] from the logits anew, one pointwise kernel.
 
-        gradient / total * (softmax(x) - (column is target)), and zero for rows that are ignored
+        g / total * (softmax(x) - (column is target)), and zero for rows that are ignored
         """
         x = wide(self.logits)
-        gradient = as_type(gradient, x.dtype)
-        gradient = gradient if total is None else gradient / total
-        scale = _column(ltorch.where(self.counted(), gradient, 0.0))
+        g = as_type(g, x.dtype)
+        scale = _column(ltorch.where(self.counted(), g if total is None else g / total, 0.0))
         softmax = ltorch.exp(x - _column(rows.most) - _column(rows.log_sum))
         return as_type(self.row_gradient(rows, softmax) * scale, self.logits.dtype)
 
     def row_gradient(self, rows: _Rows, softmax: Any) -> Any:
-        """The gradient of one row's loss: softmax - (column is target), weighted and smoothed."""
-        columns = ltorch.arange(self.classes, device=self.logits.device, dtype=dtypes.int64)
-        hit, kept = columns == _column(self.target), 1.0 - self.label_smoothing
+        """softmax - (column is target), weighted and smoothed."""
+        classes, kept = softmax.shape[1], 1.0 - self.label_smoothing
+        columns = ltorch.arange(classes, device=softmax.device, dtype=dtypes.int64)
+        hit = columns == _column(self.target)
         if self.weight is None:
             # A choice between two numbers would be one of float32.
             found = softmax - as_type(hit, softmax.dtype) * kept
             return found - self.shift if self.label_smoothing else found
-        at_target = _column(rows.weight * kept)
+        at_target = _column(rows.of_target * kept)
         pushed, pulled = at_target, ltorch.where(hit, at_target, 0.0)
         if self.label_smoothing:
-            pushed = pushed + rows.weights * self.shift
+            pushed = pushed + rows.of_all * self.shift
             pulled = pulled + self.wide_weight() * self.shift
         return softmax * pushed - pulled
 
     def refuses(self) -> Reject | None:
         """Taken: [N, C] with one class a row, which is what language models have."""
-        a, target = self.logits, self.target
-        if not isinstance(self.ignore_index, int) or not isinstance(
-            self.label_smoothing, (int, float)
-        ):
+        a, target, weight = self.logits, self.target, self.weight
+        numbers = isinstance(self.ignore_index, int), isinstance(self.label_smoothing, (int, float))
+        if not all(numbers):
             return Reject("cross_entropy with a computed number")
-        if refused := refuses_tensors("cross_entropy", (a, target, self.weight)):
+        if refused := refuses_tensors("cross_entropy", (a, target, weight)):
             return refused
         if a.ndim != 2 or target.ndim != 1 or data_type(target.dtype) not in INTS:
             return Reject("cross_entropy of other than logits [N, C] and a class for each row")
-        if (
-            (self.size_average, self.reduce) != (None, None)
-            or self.reduction not in ("none", "sum", "mean")
-            or a._shape[0] != target._shape[0]
-            or not 0 <= self.label_smoothing <= 1
-        ):
+        deprecated = (self.size_average, self.reduce) != (None, None)
+        known = self.reduction in ("none", "sum", "mean") and 0 <= self.label_smoothing <= 1
+        if deprecated or not known or a._shape[0] != target._shape[0]:
             return Reject("cross_entropy with arguments that Thunder refuses")
-        return refuses_floats("cross_entropy", a) or self.refuses_weight()
-
-    def refuses_weight(self) -> Reject | None:
-        a, weight = self.logits, self.weight
-        if weight is None:
-            return None
-        if weight.dtype != a.dtype or weight.requires_grad or weight._shape != a._shape[1:]:
+        if weight is not None and (
+            weight.dtype != a.dtype or weight.requires_grad or weight._shape != a._shape[1:]
+        ):
             return Reject("cross_entropy with a weight of another type or size, or with a gradient")
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """What the backward reads of each row: log(sum(exp(x))), and the weights.
-
-    The logarithm is kept in two parts, `most` + `log_sum`: their sum would round off the digits
-    that exp(x - it) needs.
-    """
-
-    most: Any
-    log_sum: Any
-    weight: Any = None  # of the target, [N]
-    weights: Any = None  # of all classes, 0-dim
+        return refuses_floats("cross_entropy", a)
 
 
 def _column(row: Any) -> Any:

@@ -13,7 +13,7 @@ Thunder differentiates what a Rewrite calls. A Composite brings its own gradient
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ class Composite:
     gradient: Function
 
 
-Table = dict[str, Rewrite | Composite]
+Table = Mapping[str, Rewrite | Composite]
 
 
 def with_gradient(

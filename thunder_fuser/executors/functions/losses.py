@@ -124,29 +124,24 @@ def nll_loss(  # noqa: PLR0917 - torch's
 def poisson_nll_loss(
     input: Any, target: Any, log_input: bool = True, full: bool = False, *, eps: float = 1e-8
 ) -> Any:
-    """exp(x) - t x, or x - t log(x + eps); full adds Stirling's formula where t > 1."""
+    """exp(x) - t x, or x - t log(x + eps); full adds Stirling's formula for log(t!) where t > 1."""
     if log_input:
         losses = ltorch.exp(input) - target * input
     else:
         losses = input - target * ltorch.log(input + eps)
-    return losses + _stirling(target) if full else losses
-
-
-def _stirling(t: Any) -> Any:
-    """log(t!) about: t log(t) - t + log(2 pi t) / 2 for t > 1, else 0."""
-    above = t > 1
-    t = ltorch.where(above, t, 1)
-    log = ltorch.log(t)
-    half = ltorch.log(t * (2 * math.pi)) * 0.5
-    return ltorch.where(above, t * log - t + half, 0.0)
+    if not full:
+        return losses
+    above = target > 1
+    t = ltorch.where(above, target, 1)
+    log_factorial = t * ltorch.log(t) - t + ltorch.log(t * (2 * math.pi)) * 0.5
+    return losses + ltorch.where(above, log_factorial, 0.0)
 
 
 @_loss
 def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0) -> Any:
     """max(0, margin - t (x - y))."""
-    if not input1.ndim == input2.ndim == target.ndim:
-        return NotImplemented
-    return _positive(-target * (input1 - input2) + margin)
+    same = input1.ndim == input2.ndim == target.ndim
+    return _positive(-target * (input1 - input2) + margin) if same else NotImplemented
 
 
 @_loss
@@ -181,14 +176,6 @@ def _unit(x: Any, dim: int, eps: float) -> Any:
     return x / ltorch.where(norm < eps, eps, norm)
 
 
-@rounded_once
-def pairwise_distance(
-    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Any:
-    """|x - y + eps| along the last dimension."""
-    return vector_norm(x1 - x2 + eps, p, -1, keepdim)
-
-
 # --------------------------------------------------------------------------- binary_cross_entropy
 
 
@@ -211,13 +198,14 @@ class _BinaryCrossEntropy:
         log, other = _bounded(ltorch.log(x)), _bounded(ltorch.log1p(-x))
         losses = (t - 1.0) * other - t * log
         losses = _reduced(losses if w is None else losses * w, self.reduction)
-        return as_type(losses, self.input.dtype), lambda g: self.backward(x, t, w, g)
+        result = as_type(losses, self.input.dtype)
+        return result, lambda g: self.backward(x, t, w, as_type(g, kind))
 
-    def backward(self, x: Any, t: Any, w: Any, g: Any) -> Any:
+    def backward(self, x: Any, t: Any, w: Any, scale: Any) -> Any:
         """Of x: (x - t) / max(x (1 - x), 1e-12); of t: log(1 - x) - log(x)."""
-        g = as_type(g, x.dtype)
-        g = g * (1.0 / self.input.numel) if self.reduction == "mean" else g
-        scale = g if w is None else g * w
+        if self.reduction == "mean":
+            scale = scale * (1.0 / self.input.numel)
+        scale = scale if w is None else scale * w
         spread = (1.0 - x) * x
         spread = ltorch.where(spread < 1e-12, 1e-12, spread)
         yield self.input, as_type(scale * ((x - t) / spread), self.input.dtype)
@@ -242,8 +230,11 @@ LOSSES: Table = {
     **rewrites(
         "torch.nn.functional.", binary_cross_entropy_with_logits, cosine_similarity,
         hinge_embedding_loss, huber_loss, kl_div, margin_ranking_loss, nll_loss, normalize,
-        pairwise_distance, poisson_nll_loss, smooth_l1_loss,
+        poisson_nll_loss, smooth_l1_loss,
         l1_loss=_loss(lambda input, target: abs(input - target)),
+        pairwise_distance=rounded_once(
+            lambda x1, x2, p=2, eps=1e-6, keepdim=False: vector_norm(x1 - x2 + eps, p, -1, keepdim)
+        ),
         soft_margin_loss=_loss(lambda input, target: ltorch.log1p(ltorch.exp(-target * input))),
     ),
     "torch.nn.functional.binary_cross_entropy": of_calls(_BinaryCrossEntropy),

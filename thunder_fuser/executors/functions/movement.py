@@ -57,10 +57,6 @@ def _sliced(x: Any, dim: int, begin: int, end: int) -> Any:
     return x[(slice(None),) * dim + (slice(begin, end),)]
 
 
-def flip(input: Any, *places: Any, dims: Any = None) -> Any:
-    return ltorch.flip(input, *(places if dims is None else (dims,)))
-
-
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     """Elements past the end come in at the beginning; without dims, of all of them in a row."""
     shifts, dims = _tuple(shifts), _tuple(dims)
@@ -129,17 +125,16 @@ def channel_shuffle(input: Any, groups: int) -> Any:
     if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
         return NotImplemented
     batch, channels, *rest = input.shape
-    apart = ltorch.reshape(input, (batch, groups, channels // groups, *rest))
-    return ltorch.reshape(ltorch.clone(ltorch.transpose(apart, 1, 2)), input.shape)
+    apart, order = (batch, groups, channels // groups, *rest), (1, 0, *range(2, input.ndim))
+    return _shuffled(input, apart, order, input.shape[1:])
 
 
 def _shuffled(x: Any, apart: Shape, order: Shape, shape: Shape) -> Any:
     """Reshaped, then with its last dimensions in that order, then these reshaped."""
     batch = len(apart) - len(order)
-    moved = ltorch.permute(
-        ltorch.reshape(x, apart), (*range(batch), *(batch + dim for dim in order))
-    )
-    return ltorch.reshape(ltorch.clone(moved), (*apart[:batch], *shape))
+    places = (*range(batch), *(batch + dim for dim in order))
+    moved = ltorch.clone(ltorch.permute(ltorch.reshape(x, apart), places))
+    return ltorch.reshape(moved, (*apart[:batch], *shape))
 
 
 def new_full(
@@ -168,14 +163,11 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
         return (*(1,) * before, *one.shape, *(1,) * after)
 
     def forward(tensors: Sequence[Any]) -> tuple[Any, Backward]:
-        dtype, shapes = promoted(*tensors), [shape_of(one) for one in tensors]
-        along = min(dim, len(shapes[0]) - 1)
-        alike = [
-            ltorch.to(_shaped(one, its), dtype) for one, its in zip(tensors, shapes, strict=True)
-        ]
+        dtype, along = promoted(*tensors), min(dim, len(shape_of(tensors[0])) - 1)
+        alike = [ltorch.to(_shaped(one, shape_of(one)), dtype) for one in tensors]
 
         def backward(g: Any) -> Any:
-            parts = ltorch.split(g, [its[along] for its in shapes], along)
+            parts = ltorch.split(g, [one.shape[along] for one in alike], along)
             for one, part in zip(tensors, parts, strict=True):
                 if data_type(one.dtype) in FLOATS:
                     yield one, ltorch.to(_shaped(part, one.shape), one.dtype)
@@ -212,9 +204,12 @@ def _index_put(
 
 MOVEMENT: Table = {
     **rewrites(
-        "torch.", diff, flip, roll, tile, ltorch.repeat_interleave,
+        "torch.", diff, roll, tile, ltorch.repeat_interleave,
         constant_pad_nd=lambda input, pad, value=0: ltorch.pad(
             input, tuple(pad), "constant", value
+        ),
+        flip=lambda input, *places, dims=None: ltorch.flip(
+            input, *(places if dims is None else (dims,))
         ),
         fliplr=lambda input: ltorch.flip(input, 1) if input.ndim > 1 else NotImplemented,
         flipud=lambda input: ltorch.flip(input, 0) if input.ndim else NotImplemented,

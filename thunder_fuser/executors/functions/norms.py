@@ -47,10 +47,6 @@ class _Norm:
         """The axes that are normalised."""
         return tuple(range(self.x.ndim - len(self.normalized_shape), self.x.ndim))
 
-    @property
-    def keeps_mean(self) -> bool:
-        return self.x.dtype.bytes > 2 or self.x.device.devicetype is not DeviceType.CPU
-
     def wide(self, one: TensorProxy) -> Any:
         """A tensor in the type that the norm is computed in."""
         return as_type(one, compute_type(self.x))
@@ -85,7 +81,8 @@ class _Norm:
     def sums(self, x: Any, mean: Any, r: Any, h: Any) -> tuple[Any, Any, Any]:
         """(n, mean(h * n), mean(h)); no mean(h) for rows that are not centred."""
         mean_h = self.mean(h) if self.centred else None
-        if not self.centred or self.keeps_mean:
+        on_cpu = self.x.device.devicetype is DeviceType.CPU
+        if not self.centred or self.x.dtype.bytes > 2 or not on_cpu:
             normal = _normal(x, mean, r)
             return normal, self.mean(h * normal), mean_h
         mean = self.mean(x)

@@ -95,57 +95,6 @@ def _first(better: Any, x: Any, y: Any) -> Any:
     return ltorch.where(better | ltorch.isnan(y), x, y)
 
 
-# Other names of functions that Thunder knows.
-_ALIASES = {
-    **rewrites(
-        "torch.", absolute=ltorch.abs, arccos=ltorch.acos, arccosh=ltorch.acosh, arcsin=ltorch.asin,
-        arcsinh=ltorch.asinh, arctan=ltorch.atan, arctan2=ltorch.atan2, arctanh=ltorch.atanh,
-        greater=ltorch.gt, greater_equal=ltorch.ge, less=ltorch.lt, less_equal=ltorch.le,
-        multiply=ltorch.mul, negative=ltorch.neg, not_equal=ltorch.ne, sgn=ltorch.sign,
-        subtract=ltorch.sub,
-    ),
-    **rewrites(
-        "torch.special.", ltorch.erf, ltorch.erfc, ltorch.erfinv, ltorch.exp2, ltorch.expm1,
-        ltorch.log1p,
-    ),
-}  # fmt: skip
-
-_REWRITES = {
-    **rewrites(
-        "torch.", clip, copysign, heaviside, lerp, sinc,
-        clamp=clip,
-        clamp_max=lambda input, max: clip(input, None, max),
-        clamp_min=lambda input, min: clip(input, min, None),
-        deg2rad=lambda input: input * (math.pi / 180),
-        divide=lambda input, other, *, rounding_mode=None: (
-            input / other if rounding_mode is None else NotImplemented
-        ),
-        # Thunder's result of two 0-dim bf16 tensors is float32.
-        floor_divide=rounded_once(lambda input, other: input // other),
-        fmax=lambda input, other: _first(input >= other, input, other),
-        fmin=lambda input, other: _first(input <= other, input, other),
-        isneginf=lambda input: input == -math.inf,
-        isposinf=lambda input: input == math.inf,
-        rad2deg=lambda input: input * (180 / math.pi),
-        rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
-    ),
-    **rewrites("torch.special.", sinc),
-}  # fmt: skip
-
-# `x.half()` and the like; a tensor of that type is returned as it is.
-CASTS = rewrites(
-    "Tensor.", may_be_view=True,
-    bfloat16=lambda input: as_type(input, dtypes.bfloat16),
-    bool=lambda input: as_type(input, dtypes.bool8),
-    byte=lambda input: as_type(input, dtypes.uint8),
-    char=lambda input: as_type(input, dtypes.int8),
-    double=lambda input: as_type(input, dtypes.float64),
-    half=lambda input: as_type(input, dtypes.float16),
-    int=lambda input: as_type(input, dtypes.int32),
-    short=lambda input: as_type(input, dtypes.int16),
-)  # fmt: skip
-
-
 # ------------------------------------------------------------------ functions of two, with gradient
 
 Pair = tuple[Any, Any]
@@ -208,12 +157,56 @@ def _logaddexp_gradients(x: Any, y: Any, g: Any) -> Pair:
     return g / (1.0 + ltorch.exp(apart)), g / (1.0 + ltorch.exp(-apart))
 
 
+# ------------------------------------------------------------------------------------- the table
+
+# `x.half()` and the like; a tensor of that type is returned as it is.
+CASTS = rewrites(
+    "Tensor.", may_be_view=True,
+    bfloat16=lambda input: as_type(input, dtypes.bfloat16),
+    bool=lambda input: as_type(input, dtypes.bool8),
+    byte=lambda input: as_type(input, dtypes.uint8),
+    char=lambda input: as_type(input, dtypes.int8),
+    double=lambda input: as_type(input, dtypes.float64),
+    half=lambda input: as_type(input, dtypes.float16),
+    int=lambda input: as_type(input, dtypes.int32),
+    short=lambda input: as_type(input, dtypes.int16),
+)  # fmt: skip
+
 POINTWISE: Table = {
-    **_ALIASES,
-    **_REWRITES,
+    # Other names of functions that Thunder knows.
+    **rewrites(
+        "torch.", absolute=ltorch.abs, arccos=ltorch.acos, arccosh=ltorch.acosh, arcsin=ltorch.asin,
+        arcsinh=ltorch.asinh, arctan=ltorch.atan, arctan2=ltorch.atan2, arctanh=ltorch.atanh,
+        greater=ltorch.gt, greater_equal=ltorch.ge, less=ltorch.lt, less_equal=ltorch.le,
+        multiply=ltorch.mul, negative=ltorch.neg, not_equal=ltorch.ne, sgn=ltorch.sign,
+        subtract=ltorch.sub,
+    ),
+    **rewrites(
+        "torch.special.", sinc, ltorch.erf, ltorch.erfc, ltorch.erfinv, ltorch.exp2, ltorch.expm1,
+        ltorch.log1p,
+    ),
+    # Functions of their own.
+    **rewrites(
+        "torch.", clip, copysign, heaviside, lerp, sinc,
+        clamp=clip,
+        clamp_max=lambda input, max: clip(input, None, max),
+        clamp_min=lambda input, min: clip(input, min, None),
+        deg2rad=lambda input: input * (math.pi / 180),
+        divide=lambda input, other, *, rounding_mode=None: (
+            input / other if rounding_mode is None else NotImplemented
+        ),
+        # Thunder's result of two 0-dim bf16 tensors is float32.
+        floor_divide=rounded_once(lambda input, other: input // other),
+        fmax=lambda input, other: _first(input >= other, input, other),
+        fmin=lambda input, other: _first(input <= other, input, other),
+        isneginf=lambda input: input == -math.inf,
+        isposinf=lambda input: input == math.inf,
+        rad2deg=lambda input: input * (180 / math.pi),
+        rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
+    ),
     **CASTS,
     "torch.logaddexp": _pair(_logaddexp, _logaddexp_gradients),
     "torch.xlogy": _logarithmic(ltorch.log, 0.0),
     "torch.special.xlogy": _logarithmic(ltorch.log, 0.0),
     "torch.special.xlog1py": _logarithmic(ltorch.log1p, -1.0),
-}
+}  # fmt: skip

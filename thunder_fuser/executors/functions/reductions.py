@@ -28,11 +28,10 @@ def vector_norm(
     """sum(|x|^ord)^(1/ord) for ord 1 and 2, the largest |x| for infinity."""
     if ord not in (1, 2, math.inf) or dtype is not None or not dtypes.is_float_dtype(x.dtype):
         return NotImplemented
-    if ord == 1:
-        return ltorch.sum(abs(x), _dims(x, dim), keepdim)
-    if ord == math.inf:
-        return ltorch.amax(abs(x), _dims(x, dim), keepdim)
-    return _root(ltorch.sum(x * x, _dims(x, dim), keepdim))
+    along = _dims(x, dim), keepdim
+    if ord == 2:
+        return _root(ltorch.sum(x * x, *along))
+    return (ltorch.sum if ord == 1 else ltorch.amax)(abs(x), *along)
 
 
 def _root(squares: Any) -> Any:
@@ -47,11 +46,6 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> 
     return NotImplemented if isinstance(p, str) else vector_norm(input, p, dim, keepdim)
 
 
-@rounded_once
-def dist(input: Any, other: Any, p: float = 2) -> Any:
-    return vector_norm(input - other, p)
-
-
 def _min(input: Any, other: Any = None) -> Any:
     """Of all elements, or of two tensors."""
     if other is None:
@@ -62,10 +56,6 @@ def _min(input: Any, other: Any = None) -> Any:
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
     given = _dims(input, dim), keepdim
     return ltorch.amin(input, *given), ltorch.amax(input, *given)
-
-
-def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    return ltorch.sum(_no_nan(input), dim, keepdim, dtype=dtype)
 
 
 @rounded_once
@@ -110,25 +100,23 @@ def _spread(of_real: Function, of_complex: Function) -> Function:
     return call
 
 
-def _std_mean(x: Any, dim: Any, **given: Any) -> Any:
-    variance, mean = ltorch.var_mean(x, dim, **given)
-    return ltorch.sqrt(variance), mean
-
-
 def _complex_var(x: Any, dim: Any, **given: Any) -> Any:
     """That of both parts together."""
     re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(x), ltorch.imag(x)))
     return re + im
 
 
-def _complex_std(x: Any, dim: Any, **given: Any) -> Any:
-    return _root(_complex_var(x, dim, **given))
+def _complex_var_mean(x: Any, dim: Any, keepdim: bool, correction: Any) -> Any:
+    variance = _complex_var(x, dim, keepdim=keepdim, correction=correction)
+    return variance, ltorch.mean(x, dim, keepdim)
 
 
-def _and_mean(function: Function) -> Function:
-    return lambda x, dim, keepdim, correction: (
-        function(x, dim, keepdim=keepdim, correction=correction), ltorch.mean(x, dim, keepdim)
-    )  # fmt: skip
+def _std_mean(var_mean: Function, root: Function) -> Function:
+    def call(*args: Any, **given: Any) -> Any:
+        variance, mean = var_mean(*args, **given)
+        return root(variance), mean
+
+    return call
 
 
 # ------------------------------------------------------------------------------- matrix products
@@ -157,19 +145,25 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
 
 REDUCTIONS: dict[str, Rewrite] = {
     **rewrites(
-        "torch.", addmm, aminmax, dist, index_add, inner, nanmean, nansum, norm,
+        "torch.", addmm, aminmax, index_add, inner, nanmean, norm,
         count_nonzero=lambda input, dim=None: ltorch.sum(ltorch.to(input != 0, dtypes.int64), dim),
+        dist=rounded_once(lambda input, other, p=2: vector_norm(input - other, p)),
         dot=lambda input, tensor: _product(input, tensor, 1, 1),
         min=_min,
+        nansum=lambda input, dim=None, keepdim=False, *, dtype=None: ltorch.sum(
+            _no_nan(input), dim, keepdim, dtype=dtype
+        ),
         mv=lambda input, vec: _product(input, vec, 2, 1),
         spmm=lambda input, mat2: _product(input, mat2, 2, 2),  # which is torch.mm
     ),
     **rewrites(
         "torch.", of_complex=True,
-        std=_spread(ltorch.std, _complex_std),
-        std_mean=_spread(_std_mean, _and_mean(_complex_std)),
+        std=_spread(ltorch.std, lambda *args, **given: _root(_complex_var(*args, **given))),
+        std_mean=_spread(
+            _std_mean(ltorch.var_mean, ltorch.sqrt), _std_mean(_complex_var_mean, _root)
+        ),
         var=_spread(ltorch.var, _complex_var),
-        var_mean=_spread(ltorch.var_mean, _and_mean(_complex_var)),
+        var_mean=_spread(ltorch.var_mean, _complex_var_mean),
     ),
     **rewrites("torch.linalg.", ltorch.matmul, vector_norm),
     **rewrites("torch.special.", ltorch.logsumexp, ltorch.softmax),

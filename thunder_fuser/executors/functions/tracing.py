@@ -28,7 +28,6 @@ from thunder.core.trace import detached_trace, get_tracectx
 from thunder_fuser.executors.eager import may_differ, types_in_torch
 from thunder_fuser.executors.functions.define import Function, Rewrite
 from thunder_fuser.executors.types import ANY, COMPLEX, data_type
-from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.rematerialization.sharing import VIEWS, parts
 
@@ -51,12 +50,12 @@ def _replacement(one: Rewrite, symbol: Symbol) -> Function:
     types = ANY | COMPLEX if one.of_complex else ANY
 
     def result_of(args: Any, kwargs: Any) -> Any:
-        given = _tensors((args, kwargs))
-        if (
-            _binds(signature, args, kwargs)
-            and all(_is_plain(x, types) for x in given)
-            and not _is_refused(symbol, args, kwargs)
-        ):
+        # With elements: Thunder's gradients of products are of some.
+        plain = all(
+            type(one) is TensorProxy and data_type(one.dtype) in types and one.numel
+            for one in _tensors((args, kwargs))
+        )
+        if plain and _binds(signature, args, kwargs) and not _is_refused(symbol, args, kwargs):
             result = one.function(*args, **kwargs)
             if result is not NotImplemented and _has_types_of_torch(result, symbol, args, kwargs):
                 return result
@@ -102,11 +101,6 @@ def _binds(signature: inspect.Signature, args: Any, kwargs: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _is_plain(tensor: Any, types: frozenset[DataType]) -> bool:
-    """Of such types, and with elements: Thunder's gradients of products are of some."""
-    return type(tensor) is TensorProxy and data_type(tensor.dtype) in types and bool(tensor.numel)
 
 
 def _is_refused(symbol: Symbol, args: Any, kwargs: Any) -> bool:
