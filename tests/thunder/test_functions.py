@@ -46,7 +46,7 @@ def left_to_torch(jitted: Any, name: str) -> bool:
 
 
 def test_thunder_has_all_names() -> None:
-    symbols = ltorch._torch_to_thunder_function_map.values()
+    symbols = (*ltorch._torch_to_thunder_function_map.values(), *vars(ltorch).values())
     assert {*FUNCTIONS} <= {symbol.id for symbol in symbols if isinstance(symbol, Symbol)}
 
 

@@ -50,7 +50,7 @@ def _loss(losses: Function) -> Function:
         return _reduced(losses(*args, **kwargs), reduction)
 
     given = inspect.signature(losses)
-    last = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY)
+    last = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY, default="mean")
     call.__signature__ = given.replace(parameters=[*given.parameters.values(), last])  # type: ignore[attr-defined]
     return rounded_once(call)
 
