@@ -37,10 +37,10 @@ class _Norm:
 
     x: TensorProxy
     normalized_shape: Sequence[int]
-    weight: TensorProxy | None
-    bias: TensorProxy | None
-    eps: float
-    centred: bool
+    weight: TensorProxy | None = None
+    bias: TensorProxy | None = None
+    eps: float = 1e-5
+    centred: bool = True
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -108,12 +108,6 @@ def _normal(x: Any, mean: Any, r: Any) -> Any:
     return (x if mean is None else x - mean) * r
 
 
-def _layer_norm(
-    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
-) -> _Norm:
-    return _Norm(x, normalized_shape, weight, bias, eps, centred=True)
-
-
 def _rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> _Norm:
     """eps: that of the type in which it is computed, if not given."""
     if eps is None:
@@ -121,4 +115,4 @@ def _rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
     return _Norm(x, normalized_shape, weight, None, eps, centred=False)
 
 
-NORMS = {"torch.layer_norm": of_calls(_layer_norm), "torch.rms_norm": of_calls(_rms_norm)}
+NORMS = {"torch.layer_norm": of_calls(_Norm), "torch.rms_norm": of_calls(_rms_norm)}

@@ -135,11 +135,10 @@ def _own(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
         if leaf.sym.id not in VIEWS or reads(leaf)[0].name in computed:
             computed.update(one.name for one in makes(leaf))
 
-    def own(one: Any) -> Any:
-        is_view = type(one) is TensorProxy and one.name not in computed
-        return ltorch.clone(one) if is_view else one
+    def is_view(one: Any) -> bool:
+        return type(one) is TensorProxy and one.name not in computed
 
-    return tree_map(own, result)
+    return tree_map(lambda one: ltorch.clone(one) if is_view(one) else one, result)
 
 
 def _read(arguments: Sequence[Any], bsyms: Sequence[BoundSymbol]) -> None:
