@@ -48,9 +48,8 @@ def _with(function: Function, *gradients: Function | None) -> Function:
     return call
 
 
-def _of_smaller(g: Any, x: Any, z: Any) -> Any:
-    """Of x, where it is the smaller one; NaN on either side has it, as in Thunder's of maximum."""
-    return ltorch.where(x > z, 0.0, ltorch.where(ltorch.eq(x, z), g * 0.5, g))
+def _shared(g: Any, x: Any, z: Any) -> Any:
+    return ltorch.where(ltorch.eq(x, z), g * 0.5, g)
 
 
 def _of_angle(g: Any, side: Any, x: Any, z: Any) -> Any:
@@ -114,9 +113,9 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
         lambda g, y, start, end, weight: g * (end - start),
     ),
     PrimIDs.MINIMUM: _with(
-        prims.minimum,
-        lambda g, y, x, z: _of_smaller(g, x, z),
-        lambda g, y, x, z: _of_smaller(g, z, x),
+        prims.minimum,  # NaN on either side is passed to both, as in Thunder's of maximum
+        lambda g, y, x, z: ltorch.where(x > z, 0.0, _shared(g, x, z)),
+        lambda g, y, x, z: ltorch.where(z > x, 0.0, _shared(g, x, z)),
     ),
     PrimIDs.POW: _with(prims.pow, _of_base, _of_exponent),
     PrimIDs.PROD: _with(prims.prod, _of_factors),

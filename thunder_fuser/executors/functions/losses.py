@@ -133,8 +133,8 @@ def poisson_nll_loss(
         return losses
     above = target > 1
     t = ltorch.where(above, target, 1)
-    log_factorial = t * ltorch.log(t) - t + ltorch.log(t * (2 * math.pi)) * 0.5
-    return losses + ltorch.where(above, log_factorial, 0.0)
+    log, half = ltorch.log(t), ltorch.log(t * (2 * math.pi)) * 0.5
+    return losses + ltorch.where(above, t * log - t + half, 0.0)
 
 
 @_loss

@@ -44,19 +44,19 @@ def lookasides(rewrites: Mapping[str, Rewrite]) -> dict[Function, Function]:
     return found | {called: found[symbol] for called, symbol in symbols.items()}
 
 
-def _replacement(one: Rewrite, symbol: Symbol) -> Function:
-    """The function; Thunder's symbol for the calls that it does not take."""
-    signature = inspect.signature(getattr(one.function, "meta", one.function))
-    types = ANY | COMPLEX if one.of_complex else ANY
+def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
+    """The function; for a call that it does not take, Thunder's symbol."""
+    signature = inspect.signature(getattr(rewrite.function, "meta", rewrite.function))
+    types = ANY | COMPLEX if rewrite.of_complex else ANY
 
     def result_of(args: Any, kwargs: Any) -> Any:
-        # With elements: Thunder's gradients of products are of some.
+        # Thunder's gradients of products fail on tensors without elements.
         plain = all(
             type(one) is TensorProxy and data_type(one.dtype) in types and one.numel
             for one in _tensors((args, kwargs))
         )
         if plain and _binds(signature, args, kwargs) and not _is_refused(symbol, args, kwargs):
-            result = one.function(*args, **kwargs)
+            result = rewrite.function(*args, **kwargs)
             if result is not NotImplemented and _has_types_of_torch(result, symbol, args, kwargs):
                 return result
         return symbol(*args, **kwargs)
@@ -67,7 +67,7 @@ def _replacement(one: Rewrite, symbol: Symbol) -> Function:
         scope = get_tracectx().peek_scope()
         before = len(scope)
         result = result_of(args, kwargs)
-        if not one.may_be_view:
+        if not rewrite.may_be_view:
             result = _own(result, scope[before:])
         _read(_tensors((args, kwargs)), scope[before:])
         return result
