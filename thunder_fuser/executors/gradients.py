@@ -100,9 +100,7 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
     PrimIDs.FLIP: _with(prims.flip, lambda g, y, x, dims: prims.flip(g, dims)),
     PrimIDs.IMAG: _with(prims.imag, lambda g, y, x: ltorch.to(g, x.dtype) * 1j),
     PrimIDs.INDEX_ADD: _with(
-        prims.index_add,
-        lambda g, *_: g,
-        None,
+        prims.index_add, lambda g, *_: g, None,
         lambda g, y, x, index, value, dim: ltorch.index_select(g, dim, index),
     ),
     PrimIDs.ISFINITE: prims.isfinite,
@@ -121,9 +119,7 @@ GRADIENTS: dict[PrimIDs | str, Function] = {
     PrimIDs.PROD: _with(prims.prod, _of_factors),
     PrimIDs.REAL: _with(prims.real, lambda g, y, x: ltorch.to(g, x.dtype)),
     PrimIDs.REMAINDER: _with(
-        prims.remainder,
-        lambda g, *_: g,
-        lambda g, y, x, z: -(g * ltorch.floor(x / z)),
+        prims.remainder, lambda g, *_: g, lambda g, y, x, z: -(g * ltorch.floor(x / z))
     ),
     PrimIDs.ROUND: prims.round,
     PrimIDs.TRUNC: prims.trunc,

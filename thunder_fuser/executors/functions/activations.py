@@ -48,7 +48,7 @@ def _activation(curve: Callable[..., Curve]) -> Composite:
         return result, lambda g: [(x, as_type(as_type(g, y.dtype) * slope(), x.dtype))]
 
     def refuses(x: Any, *given: Any, **named: Any) -> Reject | None:
-        if any(not isinstance(one, (int, float, NoneType)) for one in (*given, *named.values())):
+        if not all(isinstance(one, (int, float, NoneType)) for one in (*given, *named.values())):
             return Reject("a computed number")
         if type(x) is not TensorProxy or data_type(x.dtype) not in FLOATS:
             return Reject("other than a plain tensor of floats")

@@ -37,9 +37,6 @@ _aten = torch.ops.aten
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
-# -------------------------------------------------------------------------------------- operators
-
-
 def _forward_types(qkv: Triple, *rest: Any, **given: Any) -> tuple[TensorProxy, TensorProxy]:
     query, last = qkv[0], () if _on_cpu(qkv[0]) else (1,)
     log_sums = {"shape": (*query.shape[:3], *last), "dtype": compute_type(query)}
@@ -94,9 +91,6 @@ attention_backward = KERNELS.register_operator(
     "attention_backward", fn=_backward,
     meta=lambda gradient, qkv, *rest, **given: tuple(TensorProxy(like=one) for one in qkv),
 )
-
-
-# --------------------------------------------------------------------------------------- the call
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,6 @@ from thunder_fuser.executors.types import (
     refuses_tensors,
 )
 
-# ------------------------------------------------------------------------------------ log_softmax
-
 
 def _log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> tuple[Any, Backward]:
     kind = a.dtype if dtype is None else dtypes.to_dtype(dtype)
@@ -61,9 +59,6 @@ def _refuses_log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> Reject | 
         return Reject("log_softmax in a type that is none of floats")
     known = a.ndim and isinstance(dim, int)
     return None if known else Reject("log_softmax of a 0-dim tensor, or along a computed dimension")
-
-
-# ---------------------------------------------------------------------------------- cross_entropy
 
 
 class _Rows(NamedTuple):

@@ -103,9 +103,6 @@ def refuses_floats(of: str, *tensors: TensorProxy | None) -> Reject | None:
     return None if taken else Reject(f"{of} of no elements, or of other than floats")
 
 
-# ------------------------------------------------------------------------------------- precision
-
-
 def wide(tensor: TensorProxy) -> Any:
     return as_type(tensor, compute_type(tensor))
 

@@ -42,6 +42,10 @@ def _reduced(losses: Any, reduction: str) -> Any:
     return losses if reduction == "none" else getattr(ltorch, reduction)(losses)
 
 
+def _at_least(x: Any, low: float) -> Any:
+    return ltorch.where(x < low, low, x)
+
+
 def _loss(losses: Function) -> Function:
     """f(x, y)  ->  f(x, y, *, reduction="mean")"""
 
@@ -141,18 +145,14 @@ def poisson_nll_loss(
 def margin_ranking_loss(input1: Any, input2: Any, target: Any, margin: float = 0) -> Any:
     """max(0, margin - t (x - y))."""
     same = input1.ndim == input2.ndim == target.ndim
-    return _positive(-target * (input1 - input2) + margin) if same else NotImplemented
+    return _at_least(-target * (input1 - input2) + margin, 0.0) if same else NotImplemented
 
 
 @_loss
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0) -> Any:
     """x where t is 1, max(0, margin - x) where it is -1, both where it is neither."""
-    negative = ltorch.where(target != 1, _positive(margin - input), 0.0)
+    negative = ltorch.where(target != 1, _at_least(margin - input, 0.0), 0.0)
     return negative + ltorch.where(target != -1, input, 0.0)
-
-
-def _positive(x: Any) -> Any:
-    return ltorch.where(x < 0, 0.0, x)
 
 
 @rounded_once
@@ -172,11 +172,7 @@ def normalize(
 
 
 def _unit(x: Any, dim: int, eps: float) -> Any:
-    norm = vector_norm(x, 2, dim, True)
-    return x / ltorch.where(norm < eps, eps, norm)
-
-
-# --------------------------------------------------------------------------- binary_cross_entropy
+    return x / _at_least(vector_norm(x, 2, dim, True), eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +191,7 @@ class _BinaryCrossEntropy:
         kind = compute_type(self.input)
         x, t = as_type(self.input, kind), as_type(self.target, kind)
         w = None if self.weight is None else as_type(self.weight, kind)
-        log, other = _bounded(ltorch.log(x)), _bounded(ltorch.log1p(-x))
+        log, other = _at_least(ltorch.log(x), -100.0), _at_least(ltorch.log1p(-x), -100.0)
         losses = (t - 1.0) * other - t * log
         losses = _reduced(losses if w is None else losses * w, self.reduction)
         result = as_type(losses, self.input.dtype)
@@ -206,8 +202,7 @@ class _BinaryCrossEntropy:
         if self.reduction == "mean":
             scale = scale * (1.0 / self.input.numel)
         scale = scale if w is None else scale * w
-        spread = (1.0 - x) * x
-        spread = ltorch.where(spread < 1e-12, 1e-12, spread)
+        spread = _at_least((1.0 - x) * x, 1e-12)
         yield self.input, as_type(scale * ((x - t) / spread), self.input.dtype)
         yield self.target, as_type(scale * (ltorch.log1p(-x) - ltorch.log(x)), self.target.dtype)
 
@@ -220,10 +215,6 @@ class _BinaryCrossEntropy:
         others = [one for one in (self.target, self.weight) if one is not None]
         same = all(one.shape == self.input.shape for one in others)
         return None if same else Reject(f"{name} of tensors of several shapes")
-
-
-def _bounded(log: Any) -> Any:
-    return ltorch.where(log < -100.0, -100.0, log)
 
 
 LOSSES: Table = {

@@ -149,9 +149,6 @@ def new_full(
     return ltorch.full(size, fill_value, dtype=dtype, device=device or input.device)
 
 
-# ---------------------------------------------------------------------------- with own gradients
-
-
 def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
     """A cat along a dimension, if there is one, of tensors with ones put around their sizes.
 
@@ -205,17 +202,13 @@ def _index_put(
 MOVEMENT: Table = {
     **rewrites(
         "torch.", diff, roll, tile, ltorch.repeat_interleave,
-        constant_pad_nd=lambda input, pad, value=0: ltorch.pad(
-            input, tuple(pad), "constant", value
-        ),
+        constant_pad_nd=lambda input, pad, value=0: ltorch.pad(input, tuple(pad), value=value),
         flip=lambda input, *places, dims=None: ltorch.flip(
             input, *(places if dims is None else (dims,))
         ),
         fliplr=lambda input: ltorch.flip(input, 1) if input.ndim > 1 else NotImplemented,
         flipud=lambda input: ltorch.flip(input, 0) if input.ndim else NotImplemented,
-        trace=lambda input: (
-            ltorch.sum(ltorch.diagonal(input)) if input.ndim == 2 else NotImplemented
-        ),
+        trace=lambda input: ltorch.sum(input.diagonal()) if input.ndim == 2 else NotImplemented,
     ),
     **rewrites("torch.nn.functional.", channel_shuffle, pixel_shuffle, pixel_unshuffle),
     **rewrites("torch.Tensor.", ltorch.repeat),

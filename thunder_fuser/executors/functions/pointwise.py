@@ -13,7 +13,6 @@ for y at x = 0, y = infinity, it is written out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
@@ -95,13 +94,10 @@ def _first(better: Any, x: Any, y: Any) -> Any:
     return ltorch.where(better | ltorch.isnan(y), x, y)
 
 
-# ------------------------------------------------------------------ functions of two, with gradient
-
-Pair = tuple[Any, Any]
 _FLOATS = (dtypes.float32, dtypes.float64)
 
 
-def _pair(value: Function, gradients: Callable[[Any, Any, Any], Pair]) -> Composite:
+def _pair(value: Function, gradients: Function) -> Composite:
     """value(x, y), and gradients(x, y, dz) -> (dx, dy), in float32 or float64."""
 
     def forward(x: Any, y: Any) -> tuple[Any, Backward]:
@@ -131,13 +127,13 @@ def _refuses_pair(x: Any, y: Any, **named: Any) -> Reject | None:
     return refuses_floats("a function", x, y)
 
 
-def _logarithmic(log: Callable[[Any], Any], pole: float) -> Composite:
+def _logarithmic(log: Function, pole: float) -> Composite:
     """x * log(y), and 0 for x = 0 unless y is NaN; the logarithm is -infinity at the pole."""
 
     def value(x: Any, y: Any) -> Any:
         return ltorch.where((x == 0.0) & ltorch.eq(y, y), 0.0, x * log(y))
 
-    def gradients(x: Any, y: Any, g: Any) -> Pair:
+    def gradients(x: Any, y: Any, g: Any) -> tuple[Any, Any]:
         undefined = (x == 0.0) & (y <= pole)
         of_y = g * x / (y - pole)
         return ltorch.where(undefined, 0.0, value(g, y)), of_y
@@ -152,12 +148,10 @@ def _logaddexp(x: Any, y: Any) -> Any:
     return ltorch.maximum(x, y) + ltorch.log1p(ltorch.exp(-abs(apart)))
 
 
-def _logaddexp_gradients(x: Any, y: Any, g: Any) -> Pair:
+def _logaddexp_gradients(x: Any, y: Any, g: Any) -> tuple[Any, Any]:
     apart = y - x
     return g / (1.0 + ltorch.exp(apart)), g / (1.0 + ltorch.exp(-apart))
 
-
-# ------------------------------------------------------------------------------------- the table
 
 # `x.half()` and the like; a tensor of that type is returned as it is.
 CASTS = rewrites(

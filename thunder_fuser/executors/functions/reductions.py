@@ -77,9 +77,6 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) 
     return ltorch.reshape(ltorch.index_add(one, 0, index, source), ())
 
 
-# ------------------------------------------------------------------------- variances, deviations
-
-
 def _spread(of_real: Function, of_complex: Function) -> Function:
     """As torch's: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction.
 
@@ -117,9 +114,6 @@ def _std_mean(var_mean: Function, root: Function) -> Function:
         return root(variance), mean
 
     return call
-
-
-# ------------------------------------------------------------------------------- matrix products
 
 
 def _product(x: Any, y: Any, *ranks: int) -> Any:

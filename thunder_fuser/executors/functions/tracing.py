@@ -92,9 +92,6 @@ def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
     return tuple(map(unwrap, by_place)), {name: unwrap(one) for name, one in by_name.items()}
 
 
-# ------------------------------------------------------------------------ which calls are rewritten
-
-
 def _binds(signature: inspect.Signature, args: Any, kwargs: Any) -> bool:
     try:
         signature.bind(*args, **kwargs)
@@ -123,9 +120,6 @@ def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> 
         return True
     theirs = types_in_torch(symbol, args, kwargs, {})
     return theirs is None or theirs == tuple(data_type(one.dtype) for one in results)
-
-
-# --------------------------------------------------------------------------------- what it returns
 
 
 def _own(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
