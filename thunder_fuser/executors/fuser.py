@@ -27,9 +27,8 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.comments import Comments
-from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.donation import with_donations
-from thunder_fuser.executors.functions import lookasides
+from thunder_fuser.executors.functions import composite_of, register
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.mistyped import Support, where_types_agree
 from thunder_fuser.executors.nested_sums import with_nested_sums
@@ -92,14 +91,7 @@ class ThunderFuser(FusionExecutor):
                 lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None,
                 grad_transform=GRADIENTS.get(row.id),
             )
-        self._lookasides.update(lookasides())
-        for one in COMPOSITES.values():
-            self.register_supported(
-                one.id,
-                lambda *args, one=one, **kwargs: one.refuses(*args, **kwargs) is None,
-                execution_transform=one.transform,
-                grad_transform=one.gradient,
-            )
+        register(self)
 
     # ---- what Thunder asks of every executor
 
