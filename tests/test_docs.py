@@ -10,6 +10,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -27,6 +28,8 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, plan_segments, schedule
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.executors.functions import TABLES
+from thunder_fuser.executors.functions.define import Composite
 from thunder_fuser.host.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
@@ -40,7 +43,7 @@ from thunder_fuser.target import CPU, H200, Target
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
-PAGES = ("pipeline", "domains", "schedulers", "caches")
+PAGES = ("pipeline", "domains", "schedulers", "caches", "status")
 D = DataType
 
 
@@ -212,7 +215,22 @@ def before_and_after(made: tuple[FusionDefinition, list[torch.Tensor]]) -> str:
     return f"{fd.fusion}\n\n{run_passes(specialise(fd.fusion, keys), compile_options())}"
 
 
+def functions_text() -> str:
+    """The torch functions that are defined here, by file; * marks a gradient of its own."""
+    lines = []
+    for file, table in TABLES.items():
+        names = [
+            name.removeprefix("torch.").removeprefix("nn.functional.")
+            + "*" * isinstance(one, Composite)
+            for name, one in sorted(table.items())
+        ]
+        text = f"{file}: {', '.join(names)}"
+        lines.append(textwrap.fill(text, 120, subsequent_indent="    ", break_long_words=False))
+    return "\n".join(lines) + "\n"
+
+
 DUMPS: dict[str, Callable[[], str]] = {
+    "functions": functions_text,
     "definition": lambda: definition_text(recorded().records),
     "trie": trie_text,
     "fusion": lambda: str(recorded().fusion),

@@ -26,9 +26,8 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.comments import Comments
-from thunder_fuser.executors.composites import COMPOSITES, composite_of, why_apart
 from thunder_fuser.executors.donation import with_donations
-from thunder_fuser.executors.functions import lookasides
+from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
 from thunder_fuser.executors.refusals import Unfused
@@ -81,14 +80,7 @@ class ThunderFuser(FusionExecutor):
                 lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None,
                 grad_transform=GRADIENTS.get(row.id),
             )
-        self._lookasides.update(lookasides())
-        for one in COMPOSITES.values():
-            self.register_supported(
-                one.id,
-                lambda *args, one=one, **kwargs: one.refuses(*args, **kwargs) is None,
-                execution_transform=one.transform,
-                grad_transform=one.gradient,
-            )
+        register(self)
 
     # ---- what Thunder asks of every executor
 

@@ -14,8 +14,8 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.executors.composites import why_apart
 from thunder_fuser.executors.dtensor import mesh_of_call
+from thunder_fuser.executors.functions import why_apart
 from thunder_fuser.executors.mistyped import where_types_agree
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.support import device_of, leaves_of, support
