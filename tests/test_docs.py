@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import thunder
+import thunder.torch as ltorch
 import torch
 from eviction_example import transcript
 from graphs import softmax, turned
@@ -30,6 +32,9 @@ from thunder_fuser.compiler import emit, plan_segments, schedule
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.executors.functions import TABLES
 from thunder_fuser.executors.functions.define import Composite
+from thunder_fuser.executors.passes import TRACE_PASSES, read_trace
+from thunder_fuser.executors.regions import claim
+from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
@@ -38,8 +43,10 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
+from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.target import CPU, H200, Target
+from thunder_fuser.trace.prepared import run
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
@@ -304,3 +311,24 @@ def test_examples_in_docstrings() -> None:
     results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert sum(one.attempted for one in results.values()) > 30
     assert [name for name, one in results.items() if one.failed] == []
+
+
+TOUR = {
+    one.__name__: one
+    for one in (
+        torch, thunder, read_trace, time, compile_options, run, claim, layout_of, record_region,
+        FusionCache, plan_segments, input_keys, schedule, emit,
+    )
+} | {"CPU": CPU, "TRACE_PASSES": TRACE_PASSES, "ltorch": ltorch}
+
+
+def test_the_tour_runs() -> None:
+    """Twelve lines, of which the last has the result of torch; every value prints."""
+    (lines,) = re.findall(r"```python\n(.*?)```", (DOCS / "tour.md").read_text("utf-8"), re.DOTALL)
+    assert len(lines.splitlines()) == 12
+    scope: dict[str, Any] = {**TOUR}
+    exec(lines, scope)
+    expected = torch.nn.functional.gelu(scope["x"].float()) * scope["w"].float()
+    torch.testing.assert_close(scope["result"].float(), expected, rtol=0.02, atol=1e-3)
+    assert "T0 = fd.define_tensor" in str(scope["entry"].fusion)
+    assert "pointwise" in str(scope["plan"]) and "pointwise_kernel" in scope["source"].text
