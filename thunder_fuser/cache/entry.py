@@ -21,8 +21,8 @@ from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.once import Bounded, make_lock
 from thunder_fuser.options import compile_options
+from thunder_fuser.single_flight import Bounded, make_lock
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 

@@ -19,8 +19,8 @@ from thunder_fuser.host.device import target_of_device
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.once import Once
 from thunder_fuser.options import option
+from thunder_fuser.single_flight import SingleFlight
 from thunder_fuser.target import CPU, EMULATOR, Target
 
 ProgramKey = tuple[Target, torch.device, tuple[Any, ...], CompileOptions]
@@ -49,14 +49,14 @@ class Programs:
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
-        self._once: Once[HostProgram] = Once(Recent())
+        self._flight: SingleFlight[HostProgram] = SingleFlight(Recent())
 
     def items(self) -> list[tuple[ProgramKey, HostProgram]]:
         """What is held now, the longest unused first."""
-        return list(self._once.values.items())  # type: ignore[arg-type]
+        return list(self._flight.values.items())  # type: ignore[arg-type]
 
     def __len__(self) -> int:
-        return len(self._once.values)
+        return len(self._flight.values)
 
     def program_for(
         self, arguments: Sequence[Any], target: Target | None, options: CompileOptions
@@ -67,7 +67,7 @@ class Programs:
         chosen = target or _target_for(device, options)
         check_device(chosen, device)
         keys = input_keys(self.fusion, tuple(arguments))
-        return self._once.get(
+        return self._flight.get(
             (chosen, device, keys, options),
             lambda: compile_fusion(self.fusion, keys, chosen, options, device),
         )

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.once import Bounded
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.single_flight import Bounded
 
 Runner = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from nvtx import annotate
 
 from thunder_fuser.errors import CacheMissError
-from thunder_fuser.once import Once
 from thunder_fuser.options import option
+from thunder_fuser.single_flight import SingleFlight
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.explain import why_missed
 from thunder_fuser.store.store import current_store
@@ -121,7 +121,7 @@ def _after_fork() -> None:
 
 _STATS: deque[CompileStat] = deque(maxlen=STATS_KEPT)
 _COUNTS: Counter[str] = Counter()
-_NEWEST: Once[bytes] = Once(_Newest())
+_NEWEST: SingleFlight[bytes] = SingleFlight(_Newest())
 _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 _counting = threading.Lock()
 if hasattr(os, "register_at_fork"):

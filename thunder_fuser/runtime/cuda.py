@@ -23,9 +23,9 @@ from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
-from thunder_fuser.once import Once, make_lock
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.toolchain import describe_failure
+from thunder_fuser.single_flight import SingleFlight, make_lock
 from thunder_fuser.store.entry import Recipe
 
 FLAGS = ("--std=c++17", "--minimal")
@@ -303,6 +303,6 @@ def _error_name(status: Any) -> str:
 
 
 # Weak: a module is retired when its last kernel goes.
-_MODULES: Once[Module] = Once(WeakValueDictionary())
+_MODULES: SingleFlight[Module] = SingleFlight(WeakValueDictionary())
 _RETIRED: deque[tuple[int, Any]] = deque()
 _CAPTURED: set[Module] = set()  # a captured graph may launch them as long as the process lives

@@ -25,11 +25,11 @@ from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 from thunder_fuser.errors import CompileError, SlowCompileWarning, ToolchainError
-from thunder_fuser.once import Once, first_time
 from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.processes import Ended
+from thunder_fuser.single_flight import SingleFlight, first_time
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.library import problem_of
 
@@ -345,4 +345,4 @@ _ANSWERED: set[str] = set()  # compilers that have made a kernel in this process
 _SILENT: set[tuple[str, int]] = set()
 
 # By key. Weak: what nothing holds is unloaded.
-_LOADED: Once[Library] = Once(WeakValueDictionary())
+_LOADED: SingleFlight[Library] = SingleFlight(WeakValueDictionary())

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
 from thunder_fuser.jobs import check_abandoned
-from thunder_fuser.once import first_time
 from thunder_fuser.options import option
+from thunder_fuser.single_flight import first_time
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
 from thunder_fuser.store.folder import Found, RefusedError

@@ -40,7 +40,7 @@ class _Turn:
     users: int = 0
 
 
-class Once(Generic[V]):
+class SingleFlight(Generic[V]):
     """A table that makes each missing value once, whoever asks; different keys at the same time.
 
     values: where they are kept. One that forgets (weak, or bounded) has forgotten values made anew.
