@@ -32,7 +32,8 @@ from thunder_fuser.ir.domain import (
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.language import Recorder, Value
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, OpRecord, definition_text
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype

@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from strategies import Case, cases
 
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.ir import layout, ops
+from thunder_fuser.ir import layout, op_table
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.runtime import evaluate as module
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
@@ -120,7 +120,7 @@ def test_iota_of_a_small_float_counts_exactly() -> None:
 
 
 def test_a_row_of_the_wrong_type_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPS, "exp", ops._math("exp", torch="torch.exp(a) > 0"))
+    monkeypatch.setitem(OPS, "exp", op_table._math("exp", torch="torch.exp(a) > 0"))
     module._code.cache_clear()
     try:
         with pytest.raises(VerifyError) as error:

@@ -24,7 +24,7 @@ from thunder_fuser.analysis.index_map import (
     index_accesses,
     reduction_index,
 )
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 
 if TYPE_CHECKING:

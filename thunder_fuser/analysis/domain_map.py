@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.indexed import indexed_axis
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
 from thunder_fuser.union_find import UnionFind
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from thunder_fuser.ir import shapes
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.indexed import indexed_axis
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, element, product
 

@@ -13,7 +13,7 @@ from thunder_fuser.analysis.domain_map import DomainMap, is_one
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, const
 

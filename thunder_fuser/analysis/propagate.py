@@ -19,7 +19,7 @@ from thunder_fuser.ir.domain import Domain, ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text
 from thunder_fuser.ir.sharding import Sharding, shards
 from thunder_fuser.union_find import UnionFind

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.kinds import checked
-from thunder_fuser.ir.ops import OPS, OpKind
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
 from thunder_fuser.ir.values import Tensor, Value
 

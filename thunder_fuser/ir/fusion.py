@@ -16,7 +16,7 @@ from itertools import count
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar
 

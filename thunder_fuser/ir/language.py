@@ -21,7 +21,8 @@ from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.ops import OPS, Op, OpKind
+from thunder_fuser.ir.op_schema import Op, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
 
@@ -253,7 +254,7 @@ class Ops(Composites):
         row = OPS.get(name)
         if row is None:
             raise DefinitionError(
-                f"ops.{name}", expected="an op of the table", do="see thunder_fuser.ir.ops.OPS"
+                f"ops.{name}", expected="an op of the table", do="see thunder_fuser.ir.op_table.OPS"
             )
         return lambda *args, **kwargs: self._call(row, args, kwargs)
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.ops import OPS, Op
+from thunder_fuser.ir.op_schema import Op
+from thunder_fuser.ir.op_table import OPS
 
 Number = bool | int | float
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType, category, fits, promote
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.ops import DtypeRule, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import Literal, Operand, OpRecord
 
 

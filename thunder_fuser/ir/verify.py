@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import names_of
 
 Rule = Callable[[Fusion], Iterator[str]]

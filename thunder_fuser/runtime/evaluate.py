@@ -18,7 +18,8 @@ from thunder_fuser.errors import OutOfRangeError, TorchCallError, VerifyError
 from thunder_fuser.ir import layout
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, Output
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import (
     NAMED_ATTRS,
     AttrValue,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers in torch: the state drawn from its generators, and what random ops mean.
 
-See Note [Random numbers] in ir/ops.py for how an element follows from seed, offset and position.
+Note [Random numbers] in ir/op_table.py says how seed, offset and position give an element.
 """
 
 from __future__ import annotations

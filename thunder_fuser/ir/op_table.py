@@ -18,9 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.op import DtypeRule, Op, OpKind
-
-__all__ = ["OPS", "SCANS", "DtypeRule", "Op", "OpKind"]
+from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 
 
 def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, **more: Any) -> Op:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of the op table says: kind, signature, types, cost, spelling, meaning; see ops.py."""
+"""The schema of an op: kind, signature, types, cost, spelling in C and torch; see op_table.py."""
 
 from __future__ import annotations
 
