@@ -11,11 +11,11 @@ from math import prod
 from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
 from thunder_fuser.analysis.domain_map import DomainMap, is_one
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +173,12 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
             continue
         given = record.attr("strides") if record.op == "define_tensor" else None
         for view in (fusion.tensors[name] for name in record.outputs):
-            order = layout.stride_order_of(view.domain.allocation)
-            found[view.name] = given or layout.contiguous_strides(view.sizes, order)  # type: ignore[assignment]
+            order = stride_order_of(view.domain.allocation)
+            found[view.name] = given or contiguous_strides(view.sizes, order)  # type: ignore[assignment]
     for output in fusion.outputs:
         if output.stride_order is not None and output.name not in fusion.inputs:
             sizes = fusion.tensors[output.name].sizes
-            found[output.name] = layout.contiguous_strides(sizes, output.stride_order)
+            found[output.name] = contiguous_strides(sizes, output.stride_order)
         if output.alias is not None:
             found[output.name] = found[output.alias]
     return found

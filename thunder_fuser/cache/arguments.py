@@ -14,7 +14,7 @@ from thunder_fuser.host.bind import check_bound, is_bound
 from thunder_fuser.host.plain import check_memory, check_plain
 from thunder_fuser.ir.dtypes import DataType, integer_range
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.layout import is_distinct
+from thunder_fuser.ir.strides import is_distinct
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import Target
 

@@ -30,10 +30,10 @@ from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, fits, of_number, promote, wrapped
 from thunder_fuser.ir.language import Recorder, Value
-from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
+from thunder_fuser.ir.strides import Contiguity, compute_tensor_descriptor
 from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 

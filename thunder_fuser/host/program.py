@@ -21,8 +21,8 @@ import torch
 
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import Launcher
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
+from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.random import draw
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -156,10 +156,10 @@ def _wanted_strides(segmented: SegmentedFusion, output: Output) -> tuple[int, ..
     """The strides of a result: of the order asked for, else of the value's own."""
     view = segmented.fusion.tensors[output.name]
     if output.stride_order is not None:
-        return layout.contiguous_strides(view.sizes, output.stride_order)
+        return contiguous_strides(view.sizes, output.stride_order)
     if output.name in segmented.fusion.inputs:
         return segmented.strides[output.name]
-    return layout.contiguous_strides(view.sizes, layout.stride_order_of(view.domain.allocation))
+    return contiguous_strides(view.sizes, stride_order_of(view.domain.allocation))
 
 
 def _dtypes(fusion: Fusion) -> set[torch.dtype]:
@@ -172,7 +172,7 @@ def _allocation(
     """The line that makes a tensor, in the shape that the caller gets it in, if another."""
     dtype = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
     sizes = view.sizes if shape is None else shape
-    strides = strides if shape is None else layout.contiguous_strides(shape)
+    strides = strides if shape is None else contiguous_strides(shape)
     return f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={dtype}, device=device)"
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import calls, indexed, layout, shapes
+from thunder_fuser.ir import calls, indexed, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
-from thunder_fuser.ir.layouts import Layouts
+from thunder_fuser.ir.layout_records import Layouts
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.outputs import check_alias, check_shape
@@ -33,6 +33,7 @@ from thunder_fuser.ir.record import (
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
+from thunder_fuser.ir.strides import allocation_of, check_stride_order
 from thunder_fuser.ir.type_rules import (
     check_collected,
     check_drawn,
@@ -219,7 +220,7 @@ class _Definer:
         order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
         axes = tuple(self._input_axis(size) for size in shape)
         domain = TensorDomain.of(axes).with_allocation(
-            layout.allocation_of(order),
+            allocation_of(order),
             record.attr("contiguity"),  # type: ignore[arg-type]
         )
         dtype: DataType = record.attr("dtype")  # type: ignore[assignment]
@@ -238,7 +239,7 @@ class _Definer:
         view = self.tensors[name]
         order = record.attr("stride_order")
         if order is not None:
-            layout.check_stride_order(order, len(view.shape))  # type: ignore[arg-type]
+            check_stride_order(order, len(view.shape))  # type: ignore[arg-type]
         alias = record.attr("alias")
         if alias is not None and order is not None:
             raise AliasError(
@@ -386,8 +387,8 @@ class _Definer:
         scalar = record.op == "set" and views[0].is_scalar
         domain = TensorDomain.of(axes)
         if record.op == "stride_order":
-            order = layout.check_stride_order(record.attr("stride_order"), len(axes))  # type: ignore[arg-type]
-            allocation = layout.allocation_of(order)
+            order = check_stride_order(record.attr("stride_order"), len(axes))  # type: ignore[arg-type]
+            allocation = allocation_of(order)
             contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
             domain = domain.with_allocation(allocation, contiguity)
         return TensorView("", views[0].dtype, domain, is_scalar=scalar)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from thunder_fuser.errors import DefinitionError, DtypeError, shown
-from thunder_fuser.ir import kinds, layout
+from thunder_fuser.ir import kinds
 from thunder_fuser.ir.build import Views
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
@@ -24,6 +24,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
+from thunder_fuser.ir.strides import allocation_of, check_stride_order, compute_tensor_descriptor
 from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
 
 __all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value"]
@@ -91,7 +92,7 @@ class Recorder:
         result may be written there; see segment/donate.py. The result is the argument then.
         """
         if sizes is not None and strides is not None:
-            contiguity, stride_order = layout.compute_tensor_descriptor(sizes, strides)
+            contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
             shape = [size if static_sizes or size == 1 else -1 for size in sizes]
         if shape is None:
             raise DefinitionError(
@@ -105,7 +106,7 @@ class Recorder:
                 "define_tensor", expected="a CPU tensor of rank 0", got=f"rank {rank}"
             )
         _check_sizes(shape)
-        order = layout.check_stride_order(
+        order = check_stride_order(
             range(rank - 1, -1, -1) if stride_order is None else stride_order, rank
         )
         attrs: tuple[tuple[str, AttrValue], ...] = (
@@ -188,7 +189,7 @@ class Recorder:
         attrs: list[tuple[str, AttrValue]] = []
         if stride_order is not None:
             attrs.append(
-                ("stride_order", layout.check_stride_order(stride_order, len(stride_order)))
+                ("stride_order", check_stride_order(stride_order, len(stride_order)))
             )
         if alias_input is not None:
             attrs.append(("alias", self.operand(alias_input, "add_output", "alias_input")))
@@ -303,7 +304,7 @@ def _check_sizes(shape: Sequence[int]) -> None:
 def _contiguity(
     given: Sequence[bool | None] | bool | None, shape: Sequence[int], order: Sequence[int]
 ) -> tuple[bool | None, ...]:
-    allocation = layout.allocation_of(order)
+    allocation = allocation_of(order)
     if given is None or isinstance(given, bool):
         every = bool(given)
         return tuple(None if shape[axis] == 1 else every for axis in allocation)

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import torch
 
 from thunder_fuser.errors import OutOfRangeError, TorchCallError, VerifyError
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, Output
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
@@ -29,6 +28,7 @@ from thunder_fuser.ir.record import (
     OpRecord,
     record_text,
 )
+from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime import random
 from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -133,8 +133,8 @@ class _Evaluator:
         value = self.values[output.name]
         order = output.stride_order
         if order is None:
-            order = layout.stride_order_of(self.fusion.tensors[output.name].domain.allocation)
-        strides = layout.contiguous_strides(value.shape, order)
+            order = stride_order_of(self.fusion.tensors[output.name].domain.allocation)
+        strides = contiguous_strides(value.shape, order)
         memory = torch.empty_strided(
             value.shape, strides, dtype=value.dtype, device=value.device
         )
