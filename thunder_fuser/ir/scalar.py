@@ -11,7 +11,7 @@ form over atoms; division and remainder see through it:
 >>> (i // 5) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
 (4*i, 1)
 
-A number that comes from sizes of a call (ir/sized.py) is a constant like any other, but stays apart
+A number that comes from sizes of a call (ir/size_symbols.py) is a constant like any other, but stays apart
 from a plain one of the same value.
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Union
 
-from thunder_fuser.ir.sized import Sized, greatest_divisor, label_of
+from thunder_fuser.ir.size_symbols import Sized, greatest_divisor, label_of
 
 Terms = tuple[tuple["Scalar", int], ...]
 ScalarLike = Union["Scalar", int]

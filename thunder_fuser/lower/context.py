@@ -17,7 +17,7 @@ from thunder_fuser.lower.exps import short_exps
 from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
-from thunder_fuser.lower.sizes import loops_of
+from thunder_fuser.lower.size_arguments import loops_of
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.repeatable import rounds
