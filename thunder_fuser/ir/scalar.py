@@ -11,8 +11,8 @@ form over atoms; division and remainder see through it:
 >>> (i // 5) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
 (4*i, 1)
 
-A number that comes from sizes of a call (ir/size_symbols.py) is a constant like any other, but stays apart
-from a plain one of the same value.
+A number that comes from the sizes of a call (ir/size_symbols.py) is a constant too. It is not the
+plain constant of the same value.
 """
 
 from __future__ import annotations
