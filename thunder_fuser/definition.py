@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.cache.arguments import check_arguments
 from thunder_fuser.cache.entry import FusionEntry
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
@@ -105,8 +106,7 @@ class FusionDefinition(Recorder):
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
         """The program for these inputs, compiled if need be: text, segments, sources."""
-        entry, inputs = self.entry.bind(inputs)
-        return entry.program_for(inputs, None if target is None else named(target))
+        return self.entry.program_for(inputs, None if target is None else named(target))
 
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
@@ -116,10 +116,11 @@ class FusionDefinition(Recorder):
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
         """The segments for these inputs (meta tensors will do) on a target; nothing is compiled."""
-        entry, inputs = self.entry.bind(inputs)
-        entry.check(inputs)
-        keys = input_keys(entry.fusion, tuple(inputs))
-        return with_params(plan_segments(entry.fusion, keys, named(target), compile_options()))
+        executable, inputs = self.entry.bind(inputs)
+        fusion = executable.fusion
+        check_arguments(fusion, inputs)
+        keys = input_keys(fusion, tuple(inputs))
+        return with_params(plan_segments(fusion, keys, named(target), compile_options()))
 
     def __repr__(self) -> str:
         if self._entry is None:
