@@ -24,8 +24,9 @@ from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Recorder, Tensor
+from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import OpRecord, definition_text
+from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion, with_params

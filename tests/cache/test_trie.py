@@ -14,8 +14,7 @@ from conftest import Golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thunder_fuser.cache import executable
-from thunder_fuser.cache import programs
+from thunder_fuser.cache import executable, programs
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError

@@ -29,7 +29,8 @@ from thunder_fuser.executors.short_forms import Form
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, category, fits, of_number, promote, wrapped
-from thunder_fuser.ir.language import Recorder, Value
+from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord

@@ -10,15 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.handles import Owner, Value
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
-from thunder_fuser.ir.values import Tensor, Value
-
-if TYPE_CHECKING:
-    from thunder_fuser.ir.language import Recorder  # whose `ops` these are
-
+from thunder_fuser.ir.values import Tensor
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
 
@@ -26,7 +23,7 @@ _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity 
 class Composites:
     """The composites; Ops, which is one, has the rows."""
 
-    _fd: Recorder
+    _fd: Owner
 
     if TYPE_CHECKING:
 

@@ -19,15 +19,14 @@ from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.handles import Constant, Scalar, Value
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, compute_tensor_descriptor
-from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
-
-__all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value"]
+from thunder_fuser.ir.values import Tensor
 
 Operandish = Value | Constant | Number
 
@@ -247,6 +246,8 @@ class Recorder:
 
 class Ops(Composites):
     """fd.ops: every row of the op table, and the composites."""
+
+    _fd: Recorder
 
     def __init__(self, recorder: Recorder) -> None:
         self._fd = recorder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops of a definition return and take: tensors, scalars, constants, axes of tensors.
+"""The tensors of a definition and their axes.
 
 The calls on a Tensor say how it lies in memory and on devices:
 
@@ -12,20 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.handles import Constant, Scalar, Value
+from thunder_fuser.ir.handles import Owner, Value
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
-
-if TYPE_CHECKING:
-    from thunder_fuser.ir.language import Recorder  # which makes these
-
-__all__ = ["Axis", "Constant", "Scalar", "Tensor", "Value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +141,10 @@ class Tensor(Value):
         nested = ranks.tolist() if hasattr(ranks, "tolist") else ranks
         return self._record("set_device_mesh", mesh=Mesh.of(nested).nested)
 
-    def _owner(self) -> Recorder:
+    def _owner(self) -> Owner:
         if self.owner is None:
             raise DefinitionError(self.name, expected="a tensor of a definition", got="none's")
-        return self.owner  # type: ignore[no-any-return]
+        return self.owner
 
     def _axes(self) -> tuple[IterDomain, ...]:
         return self._owner().view_of(self.name).domain.loop_axes
