@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from thunder_fuser.analysis.dataflow import Dataflow
 from thunder_fuser.analysis.domain_map import is_one
 from thunder_fuser.analysis.index_map import (
     TRUE,
@@ -26,9 +26,6 @@ from thunder_fuser.analysis.index_map import (
 )
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
-
-if TYPE_CHECKING:
-    from thunder_fuser.analysis.part import Part  # which keeps its own Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +80,18 @@ class Demand:
         return list(seen)
 
 
-def axis_symbols(part: Part) -> dict[str, Scalar]:
+def axis_symbols(part: Dataflow) -> dict[str, Scalar]:
     """One bounded symbol an axis class."""
     return {name: symbol(name, 0, int(extent.value) - 1) for name, extent in part.extents.items()}
 
 
-def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
+def result_index(part: Dataflow, name: str, axes: Mapping[str, Scalar]) -> Index:
     """The index of a whole tensor, given the index of each axis class."""
     logical = part.tensors[name].domain.no_reductions
     return tuple(ZERO if a.is_broadcast else axes[part.domain_map.axis(a)] for a in logical)
 
 
-def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
+def demand_of(part: Dataflow, axes: Mapping[str, Scalar]) -> Demand:
     """All points of the part, given the index of each axis class."""
     results = {name: Point(name, result_index(part, name, axes)) for name in part.outputs}
     wanted: dict[str, dict[Point, None]] = {}
@@ -114,7 +111,7 @@ def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
     return Demand(reads, level, tuple(dict.fromkeys(roots)), results, operands)
 
 
-def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
+def _reads(part: Dataflow, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
     expr = part.producer[point.name]
     if expr.row.kind is OpKind.REDUCTION:
         source = part.tensors[str(expr.inputs[0])]
@@ -132,7 +129,7 @@ def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point,
     return tuple(_read(part, access, point.condition) for access in found)
 
 
-def _read(part: Part, access: Access, outer: Scalar) -> Point:
+def _read(part: Dataflow, access: Access, outer: Scalar) -> Point:
     """The point of one read. A reduction's result is there whatever the condition of the read."""
     producer = part.producer.get(access.operand)
     if producer is not None and producer.row.kind is OpKind.REDUCTION:
@@ -145,7 +142,9 @@ def _both(outer: Scalar, own: Scalar) -> Scalar:
 
 
 def _levels(
-    part: Part, wanted: Mapping[str, Mapping[Point, None]], reads: Mapping[Point, tuple[Point, ...]]
+    part: Dataflow,
+    wanted: Mapping[str, Mapping[Point, None]],
+    reads: Mapping[Point, tuple[Point, ...]],
 ) -> dict[Point, int]:
     level = {point: 0 for name in part.inputs for point in wanted.get(name, ())}
     for expr in part.exprs:

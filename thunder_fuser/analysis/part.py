@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from thunder_fuser.analysis.dataflow import Dataflow
 from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
-from thunder_fuser.analysis.domain_map import DomainMap, is_one
+from thunder_fuser.analysis.domain_map import DomainMap
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
@@ -28,18 +29,13 @@ class Chunked:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Expressions in order; names read from outside; names made here and wanted outside.
+class Part(Dataflow):
+    """The dataflow of one kernel, and where its tensors lie in memory.
 
     overwrites: pairs of an output and the input in whose memory it is written.
     """
 
-    exprs: tuple[OpRecord, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
     strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
-    domain_map: DomainMap = field(compare=False, repr=False)
     overwrites: tuple[tuple[str, str], ...] = ()
 
     @cached_property
@@ -76,20 +72,6 @@ class Part:
         """True if some tensor has no elements."""
         names = (*self.inputs, *self.producer)
         return any(0 in self.tensors[name].sizes for name in names)
-
-    @cached_property
-    def producer(self) -> Mapping[str, OpRecord]:
-        return {name: expr for expr in self.exprs for name in expr.outputs}
-
-    @cached_property
-    def extents(self) -> Mapping[str, Scalar]:
-        """The extent of every axis class."""
-        found: dict[str, Scalar] = {}
-        for name in dict.fromkeys([*self.inputs, *self.producer]):
-            for axis in self.tensors[name].domain.logical:
-                if not is_one(axis):
-                    found[self.domain_map.axis(axis)] = axis.extent
-        return found
 
     @cached_property
     def demand(self) -> Demand:
@@ -139,7 +121,7 @@ class Parts:
         wanted = self.used_outside(exprs) if wanted is None else wanted
         inputs = tuple(name for name in read if name not in made)
         outputs = tuple(name for name in made if name in wanted)
-        return Part(exprs, inputs, outputs, self.fusion.tensors, self.strides, self.domain_map)
+        return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
 
     def used_outside(self, exprs: Iterable[OpRecord]) -> frozenset[str]:
         """What the expressions make that is a result, or that other expressions read."""
