@@ -40,7 +40,9 @@ from thunder_fuser.ir.type_rules import (
     check_literals,
     check_number,
     check_operands,
-    dtype_of,
+    collected_type,
+    gives_scalar,
+    made_type,
     pointwise_types,
 )
 
@@ -295,7 +297,7 @@ class _Definer:
         views = [self.tensors[o] for o in record.inputs if isinstance(o, str)]
         domains = [view.domain.no_reductions for view in views if view.shape]
         axes = shapes.pointwise(domains, record.op, self.fresh) if domains else ()
-        scalar = not axes and all(view.is_scalar for view in views)
+        scalar = gives_scalar(record, views)
         self._emit(record, TensorView("", result, TensorDomain.of(axes), is_scalar=scalar))
 
     def _as_view(self, operand: Operand) -> TensorView:
@@ -334,8 +336,7 @@ class _Definer:
         check_collected(record, view)
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
         adds = record.row.rule is DtypeRule.ACCUMULATE
-        natural = view.dtype.accumulate if adds else view.dtype
-        dtype = natural if record.attr("dtype") is None else dtype_of(record)
+        dtype = collected_type(record, view.dtype)
         # Integers are added in 64 bits, and then cut off: the same bits as in the type asked for.
         compute = dtype.accumulate if adds else dtype.compute
         if compute.is_int:  # torch casts first, too: of 0.5 and 0.5 the sum of type Int is 0
@@ -363,8 +364,7 @@ class _Definer:
         view = self.tensors[name]
         check_collected(record, view)
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
-        adds = record.row.rule is DtypeRule.ACCUMULATE
-        dtype = view.dtype.accumulate if adds else view.dtype.compute
+        dtype = collected_type(record, view.dtype)
         source = str(self._cast(name, view, dtype))
         record = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
         axes = self.tensors[source].domain.no_reductions
@@ -384,7 +384,7 @@ class _Definer:
     def _moved(self, record: OpRecord, views: list[TensorView]) -> TensorView:
         domains = [view.domain.no_reductions for view in views]
         axes = shapes.movement(domains, record, self.sizes, self.fresh)
-        scalar = record.op == "set" and views[0].is_scalar
+        scalar = gives_scalar(record, views)
         domain = TensorDomain.of(axes)
         if record.op == "stride_order":
             order = check_stride_order(record.attr("stride_order"), len(axes))  # type: ignore[arg-type]
@@ -396,11 +396,11 @@ class _Definer:
     def _factory(self, record: OpRecord) -> None:
         if record.op == "iota":
             (extent,) = self.sizes((record.attr("length"),))
-            record = _with_attr(record, "dtype", record.attr("dtype") or DataType.Int)
+            record = _with_attr(record, "dtype", made_type(record))
             axes: Domain = (self.fresh(extent),)
         else:
             axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = dtype_of(record)
+        dtype = made_type(record)
         if record.op == "iota" and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
         for word, operand in zip(record.row.keywords, record.inputs, strict=True):
@@ -416,7 +416,7 @@ class _Definer:
             T2 = uniform(lo=0.0, hi=1.0, rng_seed=S0, rng_offset=S1, ...)
         """
         axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = dtype_of(record)
+        dtype = made_type(record)
         if not dtype.is_float or dtype.is_float8:
             wanted = "a float of 16 bits or more"
             raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)

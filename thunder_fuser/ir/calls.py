@@ -17,7 +17,7 @@ from thunder_fuser.ir.indexed import check_index
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.ir.shapes import matmul, may_be_equal, normalise_axis
-from thunder_fuser.ir.type_rules import check_literals
+from thunder_fuser.ir.type_rules import check_literals, result_types
 
 Extents = Sequence[Scalar]
 
@@ -28,8 +28,7 @@ def results(record: OpRecord, operands: list[TensorView]) -> list[tuple[DataType
     Operands are tensors; `scatter` also takes a number as its last one.
     """
     extents = _RULES[record.op](record, operands)
-    own = operands[0].dtype
-    return [(own if dtype is None else dtype, extents) for dtype in record.row.results]
+    return [(dtype, extents) for dtype in result_types(record, operands)]
 
 
 def _product(record: OpRecord, operands: list[TensorView]) -> Extents:
