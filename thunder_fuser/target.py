@@ -29,12 +29,9 @@ class Target:
     name: str
     arch: str = ""
     sm_count: int = 1
-    max_threads_per_block: int = 1
     max_threads_per_sm: int = 1
     smem_bytes_per_block: int = 0
     max_cluster: int = 1
-    registers_per_thread: int = 255
-    l2_bytes: int = 0
     bandwidth_bytes_per_s: float = 0.0
     bytes_in_flight_per_sm: int = 0
     simd_bytes: int = 16
@@ -56,41 +53,24 @@ def _hopper(
     name: str, bandwidth: float, in_flight: int, ops_per_byte: float, emulated: bool = False
 ) -> Target:
     return Target(
-        "cuda",
-        name,
-        "sm_90a",
-        132,
-        1024,
-        2048,
-        227 * 1024,
-        16,
-        255,
-        50 << 20,
-        bandwidth,
-        in_flight,
-        emulated=emulated,
-        ops_per_byte=ops_per_byte,
-    )
+        "cuda", name, "sm_90a", sm_count=132, max_threads_per_sm=2048,
+        smem_bytes_per_block=227 * 1024, max_cluster=16, bandwidth_bytes_per_s=bandwidth,
+        bytes_in_flight_per_sm=in_flight, emulated=emulated, ops_per_byte=ops_per_byte,
+    )  # fmt: skip
 
 
 H200 = _hopper("h200", 4.8e12, 48 * 1024, 6.1)
 H100 = _hopper("h100", 3.35e12, 32 * 1024, 8.7)
 A100 = Target(
-    "cuda", "a100", "sm_80", 108, 1024, 2048, 163 * 1024, 1, 255, 40 << 20, 2.0e12, 16 * 1024,
-    ops_per_byte=5.0,
-)
+    "cuda", "a100", "sm_80", sm_count=108, max_threads_per_sm=2048,
+    smem_bytes_per_block=163 * 1024, bandwidth_bytes_per_s=2.0e12,
+    bytes_in_flight_per_sm=16 * 1024, ops_per_byte=5.0,
+)  # fmt: skip
 EMULATOR = _hopper("emulator", 4.8e12, 48 * 1024, 6.1, emulated=True)
 CPU = Target(
-    "cpu",
-    "cpu",
-    "native",
-    os.cpu_count() or 1,
-    simd_bytes=64,
-    l2_bytes=1 << 20,
-    bandwidth_bytes_per_s=4e10,
-    launch_seconds=5e-6,
-    ops_per_byte=4.0,
-)
+    "cpu", "cpu", "native", sm_count=os.cpu_count() or 1, simd_bytes=64,
+    bandwidth_bytes_per_s=4e10, launch_seconds=5e-6, ops_per_byte=4.0,
+)  # fmt: skip
 
 TARGETS = {target.name: target for target in (H200, H100, A100, EMULATOR, CPU)}
 

@@ -17,7 +17,6 @@ from thunder_fuser.ir import strides as module
 from thunder_fuser.ir.strides import (
     allocation_of,
     check_stride_order,
-    compute_contiguity,
     compute_tensor_descriptor,
     contiguous_strides,
     stride_order_of,
@@ -44,7 +43,6 @@ def test_truth_table(
     contiguity, found = compute_tensor_descriptor(sizes, strides)
     assert "".join(MARKS[c] for c in contiguity) == marks
     assert found == order
-    assert compute_contiguity(sizes, strides) == contiguity
 
 
 @pytest.mark.parametrize("rank", range(5))

@@ -26,5 +26,4 @@ def target_of_device(index: int) -> Target:
         max_threads_per_sm=facts.max_threads_per_multi_processor,
         max_cluster=max(base.max_cluster, 8) if facts.major >= 9 else 1,
         smem_bytes_per_block=facts.shared_memory_per_block_optin,
-        l2_bytes=facts.L2_cache_size,
     )

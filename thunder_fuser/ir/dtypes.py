@@ -105,8 +105,6 @@ class DataType(Enum):
 # The real types that ops compute with; 8-bit floats are only moved and cast.
 COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)
 
-SHORT_NAMES = {dtype.short: dtype for dtype in DataType}
-
 _CATEGORY = {"bool": 0, "int": 1, "float": 2, "complex": 3}
 
 

@@ -163,11 +163,11 @@ def _arguments(record: OpRecord) -> list[str]:
     if record.op in OPS and record.row.keywords:  # the last ones may be left out
         names = record.row.keywords[: len(operands)]
         operands = [f"{n}={o}" for n, o in zip(names, operands, strict=True)]
-    attrs = [f"{_keyword(record, key)}={_attr_text(key, value)}" for key, value in record.attrs]
+    attrs = [f"{_keyword(key)}={_attr_text(key, value)}" for key, value in record.attrs]
     return operands + attrs
 
 
-def _keyword(record: OpRecord, key: str) -> str:
+def _keyword(key: str) -> str:
     return "alias_input" if key == "alias" else key
 
 

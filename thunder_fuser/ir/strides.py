@@ -86,11 +86,6 @@ def is_distinct(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def compute_contiguity(sizes: Sequence[int], strides: Sequence[int]) -> Contiguity:
-    """Contiguity in allocation order, from runtime sizes and strides."""
-    return compute_tensor_descriptor(sizes, strides)[0]
-
-
 def compute_tensor_descriptor(
     sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[Contiguity, tuple[int, ...]]:

@@ -313,8 +313,8 @@ def _describe(source: KernelSource, error: _Error) -> str:
         limit=error.limit,
         last=error.limit - 1,
         other=_other(error),
-        here=_place(source, error.line),
-        there=_place(source, error.other_line),
+        here=_place(error.line),
+        there=_place(error.other_line),
     )
     where = f"Kernel {source.name}, block {error.block}, thread {error.thread}: {rule}"
     lines = source.text.splitlines()
@@ -330,7 +330,7 @@ def _other(error: _Error) -> str:
     return f"{error.other_thread} of block {error.other_block}"
 
 
-def _place(source: KernelSource, line: int) -> str:
+def _place(line: int) -> str:
     return f"the barrier or shuffle of line {line}" if line else "the end of the kernel"
 
 
