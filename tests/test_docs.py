@@ -10,6 +10,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import thunder
+import thunder.torch as ltorch
 import torch
 from eviction_example import transcript
 from graphs import softmax, turned
@@ -27,6 +30,11 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, plan_segments, schedule
 from thunder_fuser.definition import FusionDefinition
+from thunder_fuser.executors.functions import TABLES
+from thunder_fuser.executors.functions.define import Composite
+from thunder_fuser.executors.passes import TRACE_PASSES, read_trace
+from thunder_fuser.executors.regions import claim
+from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
@@ -35,12 +43,14 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
+from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.target import CPU, H200, Target
+from thunder_fuser.trace.prepared import run
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
-PAGES = ("pipeline", "domains", "schedulers", "caches")
+PAGES = ("pipeline", "domains", "schedulers", "caches", "status")
 D = DataType
 
 
@@ -212,7 +222,22 @@ def before_and_after(made: tuple[FusionDefinition, list[torch.Tensor]]) -> str:
     return f"{fd.fusion}\n\n{run_passes(specialise(fd.fusion, keys), compile_options())}"
 
 
+def functions_text() -> str:
+    """The torch functions that are defined here, by file; * marks a gradient of its own."""
+    lines = []
+    for file, table in TABLES.items():
+        names = [
+            name.removeprefix("torch.").removeprefix("nn.functional.")
+            + "*" * isinstance(one, Composite)
+            for name, one in sorted(table.items())
+        ]
+        text = f"{file}: {', '.join(names)}"
+        lines.append(textwrap.fill(text, 120, subsequent_indent="    ", break_long_words=False))
+    return "\n".join(lines) + "\n"
+
+
 DUMPS: dict[str, Callable[[], str]] = {
+    "functions": functions_text,
     "definition": lambda: definition_text(recorded().records),
     "trie": trie_text,
     "fusion": lambda: str(recorded().fusion),
@@ -286,3 +311,24 @@ def test_examples_in_docstrings() -> None:
     results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
     assert sum(one.attempted for one in results.values()) > 30
     assert [name for name, one in results.items() if one.failed] == []
+
+
+TOUR = {
+    one.__name__: one
+    for one in (
+        torch, thunder, read_trace, time, compile_options, run, claim, layout_of, record_region,
+        FusionCache, plan_segments, input_keys, schedule, emit,
+    )
+} | {"CPU": CPU, "TRACE_PASSES": TRACE_PASSES, "ltorch": ltorch}
+
+
+def test_the_tour_runs() -> None:
+    """Twelve lines, of which the last has the result of torch; every value prints."""
+    (lines,) = re.findall(r"```python\n(.*?)```", (DOCS / "tour.md").read_text("utf-8"), re.DOTALL)
+    assert len(lines.splitlines()) == 12
+    scope: dict[str, Any] = {**TOUR}
+    exec(lines, scope)
+    expected = torch.nn.functional.gelu(scope["x"].float()) * scope["w"].float()
+    torch.testing.assert_close(scope["result"].float(), expected, rtol=0.02, atol=1e-3)
+    assert "T0 = fd.define_tensor" in str(scope["entry"].fusion)
+    assert "pointwise" in str(scope["plan"]) and "pointwise_kernel" in scope["source"].text

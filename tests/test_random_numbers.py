@@ -189,7 +189,7 @@ def test_long_sums_in_two_steps(target: str, shape: tuple[int, int], dims: list[
 
 @targets
 def test_a_mask_beside_a_softmax(target: str) -> None:
-    """Two nests and a persistent buffer; the mask is made again where it is needed."""
+    """Two nests and a persistent buffer; the mask is recomputed where it is needed."""
     x = rand(6, 300)
     with FusionDefinition() as fd:
         a = fd.from_pytorch(x)

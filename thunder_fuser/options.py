@@ -77,7 +77,7 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "repeatable", bool, False, "an op has the same bits whatever stands around it (set for"
-            " functions with gradients, where values are made again)",
+            " functions with gradients, where values are recomputed)",
         ),
         Option(
             "donation", bool, True, "results may be written over what a region is the last to read"

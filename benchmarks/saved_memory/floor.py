@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A forward's facts -> the fewest bytes that any policy could keep, and of whose results.
 
-    y = linear(x, w)     never made again: y is kept, or what is made of it
-    h = gelu(y)          made again from y, or kept in place of it, whatever has fewer bytes
+    y = linear(x, w)     never recomputed: y is kept, or what is made of it
+    h = gelu(y)          recomputed from y, or kept in place of it, whatever has fewer bytes
 
-The floor is the minimum cut in bytes with everything made again that may be, chains of any length
+The floor is the minimum cut in bytes with everything recomputed that may be, chains of any length
 among it, so it is below what `memory` keeps, which bounds them.
 """
 
@@ -31,7 +31,7 @@ class _Unbounded:
 
 
 def floor(facts: Facts) -> dict[str, int]:
-    """Bytes kept in any case, by the operations, never made again, of whose results they are."""
+    """Bytes kept in any case, by the operations, never recomputed, of whose results they are."""
     origins = _origins(facts)
     found: Counter[str] = Counter()
     for name in plan(facts, _Unbounded(), Machine.of(CPU)).kept:
@@ -40,7 +40,7 @@ def floor(facts: Facts) -> dict[str, int]:
 
 
 def _origins(facts: Facts) -> dict[str, frozenset[str]]:
-    """For each value the operations, never made again, that it can be made of without another."""
+    """For each value the operations, never recomputed, that it can be made of without another."""
     found: dict[str, frozenset[str]] = {}
     for op in facts.operations:
         own = [frozenset({op.name})] if op.refusal else [found.get(x, _NONE) for x in op.inputs]

@@ -43,7 +43,7 @@ class Row:
         least = sum(self.floor.values())
         if self.share(least) <= LIMITS["memory"]:
             return ""
-        return f"what is never made again is {kib(least)} KiB, {self.share(least):.3f}"
+        return f"what is never recomputed is {kib(least)} KiB, {self.share(least):.3f}"
 
     def _why_time(self) -> str:
         """Said only of numbers that are the same, in a wider type."""

@@ -23,10 +23,9 @@ from benchmarks.report import Report
 from benchmarks.saved_memory.floor import floor
 from benchmarks.saved_memory.measure import Kept, kept_by
 from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
-from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.live import Timeline, timeline
 from thunder_fuser.executors.pairwise import jit_pairwise
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain.blocks import Sizes, make_input
 from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.table import kib, table
@@ -86,8 +85,7 @@ def _row(name: str, layers: int, pictured: bool) -> Row:
         kept[policy] = kept_by(jitted, model, x)
         if pictured:
             timelines[policy] = timeline(jitted)
-    assert fuser.last_cut is not None  # the model has gradients
-    least = floor(fuser.last_cut.facts)
+    least = floor(recomputation_of(jitted).facts)
     torch._dynamo.reset()
     others = {THUNDER: jit_pairwise(model), COMPILE: torch.compile(model, dynamic=False)}
     kept |= {which: kept_by(call, model, x) for which, call in others.items()}
@@ -116,7 +114,7 @@ def _counted(kept: Kept) -> list[str]:
 def _text(rows: Sequence[Row]) -> str:
     """KiB, and shares of the smaller of Thunder's and torch.compile's.
 
-    Of the floor: what is never made again and is kept, or what is made of it.
+    Of the floor: what is never recomputed and is kept, or what is made of it.
     """
     names = (*POLICIES, THUNDER, COMPILE)
     head = ("model", "layers", *names, "floor", "time", "memory", "floor")

@@ -18,9 +18,8 @@ from benchmarks.saved_memory.floor import floor
 from benchmarks.saved_memory.measure import Kept, Part, kept_by
 from benchmarks.saved_memory.rows import Row
 from benchmarks.saved_memory.run import SIZES
-from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.pairwise import jit_pairwise
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain import timeline
 from thunder_fuser.explain.accuracy import accuracy
 from thunder_fuser.explain.blocks import SMALL, make_input
@@ -89,7 +88,7 @@ def test_bounds_are_met_or_say_why() -> None:
     same = row(time=wide, memory=wide, thunder=wide, compile=(part(2), part(8)), floor=19)
     assert whys(same) == [
         (False, "2 numbers of float32 (0.0 KiB) are kept by compile in bfloat16 (0.0 KiB)"),
-        (False, "what is never made again is 0.0 KiB, 0.950"),
+        (False, "what is never recomputed is 0.0 KiB, 0.950"),
     ]
     more = row(time=(part(3), part(8)), memory=wide, thunder=wide, compile=(part(2), part(8)))
     assert whys(more) == [(False, ""), (False, "")]
@@ -103,11 +102,11 @@ def test_policies_beside_thunders_own(name: str) -> None:
     x.requires_grad_()
     kept = {}
     for policy in ("time", "memory"):
-        kept[policy] = kept_by(jit(model, strict=True, rematerialization=policy), model, x).bytes
-        assert fuser.last_cut is not None
-        assert kept[policy] == fuser.last_cut.plan.bytes
+        jitted = jit(model, strict=True, rematerialization=policy)
+        kept[policy] = kept_by(jitted, model, x).bytes
+        assert kept[policy] == recomputation_of(jitted).plan.bytes
     thunders = kept_by(jit_pairwise(model), model, x).bytes
-    assert sum(floor(fuser.last_cut.facts).values()) <= kept["memory"] <= 0.8 * thunders
+    assert sum(floor(recomputation_of(jitted).facts).values()) <= kept["memory"] <= 0.8 * thunders
     assert kept["time"] <= thunders
 
 

@@ -31,7 +31,7 @@ def compiled(policy: str) -> tuple[Saved, list[str]]:
     return saved(jitted), lines
 
 
-def test_what_is_kept_and_made_again() -> None:
+def test_what_is_saved_and_recomputed() -> None:
     report, _ = compiled("memory")
     (product,) = report.kept
     assert (product.kind, product.bytes, product.op) == ("f32[16, 16]", 1024, "matmul")
@@ -44,26 +44,26 @@ def test_what_is_kept_and_made_again() -> None:
     assert f"f32[16, 16]  matmul   torch runs matmul  {product.name}" in text
 
 
-def test_without_a_policy_nothing_is_made_again() -> None:
+def test_without_a_policy_nothing_is_recomputed() -> None:
     report, lines = compiled("none")
     assert report.bytes == report.before and report.again == ()
-    assert "makes again" not in str(report)
-    assert not any("makes again" in line for line in lines)
+    assert "recomputes" not in str(report)
+    assert not any("recomputes" in line for line in lines)
 
 
 def test_comments_stand_above_the_fusions() -> None:
     report, lines = compiled("memory")
     found = {
         after.partition("= ")[2].partition("(")[0]: line
-        for line, after in pairwise(lines) if line.startswith("# makes again")
+        for line, after in pairwise(lines) if line.startswith("# recomputes")
     }
     assert list(found) == [one.fusion for one in report.again]
     for one in report.again:
-        kib = re.search(r": ([\d.]+) KiB that are not kept$", found[one.fusion])
+        kib = re.search(r": ([\d.]+) KiB that are not saved$", found[one.fusion])
         assert kib is not None and float(kib[1]) == one.bytes / 1024
         assert one.values[0] in found[one.fusion]
     _, lines = compiled("time")
-    assert any(re.fullmatch(r"# keeps t\d+ for the backward: 1.0 KiB", line) for line in lines)
+    assert any(re.fullmatch(r"# saves t\d+ for the backward: 1.0 KiB", line) for line in lines)
 
 
 @pytest.mark.parametrize("policy", ["time", "memory"])

@@ -20,7 +20,7 @@ def graph(seed: int, most: int) -> Graph:
     while values < most:
         results = min(rng.choice((1, 1, 1, 2, 3)), most - values)
         operands = rng.sample(range(values), min(values, rng.randint(0, 3)))
-        # Few prices, so that many cuts are equal; None: never made again.
+        # Few prices, so that many cuts are equal; None: never recomputed.
         price = rng.choice((None, 0, 1, 2, 5)) if operands else rng.choice((None, None, 0))
         outputs = tuple(range(values, values + results))
         nodes.append(Node(tuple(operands), outputs, price))
@@ -35,7 +35,7 @@ def price_of(g: Graph, kept: frozenset[int], again: frozenset[int]) -> int:
 
 
 def is_enough(g: Graph, kept: frozenset[int], again: frozenset[int]) -> bool:
-    """True if all needed values are there later, and so are the operands of what is made again."""
+    """True if all needed values are there later, and so are the operands of what is recomputed."""
     if any(g.nodes[at].price is None for at in again):
         return False
     there = kept | {v for at in again for v in g.nodes[at].outputs}
@@ -44,7 +44,7 @@ def is_enough(g: Graph, kept: frozenset[int], again: frozenset[int]) -> bool:
 
 
 def cheapest(g: Graph) -> int:
-    """Over all sets of operations made again; what is then missing is kept."""
+    """Over all sets of operations recomputed; what is then missing is kept."""
     able = [at for at, node in enumerate(g.nodes) if node.price is not None]
     best = None
     for chosen in product((False, True), repeat=len(able)):

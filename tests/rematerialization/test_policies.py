@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What policies make of Thunder's traces: bits of the gradients, bytes kept, ops made again."""
+"""What policies make of Thunder's traces: bits of the gradients, bytes kept, ops recomputed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tests.rematerialization.models import MODELS, arguments
-from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.traces import jit, recomputation_of
 
 POLICIES = ("none", "time", "memory")
 MORE = ("budget(0.5)", "save_only()")  # of the smallest model alone: compiling takes seconds
@@ -23,12 +22,12 @@ def gradients(
     """The result and the gradients of a model, with seeded random numbers; the bytes it keeps."""
     args = arguments(name, dtype)
     torch.manual_seed(6)
-    result = jit(MODELS[name][0], strict=True, **given)(*args)
+    jitted = jit(MODELS[name][0], strict=True, **given)
+    result = jitted(*args)
     weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(7))
     result.backward(weights.to(dtype))
-    assert fuser.last_cut is not None
     found = {"result": result.detach()} | {f"d {at}": a.grad for at, a in enumerate(args)}
-    return found, fuser.last_cut.plan.bytes
+    return found, recomputation_of(jitted).plan.bytes
 
 
 # A GPU has short forms of functions for values that end in 16 bits.

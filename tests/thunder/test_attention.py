@@ -16,7 +16,7 @@ from thunder.core import devices, dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import detached_trace
 
-from thunder_fuser.executors import attention
+from thunder_fuser.executors.functions import attention
 from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain.report import why
 
@@ -234,10 +234,11 @@ def test_on_cuda_thunders_executor_decides(monkeypatch: pytest.MonkeyPatch) -> N
         grad_transform=lambda *args, **given: asked.append((args, given)),
     )
     monkeypatch.setattr(attention, "_CUDA", takes)
+    (row,) = attention.ATTENTION.values()
     with detached_trace():
         q = TensorProxy(shape=SHAPE, device=devices.Device("cuda:0"), dtype=dtypes.float32)
-        assert "no kernel of torch" in str(attention.refuses_attention(q, q, q, is_causal=True))
-        attention.attention_gradient(q, q, value=q, scale=2.0)
+        assert "no kernel of torch" in str(row.refuses(q, q, q, is_causal=True))
+        row.gradient(q, q, value=q, scale=2.0)
     assert asked == [
         ((q, q, q, None, 0.0, True), {"scale": None}),
         ((q, q, q, None, 0.0, False), {"scale": 2.0}),

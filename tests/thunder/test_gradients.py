@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from exactness import with_gradients
 
 from thunder_fuser.executors.traces import fusions_of, jit
@@ -88,46 +87,4 @@ WRITES: dict[str, Function] = {
 def test_writes_at_computed_places(name: str) -> None:
     given = [torch.randn(4, 3), torch.randn(3, 3)]
     got, eager = (with_gradients(one, given) for one in (jit(WRITES[name]), WRITES[name]))
-    torch.testing.assert_close(got, eager)
-
-
-@pytest.mark.parametrize("given", [{}, {"reduction": "sum"}, {"ignore_index": 1}])
-def test_nll_loss_has_torchs_defaults(given: dict[str, Any]) -> None:
-    target = torch.tensor([1, 0, 2, 1 if given else -100])
-
-    def function(x: Any) -> Any:
-        return F.nll_loss(F.log_softmax(x, 1), target, **given)
-
-    x = [torch.randn(4, 3)]
-    got, eager = (with_gradients(one, x) for one in (jit(function), function))
-    torch.testing.assert_close(got, eager)
-
-
-STACKS: dict[str, Function] = {
-    "hstack": torch.hstack,
-    "vstack": torch.vstack,
-    "row_stack": torch.row_stack,
-    "dstack": torch.dstack,
-    "column_stack": torch.column_stack,
-}
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (3, 4), (3, 4, 2)], ids=str)
-@pytest.mark.parametrize("name", STACKS)
-def test_stacks(name: str, shape: tuple[int, ...]) -> None:
-    def function(x: Any, z: Any) -> Any:
-        return STACKS[name]([x, z * 2, x])
-
-    given = [torch.randn(shape), torch.randn(shape)]
-    got, eager = (with_gradients(one, given) for one in (jit(function), function))
-    torch.testing.assert_close(got, eager)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
-def test_stacks_of_several_sizes_and_types(dtype: torch.dtype) -> None:
-    def function(x: Any, z: Any) -> Any:
-        return torch.hstack((x, z))
-
-    given = [torch.randn(3, 4), torch.randn(3, 7).to(dtype)]
-    got, eager = (with_gradients(one, given) for one in (jit(function), function))
     torch.testing.assert_close(got, eager)

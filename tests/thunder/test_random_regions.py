@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers through thunder.jit: masks are made again in the backward, and never stored."""
+"""Random numbers through thunder.jit: masks are recomputed in the backward, and never stored."""
 
 from __future__ import annotations
 

@@ -13,13 +13,19 @@ import torch.nn.functional as F
 from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 
+from thunder_fuser import target
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.fuser import ThunderFuser
+from thunder_fuser.executors.passes import read_trace
 from thunder_fuser.executors.regions import Claims, Region, check_in_place, claim
-from thunder_fuser.executors.support import support
+from thunder_fuser.options import compile_options
+from thunder_fuser.rematerialization.policy import time
+from thunder_fuser.trace.memory import leave_written_views
+from thunder_fuser.trace.prepared import run
+from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.split_regions import partition
 
 CPU, GPU0, GPU1 = devices.cpu, devices.Device("cuda:0"), devices.Device("cuda:1")
 
@@ -28,16 +34,22 @@ def proxy(*shape: int, device: Any = CPU, dtype: Any = dtypes.float32) -> Tensor
     return TensorProxy(shape=shape, device=device, dtype=dtype, requires_grad=False)
 
 
-def traced(build: Callable[[], Any]) -> list[BoundSymbol]:
+def traced(build: Callable[[], Any]) -> TraceCtx:
     """The bound symbols that `build` makes, and a return of its result."""
     trace = TraceCtx(None)
     with tracectx(trace):
         prims.python_return(build())
-    return trace.bound_symbols
+    return trace
+
+
+def claims_of_trace(trace: TraceCtx) -> Claims:
+    """The claims of a trace, its regions found without rewriting it."""
+    passes = (leave_written_views, reorder_matmuls, partition)
+    return claim(run(passes, read_trace(trace, time(), target.CPU, compile_options())).ops)
 
 
 def claimed(build: Callable[[], Any]) -> Claims:
-    return claim(traced(build), support)
+    return claims_of_trace(traced(build))
 
 
 def kinds(claims: Claims) -> list[Any]:
@@ -243,11 +255,11 @@ def test_reading_what_was_written_in_place_is_an_error() -> None:
         prims.copy_(y, x, grad_enabled=True)
         return prims.add(x, y)
 
-    bsyms = traced(build)
-    claims = claim(bsyms, support)
+    trace = traced(build)
+    claims = claims_of_trace(trace)
     with pytest.raises(AliasError) as caught:
         check_in_place(claims.items, "thunderFusion")
-    copy = next(bsym for bsym in bsyms if bsym.sym.id is PrimIDs.COPY_)
+    copy = next(bsym for bsym in trace.bound_symbols if bsym.sym.id is PrimIDs.COPY_)
     names = [copy.flat_proxy_args[1].name, copy.flat_proxy_args[0].name, "thunderFusion1"]
     assert all(name in str(caught.value) for name in names)
 

@@ -11,12 +11,16 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import FloatProxy, TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
 
+from thunder_fuser.executors.passes import read_trace
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.executors.translate import Layout, TypedRecorder, layout_of, record_region
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.record import definition_text
+from thunder_fuser.options import compile_options
+from thunder_fuser.rematerialization.policy import time
+from thunder_fuser.target import CPU
 
 GPU = devices.Device("cuda:0")
 
@@ -26,7 +30,8 @@ def text_of(build: Any, *layouts: Layout | None) -> list[str]:
     trace = TraceCtx(None)
     with tracectx(trace):
         result = build()
-    region = Region.of(trace.bound_symbols, [result.name])
+    ops = read_trace(trace, time(), CPU, compile_options()).ops
+    region = Region.of(ops, [result.name])
     definition = record_region(region.leaves, region.inputs, region.outputs, layouts)
     define(definition)
     return [line.strip() for line in definition_text(definition).splitlines()[1:]]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region -> the comment above its fusion in a trace: what it keeps, or makes again.
+"""A region -> the comment above its fusion in a trace: what it saves, or recomputes.
 
-    # keeps t3, t5 for the backward: 12.0 KiB
+    # saves t3, t5 for the backward: 12.0 KiB
     [t3, t5, t7] = thunderFusion0(x, w)
     ...
-    # makes again t2, t4: 16.0 KiB that are not kept
+    # recomputes t2, t4: 16.0 KiB that are not saved
     [t12] = thunderFusion3(t9, t3, x)
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.rematerialization.apply import Remade
 from thunder_fuser.rematerialization.policy import VIEW
-from thunder_fuser.rematerialization.proxies import makes
+from thunder_fuser.trace.prepared import Recomputation
+from thunder_fuser.trace.proxies import makes
 
 _SHOWN = 4
 
@@ -23,10 +23,10 @@ _SHOWN = 4
 class Comments:
     """The comments of one trace; none in a trace without a backward."""
 
-    def __init__(self, cut: Remade | None) -> None:
-        copies = {} if cut is None else cut.copies
-        self._values = {} if cut is None else cut.facts.values
-        self._kept = frozenset(() if cut is None else cut.plan.kept)
+    def __init__(self, found: Recomputation | None) -> None:
+        copies = {} if found is None else found.copies
+        self._values = {} if found is None else found.facts.values
+        self._kept = frozenset(() if found is None else found.plan.kept)
         self._original = {copy: name for name, made in copies.items() for copy in made}
 
     def of(self, region: Region) -> str:
@@ -34,14 +34,14 @@ class Comments:
         if not region.is_backward:
             kept = [proxy.name for proxy in region.outputs if proxy.name in self._kept]
             size = sum(self._values[name].bytes for name in kept)
-            return f"keeps {named(kept)} for the backward: {_kib(size)}" if kept else ""
-        again = self.made_again(region)
+            return f"saves {named(kept)} for the backward: {_kib(size)}" if kept else ""
+        again = self.recomputed(region)
         if not again:
             return ""
-        return f"makes again {named(again)}: {_kib(self.bytes(again))} that are not kept"
+        return f"recomputes {named(again)}: {_kib(self.bytes(again))} that are not saved"
 
-    def made_again(self, region: Region) -> list[str]:
-        """Values of the forward that it makes again, in order."""
+    def recomputed(self, region: Region) -> list[str]:
+        """Values of the forward that it recomputes, in order."""
         made = (out.name for leaf in region.leaves for out in makes(leaf))
         return [self._original[name] for name in made if name in self._original]
 

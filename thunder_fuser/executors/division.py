@@ -12,7 +12,8 @@ from typing import Any
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.types import EXACT, Reject, data_type, is_known_number
+from thunder_fuser.executors.types import EXACT, data_type, is_known_number
+from thunder_fuser.trace.op import Reject
 
 
 def check_divisor(a: Any, b: Any) -> Reject | None:

@@ -6,8 +6,8 @@
     t3 = d loss(t1), the last reader    t3 may be written into the memory of t1
 
 A tensor is donated if a matrix product made it, so that it is memory of its own; if all that may
-share that memory (sharing.py) is views of it, never written in place, returned by the trace, or
-read later; and if the region reads one tensor of them. What the forward kept is donated call by
+share that memory (trace/memory.py) is views of it, never written in place, returned, or read later;
+and if the region reads one tensor of them. What the forward kept is donated call by
 call, where autograd is about to free it: not under retain_graph=True. Who got hold of such a tensor
 by autograd's hooks sees it change then.
 
@@ -36,28 +36,29 @@ from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.rematerialization.apply import is_backward, is_view
-from thunder_fuser.rematerialization.proxies import makes, reads
-from thunder_fuser.rematerialization.sharing import one_memory, parts, written_in_place
+from thunder_fuser.trace.memory import one_memory, written_in_place
+from thunder_fuser.trace.op import Op
+from thunder_fuser.trace.proxies import reads
+from thunder_fuser.trace.sharing import VIEWS, parts
 
 
 def with_donations(
-    bsyms: Sequence[BoundSymbol], items: Sequence[BoundSymbol | Region]
+    ops: Sequence[Op], items: Sequence[BoundSymbol | Region]
 ) -> list[BoundSymbol | Region]:
     """The items, regions with `donated` and `donated_if_freed` filled in.
 
-    bsyms: the trace that the items were claimed from.
+    ops: the trace that the items were claimed from.
     """
-    if not _keeps_order(bsyms):
+    if not _keeps_order(ops):
         return [*items]
-    trains = any(map(is_backward, bsyms))
-    memory = _Memory(bsyms)
+    trains = any(op.is_backward for op in ops)
+    memory = _Memory(ops)
     last = {memory.of(proxy): at for at, item in enumerate(items) for proxy in _read(item)}
     found: list[BoundSymbol | Region] = []
     for at, item in enumerate(items):
         if isinstance(item, Region) and not item.makes_views and item.is_backward == trains:
             ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
-            kept = [p.name for p in ended if trains and not is_backward(memory.maker_of(p))]
+            kept = [p.name for p in ended if trains and not memory.maker_of(p).is_backward]
             own = [p.name for p in ended if p.name not in kept]
             if ended:
                 item = replace(item, donated=tuple(own), donated_if_freed=tuple(kept))
@@ -96,17 +97,17 @@ _has_cuda = cache(torch.cuda.is_available)  # it does not change, and is asked a
 class _Memory:
     """Which tensors of a trace may share memory, and which memory a matrix product alone made."""
 
-    def __init__(self, bsyms: Sequence[BoundSymbol]) -> None:
-        self._shared = one_memory(bsyms)
-        self._makers: dict[str, BoundSymbol] = {}
-        taken = {self._shared.get(name, name) for name in written_in_place(bsyms)}
-        taken |= set(map(self.of, reads(bsyms[-1])))  # what the trace returns
-        for bsym in bsyms:
-            made = set(map(self.of, makes(bsym)))
-            if _is_product(bsym):
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._shared = one_memory(ops)
+        self._makers: dict[str, Op] = {}
+        taken = {self._shared.get(name, name) for name in written_in_place(ops)}
+        taken |= set(map(self.of, ops[-1].reads))  # what the trace returns
+        for op in ops:
+            made = set(map(self.of, op.makes))
+            if _is_product(op):
                 taken |= made & self._makers.keys()
-                self._makers.update(dict.fromkeys(made, bsym))
-            elif not is_view([*parts(bsym)]):
+                self._makers.update(dict.fromkeys(made, op))
+            elif not op.only(VIEWS):
                 taken |= made
         for name in taken:
             self._makers.pop(name, None)
@@ -123,16 +124,16 @@ class _Memory:
             if plain and name in self._makers and names.count(name) == 1:
                 yield proxy
 
-    def maker_of(self, proxy: Proxy) -> BoundSymbol:
+    def maker_of(self, proxy: Proxy) -> Op:
         """The product."""
         return self._makers[self.of(proxy)]
 
 
-def _keeps_order(bsyms: Sequence[BoundSymbol]) -> bool:
+def _keeps_order(ops: Sequence[Op]) -> bool:
     """Whether nothing but the split will move calls of the trace."""
     transforms = getattr(get_compile_data(), "transforms", ())
     return all(map(_leaves_final_traces, transforms)) and not any(
-        isinstance(part.sym.id, Collectives) for bsym in bsyms for part in parts(bsym)
+        isinstance(id, Collectives) for op in ops for id in op.kinds
     )
 
 
@@ -141,8 +142,8 @@ def _leaves_final_traces(transform: Transform) -> bool:
     return own is Transform.transform_trace_post_optimization
 
 
-def _is_product(bsym: BoundSymbol) -> bool:
-    one, *more = parts(bsym)
+def _is_product(op: Op) -> bool:
+    one, *more = parts(op.bsym)
     return not more and has_tags(one, {OpTags.MATMUL_OP})
 
 

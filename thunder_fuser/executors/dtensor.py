@@ -25,7 +25,7 @@ from thunder_fuser.analysis.propagate import propagate
 from thunder_fuser.errors import FuserError, InputError
 from thunder_fuser.executors.dtensor_prims import PREFIX
 from thunder_fuser.executors.rows import Row
-from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, Reject, known_type
+from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, known_type
 from thunder_fuser.host.placements import (
     layout_records,
     local_of,
@@ -37,7 +37,8 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import Definition, OpRecord
-from thunder_fuser.rematerialization.proxies import makes, reads
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import makes, reads
 
 Runner = Callable[..., Sequence[Any]]
 

@@ -24,9 +24,10 @@ from thunder.core.symbol import Symbol
 from thunder.executors.torchex import ex as torch_executor
 from thunder.torch import _torch_to_thunder_function_map
 
-from thunder_fuser.executors.types import EXACT, Reject, data_type, is_known_number
+from thunder_fuser.executors.types import EXACT, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
+from thunder_fuser.trace.op import Reject
 
 # None: unknown.
 Answer = tuple[DataType, ...] | Reject | None

@@ -16,10 +16,8 @@ import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.rematerialization.proxies import makes, reads
-from thunder_fuser.rematerialization.sharing import VIEWS
-
-MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
+from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.sharing import MOVES, VIEWS
 
 _REPEATED = frozenset(
     {

@@ -19,7 +19,7 @@ from thunder.executors.passes import transform_for_execution
 from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.rematerialization.proxies import makes
+from thunder_fuser.trace.proxies import makes
 
 
 def torch_function(region: Region, name: str) -> Callable[..., Any]:

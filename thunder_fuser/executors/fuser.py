@@ -8,7 +8,7 @@ Options of `thunder_fuser.options` are keywords of thunder.jit under the name fu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -16,9 +16,8 @@ from weakref import WeakKeyDictionary
 
 from thunder.common import CompileData
 from thunder.core.compile_data import get_compile_data, get_compile_option
-from thunder.core.devices import DeviceType
 from thunder.core.proxies import Proxy, unvariableify
-from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
@@ -27,14 +26,10 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.comments import Comments
-from thunder_fuser.executors.composites import COMPOSITES, composite_of
 from thunder_fuser.executors.donation import with_donations
-from thunder_fuser.executors.functions import lookasides
+from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
-from thunder_fuser.executors.mistyped import Support, where_types_agree
-from thunder_fuser.executors.nested_sums import with_nested_sums
-from thunder_fuser.executors.overwritten import copied_before_writes
-from thunder_fuser.executors.random import without_state
+from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
 from thunder_fuser.executors.refusals import Unfused
 from thunder_fuser.executors.regions import (
     Claims,
@@ -43,20 +38,14 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
-from thunder_fuser.executors.rounding import casts_apart, rounded_where_stored
-from thunder_fuser.executors.short_forms import with_short_forms
-from thunder_fuser.executors.support import ROWS, accepts, device_of, leaves_of, row_of, support
-from thunder_fuser.executors.types import Reject
-from thunder_fuser.executors.widening import widened_where_read
-from thunder_fuser.host.device import target_of_device
+from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.options import OPTIONS, Value, option
-from thunder_fuser.rematerialization.apply import Remade, is_backward, rematerialized
-from thunder_fuser.rematerialization.cost import Machine
+from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
 from thunder_fuser.rematerialization.policy import policy_of
-from thunder_fuser.rematerialization.proxies import makes
 from thunder_fuser.stages import stage
-from thunder_fuser.target import CPU, Target
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.prepared import Recomputation, run
+from thunder_fuser.trace.proxies import makes
 
 _KEYWORD = "fuser_"
 _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools know them
@@ -65,10 +54,10 @@ _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools k
 class ThunderFuser(FusionExecutor):
     """Claims regions of traces; see regions.py for which, callables.py for what they run.
 
-    `last_fused_trace`, `last_claims` and `last_cut` are those of the newest compilation: the joint
-    trace as it left the fuser (Thunder keeps it nowhere), the regions and refusals it came from,
-    and what the backward makes again. `claims_of` and `cut_of` give the newest ones of any compiled
-    function that still lives.
+    `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
+    left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
+    `claims_of` and `recomputation_of` give the newest ones of any compiled function that still
+    lives.
     """
 
     def __init__(
@@ -78,9 +67,8 @@ class ThunderFuser(FusionExecutor):
         self.compile_region = compile_region
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
-        self.last_cut: Remade | None = None
         self._claims: WeakKeyDictionary[CompileData, Claims] = WeakKeyDictionary()
-        self._cuts: WeakKeyDictionary[CompileData, Remade] = WeakKeyDictionary()
+        self._recomputations: WeakKeyDictionary[CompileData, Recomputation] = WeakKeyDictionary()
         # Composites that Thunder took apart, by the name of their result: gone from the trace when
         # the regions are claimed.
         self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
@@ -92,14 +80,7 @@ class ThunderFuser(FusionExecutor):
                 lambda *args, row=row, **kwargs: accepts(row, args, kwargs) is None,
                 grad_transform=GRADIENTS.get(row.id),
             )
-        self._lookasides.update(lookasides())
-        for one in COMPOSITES.values():
-            self.register_supported(
-                one.id,
-                lambda *args, one=one, **kwargs: one.refuses(*args, **kwargs) is None,
-                execution_transform=one.transform,
-                grad_transform=one.gradient,
-            )
+        register(self)
 
     # ---- what Thunder asks of every executor
 
@@ -110,10 +91,9 @@ class ThunderFuser(FusionExecutor):
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """True for these primitives, and for composites made of them, or taken apart here."""
-        composite = composite_of(bsym)
-        if composite is None:
+        if composite_of(bsym) is None:
             return support(bsym) is None
-        reason = composite.refuses(*bsym.args, **bsym.kwargs)
+        reason = why_apart(bsym)
         if reason is not None:
             self._note(bsym, reason)
         return reason is None
@@ -144,33 +124,36 @@ class ThunderFuser(FusionExecutor):
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
         given = _given_options()
-        limit = int(given.get("fuel", option("fuel")))
-        prefix = self._prefix(given)
-        trace = without_state(copied_before_writes(trace), self.can_fuse, leaves_of)
-        supported = where_types_agree(trace.bound_symbols, support)
-        trace = self._cut(trace, given, supported)
-        bsyms = trace.bound_symbols
-        claims = claim(bsyms, supported)
-        items = without_dead_views([*self._fueled(claims.items, limit)])
+        policy = policy_of(given.get("rematerialization", option("rematerialization")))
+        with options(**given):
+            before = read_trace(trace, policy, target_of(trace), compile_options())
+        prepared = run(TRACE_PASSES, before)
+        claims = claim(prepared.ops)
+        items = without_dead_views([*self._fueled(claims.items, given)])
         if given.get("donation", option("donation")):
-            items = with_donations(bsyms, items)
+            items = with_donations(prepared.ops, items)
         if not _inplace_check_disabled():
-            check_in_place(items, prefix)
-        items = [item.settled() if isinstance(item, Region) else item for item in items]
+            check_in_place(items, self._prefix(given))
+        items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
-        fused.bound_symbols = [*self._bound(items, given)]
+        fused.bound_symbols = [*self._bound(items, prepared.recomputation, given)]
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
         regions = tuple(item for item in items if isinstance(item, Region))
-        self._keep(fused, Claims(regions, claims.unfused))
+        self._keep(fused, Claims(regions, claims.unfused), prepared.recomputation)
         return fused
 
     def _bound(
-        self, items: Sequence[BoundSymbol | Region], given: dict[str, Value]
+        self,
+        items: Sequence[BoundSymbol | Region],
+        recomputation: Recomputation | None,
+        given: dict[str, Value],
     ) -> Iterator[BoundSymbol]:
         """Regions as bound symbols of ours."""
         fusions, views = count(), count()
-        comments = Comments(self.last_cut)
+        comments = Comments(recomputation)
+        if recomputation is not None:  # a recomputed value must have the bits of the forward's
+            given = {"repeatable": True, **given}
         for item in items:
             if not isinstance(item, Region):
                 yield item
@@ -179,29 +162,11 @@ class ThunderFuser(FusionExecutor):
             else:
                 yield self.fuse(item, next(fusions), given, comments.of(item))
 
-    def _cut(self, trace: TraceCtx, given: dict[str, Value], supported: Support) -> TraceCtx:
-        """The trace whose backward reads of the forward what the policy keeps."""
-        policy = policy_of(given.get("rematerialization", option("rematerialization")))
-
-        def fusible(bsym: BoundSymbol) -> bool:
-            return supported(bsym) is None and self.can_fuse(bsym)
-
-        trace = casts_apart(trace, fusible, leaves_of)
-        trace = widened_where_read(trace, fusible, leaves_of)
-        trace = rounded_where_stored(trace, fusible)
-        trace = with_short_forms(trace, fusible, leaves_of)
-        target = _target(trace)
-        trace = with_nested_sums(trace, fusible, leaves_of, target)
-        machine = Machine.of(target)
-        cut, self.last_cut = rematerialized(trace, policy, machine, fusible, leaves_of)
-        if self.last_cut is not None:  # what is made again must have the bits of the forward
-            given.setdefault("repeatable", True)
-        return cut
-
     def _fueled(
-        self, items: Sequence[BoundSymbol | Region], limit: int
+        self, items: Sequence[BoundSymbol | Region], given: Mapping[str, Value]
     ) -> Iterator[BoundSymbol | Region]:
         """The items; a region for which there is no fuel as the bound symbols it claims."""
+        limit = int(given.get("fuel", option("fuel")))
         count = 0
         for item in items:
             if not isinstance(item, Region):
@@ -213,25 +178,26 @@ class ThunderFuser(FusionExecutor):
             else:
                 yield from item.bsyms
 
-    def _keep(self, fused: TraceCtx, claims: Claims) -> None:
+    def _keep(
+        self, fused: TraceCtx, claims: Claims, recomputation: Recomputation | None
+    ) -> None:
         data = get_compile_data()
         if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
             apart = self._refused.pop(data, {}).values()
             claims = replace(claims, unfused=(*apart, *claims.unfused))
             self._claims[data] = claims
-            if self.last_cut is None:
-                self._cuts.pop(data, None)
-            else:
-                self._cuts[data] = self.last_cut
+            self._recomputations.pop(data, None)
+            if recomputation is not None:
+                self._recomputations[data] = recomputation
         self.last_fused_trace, self.last_claims = fused, claims
 
     def claims_of(self, data: CompileData) -> Claims | None:
         """What was claimed and refused for a compiled function; see thunder.compile_data."""
         return self._claims.get(data)
 
-    def cut_of(self, data: CompileData) -> Remade | None:
-        """What a compiled function keeps for its backward; None where there was none."""
-        return self._cuts.get(data)
+    def recomputation_of(self, data: CompileData) -> Recomputation | None:
+        """What a compiled function saves for its backward; None where there was none."""
+        return self._recomputations.get(data)
 
     def fuse(
         self,
@@ -268,21 +234,13 @@ class ThunderFuser(FusionExecutor):
         return prefix
 
 
-def _target(trace: TraceCtx) -> Target:
-    """That of the first tensor on a GPU, else the CPU."""
-    for bsym in trace.bound_symbols:
-        device = device_of(bsym)
-        if device is not None and device.devicetype is DeviceType.CUDA:
-            return target_of_device(device.index or 0)
-    return CPU
-
-
 def _region_of(region: Any) -> Region:
     """Thunder's region, whose inputs and outputs are wrapped proxies, as ours."""
     bsyms = tuple(region.bound_symbols)
     leaves = tuple(leaf for bsym in bsyms for leaf in leaves_of(bsym))
     inputs, outputs = _proxies(region.inputs), _proxies(region.outputs)
-    return Region(leaves, inputs, outputs, any(map(is_backward, bsyms)))
+    is_backward = any(BoundSymbolTag.BACKWARD in bsym.tags for bsym in bsyms)
+    return Region(leaves, inputs, outputs, is_backward)
 
 
 def _proxies(variables: Sequence[Any]) -> tuple[Proxy, ...]:

@@ -13,10 +13,11 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
 
 from thunder_fuser.executors.rows import Row
-from thunder_fuser.executors.types import ANY, NUMBERS, Reject, data_type
+from thunder_fuser.executors.types import ANY, NUMBERS, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.indexed import INDEX_TYPES
 from thunder_fuser.ir.language import Recorder
+from thunder_fuser.trace.op import Reject
 
 # ------------------------------------------------------------------------------------------ checks
 

@@ -16,8 +16,9 @@ from typing import Any
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.types import Reject, data_type, is_known_number
+from thunder_fuser.executors.types import data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType, promote
+from thunder_fuser.trace.op import Reject
 
 # Their arguments are operands: the numbers among them are no dimensions or sizes.
 _COMPUTING: frozenset[PrimIDs | str] = frozenset(

@@ -23,9 +23,10 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.executors.eager import common_type, may_differ, types_in_torch
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.translate import types_of_results
-from thunder_fuser.executors.types import EXACT, FLOATS, INTS, Reject, data_type
+from thunder_fuser.executors.types import EXACT, FLOATS, INTS, data_type
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.rematerialization.proxies import makes, reads
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import makes, reads
 
 Support = Callable[[BoundSymbol], "Reject | None"]
 

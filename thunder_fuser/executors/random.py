@@ -13,7 +13,7 @@ stream of t1, without which the recomputed forward would be another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,17 +22,16 @@ from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, numberproxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
+from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime import random
 from thunder_fuser.runtime.torch_types import from_torch_dtype
+from thunder_fuser.trace.op import Op, Rules
+from thunder_fuser.trace.prepared import Prepared
 
 STATELESS = OperatorExecutor("thunder_fuser_random")
-
-Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
-Supported = Callable[[BoundSymbol], bool]
 
 _RANDOM = frozenset({PrimIDs.UNIFORM, PrimIDs.RANDN})
 _RECOMPUTED = "bw_"  # what Thunder puts before the names of a checkpoint's recomputed values
@@ -106,62 +105,48 @@ def recorded(name: str) -> Callable[..., Any]:
     return record
 
 
-# ------------------------------------------------------------------------------------ the passes
+# -------------------------------------------------------------------------------------- the pass
 
 
-def without_state(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
-    """The trace with random primitives made stateless.
-
-    supported: whether a bound symbol can be fused; leaves_of: the primitives of one that can.
-    """
-    if not any(map(_has_random, trace.bound_symbols)):
-        return trace
-    bsyms = [part for bsym in trace.bound_symbols for part in _apart(bsym, supported, leaves_of)]
-    new = from_trace(trace)
-    new.bound_symbols = _stateless(new, bsyms, supported)
-    new.set_provenance(TraceProvenance("Random numbers without state"))
-    return new
+def without_state(prepared: Prepared) -> Prepared:
+    """The trace with random primitives made stateless."""
+    if all(_RANDOM.isdisjoint(op.kinds) for op in prepared.ops):
+        return prepared
+    ops = [part for op in prepared.ops for part in _expanded(op, prepared.rules)]
+    return prepared.with_ops(_stateless(prepared.trace, ops, prepared.rules))
 
 
-def _has_random(bsym: BoundSymbol) -> bool:
-    return bsym.sym.id in _RANDOM or any(map(_has_random, bsym.subsymbols))
-
-
-def _apart(bsym: BoundSymbol, supported: Supported, leaves_of: Leaves) -> Iterator[BoundSymbol]:
-    """The bound symbol, or its primitives if one of them is random."""
-    if not (bsym.subsymbols and _has_random(bsym) and supported(bsym)):
-        yield bsym
+def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
+    """The op, or its primitives if one of them is random."""
+    if _RANDOM.isdisjoint(op.kinds) or not op.is_fusible:
+        yield op
         return
-    for leaf in leaves_of(bsym):
-        yield leaf.from_bsym(tags=leaf.tags | bsym.tags)
+    for leaf in op.leaves:
+        yield op if leaf is op.bsym else rules.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
 
 
-def _stateless(
-    trace: TraceCtx, bsyms: Sequence[BoundSymbol], supported: Supported
-) -> list[BoundSymbol]:
+def _stateless(trace: TraceCtx, ops: Sequence[Op], rules: Rules) -> list[Op]:
     """Random primitives read streams numbered in order, of a state drawn once a device."""
     numbers: dict[Device, dict[str, int]] = {}
-    taken = [bsym.sym.id in _RANDOM and supported(bsym) for bsym in bsyms]
-    for bsym, is_taken in zip(bsyms, taken, strict=True):
-        if is_taken:
-            streams = numbers.setdefault(bsym.output.device, {})
-            streams.setdefault(_stream(bsym), len(streams))
-    draws: list[BoundSymbol] = []
+    for op in ops:
+        if _is_taken(op):
+            streams = numbers.setdefault(op.bsym.output.device, {})
+            streams.setdefault(_stream(op.bsym), len(streams))
+    draws: list[Op] = []
     states: dict[Device, tuple[Proxy, Proxy]] = {}
     with tracectx(trace):
         for device, streams in numbers.items():
             states[device] = _drawn(to_torch_device(device), len(streams))
-            draws.append(
+            draws.append(rules.op(
                 draw_random.bind(to_torch_device(device), len(streams), output=states[device])
-            )
-    made = [
-        _read(bsym, states[bsym.output.device], numbers[bsym.output.device][_stream(bsym)])
-        if is_taken
-        else bsym
-        for bsym, is_taken in zip(bsyms, taken, strict=True)
-    ]
-    start = next(at for at, b in enumerate(made) if b.sym.id is not PrimIDs.UNPACK_TRIVIAL)
+            ))  # fmt: skip
+    made = [rules.op(_read(op.bsym, states, numbers)) if _is_taken(op) else op for op in ops]
+    start = next(at for at, op in enumerate(made) if op.bsym.sym.id is not PrimIDs.UNPACK_TRIVIAL)
     return [*made[:start], *draws, *made[start:]]
+
+
+def _is_taken(op: Op) -> bool:
+    return op.bsym.sym.id in _RANDOM and op.is_fusible
 
 
 def _stream(bsym: BoundSymbol) -> str:
@@ -172,8 +157,14 @@ def _stream(bsym: BoundSymbol) -> str:
     return name
 
 
-def _read(bsym: BoundSymbol, state: tuple[Proxy, Proxy], number: int) -> BoundSymbol:
+def _read(
+    bsym: BoundSymbol,
+    states: Mapping[Device, tuple[Proxy, Proxy]],
+    numbers: Mapping[Device, Mapping[str, int]],
+) -> BoundSymbol:
     """A random primitive as element by element of a stream."""
+    device = bsym.output.device
+    state, number = states[device], numbers[device][_stream(bsym)]
     shape, *given = bsym.args
     first, second = given or (0.0, 1.0)
     symbol = random_uniform if bsym.sym.id is PrimIDs.UNIFORM else random_normal

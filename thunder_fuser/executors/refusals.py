@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.types import Reject
+from thunder_fuser.trace.op import Reject
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 from thunder.core.prims import PrimIDs
 
-from thunder_fuser.executors.types import ANY, Reject
+from thunder_fuser.executors.types import ANY
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.trace.op import Reject
 
 Check = Callable[..., "Reject | None"]
 

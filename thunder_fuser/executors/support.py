@@ -37,14 +37,14 @@ from thunder_fuser.executors.types import (
     MATH,
     NUMBERS,
     STORED,
-    Reject,
     data_type,
     known_type,
 )
 from thunder_fuser.executors.whole import refuse_composite
 from thunder_fuser.ir.dtypes import DataType, fits
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.rematerialization.proxies import makes, reads
+from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import makes, reads
 
 MAX_RANK = 8
 

@@ -17,7 +17,7 @@ from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.regions import Claims
 from thunder_fuser.options import Value
-from thunder_fuser.rematerialization.apply import Remade
+from thunder_fuser.trace.prepared import Recomputation
 
 _LONGEST = 160
 
@@ -65,17 +65,17 @@ def claims_of(jitted: Jitted) -> Claims:
     return claims
 
 
-def cut_of(jitted: Jitted) -> Remade:
-    """What the function keeps for its backward; InputError if it has none."""
+def recomputation_of(jitted: Jitted) -> Recomputation:
+    """What the function saves for its backward; InputError if it has none."""
     final_traces(jitted)
-    cut = fuser.cut_of(thunder.compile_data(jitted))
-    if cut is None:
+    found = fuser.recomputation_of(thunder.compile_data(jitted))
+    if found is None:
         raise InputError(
             "explain", expected="a function jitted with this fuser, with gradients",
             got="one whose last compilation had no backward",
             do="call it with tensors that require gradients",
         )
-    return cut
+    return found
 
 
 def trace_text(jitted: Jitted) -> str:

@@ -25,7 +25,6 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.executors.short_forms import Form
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, fits, of_number, wrapped
@@ -36,8 +35,9 @@ from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
 from thunder_fuser.ir.strides import Contiguity, compute_tensor_descriptor
 from thunder_fuser.ir.type_rules import ValueType, common_type, gives_scalar, result_types
-from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.runtime.torch_types import from_torch_dtype
+from thunder_fuser.trace.approximate import Accuracy
+from thunder_fuser.trace.proxies import makes, reads
 
 _NARROW = (DataType.Int8, DataType.Bool)
 _PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
@@ -196,7 +196,7 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     """One primitive, its results in the types of the trace."""
     args = _resolve(arguments_of(bsym), env)
     kwargs = {name: _resolve(value, env) for name, value in bsym.kwargs.items()}
-    if Form.SHORT in bsym.tags:
+    if Accuracy.APPROXIMATE in bsym.tags:
         kwargs["short"] = True
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import thunder.torch as ltorch
@@ -14,6 +13,7 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.trace.op import Reject
 
 FLOAT8 = frozenset(dtype for dtype in DataType if dtype.is_float8)
 FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float) - FLOAT8
@@ -28,16 +28,6 @@ ANY = NUMBERS | {DataType.Bool}
 STORED = ANY | FLOAT8 | COMPLEX
 
 _DTYPES = {dtypes.to_dtype(to_torch_dtype(dtype)): dtype for dtype in DataType}
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """Why a bound symbol stays with torch."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 def data_type(dtype: Any) -> DataType | None:

@@ -24,7 +24,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.ir.strides import contiguous_strides
-from thunder_fuser.rematerialization.proxies import makes
+from thunder_fuser.trace.proxies import makes
 
 Views = Callable[..., list[torch.Tensor]]
 

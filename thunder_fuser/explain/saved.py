@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A jitted function -> what its backward keeps of the forward, and what is made again where.
+"""A jitted function -> what its backward keeps of the forward, and what is recomputed where.
 
     print(saved(jitted))
 """
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.executors.comments import Comments, named
-from thunder_fuser.executors.traces import Jitted, cut_of, fusions_of
+from thunder_fuser.executors.traces import Jitted, fusions_of, recomputation_of
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.rematerialization.apply import Remade
 from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN, Tags
+from thunder_fuser.trace.prepared import Recomputation
 
 _WHY = {
     CHECKPOINT: "a checkpoint of a residual stream",
@@ -40,7 +40,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A fusion of the backward: the values of the forward that it makes again, by which ops.
+    """A fusion of the backward: the values of the forward that it recomputes, by which ops.
 
     bytes: of those that would have been kept for it.
     """
@@ -69,12 +69,12 @@ class Saved:
         plan = self.plan
         head = (
             f"{plan.policy} keeps {kib(self.bytes)} KiB for the backward, where Thunder's rules"
-            f" keep {kib(self.before)} KiB.\nWriting, reading and making it again takes"
+            f" keep {kib(self.before)} KiB.\nWriting, reading and recomputing takes"
             f" {_us(plan.time)} us instead of {_us(plan.time_before)} us (estimated)."
         )
         parts = [head, table(("kept", "made by", "why", "values", "KiB"), self._kept_rows())]
         if self.again:
-            heads = ("makes again", "values", "by", "KiB not kept, each")
+            heads = ("recomputes", "values", "by", "KiB not kept, each")
             parts.append(table(heads, self._again_rows()))
         return "\n\n".join(parts) + "\n"
 
@@ -90,7 +90,7 @@ class Saved:
         ]
 
     def _again_rows(self) -> list[Sequence[str]]:
-        """A row for fusions that make again the like."""
+        """A row for fusions that recompute the like."""
         found: dict[tuple[tuple[str, ...], int], list[Again]] = {}
         for one in self.again:
             found.setdefault((one.ops, one.bytes), []).append(one)
@@ -105,7 +105,7 @@ def saved(jitted: Jitted) -> Saved:
 
     Raises InputError for a function that was not called, or has no backward.
     """
-    cut = cut_of(jitted)
+    cut = recomputation_of(jitted)
     needed = [name for name, value in cut.facts.values.items() if value.needed]
     memory = _Memory(cut.facts)
     return Saved(
@@ -130,7 +130,7 @@ class _Memory:
         return sum(self._sizes.get(name, 0) for name in {self.owner[name] for name in names})
 
 
-def _kept(cut: Remade, memory: _Memory) -> Iterator[Kept]:
+def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
     facts, tags = cut.facts, tags_of(cut.facts, cut.stages)
     counted: set[str] = set()
     for name in cut.plan.kept:
@@ -148,10 +148,10 @@ def _why(tags: Tags) -> str:
     return next((why for tag, why in _WHY.items() if tag in tags), _CHOSEN)
 
 
-def _again(cut: Remade, jitted: Jitted) -> Iterator[Again]:
+def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
     comments, facts = Comments(cut), cut.facts
     for one in fusions_of(jitted):
-        values = comments.made_again(one.region)
+        values = comments.recomputed(one.region)
         if values and not one.region.makes_views:
             ops = (facts.operations[facts.maker[name]].name for name in values)
             yield Again(one.name, tuple(values), tuple(ops), comments.bytes(values))

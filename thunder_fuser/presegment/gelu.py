@@ -7,7 +7,7 @@ It equals 2 / (1 + exp(-2 x)): cheaper than tanh, and closer, as for x below 0 t
 tanh that something else reads as well is made anyway, and stays.
 
 The result depends on what else reads the tanh, so this pass does not run under the option
-`repeatable`; there executors/short_forms.py says which are short.
+`repeatable`; there trace/approximate.py says which are approximate.
 """
 
 from __future__ import annotations

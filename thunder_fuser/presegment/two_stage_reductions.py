@@ -10,7 +10,7 @@ No kernel has both a weight's elements and a group's: all data would be read for
 groups, rows of which it reduces first (schedule/nested.py), reads it once, and writes the weight's
 partial results, an element a row; a second one adds these.
 
-Under `repeatable` no sum may depend on what stands around it, so executors/nested_sums.py says
+Under `repeatable` no sum may depend on what stands around it, so trace/two_stage_sums.py says
 which are two sums, in the trace.
 """
 

@@ -1,44 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A joint trace and a policy -> the trace whose backward reads from the forward what is kept.
+"""A trace and a policy -> the trace whose backward reads from the forward what is saved.
 
-    t1 = convert(x, f32)          kept by Thunder's rules: t1 and t2, 8 bytes an element
+    t1 = convert(x, f32)          saved by Thunder's rules: t1 and t2, 8 bytes an element
     t2 = tanh(t1)
     y  = convert(t2, bf16)
-    g  = get_grad(y)              kept now: x, 2 bytes
+    g  = get_grad(y)              saved now: x, 2 bytes
     t3 = f(g, t1, t2)         ->  t1r = convert(x, f32); t2r = tanh(t1r); t3 = f(g, t1r, t2r)
 
-Every run of neighbouring ops of the backward that can be fused makes again what it reads itself,
-so that nothing made again lives from one region to the next.
+Each region of the backward recomputes what it reads itself, so that no recomputed value lives from
+one region to the next.
 
-Never made again: what no region takes (matrix products, attention, convolutions, collectives, all
+Never recomputed: what no region takes (matrix products, attention, convolutions, collectives, all
 that torch runs); reductions and scans, but over axes of size 1; random numbers without an explicit
 state; what reads a tensor that is written in place; and what carries Thunder's tags against it.
-What Thunder itself repeats for torch.utils.checkpoint is the backward's own by now.
+What Thunder itself repeats for torch.utils.checkpoint belongs to the backward by now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import compress
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import compress, count
 from math import prod
 
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
-from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, tracectx
+from thunder.core.trace import tracectx
 
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.cost import Machine
-from thunder_fuser.rematerialization.plan import Facts, Operation, Plan, Value, plan
-from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy, Tags
-from thunder_fuser.rematerialization.proxies import makes, reads
-from thunder_fuser.rematerialization.sharing import VIEWS, proxies, written_in_place
-
-Supported = Callable[[BoundSymbol], bool]
-Leaves = Callable[[BoundSymbol], Iterable[BoundSymbol]]
+from thunder_fuser.rematerialization.plan import Facts, Operation, Value, plan
+from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Tags
+from thunder_fuser.trace.memory import written_in_place
+from thunder_fuser.trace.op import Op, alike
+from thunder_fuser.trace.prepared import Prepared, Recomputation
+from thunder_fuser.trace.proxies import makes
+from thunder_fuser.trace.sharing import VIEWS, proxies
 
 _DRAWN = frozenset({"random_uniform", "random_normal", PrimIDs.UNIFORM_PHILOX})
 _STATEFUL = frozenset({PrimIDs.UNIFORM, PrimIDs.RANDN})
@@ -53,154 +53,87 @@ _SCANS = frozenset({"torch.cumsum", PrimIDs.ARGMAX, PrimIDs.ARGMIN, PrimIDs.VAR_
 _NAMES = {"convert_element_type": "cast", "random_uniform": "uniform", "random_normal": "normal"}
 
 
-@dataclass(frozen=True)
-class Remade:
-    """What became of a trace: the plan, and for each value made again the names of its copies.
-
-    kinds: type and shape of what is kept or made again, as in "bf16[2, 16]"; stages: the policy's.
-    """
-
-    facts: Facts
-    plan: Plan
-    copies: dict[str, tuple[str, ...]]
-    kinds: dict[str, str]
-    stages: int
-
-
-def rematerialized(
-    trace: TraceCtx, policy: Policy, machine: Machine, supported: Supported, leaves_of: Leaves
-) -> tuple[TraceCtx, Remade | None]:
-    """The trace with the policy's cut made; unchanged, and None, if it has no backward.
-
-    supported: whether a bound symbol can be fused; leaves_of: the primitives of one that can.
-    """
-    if not any(map(is_backward, trace.bound_symbols)):
-        return trace, None
-    reading = Reading(trace.bound_symbols, supported, leaves_of)
-    facts = reading.facts()
-    decided = plan(facts, policy, machine)
+def rematerialize(prepared: Prepared) -> Prepared:
+    """The trace with the policy's cut made; unchanged if it has no backward."""
+    if not prepared.has_backward:
+        return prepared
+    policy = prepared.policy
+    facts = facts_of(prepared.ops)
+    decided = plan(facts, policy, Machine.of(prepared.target))
     again = {value.name for at in decided.again for value in facts.operations[at].outputs}
-    again -= set(decided.kept)
-    new = from_trace(trace)
-    copies: dict[str, list[str]] = {}
-    new.bound_symbols = [*_Writer(new, reading, again, copies).bsyms()]
-    new.set_provenance(TraceProvenance(f"Rematerialization by the policy {decided.policy}"))
-    made = {name: tuple(names) for name, names in copies.items()}
-    return new, Remade(facts, decided, made, reading.kinds({*decided.kept, *made}), policy.stages)
-
-
-def is_backward(bsym: BoundSymbol) -> bool:
-    """True for what runs in the backward."""
-    return BoundSymbolTag.BACKWARD in bsym.tags
+    writer = _Writer(prepared, again - set(decided.kept))
+    ops = tuple(writer.ops())
+    copies = {name: tuple(names) for name, names in writer.copies.items()}
+    kinds = _kinds(prepared.ops, {*decided.kept, *copies})
+    recomputation = Recomputation(facts, decided, copies, kinds, policy.stages)
+    return replace(prepared, ops=ops, recomputation=recomputation)
 
 
 # ------------------------------------------------------------------------------ a trace as facts
 
-
-class Reading:
-    """The bound symbols of a joint trace, which of them can be fused, and what follows of that."""
-
-    def __init__(
-        self, bsyms: Sequence[BoundSymbol], supported: Supported, leaves_of: Leaves
-    ) -> None:
-        self.bsyms, self.fusible = bsyms, [supported(bsym) for bsym in bsyms]
-        self.runs = runs_of(bsyms, self.fusible)
-        self._leaves_of = leaves_of
-
-    def leaves(self, at: int) -> tuple[BoundSymbol, ...]:
-        """The primitives of the bound symbol at a place, itself if it cannot be fused."""
-        bsym = self.bsyms[at]
-        return tuple(self._leaves_of(bsym)) if self.fusible[at] else (bsym,)
-
-    @property
-    def groups(self) -> Iterator[tuple[BoundSymbol, ...]]:
-        """Those of each bound symbol, in order."""
-        return map(self.leaves, range(len(self.bsyms)))
-
-    @cached_property
-    def forward(self) -> list[BoundSymbol]:
-        """What runs in the forward, without the return."""
-        return [b for b in self.bsyms if not is_backward(b) and not _is_return(b)]
-
-    @cached_property
-    def maker(self) -> dict[str, BoundSymbol]:
-        """Of each result of the forward, what makes it."""
-        return {out.name: b for b in self.forward for out in makes(b)}
-
-    @cached_property
-    def written(self) -> set[str]:
-        """Tensors that are written in place, and what may share their memory."""
-        return written_in_place(self.bsyms)
-
-    def facts(self) -> Facts:
-        """The forward, and what the backward needs of it."""
-        returned = _gradients(self.bsyms[-1])
-        needed = set(returned)
-        for bsym in self.bsyms:
-            if is_backward(bsym) and bsym.sym.id is not PrimIDs.GET_GRAD:
-                needed.update(proxy.name for proxy in reads(bsym))
-        read = _Read(self, needed, returned)
-        operations: list[Operation] = []
-        given: dict[str, int] = {}
-        for at, bsym in enumerate(self.bsyms):
-            if is_backward(bsym) or _is_return(bsym):
-                continue
-            if bsym.sym.id in _GIVERS:
-                given.update((p.name, _bytes(p)) for p in makes(bsym))
-            else:
-                operations.append(read.operation(at))
-        return Facts(tuple(operations), given)
-
-    def kinds(self, names: set[str]) -> dict[str, str]:
-        """t3 -> bf16[2, 16], of results of the forward."""
-        return {
-            out.name: f"{out.dtype.shortname()}{[int(n) for n in out._shape]}"
-            for bsym in self.forward for out in makes(bsym)
-            if out.name in names and isinstance(out, TensorProxy)
-        }
-
-
 _GIVERS = frozenset({PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE})
 
 
-class _Read:
-    """What is asked of each bound symbol of the forward."""
+def facts_of(ops: Sequence[Op]) -> Facts:
+    """The forward, and what the backward needs of it."""
+    returned = _gradients(ops[-1])
+    needed = returned | {p.name for op in ops if op.in_backward for p in op.reads}
+    read = _Reader(ops, needed, returned)
+    forward = [op for op in ops if not op.is_backward and not op.is_return]
+    given = {
+        proxy.name: _bytes(proxy)
+        for op in forward if op.bsym.sym.id in _GIVERS for proxy in op.makes
+    }  # fmt: skip
+    made = (read.operation(op) for op in forward if op.bsym.sym.id not in _GIVERS)
+    return Facts(tuple(made), given)
 
-    def __init__(self, reading: Reading, needed: set[str], returned: set[str]) -> None:
-        self.reading, self.needed = reading, needed
-        self.stored = _stored(reading)
-        self.written_again = _written_again(reading, returned)
 
-    def operation(self, at: int) -> Operation:
-        """The facts of the bound symbol at a place."""
-        bsym, leaves = self.reading.bsyms[at], self.reading.leaves(at)
-        views = is_view(leaves)
+def _kinds(ops: Sequence[Op], names: set[str]) -> dict[str, str]:
+    """t3 -> bf16[2, 16], of results of the forward."""
+    return {
+        out.name: f"{out.dtype.shortname()}{[int(n) for n in out._shape]}"
+        for op in ops if not op.is_backward for out in op.makes
+        if out.name in names and isinstance(out, TensorProxy)
+    }  # fmt: skip
+
+
+class _Reader:
+    """What is asked of each op of the forward."""
+
+    def __init__(self, ops: Sequence[Op], needed: set[str], returned: set[str]) -> None:
+        self.needed = needed
+        self.written = written_in_place(ops)
+        self.stored = _stored(ops)
+        self.stored_again = _stored_again(ops, returned)
+
+    def operation(self, op: Op) -> Operation:
+        """What the plan must know of an op."""
         return Operation(
-            bsym.sym.name,
-            tuple(proxy.name for proxy in reads(bsym)),
-            tuple(self._value(out, leaves, views) for out in makes(bsym)),
-            sum(map(_operations, leaves)),
-            self._refusal(bsym, self.reading.fusible[at], leaves),
-            self.reading.runs[at],
+            op.bsym.sym.name,
+            tuple(proxy.name for proxy in op.reads),
+            tuple(self._value(out, op) for out in op.makes),
+            sum(map(_operations, op.leaves)),
+            self._refusal(op),
+            op.region,
         )
 
-    def _value(self, out: Proxy, leaves: Sequence[BoundSymbol], is_view: bool) -> Value:
+    def _value(self, out: Proxy, op: Op) -> Value:
         tags = _tags(
             out.name in self.stored,
-            out.name in self.written_again and not is_view,
-            is_view,
-            any(leaf.sym.id in _DRAWN for leaf in leaves),
+            out.name in self.stored_again and not op.is_view,
+            op.is_view,
+            any(leaf.sym.id in _DRAWN for leaf in op.leaves),
         )
         return Value(out.name, _bytes(out), out.name in self.needed, tags)
 
-    def _refusal(self, bsym: BoundSymbol, fusible: bool, leaves: Sequence[BoundSymbol]) -> str:
-        if not fusible:
-            return f"torch runs {bsym.sym.name}"
-        if any(proxy.name in self.reading.written for proxy in proxies(bsym)):
+    def _refusal(self, op: Op) -> str:
+        if not op.is_fusible:
+            return f"torch runs {op.bsym.sym.name}"
+        if op.reads_any(self.written) or op.makes_any(self.written):
             return "it reads or makes what is written in place"
-        if _NO_REPEAT.intersection(bsym.sym.tags or ()) - {OpTags.REDUCTION_OP}:
-            return f"Thunder's tags of {bsym.sym.name}"
-        return next(filter(None, map(_refuse_primitive, leaves)), "")
+        if _NO_REPEAT.intersection(op.bsym.sym.tags or ()) - {OpTags.REDUCTION_OP}:
+            return f"Thunder's tags of {op.bsym.sym.name}"
+        return next(filter(None, map(_refuse_primitive, op.leaves)), "")
 
 
 @cache
@@ -218,64 +151,31 @@ def _refuse_primitive(leaf: BoundSymbol) -> str:
     return f"{leaf.sym.name}, a reduction or scan"
 
 
-def is_view(leaves: Sequence[BoundSymbol]) -> bool:
-    """True for nothing but views, which torch makes without a kernel."""
-    return all(leaf.sym.id in VIEWS for leaf in leaves)
-
-
-def runs_of(bsyms: Sequence[BoundSymbol], fusible: Sequence[bool]) -> list[int]:
-    """A number for each maximal run of fusible bound symbols of one direction, and each other."""
-    runs: list[int] = []
-    for at, (bsym, can) in enumerate(zip(bsyms, fusible, strict=True)):
-        joins = (
-            at > 0 and can and fusible[at - 1] and is_backward(bsym) == is_backward(bsyms[at - 1])
-        )
-        runs.append(runs[-1] if joins else at)
-    return runs
-
-
-def _gradients(bsym: BoundSymbol) -> set[str]:
+def _gradients(op: Op) -> set[str]:
     """Names of what the backward returns."""
-    return {p.name for p in tree_iter(bsym.args[0].get("output")) if isinstance(p, Proxy)}
+    return {p.name for p in tree_iter(op.bsym.args[0].get("output")) if isinstance(p, Proxy)}
 
 
-def _is_return(bsym: BoundSymbol) -> bool:
-    return bsym.sym.id is PrimIDs.RETURN
-
-
-def _stored(reading: Reading) -> set[str]:
-    """Results that the forward writes for others than their own run."""
-    run = {
-        out.name: number
-        for bsym, number in zip(reading.bsyms, reading.runs, strict=True)
-        for out in makes(bsym)
-    }
-    found = {
+def _stored(ops: Sequence[Op]) -> set[str]:
+    """Results that the forward stores for others than their own region."""
+    region = {out.name: op.region for op in ops if op.is_fusible for out in op.makes}
+    read = {
         proxy.name
-        for bsym, number in zip(reading.bsyms, reading.runs, strict=True)
-        if not is_backward(bsym)
-        for proxy in reads(bsym)
-        if run.get(proxy.name, number) != number
-    }
-    torch_made = (
-        out.name
-        for bsym, can in zip(reading.bsyms, reading.fusible, strict=True)
-        if not can for out in makes(bsym)
-    )  # fmt: skip
-    return found | set(torch_made)
+        for op in ops if not op.is_backward
+        for proxy in op.reads
+        if region.get(proxy.name, op.region) != op.region
+    }  # fmt: skip
+    return read | {out.name for op in ops if not op.is_fusible for out in op.makes}
 
 
-def _written_again(reading: Reading, returned: set[str]) -> set[str]:
+def _stored_again(ops: Sequence[Op], returned: set[str]) -> set[str]:
     """Values of the forward that torch reads in the backward, itself or a view of them."""
     names = set(returned)
-    for at in reversed(range(len(reading.bsyms))):
-        bsym = reading.bsyms[at]
-        if _is_return(bsym) or bsym.sym.id is PrimIDs.GET_GRAD:
+    for op in reversed(ops):
+        if op.is_return or op.bsym.sym.id is PrimIDs.GET_GRAD:
             continue
-        by_torch = is_backward(bsym) and not reading.fusible[at]
-        views = is_view(reading.leaves(at))
-        if by_torch or (views and any(out.name in names for out in makes(bsym))):
-            names.update(proxy.name for proxy in reads(bsym))
+        if (op.is_backward and not op.is_fusible) or (op.is_view and op.makes_any(names)):
+            names.update(proxy.name for proxy in op.reads)
     return names
 
 
@@ -307,56 +207,73 @@ def _is_trivial_reduction(bsym: BoundSymbol) -> bool:
 
 
 class _Writer:
-    """Writes the trace anew, with copies of what is made again in front of what reads it."""
+    """Writes the trace anew, with recomputed values in front of what reads them.
 
-    def __init__(
-        self, trace: TraceCtx, reading: Reading, again: set[str], copies: dict[str, list[str]]
-    ) -> None:
-        self.trace, self.reading, self.again, self.copies = trace, reading, again, copies
-        places = {id(b): at for at, b in enumerate(reading.forward)}
-        self.order = {name: places[id(b)] for name, b in reading.maker.items()}
+    again: the values of the forward that are recomputed; copies: the names of the copies of each.
+    """
+
+    def __init__(self, prepared: Prepared, again: set[str]) -> None:
+        self.trace, self.rules, self.all = prepared.trace, prepared.rules, prepared.ops
+        self.again = again
+        self.copies: dict[str, list[str]] = {}
+        forward = [op for op in self.all if not op.is_backward and not op.is_return]
+        self.maker = {out.name: op for op in forward for out in op.makes}
+        self.order = {out.name: at for at, op in enumerate(forward) for out in op.makes}
         self.swaps: dict[Variable, Proxy] = {}
+        self.numbers = count(1 + max((op.region or 0 for op in self.all), default=0))
 
-    def bsyms(self) -> Iterator[BoundSymbol]:
-        run = -1
-        reading = self.reading
-        for bsym, can, number in zip(reading.bsyms, reading.fusible, reading.runs, strict=True):
-            if not is_backward(bsym) or bsym.sym.id is PrimIDs.GET_GRAD:
-                yield bsym
+    def ops(self) -> Iterator[Op]:
+        last: Op | None = None  # the op before, in the new trace
+        region: int | None = None
+        for op in self.all:
+            if not op.in_backward:
+                yield op
                 continue
-            if number != run and can:
-                # What torch reads is written; until the next run there is no need to repeat it.
-                run, self.swaps = number, {}
-            yield from self._remade(reads(bsym))
-            yield self._reading_copies(bsym)
+            if op.region is not None and op.region != region:
+                # What torch reads is stored; until the next region nothing need be repeated.
+                region, self.swaps = op.region, {}
+            for copy in self._recomputed(op.reads):
+                last = copy.in_region(self._region(copy, op, last))
+                yield last
+            last = self._reading_copies(op)
+            yield last
 
-    def _remade(self, wanted: Iterable[Proxy]) -> Iterator[BoundSymbol]:
+    def _region(self, copy: Op, reader: Op, last: Op | None) -> int:
+        """That of its reader; what torch reads joins the region before, or is one by itself."""
+        if reader.region is not None:
+            return reader.region
+        if last is not None and last.region is not None and alike(last, copy):
+            return last.region
+        return next(self.numbers)
+
+    def _recomputed(self, wanted: Iterable[Proxy]) -> Iterator[Op]:
         """Copies of the ops behind these values, in order."""
-        found: dict[str, BoundSymbol] = {}
+        found: dict[str, Op] = {}
         stack = [proxy.name for proxy in wanted]
         while stack:
             name = stack.pop()
             if name not in self.again or name in found:
                 continue
-            bsym = self.reading.maker[name]
-            if variableify(makes(bsym)[0]) in self.swaps:
+            op = self.maker[name]
+            if variableify(op.makes[0]) in self.swaps:
                 continue
-            found.update((out.name, bsym) for out in makes(bsym))
-            stack += [proxy.name for proxy in reads(bsym)]
-        makers = {id(bsym): bsym for bsym in found.values()}
-        for bsym in sorted(makers.values(), key=lambda b: self.order[makes(b)[0].name]):
-            yield self._copy(bsym)
+            found.update((out.name, op) for out in op.makes)
+            stack += [proxy.name for proxy in op.reads]
+        makers = {id(op): op for op in found.values()}
+        for op in sorted(makers.values(), key=lambda op: self.order[op.makes[0].name]):
+            yield self._copy(op)
 
-    def _copy(self, bsym: BoundSymbol) -> BoundSymbol:
+    def _copy(self, op: Op) -> Op:
         with tracectx(self.trace):
-            for out in makes(bsym):
+            for out in op.makes:
                 new = out.replace_name(f"{out.name}r", disambiguate=True)
                 self.swaps[variableify(out)] = new
                 self.copies.setdefault(out.name, []).append(new.name)
-        copy = bsym.from_bsym_swap_proxies(self.swaps)
-        return copy.from_bsym(tags=copy.tags | {BoundSymbolTag.BACKWARD})
+        copy = op.bsym.from_bsym_swap_proxies(self.swaps)
+        return self.rules.fused(copy.from_bsym(tags=copy.tags | {BoundSymbolTag.BACKWARD}))
 
-    def _reading_copies(self, bsym: BoundSymbol) -> BoundSymbol:
-        if not any(variableify(proxy) in self.swaps for proxy in reads(bsym)):
-            return bsym
-        return bsym.from_bsym_swap_proxies(self.swaps, skip_output=True)
+    def _reading_copies(self, op: Op) -> Op:
+        if not any(variableify(proxy) in self.swaps for proxy in op.reads):
+            return op
+        swapped = op.bsym.from_bsym_swap_proxies(self.swaps, skip_output=True)
+        return self.rules.rewritten(op, swapped)

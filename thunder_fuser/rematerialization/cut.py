@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph of operations and values -> what to keep for later and what to make again: a minimum cut.
+"""A graph of operations and values -> what to keep for later and what to recompute: a minimum cut.
 
     a -> [exp] -> b -> [mul] -> c      c is needed later; a is at hand; b and c weigh 4 and 2
 ->  keep c (2), or make it again (the price of exp and of mul): whatever weighs less
@@ -9,14 +9,14 @@ happens now and on that of the sink if it is there later.
 
     source -> op      price of making op's results again; unlimited if it may not be
     op -> value       price of keeping the value, its result
-    value -> op       unlimited: what is made again needs its operands later
+    value -> op       unlimited: what is recomputed needs its operands later
     value -> sink     unlimited, for values that are needed later
 
 A value on the sink's side of an op on the source's side is kept; an op on the sink's side is made
 again. All prices are integers, so the cut is exact. Of equal cuts it takes the one nearest to the
 sink, which makes the least again.
 
-The network falls into components where nothing may be made again (matrix products, checkpoints).
+The network falls into components where nothing may be recomputed (matrix products, checkpoints).
 Each is solved by itself, so that a model's layers cost as much each, however many there are.
 """
 
@@ -29,7 +29,7 @@ from itertools import chain
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operation: results and operands are numbers of values; None: never made again."""
+    """An operation: results and operands are numbers of values; None: never recomputed."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -50,7 +50,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Values kept, operations (their places in the graph) made again, and what both cost."""
+    """Values kept, operations (their places in the graph) recomputed, and what both cost."""
 
     kept: frozenset[int]
     again: frozenset[int]
@@ -88,7 +88,7 @@ def _reached(graph: Graph, maker: dict[int, int]) -> list[int]:
 
 
 def _components(graph: Graph, maker: dict[int, int], values: list[int]) -> Iterator[list[int]]:
-    """The values, in groups that no operation which may be made again connects."""
+    """The values, in groups that no operation which may be recomputed connects."""
     parent = {value: value for value in values}
 
     def root(value: int) -> int:
@@ -99,7 +99,7 @@ def _components(graph: Graph, maker: dict[int, int], values: list[int]) -> Itera
 
     for value in values:
         node = graph.nodes[maker[value]]
-        # Operands of an op that is never made again are another component's.
+        # Operands of an op that is never recomputed are another component's.
         near = chain(node.outputs, node.inputs if node.price is not None else ())
         for other in near:
             if other in parent:
@@ -111,7 +111,7 @@ def _components(graph: Graph, maker: dict[int, int], values: list[int]) -> Itera
 
 
 def _solve(graph: Graph, maker: dict[int, int], values: list[int]) -> tuple[set[int], set[int]]:
-    """(values kept, operations made again) of one component."""
+    """(values kept, operations recomputed) of one component."""
     ops = sorted({maker[value] for value in values})
     if all(graph.nodes[at].price is None for at in ops):
         return {value for value in values if value in graph.needed}, set()

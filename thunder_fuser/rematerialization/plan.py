@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of a forward, a policy, a machine -> a Plan: what is kept and what is made again.
+"""Facts of a forward, a policy, a machine -> a Plan: what is kept and what is recomputed.
 
 Note [Bounded chains]: x1 = x0 + a1, x2 = x1 + a2, ... is a stream: each value is made of the one
-before, in another region. Made again from x0 it would take all of a1 ... ak, and the region that
+before, in another region. Recomputed from x0 it would take all of a1 ... ak, and the region that
 does so would grow with the depth of the model. So a value with `stages` values of streams between
 it and the last checkpoint is a checkpoint itself. A chain then crosses at most `stages` + 1 regions
 of the forward, whatever the depth; and as the checkpoints lie at equal distances, layers that are
@@ -51,14 +51,15 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of the forward; refusal: why it is never made again, or nothing."""
+    """An operation of the forward. refusal: why it is never recomputed, or nothing; region: the
+    number of the region it is part of, None if torch runs it."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[Value, ...]
     operations: int = 0
     refusal: str = ""
-    run: int = 0
+    region: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Names of values kept, places of operations made again, and what that means.
+    """Names of values kept, places of operations recomputed, and what that means.
 
     bytes, before: kept for the backward, with the policy and without; time, time_before: estimated
-    nanoseconds of writing, reading and making again what the backward reads.
+    nanoseconds of writing, reading and recomputing what the backward reads.
     """
 
     policy: str
@@ -224,7 +225,7 @@ def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
     """The tags of each value; checkpoints lie `stages` values of a stream apart."""
     stage: dict[str, int] = {}
     sources = _Sources(facts)
-    streams = {name for name, _ in _read_by_later_runs(facts)}
+    streams = set(_read_by_later_regions(facts))
     found: dict[str, Tags] = {}
     for op in facts.operations:
         before = max((stage.get(name, 0) for name in op.inputs), default=0)
@@ -273,9 +274,11 @@ class _Sources:
             self._names[value.name] = made_of
 
 
-def _read_by_later_runs(facts: Facts) -> Iterator[tuple[str, int]]:
+def _read_by_later_regions(facts: Facts) -> Iterator[str]:
     """Results of a region that another region of the forward reads."""
-    run = {value.name: op.run for op in facts.operations for value in op.outputs}
+    region = {value.name: op.region for op in facts.operations for value in op.outputs}
     for op in facts.operations:
         if not op.refusal:
-            yield from ((name, op.run) for name in op.inputs if run.get(name, op.run) != op.run)
+            yield from (
+                name for name in op.inputs if region.get(name, op.region) != op.region
+            )

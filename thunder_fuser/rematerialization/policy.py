@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values of the forward the backward may keep, make again, or choose between.
+"""Which values of the forward the backward may keep, recompute, or choose between.
 
     time()            fewest bytes kept without estimated slowdown (the default)
     memory()          fewest bytes kept
     budget(0.5)       fastest with as many bytes as lie halfway from memory() to time()
     none()            what Thunder's gradient rules read is kept
-    save_only("t5")   nothing else is kept, as far as it can be made again
+    save_only("t5")   nothing else is kept, as far as it can be recomputed
     any callable      (value, bytes, cost, tags) -> KEEP, RECOMPUTE or FREE
 
 A policy is frozen: it prints as the call that made it, compares and hashes by that, and so may be
-part of keys. What is never made again, whatever a policy says, is listed in apply.py.
+part of keys. What is never recomputed, whatever a policy says, is listed in apply.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ STORED, STREAM, CHECKPOINT, WIDER, WRITTEN, VIEW, RANDOM = (
 class Policy(Protocol):
     """A choice for each value; what counts more, bytes or time; how long chains may be.
 
-    stages: how often in a row a stream may be made again from its values before; see STREAM.
+    stages: how often in a row a stream may be recomputed from its values before; see STREAM.
     """
 
     @property

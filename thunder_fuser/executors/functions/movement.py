@@ -1,19 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of torch that move elements, in functions that Thunder knows.
+"""Functions that move elements, or make tensors.
 
-    roll(x[N], 2)          ->  cat([x[N-2:], x[:N-2]])
-    pixel_shuffle(x, r)    ->  [N, C, r, r, H, W]  ->  [N, C, H, r, W, r]  ->  [N, C, H r, W r]
+    roll(x[N], 2)              ->  cat([x[N-2:], x[:N-2]])
+    pixel_shuffle(x, r)        ->  [N, C, r, r, H, W]  ->  [N, C, H, r, W, r]  ->  [N, C, H r, W r]
+    vstack([a[3], b[3]])       ->  cat([reshape(a, (1, 3)), reshape(b, (1, 3))], 0)
 
-What is a view in torch is one here, see VIEWING; all else is a tensor of its own.
+Thunder calls stacks in torch, and takes the result for one without a gradient: these have their
+own. index_put too, whose gradient Thunder gives to the indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder import clang
+from thunder.core.proxies import TensorProxy
+from thunder.core.transforms import sum_to
 from thunder.core.utils import canonicalize_dim
+
+from thunder_fuser.executors.functions.define import (
+    Backward,
+    Composite,
+    Table,
+    promoted,
+    rewrites,
+    with_gradient,
+)
+from thunder_fuser.executors.types import ANY, FLOATS, data_type
+from thunder_fuser.trace.op import Reject
+
+Shape = tuple[int, ...]
+
+
+def _tuple(given: Any) -> tuple[Any, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Sequence) else (given,)
 
 
 def swapaxes(input: Any, dim0: int, dim1: int) -> Any:
@@ -26,16 +50,12 @@ def narrow(input: Any, dim: int, start: int, length: int) -> Any:
     dim = canonicalize_dim(input.ndim, dim)
     start += input.shape[dim] if start < 0 else 0
     if not 0 <= start <= start + length <= input.shape[dim]:
-        return NotImplemented  # for torch to refuse
+        return NotImplemented
     return _sliced(input, dim, start, start + length)
 
 
 def _sliced(x: Any, dim: int, begin: int, end: int) -> Any:
     return x[(slice(None),) * dim + (slice(begin, end),)]
-
-
-def flip(input: Any, *places: Any, dims: Any = None) -> Any:
-    return ltorch.flip(input, *(places if dims is None else (dims,)))
 
 
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
@@ -64,22 +84,6 @@ def tile(input: Any, *dims: Any) -> Any:
     return ltorch.repeat(input, *(1,) * (input.ndim - len(dims)), *dims)
 
 
-def ravel(input: Any) -> Any:
-    return ltorch.flatten(input)
-
-
-def reshape_as(input: Any, other: Any) -> Any:
-    return ltorch.reshape(input, other.shape)
-
-
-def split_with_sizes(input: Any, split_sizes: Sequence[int], dim: int = 0) -> Any:
-    return ltorch.split(input, tuple(split_sizes), dim)
-
-
-def constant_pad_nd(input: Any, pad: Sequence[int], value: Any = 0) -> Any:
-    return ltorch.pad(input, tuple(pad), "constant", value)
-
-
 def diff(
     input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
 ) -> Any:
@@ -93,12 +97,8 @@ def diff(
     x = ltorch.cat(parts, dim) if len(parts) > 1 else input
     for _ in range(min(n, x.shape[dim])):
         size = x.shape[dim]
-        x = ltorch.sub(_sliced(x, dim, min(1, size), size), _sliced(x, dim, 0, max(size - 1, 0)))
+        x = _sliced(x, dim, min(1, size), size) - _sliced(x, dim, 0, max(size - 1, 0))
     return x
-
-
-def trace(input: Any) -> Any:
-    return ltorch.sum(ltorch.diagonal(input)) if input.ndim == 2 else NotImplemented
 
 
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
@@ -107,9 +107,8 @@ def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     if input.ndim < 3 or r < 1 or input.shape[-3] % (r * r):
         return NotImplemented
     *batch, channels, height, width = input.shape
-    apart = ltorch.reshape(input, (*batch, channels // r**2, r, r, height, width))
-    moved = ltorch.clone(ltorch.permute(apart, _last(len(batch), 0, 3, 1, 4, 2)))
-    return ltorch.reshape(moved, (*batch, channels // r**2, height * r, width * r))
+    apart = (*batch, channels // r**2, r, r, height, width)
+    return _shuffled(input, apart, (0, 3, 1, 4, 2), (channels // r**2, height * r, width * r))
 
 
 def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
@@ -118,9 +117,8 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
     if input.ndim < 3 or r < 1 or input.shape[-1] % r or input.shape[-2] % r:
         return NotImplemented
     *batch, channels, height, width = input.shape
-    apart = ltorch.reshape(input, (*batch, channels, height // r, r, width // r, r))
-    moved = ltorch.clone(ltorch.permute(apart, _last(len(batch), 0, 2, 4, 1, 3)))
-    return ltorch.reshape(moved, (*batch, channels * r**2, height // r, width // r))
+    apart = (*batch, channels, height // r, r, width // r, r)
+    return _shuffled(input, apart, (0, 2, 4, 1, 3), (channels * r**2, height // r, width // r))
 
 
 def channel_shuffle(input: Any, groups: int) -> Any:
@@ -128,73 +126,115 @@ def channel_shuffle(input: Any, groups: int) -> Any:
     if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
         return NotImplemented
     batch, channels, *rest = input.shape
-    apart = ltorch.reshape(input, (batch, groups, channels // groups, *rest))
-    return ltorch.reshape(ltorch.clone(ltorch.transpose(apart, 1, 2)), input.shape)
+    apart, order = (batch, groups, channels // groups, *rest), (1, 0, *range(2, input.ndim))
+    return _shuffled(input, apart, order, input.shape[1:])
 
 
-def _last(batch: int, *order: int) -> tuple[int, ...]:
-    """The order of the last dimensions, behind the batch's."""
-    return (*range(batch), *(batch + dim for dim in order))
+def _shuffled(x: Any, apart: Shape, order: Shape, shape: Shape) -> Any:
+    """Reshaped, then with its last dimensions in that order, then these reshaped."""
+    batch = len(apart) - len(order)
+    places = (*range(batch), *(batch + dim for dim in order))
+    moved = ltorch.clone(ltorch.permute(ltorch.reshape(x, apart), places))
+    return ltorch.reshape(moved, (*apart[:batch], *shape))
 
 
-def new_zeros(input: Any, *size: Any, **kwargs: Any) -> Any:
-    return _filled(input, size, 0, **kwargs)
-
-
-def new_ones(input: Any, *size: Any, **kwargs: Any) -> Any:
-    return _filled(input, size, 1, **kwargs)
-
-
-def new_full(input: Any, size: Any, fill_value: Any, **kwargs: Any) -> Any:
-    return _filled(input, size, fill_value, **kwargs)
-
-
-def _filled(
-    like: Any, size: Any, value: Any, *, dtype: Any = None, device: Any = None,
+def new_full(
+    input: Any, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Any:  # fmt: skip
-    """A tensor of that size, of the type and on the device of another unless said."""
-    if requires_grad or isinstance(value, ltorch.TensorProxy):
+    """Of the type and on the device of another tensor unless said."""
+    if requires_grad or isinstance(fill_value, TensorProxy):
         return NotImplemented
     size = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
-    kind = like.dtype if dtype is None else dtype
-    return ltorch.full(size, value, dtype=kind, device=like.device if device is None else device)
+    dtype = input.dtype if dtype is None else dtype
+    return ltorch.full(size, fill_value, dtype=dtype, device=device or input.device)
 
 
-def _tuple(given: Any) -> tuple[Any, ...]:
-    if given is None:
-        return ()
-    return tuple(given) if isinstance(given, Sequence) else (given,)
+def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
+    """A cat along a dimension, if there is one, of tensors with ones put around their sizes.
+
+    ones: {rank: how many before, how many after}
+    """
+
+    def shape_of(one: TensorProxy) -> Shape:
+        before, after = ones.get(one.ndim, (0, 0))
+        return (*(1,) * before, *one.shape, *(1,) * after)
+
+    def forward(tensors: Sequence[Any]) -> tuple[Any, Backward]:
+        dtype, along = promoted(*tensors), min(dim, len(shape_of(tensors[0])) - 1)
+        alike = [ltorch.to(_shaped(one, shape_of(one)), dtype) for one in tensors]
+
+        def backward(g: Any) -> Any:
+            parts = ltorch.split(g, [one.shape[along] for one in alike], along)
+            for one, part in zip(tensors, parts, strict=True):
+                if data_type(one.dtype) in FLOATS:
+                    yield one, ltorch.to(_shaped(part, one.shape), one.dtype)
+
+        return ltorch.cat(alike, along), backward
+
+    return with_gradient(_refuses_stack, forward)
 
 
-MOVEMENT = {
-    "Tensor.new_full": new_full,
-    "Tensor.new_ones": new_ones,
-    "Tensor.new_zeros": new_zeros,
-    "Tensor.reshape_as": reshape_as,
-    "torch.nn.functional.channel_shuffle": channel_shuffle,
-    "torch.constant_pad_nd": constant_pad_nd,
-    "torch.diff": diff,
-    "torch.flip": flip,
-    "torch.fliplr": lambda input: ltorch.flip(input, 1) if input.ndim > 1 else NotImplemented,
-    "torch.flipud": lambda input: ltorch.flip(input, 0) if input.ndim else NotImplemented,
-    "torch.moveaxis": ltorch.movedim,
-    "torch.narrow": narrow,
-    "torch.nn.functional.pixel_shuffle": pixel_shuffle,
-    "torch.nn.functional.pixel_unshuffle": pixel_unshuffle,
-    "torch.ravel": ravel,
-    "torch.roll": roll,
-    "torch.split_with_sizes": split_with_sizes,
-    "torch.swapaxes": swapaxes,
-    "torch.swapdims": swapaxes,
-    "torch.tile": tile,
-    "torch.trace": trace,
-}
+def _refuses_stack(tensors: Any, **named: Any) -> Reject | None:
+    if named or not isinstance(tensors, Sequence):
+        return Reject("a stack with other arguments than a list")
+    if any(type(one) is not TensorProxy for one in tensors):
+        return Reject("a stack of other than plain tensors")
+    if any(data_type(one.dtype) not in ANY or not one.numel for one in tensors):
+        return Reject("a stack of complex numbers, or of no elements")
+    return None
 
-# Those that torch answers with a view.
-VIEWING = frozenset(
-    {
-        "Tensor.reshape_as", "torch.moveaxis", "torch.narrow", "torch.ravel",
-        "torch.split_with_sizes", "torch.swapaxes", "torch.swapdims",
-    }
-)  # fmt: skip
+
+def _shaped(x: Any, shape: Shape) -> Any:
+    """The tensor itself if it has the shape."""
+    return x if tuple(x.shape) == tuple(shape) else ltorch.reshape(x, shape)
+
+
+def _index_put(
+    x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> tuple[Any, Backward]:
+    def backward(g: Any) -> Any:
+        yield x, g if accumulate else ltorch.index_put(g, indices, ltorch.zeros_like(values))
+        yield values, sum_to(g[tuple(indices)], values.shape)
+
+    return ltorch.index_put(x, indices, values, accumulate), backward
+
+
+MOVEMENT: Table = {
+    **rewrites(
+        "torch.", diff, roll, tile, ltorch.repeat_interleave,
+        constant_pad_nd=lambda input, pad, value=0: ltorch.pad(input, tuple(pad), value=value),
+        flip=lambda input, *places, dims=None: ltorch.flip(
+            input, *(places if dims is None else (dims,))
+        ),
+        fliplr=lambda input: ltorch.flip(input, 1) if input.ndim > 1 else NotImplemented,
+        flipud=lambda input: ltorch.flip(input, 0) if input.ndim else NotImplemented,
+        trace=lambda input: ltorch.sum(input.diagonal()) if input.ndim == 2 else NotImplemented,
+    ),
+    **rewrites("torch.nn.functional.", channel_shuffle, pixel_shuffle, pixel_unshuffle),
+    **rewrites("torch.Tensor.", ltorch.repeat),
+    **rewrites(
+        "Tensor.", new_full,
+        new_ones=lambda input, *size, **given: new_full(input, size, 1, **given),
+        new_zeros=lambda input, *size, **given: new_full(input, size, 0, **given),
+    ),
+    **rewrites(
+        "torch.", narrow, swapaxes, may_be_view=True,
+        moveaxis=ltorch.movedim,
+        ravel=lambda input: ltorch.flatten(input, 0, -1),
+        split_with_sizes=lambda input, split_sizes, dim=0: ltorch.split(
+            input, tuple(split_sizes), dim
+        ),
+        swapdims=swapaxes,
+    ),
+    **rewrites(
+        "Tensor.", may_be_view=True,
+        reshape_as=lambda input, other: ltorch.reshape(input, other.shape),
+    ),
+    "torch.column_stack": _stack(1, {0: (1, 1), 1: (0, 1)}),
+    "torch.dstack": _stack(2, {0: (3, 0), 1: (1, 1), 2: (0, 1)}),
+    "torch.hstack": _stack(1, {0: (1, 0)}),
+    "torch.row_stack": _stack(0, {0: (2, 0), 1: (1, 0)}),
+    "torch.vstack": _stack(0, {0: (2, 0), 1: (1, 0)}),
+    "torch.index_put": with_gradient(lambda *_, **__: None, _index_put, clang.index_put),
+}  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions and matrix products of torch in functions that Thunder knows.
+"""Reductions and matrix products.
 
     linalg.vector_norm(x, 2, dim)  ->  sqrt(sum(x * x, dim)), with a gradient of zero at zero
     addmm(bias, x, w)              ->  linear(x, w.T, bias)
@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.functions.precision import rounded_once
+from thunder_fuser.executors.functions.define import Function, Rewrite, rewrites, rounded_once
 
-Function = Callable[..., Any]
+
+def _dims(x: Any, dim: Any) -> Any:
+    return tuple(range(x.ndim)) if dim is None else dim
 
 
 @rounded_once
@@ -27,17 +28,15 @@ def vector_norm(
     """sum(|x|^ord)^(1/ord) for ord 1 and 2, the largest |x| for infinity."""
     if ord not in (1, 2, math.inf) or dtype is not None or not dtypes.is_float_dtype(x.dtype):
         return NotImplemented
-    dim = tuple(range(x.ndim)) if dim is None else dim
-    if ord == 1:
-        return ltorch.sum(ltorch.abs(x), dim, keepdim)
-    if ord == math.inf:
-        return ltorch.amax(ltorch.abs(x), dim, keepdim) if x.numel else NotImplemented
-    return _root(ltorch.sum(ltorch.mul(x, x), dim, keepdim))
+    along = _dims(x, dim), keepdim
+    if ord == 2:
+        return _root(ltorch.sum(x * x, *along))
+    return (ltorch.sum if ord == 1 else ltorch.amax)(abs(x), *along)
 
 
 def _root(squares: Any) -> Any:
     """With a gradient of zero at zero."""
-    zero = ltorch.eq(squares, 0)
+    zero = squares == 0
     return ltorch.where(zero, 0.0, ltorch.sqrt(ltorch.where(zero, 1.0, squares)))
 
 
@@ -47,34 +46,23 @@ def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False) -> 
     return NotImplemented if isinstance(p, str) else vector_norm(input, p, dim, keepdim)
 
 
-@rounded_once
-def dist(input: Any, other: Any, p: float = 2) -> Any:
-    return vector_norm(ltorch.sub(input, other), p)
-
-
-def least(input: Any, other: Any = None) -> Any:
-    """torch.min of all elements, or of two tensors."""
+def _min(input: Any, other: Any = None) -> Any:
+    """Of all elements, or of two tensors."""
     if other is None:
-        return ltorch.amin(input, tuple(range(input.ndim)))
+        return ltorch.amin(input, _dims(input, None))
     return ltorch.minimum(input, other) if isinstance(other, TensorProxy) else NotImplemented
 
 
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    dims = tuple(range(input.ndim)) if dim is None else dim
-    return ltorch.amin(input, dims, keepdim), ltorch.amax(input, dims, keepdim)
-
-
-def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The sum of what is no NaN."""
-    return ltorch.sum(_no_nan(input), dim, keepdim, dtype=dtype)
+    given = _dims(input, dim), keepdim
+    return ltorch.amin(input, *given), ltorch.amax(input, *given)
 
 
 @rounded_once
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """The mean of what is no NaN; NaN where all is."""
-    counted = ltorch.to(ltorch.logical_not(ltorch.isnan(input)), input.dtype)
-    total = ltorch.sum(_no_nan(input), dim, keepdim)
-    return ltorch.true_divide(total, ltorch.sum(counted, dim, keepdim))
+    counted = ltorch.to(~ltorch.isnan(input), input.dtype)
+    return ltorch.sum(_no_nan(input), dim, keepdim) / ltorch.sum(counted, dim, keepdim)
 
 
 def _no_nan(x: Any) -> Any:
@@ -82,19 +70,18 @@ def _no_nan(x: Any) -> Any:
 
 
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    source = source if alpha == 1 else ltorch.mul(source, alpha)
+    source = source if alpha == 1 else source * alpha
     if input.ndim:
         return ltorch.index_add(input, dim, index, source)
     one, index, source = (ltorch.reshape(x, (1,)) for x in (input, index, source))
     return ltorch.reshape(ltorch.index_add(one, 0, index, source), ())
 
 
-def count_nonzero(input: Any, dim: Any = None) -> Any:
-    return ltorch.sum(ltorch.to(ltorch.ne(input, 0), dtypes.int64), dim)
+def _spread(of_real: Function, of_complex: Function) -> Function:
+    """As torch's: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction.
 
-
-def _spread(function: Function) -> Function:
-    """As torch's: (x, unbiased), (x, dim, unbiased, keepdim), or with a correction."""
+    Thunder's gradient of complex numbers would be one of real numbers.
+    """
 
     def call(
         input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False,
@@ -104,50 +91,34 @@ def _spread(function: Function) -> Function:
             dim, unbiased = None, dim
         if correction is None:
             correction = 1 if unbiased is None else int(unbiased)
+        function = of_complex if dtypes.is_complex_dtype(input.dtype) else of_real
         return function(input, dim, keepdim=keepdim, correction=correction)
 
     return call
 
 
-def _var(input: Any, dim: Any, **given: Any) -> Any:
-    """Of complex numbers that of their parts together; Thunder's gradient would be of real ones."""
-    if not dtypes.is_complex_dtype(input.dtype):
-        return ltorch.var(input, dim, **given)
-    re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(input), ltorch.imag(input)))
-    return ltorch.add(re, im)
+def _complex_var(x: Any, dim: Any, **given: Any) -> Any:
+    """That of both parts together."""
+    re, im = (ltorch.var(part, dim, **given) for part in (ltorch.real(x), ltorch.imag(x)))
+    return re + im
 
 
-def _std(input: Any, dim: Any, **given: Any) -> Any:
-    if not dtypes.is_complex_dtype(input.dtype):
-        return ltorch.std(input, dim, **given)
-    return _root(_var(input, dim, **given))
+def _complex_var_mean(x: Any, dim: Any, keepdim: bool, correction: Any) -> Any:
+    variance = _complex_var(x, dim, keepdim=keepdim, correction=correction)
+    return variance, ltorch.mean(x, dim, keepdim)
 
 
-def _var_mean(input: Any, dim: Any, *, keepdim: bool, **given: Any) -> Any:
-    if not dtypes.is_complex_dtype(input.dtype):
-        return ltorch.var_mean(input, dim, keepdim=keepdim, **given)
-    return _var(input, dim, keepdim=keepdim, **given), ltorch.mean(input, dim, keepdim)
+def _std_mean(var_mean: Function, root: Function) -> Function:
+    def call(*args: Any, **given: Any) -> Any:
+        variance, mean = var_mean(*args, **given)
+        return root(variance), mean
+
+    return call
 
 
-def _std_mean(input: Any, dim: Any, **given: Any) -> Any:
-    """(the deviation, the mean)."""
-    variance, mean = _var_mean(input, dim, **given)
-    return (_root if dtypes.is_complex_dtype(input.dtype) else ltorch.sqrt)(variance), mean
-
-
-# ------------------------------------------------------------------------------- matrix products
-
-
-def product(input: Any, mat2: Any) -> Any:
-    return ltorch.matmul(input, mat2) if input.ndim == mat2.ndim == 2 else NotImplemented
-
-
-def matrix_vector(input: Any, vec: Any) -> Any:
-    return ltorch.matmul(input, vec) if (input.ndim, vec.ndim) == (2, 1) else NotImplemented
-
-
-def dot(input: Any, tensor: Any) -> Any:
-    return ltorch.matmul(input, tensor) if input.ndim == tensor.ndim == 1 else NotImplemented
+def _product(x: Any, y: Any, *ranks: int) -> Any:
+    """Of tensors of these ranks, which torch asks for."""
+    return ltorch.matmul(x, y) if (x.ndim, y.ndim) == ranks else NotImplemented
 
 
 def inner(input: Any, other: Any) -> Any:
@@ -166,29 +137,28 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1
     return ltorch.linear(mat1, ltorch.transpose(mat2, 0, 1), input)
 
 
-# Taken of complex numbers as well.
-OF_COMPLEX = frozenset({"torch.std", "torch.std_mean", "torch.var", "torch.var_mean"})
-
-REDUCTIONS = {
-    "torch.addmm": addmm,
-    "torch.aminmax": aminmax,
-    "torch.count_nonzero": count_nonzero,
-    "torch.dist": dist,
-    "torch.dot": dot,
-    "torch.index_add": index_add,
-    "torch.inner": inner,
-    "torch.linalg.matmul": ltorch.matmul,
-    "torch.linalg.vector_norm": vector_norm,
-    "torch.min": least,
-    "torch.mv": matrix_vector,
-    "torch.nanmean": nanmean,
-    "torch.nansum": nansum,
-    "torch.norm": norm,
-    "torch.special.logsumexp": ltorch.logsumexp,
-    "torch.spmm": product,  # which is torch.mm
-    "torch.special.softmax": ltorch.softmax,
-    "torch.std": _spread(_std),
-    "torch.std_mean": _spread(_std_mean),
-    "torch.var": _spread(_var),
-    "torch.var_mean": _spread(_var_mean),
-}
+REDUCTIONS: dict[str, Rewrite] = {
+    **rewrites(
+        "torch.", addmm, aminmax, index_add, inner, nanmean, norm,
+        count_nonzero=lambda input, dim=None: ltorch.sum(ltorch.to(input != 0, dtypes.int64), dim),
+        dist=rounded_once(lambda input, other, p=2: vector_norm(input - other, p)),
+        dot=lambda input, tensor: _product(input, tensor, 1, 1),
+        min=_min,
+        nansum=lambda input, dim=None, keepdim=False, *, dtype=None: ltorch.sum(
+            _no_nan(input), dim, keepdim, dtype=dtype
+        ),
+        mv=lambda input, vec: _product(input, vec, 2, 1),
+        spmm=lambda input, mat2: _product(input, mat2, 2, 2),  # which is torch.mm
+    ),
+    **rewrites(
+        "torch.", of_complex=True,
+        std=_spread(ltorch.std, lambda *args, **given: _root(_complex_var(*args, **given))),
+        std_mean=_spread(
+            _std_mean(ltorch.var_mean, ltorch.sqrt), _std_mean(_complex_var_mean, _root)
+        ),
+        var=_spread(ltorch.var, _complex_var),
+        var_mean=_spread(ltorch.var_mean, _complex_var_mean),
+    ),
+    **rewrites("torch.linalg.", ltorch.matmul, vector_norm),
+    **rewrites("torch.special.", ltorch.logsumexp, ltorch.softmax),
+}  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cast to a wider type is made again where it is read, and not stored."""
+"""A cast to a wider type is recomputed where it is read, and not stored."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import thunder
 import torch
 from cases import rand
 
-from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.support import leaves_of
+from thunder_fuser.executors.passes import read_trace
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
-from thunder_fuser.executors.widening import widened_where_read
+from thunder_fuser.options import compile_options
+from thunder_fuser.rematerialization.policy import time
+from thunder_fuser.target import CPU
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.recompute_casts import recompute_casts
+from thunder_fuser.trace.split_regions import partition
 
 Tensor = torch.Tensor
 
@@ -94,10 +98,15 @@ def test_what_is_stored_anyway_stays(function: Callable[..., Any], expected: str
     assert expected in first and "b8" not in first
 
 
+def partitioned(function: Callable[..., Any]) -> Prepared:
+    trace = thunder.trace()(function, rand(8, 8), rand(8, 8, seed=1))
+    return partition(read_trace(trace, time(), CPU, compile_options()))
+
+
 @pytest.mark.parametrize("function", [torch_reads_it, torch_reads_a_view, returned])
 def test_their_traces_stay(function: Callable[..., Any]) -> None:
-    trace = thunder.trace()(function, rand(8, 8), rand(8, 8, seed=1))
-    assert widened_where_read(trace, fuser.can_fuse, leaves_of) is trace
+    before = partitioned(function)
+    assert recompute_casts(before) is before
 
 
 def test_a_source_that_is_written_in_place_is_not_read_later() -> None:
@@ -113,10 +122,10 @@ def test_a_source_that_is_written_in_place_is_not_read_later() -> None:
 
 
 def test_twice_is_once() -> None:
-    trace = thunder.trace()(masked, rand(8, 8), rand(8, 8, seed=1))
-    once = widened_where_read(trace, fuser.can_fuse, leaves_of)
-    assert once is not trace
-    assert widened_where_read(once, fuser.can_fuse, leaves_of) is once
+    before = partitioned(masked)
+    once = recompute_casts(before)
+    assert once is not before
+    assert recompute_casts(once) is once
 
 
 def test_gradients_are_those_of_eager_under_every_policy() -> None:

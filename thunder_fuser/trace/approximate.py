@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace -> the same in which each exp and tanh that may be less exact carries the tag SHORT.
+"""A trace -> the same in which each exp and tanh that may be less exact carries a tag.
 
-    t3 = exp(t2)                   SHORT: whatever comes of t3 is rounded to 16 bits
+    t3 = exp(t2)                   APPROXIMATE: all that is computed from t3 is rounded to 16 bits
     t5 = mul(t4, t3)
     y  = convert(t5, bf16)
 
 On a GPU these are two instructions instead of eight, and seven instead of sixteen. A kernel could
-see as much of its own results, but which results those are is the policy's choice, and what is made
-again must have the same bits. So it is said here, of each value, for forward and backward at once
-and before anything is decided on what to keep; copies take the tag along.
+see as much of its own results, but which results those are depends on what is recomputed, and a
+recomputed value must have the same bits. So each value is tagged here, for forward and backward at
+once and before the cut is chosen; copies take the tag along.
 
-An exp may be short if all that is made of it ends in 16-bit floats, or if it is exp(x - max(x)) and
-only summed: a term e^-t beside the largest, which is 1, brings its 2 + t units times e^-t into the
-sum. A tanh moreover must be read by 1 + tanh or tanh * tanh alone, as in gelu and its gradient:
-its error is that of a number near 1.
+An exp may be approximate if everything computed from it ends in 16-bit floats. It also may be if it
+is exp(x - max(x)) and only summed: a term e^-t beside the largest term, which is 1, adds an error
+of 2 + t units times e^-t to the sum. A tanh moreover must be read by 1 + tanh or tanh * tanh alone,
+as in gelu and its gradient: its error is that of a number near 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -26,50 +26,46 @@ from thunder.core import dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, from_trace
 
-from thunder_fuser.rematerialization.proxies import makes, reads
-
-Supported = Callable[[BoundSymbol], bool]
-Leaves = Callable[[BoundSymbol], Iterator[BoundSymbol]]
+from thunder_fuser.trace.op import Op, Rules
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.proxies import makes, reads
 
 _SAME = frozenset({PrimIDs.SHALLOW_COPY, PrimIDs.BROADCAST_IN_DIM})
 _SIXTEEN_BITS = frozenset({dtypes.bfloat16, dtypes.float16})
 
 
-class Form(Enum):
+class Accuracy(Enum):
     """A tag of bound symbols."""
 
-    SHORT = auto()
+    APPROXIMATE = auto()
 
 
-def with_short_forms(trace: TraceCtx, supported: Supported, leaves_of: Leaves) -> TraceCtx:
+def tag_approximate(prepared: Prepared) -> Prepared:
     """The trace with the tags."""
-    fusible = [supported(bsym) for bsym in trace.bound_symbols]
-    groups = [
-        tuple(leaves_of(bsym)) if can else (bsym,)
-        for bsym, can in zip(trace.bound_symbols, fusible, strict=True)
-    ]
-    leaves = [leaf for group in groups for leaf in group]
-    known = [can for group, can in zip(groups, fusible, strict=True) for _ in group]
-    facts = _Facts(leaves, known)
-    new = from_trace(trace)
-    new.bound_symbols = [
-        facts.tagged(bsym, group)
-        for bsym, group in zip(trace.bound_symbols, groups, strict=True)
-    ]
-    return new
+    users = _Users(prepared.ops)
+    return prepared.with_ops(_tagged(op, users, prepared.rules) for op in prepared.ops)
 
 
-class _Facts:
-    """Who makes and who reads each value, and which values are needed in full."""
+def _tagged(op: Op, users: _Users, rules: Rules) -> Op:
+    """The op; a composite of a tagged primitive alone as that primitive."""
+    if len(op.leaves) != 1 or not users.may_be_approximate(op.leaves[0]):
+        return op
+    (leaf,) = op.leaves
+    tags = leaf.tags | op.bsym.tags | {Accuracy.APPROXIMATE}
+    return rules.rewritten(op, leaf.from_bsym(tags=tags))
 
-    def __init__(self, leaves: Sequence[BoundSymbol], fusible: Sequence[bool]) -> None:
-        self.maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
+
+class _Users:
+    """What makes and what reads each value, and the values that are needed in full."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        leaves = [(leaf, op.is_fusible) for op in ops for leaf in op.leaves]
+        self.maker = {out.name: leaf for leaf, _ in leaves for out in makes(leaf)}
         self.readers: dict[str, list[BoundSymbol]] = {}
         self.exact: set[str] = set()
         needed: set[str] = set()
-        for leaf, can in zip(reversed(leaves), reversed(fusible), strict=True):
+        for leaf, can in reversed(leaves):
             outs = makes(leaf)
             if leaf.sym.id is PrimIDs.GET_GRAD or (can and needed.isdisjoint(_names(outs))):
                 continue
@@ -80,19 +76,12 @@ class _Facts:
                 self.exact.update(_names(reads(leaf)))
 
     def _in_full(self, out: Proxy) -> bool:
-        """True for all that is no float, and floats of which more than 16 bits count."""
+        """True for floats of which more than 16 bits count, and for all other types."""
         if not isinstance(out, TensorProxy) or not dtypes.is_float_dtype(out.dtype):
             return True
         return out.name in self.exact and out.dtype not in _SIXTEEN_BITS
 
-    def tagged(self, bsym: BoundSymbol, leaves: Sequence[BoundSymbol]) -> BoundSymbol:
-        """The bound symbol; a composite of a tagged primitive alone as that primitive."""
-        if len(leaves) == 1 and self._may_be_short(leaves[0]):
-            (leaf,) = leaves
-            return leaf.from_bsym(tags=leaf.tags | bsym.tags | {Form.SHORT})
-        return bsym
-
-    def _may_be_short(self, leaf: BoundSymbol) -> bool:
+    def may_be_approximate(self, leaf: BoundSymbol) -> bool:
         if leaf.sym.id is PrimIDs.EXP:
             return not self._in_full(leaf.output) or self._fades(leaf)
         if leaf.sym.id is PrimIDs.TANH and not self._in_full(leaf.output):

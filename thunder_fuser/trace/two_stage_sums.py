@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A joint trace -> the same in which sums over different axes of one tensor share sums of its rows.
+"""A trace -> the same in which sums over different axes of one tensor share the sums of its rows.
 
     db = sum(g: f32[8, 256, 32, 32], (0, 2, 3))      a bias's gradient, behind a group norm
     ds = sum(h: f32[8, 32, 8, 32, 32], (2, 3, 4))    of each group, made of g; its input's waits
 ->  t1 = sum(g, (2, 3));  db = sum(t1, (0,))
     t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
 
-One kernel then reads g once for both: presegment/two_stage_reductions.py does the same in fusions
-of functions without gradients. There it follows from what shares a fusion. That is for the
-policy to choose, and a gradient that is two sums may have other bits; so here it is settled before.
+One kernel then reads g once for both. presegment/two_stage_reductions.py does the same in
+functions without gradients. There it follows from what shares a kernel. With a backward, the policy
+chooses that, and a gradient that is summed in two stages may have other bits, so it is settled here
+before the policy is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -22,42 +24,38 @@ from thunder.core import dtypes
 from thunder.core.prims import PrimIDs, convert_element_type
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx, from_trace, tracectx
+from thunder.core.trace import tracectx
 
-from thunder_fuser.options import compile_options
-from thunder_fuser.rematerialization.apply import Leaves, Reading, Supported, is_backward
-from thunder_fuser.rematerialization.proxies import makes, reads
 from thunder_fuser.schedule import nested
-from thunder_fuser.target import Target
+from thunder_fuser.trace.op import Op, Rules
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.proxies import makes, reads
+
+Fits = Callable[[int, int, int, int], bool]  # of groups, rows, columns and bytes an element
 
 _SUMMED = {dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
 _BYTES = 4  # that are read for each element: a gradient's and an input's, of 16 bits
 MIN_COLUMNS = 24  # of a row, so that the partial results are a small part of the bytes
 
 
-def with_nested_sums(
-    trace: TraceCtx, supported: Supported, leaves_of: Leaves, target: Target
-) -> TraceCtx:
-    """The trace with such sums in two steps, where a group fits on chip; only with a backward."""
-    if not any(map(is_backward, trace.bound_symbols)):
-        return trace
-    reading = Reading(trace.bound_symbols, supported, leaves_of)
-    runs: dict[int, list[BoundSymbol]] = {}
-    for number, can, group in zip(reading.runs, reading.fusible, reading.groups, strict=True):
-        runs.setdefault(number, []).extend(group if can else ())
+def sum_in_two_stages(prepared: Prepared) -> Prepared:
+    """The trace with such sums in two stages, where a group fits on chip; only with a backward."""
+    if not prepared.has_backward:
+        return prepared
+    regions: dict[int, list[BoundSymbol]] = {}
+    for op in prepared.ops:
+        if op.region is not None:
+            regions.setdefault(op.region, []).extend(op.leaves)
+    fits = partial(nested.fits, target=prepared.target, options=prepared.options)
     columns: dict[str, int] = {}
-    for leaves in runs.values():
-        columns |= _columns(leaves, target)
+    for leaves in regions.values():
+        columns |= _columns(leaves, fits)
     if not columns:
-        return trace
-    new = from_trace(trace)
-    with tracectx(new):
-        new.bound_symbols = [
-            one
-            for bsym, group in zip(reading.bsyms, reading.groups, strict=True)
-            for one in _written(bsym, group, columns)
-        ]
-    return new
+        return prepared
+    with tracectx(prepared.trace):
+        return prepared.with_ops(
+            one for op in prepared.ops for one in _written(op, columns, prepared.rules)
+        )
 
 
 # ---------------------------------------------------------------------------- which sums
@@ -96,7 +94,7 @@ class _Sum:
         return prod(self.sizes[kept[-1] + 1 :])
 
 
-def _columns(leaves: Sequence[BoundSymbol], target: Target) -> dict[str, int]:
+def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
     """Of a run: by the names of their results, the sums to be two, and the elements of a row."""
     sums = {leaf.output.name: _Sum.of(leaf) for leaf in leaves if _is_sum(leaf)}
     if not any(one.columns for one in sums.values()):
@@ -108,33 +106,30 @@ def _columns(leaves: Sequence[BoundSymbol], target: Target) -> dict[str, int]:
     root = {leaf.output.name: families.root(leaf.args[0].name) for leaf in leaves if _is_sum(leaf)}
     for name, one in sums.items():
         alike.setdefault(root[name], {})[one] = None
-    columns = {family: _pairs(list(found), again, target) for family, found in alike.items()}
+    columns = {family: _pairs(list(found), again, fits) for family, found in alike.items()}
     return {n: columns[root[n]][one] for n, one in sums.items() if one in columns[root[n]]}
 
 
-def _pairs(sums: Sequence[_Sum], again: set[_Sum], target: Target) -> dict[_Sum, int]:
+def _pairs(sums: Sequence[_Sum], again: set[_Sum], fits: Fits) -> dict[_Sum, int]:
     """The sums of one family that are to be two, and the elements of a row."""
     over = [one for one in sums if one.columns >= MIN_COLUMNS and one not in again]
     found: dict[_Sum, int] = {}
     for a, b in product(over, (one for one in sums if one.is_of_group)):
-        if _nests(a, b, target):
+        if _nests(a, b, fits):
             found[a] = a.columns
             if b.summed > a.columns:
                 found.setdefault(b, a.columns)
     return found
 
 
-def _nests(over: _Sum, group: _Sum, target: Target) -> bool:
+def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
     """True if the group is whole rows of the other sum, of one of its first axes, and fits."""
     columns, size = over.columns, group.summed
     groups = prod(group.sizes) // size
     outer = prod(over.sizes[: next(at for at in range(len(over.sizes)) if at not in over.dims)])
     if size % columns or groups % outer or not _inner(group, columns):
         return False
-    rows, options = size // columns, compile_options()
-    return size == columns or nested.fits(
-        groups, rows, columns, _BYTES, target=target, options=options
-    )
+    return size == columns or fits(groups, size // columns, columns, _BYTES)
 
 
 def _inner(one: _Sum, columns: int) -> tuple[int, ...]:
@@ -204,17 +199,16 @@ def _is_sum(leaf: BoundSymbol) -> bool:
 # ---------------------------------------------------------------------------- two sums for one
 
 
-def _written(
-    bsym: BoundSymbol, group: Sequence[BoundSymbol], columns: dict[str, int]
-) -> Iterator[BoundSymbol]:
-    """The bound symbol; one with such a sum as its primitives, with two in its place."""
-    if not any(_is_sum(leaf) and leaf.output.name in columns for leaf in group):
-        yield bsym
+def _written(op: Op, columns: dict[str, int], rules: Rules) -> Iterator[Op]:
+    """The op; one with such a sum as its primitives, with two sums in the place of the one."""
+    if not any(_is_sum(leaf) and leaf.output.name in columns for leaf in op.leaves):
+        yield op
         return
-    for leaf in group:
-        tagged = leaf.from_bsym(tags=leaf.tags | bsym.tags)
+    for leaf in op.leaves:
+        tagged = leaf.from_bsym(tags=leaf.tags | op.bsym.tags)
         found = columns.get(leaf.output.name) if _is_sum(leaf) else None
-        yield from (tagged,) if found is None else _two_sums(tagged, found)
+        made = (tagged,) if found is None else _two_sums(tagged, found)
+        yield from (rules.fused(one, op.region) for one in made)
 
 
 def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:

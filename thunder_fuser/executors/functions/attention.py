@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scaled_dot_product_attention through torch's own kernels, which never store the scores.
+
+    t4 = scaled_dot_product_attention(q, k, v)     what the backward reads
+->  Thunder:  matmul, softmax, matmul              q, k, v, probabilities[B, H, L, S]
+    here:     t4, t5 = attention_forward(q, k, v)  q, k, v, t4, log(sum(exp(scores)))[B, H, L]
+
+q: [B, H, L, E]; k, v: [B, H, S, E]; a mask: [L, S] or [B, H, L, S], or 1 in place of any of these.
+Thunder has an executor for some of torch's CUDA kernels, but not for the CPU's, nor for cuDNN's,
+which torch itself chooses on Hopper: the two operators here. What none takes, Thunder takes apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core import dtypes, prims
+from thunder.core.devices import DeviceType
+from thunder.core.prims import OpTags
+from thunder.core.proxies import TensorProxy
+from thunder.core.transforms import sum_to
+from thunder.executors.sdpaex import sdpa_ex
+from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
+from thunder.extend import OperatorExecutor
+
+from thunder_fuser.executors.functions.define import Composite, refuses_floats, wide
+from thunder_fuser.executors.types import compute_type, refuses_tensors
+from thunder_fuser.trace.op import Reject
+
+KERNELS = OperatorExecutor("thunder_fuser_attention")
+_CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
+_aten = torch.ops.aten
+Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
+
+
+def _forward_types(qkv: Triple, *rest: Any, **given: Any) -> tuple[TensorProxy, TensorProxy]:
+    query, last = qkv[0], () if _on_cpu(qkv[0]) else (1,)
+    log_sums = {"shape": (*query.shape[:3], *last), "dtype": compute_type(query)}
+    return TensorProxy(like=query), TensorProxy(like=query, **log_sums)
+
+
+def _forward(
+    qkv: Triple, mask: torch.Tensor | None, *, is_causal: bool, scale: float | None
+) -> Any:
+    if qkv[0].is_cuda:
+        return _aten._scaled_dot_product_cudnn_attention(
+            *map(_rows, qkv), mask, True, 0.0, is_causal, scale=scale
+        )[:2]
+    return _aten._scaled_dot_product_flash_attention_for_cpu(
+        *map(_rows, qkv), 0.0, is_causal, attn_mask=_added(mask, qkv[0]), scale=scale
+    )
+
+
+def _backward(
+    gradient: torch.Tensor, qkv: Triple, out: torch.Tensor, log_sums: torch.Tensor,
+    mask: torch.Tensor | None, *, is_causal: bool, scale: float | None,
+) -> Any:  # fmt: skip
+    if gradient.is_cuda:
+        lengths, seed = (qkv[0].shape[2], qkv[1].shape[2]), log_sums.new_empty((), dtype=torch.long)
+        return _aten._scaled_dot_product_cudnn_attention_backward(
+            *map(_rows, (gradient, *qkv)), out, log_sums, seed, seed, mask, None, None, *lengths,
+            0.0, is_causal, scale=scale,
+        )  # fmt: skip
+    return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        *map(_rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal,
+        attn_mask=_added(mask, qkv[0]), scale=scale,
+    )  # fmt: skip
+
+
+def _rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The kernels read rows without asking for their stride."""
+    return tensor if tensor.stride(-1) == 1 else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _added(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
+    """What is added to the scores. A mask of bools is kept as such, and converted twice."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -math.inf)
+
+
+attention_forward = KERNELS.register_operator(
+    "attention_forward", meta=_forward_types, fn=_forward,
+    tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
+)  # fmt: skip
+attention_backward = KERNELS.register_operator(
+    "attention_backward", fn=_backward,
+    meta=lambda gradient, qkv, *rest, **given: tuple(TensorProxy(like=one) for one in qkv),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The parameters of scaled_dot_product_attention."""
+
+    query: TensorProxy
+    key: TensorProxy
+    value: TensorProxy
+    attn_mask: TensorProxy | None = None
+    dropout_p: Any = 0.0
+    is_causal: Any = False
+    scale: Any = None
+
+    @property
+    def tensors(self) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
+        return self.query, self.key, self.value
+
+    def of_thunder(self, function: Callable[..., Any]) -> Any:
+        """What a function of Thunder's executor for CUDA says, which names all parameters."""
+        return function(
+            *self.tensors, self.attn_mask, self.dropout_p, self.is_causal, scale=self.scale
+        )
+
+    def gradient(self) -> Any:
+        """The result, after saying what the gradients are."""
+        if not _on_cpu(self.query) and not self.fits_cudnn():
+            return self.of_thunder(_CUDA.grad_transform)
+        mask, given = self.attn_mask, {"is_causal": self.is_causal, "scale": self.scale}
+        out, log_sums = attention_forward(self.tensors, mask, **given)
+        gradient = prims.get_grad(out)
+        made = attention_backward(gradient, self.tensors, out, log_sums, mask, **given)
+        for tensor, its in zip(self.tensors, made, strict=True):
+            prims.put_grad(tensor, its)
+        if mask is not None and dtypes.is_float_dtype(mask.dtype):
+            # Whether the gradient is needed is not known here; where not, it is dead code.
+            found = sum_to(self.of_scores(gradient, log_sums), tuple(mask._shape))
+            prims.put_grad(mask, ltorch.to(found, mask.dtype))
+        return out
+
+    def of_scores(self, gradient: Any, log_sums: Any) -> Any:
+        """[B, H, L, S], the gradient of the scores: p * (of_p - sum(p * of_p)), p the softmax.
+
+        A row without a score, whose log_sums is -inf, has p = 0.
+        """
+        scale = 1 / math.sqrt(self.query._shape[-1]) if self.scale is None else self.scale
+        gradient, query, key, value, mask = map(wide, (gradient, *self.tensors, self.attn_mask))
+        scores = ltorch.matmul(query, ltorch.transpose(key, -2, -1)) * scale
+        below = ltorch.where(log_sums == -math.inf, math.inf, log_sums)
+        p = ltorch.exp(scores + mask - ltorch.unsqueeze(below, -1))
+        of_p = ltorch.matmul(gradient, ltorch.transpose(value, -2, -1))
+        return p * (of_p - ltorch.sum(p * of_p, -1, keepdim=True))
+
+    # ---- what is refused
+
+    def refuses(self) -> Reject | None:
+        """Why Thunder takes a call apart; it then writes the matrix of all scores to memory."""
+        if _on_cpu(self.query):
+            return self.refuses_ours()
+        fits = self.of_thunder(_CUDA.checker)
+        return None if fits else Reject("attention that no kernel of torch takes")
+
+    def fits_cudnn(self) -> bool:
+        """True for what torch gives to cuDNN on Hopper; fewer of its kernels take odd sizes."""
+        if self.refuses_ours() or self.attn_mask is not None:
+            return False
+        if self.query.dtype not in (dtypes.bfloat16, dtypes.float16):
+            return False
+        (length, width), keys = map(int, self.query._shape[2:]), int(self.key._shape[2])
+        if length % 64 or keys % 64 or width % 8 or width > 128:
+            return False
+        if (self.is_causal and length != keys) or torch.are_deterministic_algorithms_enabled():
+            return False
+        major, _ = torch.cuda.get_device_capability(self.query.device.device_str())
+        return major == 9 and torch.backends.cuda.cudnn_sdp_enabled()
+
+    def refuses_ours(self) -> Reject | None:
+        """What torch itself does not give to its kernels for the CPU."""
+        numbers = isinstance(self.dropout_p, (int, float)), isinstance(self.is_causal, bool)
+        if not all(numbers) or not isinstance(self.scale, (int, float, type(None))):
+            return Reject("attention with a computed number")
+        if self.dropout_p:
+            return Reject("attention with dropout, on the CPU")
+        if refused := refuses_tensors("attention", (*self.tensors, self.attn_mask)):
+            return refused
+        if refused := refuses_floats("attention", *self.tensors):
+            return refused
+        if any(one.dtype != self.query.dtype for one in self.tensors):
+            return Reject("attention of several types")
+        query, key, value = (tuple(tensor._shape) for tensor in self.tensors)
+        if not len(query) == len(key) == 4 or key != value or key != (*query[:2], key[2], query[3]):
+            return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
+        return self.refuses_mask()
+
+    def refuses_mask(self) -> Reject | None:
+        mask, scores = self.attn_mask, (*self.query._shape[:3], self.key._shape[2])
+        if mask is None:
+            return None
+        if not dtypes.is_boolean_dtype(mask.dtype) and mask.dtype != self.query.dtype:
+            return Reject("attention with a mask of another type")
+        sizes = zip(mask._shape, scores[-mask.ndim :], strict=False)
+        if mask.ndim not in (2, 4) or any(one not in (1, all) for one, all in sizes):
+            return Reject("attention with a mask of other than [L, S] or [B, H, L, S]")
+        return None
+
+
+def _on_cpu(tensor: TensorProxy) -> bool:
+    return bool(tensor.device.devicetype is DeviceType.CPU)
+
+
+ATTENTION = {
+    "torch.nn.functional.scaled_dot_product_attention": Composite(
+        lambda *args, **kwargs: _Call(*args, **kwargs).refuses(),
+        attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
+        lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
+    )
+}

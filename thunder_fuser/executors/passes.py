@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace of Thunder -> a prepared one, and the passes over it, each checked after it has run.
+
+Before the partition an op has no region. After it, every op that can be fused has the region that
+it will run in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from thunder.core.devices import DeviceType
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.executors.dtensor import mesh_of_call
+from thunder_fuser.executors.functions import why_apart
+from thunder_fuser.executors.mistyped import where_types_agree
+from thunder_fuser.executors.random import without_state
+from thunder_fuser.executors.support import device_of, leaves_of, support
+from thunder_fuser.host.device import target_of_device
+from thunder_fuser.rematerialization.apply import rematerialize
+from thunder_fuser.rematerialization.policy import Policy
+from thunder_fuser.target import CPU, Target
+from thunder_fuser.trace.approximate import tag_approximate
+from thunder_fuser.trace.excess_precision import drop_roundings, expand_casts
+from thunder_fuser.trace.memory import leave_written_views
+from thunder_fuser.trace.op import Rules, read
+from thunder_fuser.trace.overwritten import save_before_writes
+from thunder_fuser.trace.prepared import Pass, Prepared
+from thunder_fuser.trace.recompute_casts import recompute_casts
+from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
+from thunder_fuser.trace.split_regions import partition
+from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
+
+TRACE_PASSES: tuple[Pass, ...] = (
+    save_before_writes,
+    without_state,
+    leave_written_views,
+    expand_casts,
+    reorder_matmuls,
+    partition,
+    recompute_casts,
+    drop_roundings,
+    tag_approximate,
+    sum_in_two_stages,
+    rematerialize,
+)
+
+
+def read_trace(
+    trace: TraceCtx, policy: Policy, target: Target, options: CompileOptions
+) -> Prepared:
+    """The trace before the passes. policy: what its backward may recompute."""
+    agreed = where_types_agree(trace.bound_symbols, support)
+    rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
+    return Prepared(trace, read(trace.bound_symbols, rules), rules, target, options, policy)
+
+
+def _place(bsym: BoundSymbol) -> Hashable:
+    return device_of(bsym), mesh_of_call(bsym)
+
+
+def target_of(trace: TraceCtx) -> Target:
+    """That of the first tensor on a GPU, else the CPU."""
+    for bsym in trace.bound_symbols:
+        device = device_of(bsym)
+        if device is not None and device.devicetype is DeviceType.CUDA:
+            return target_of_device(device.index or 0)
+    return CPU

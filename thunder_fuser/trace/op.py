@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace -> its Ops: what every pass asks of a bound symbol, read once.
+
+    t3 = softmax(t1, 1)  ->  Op(bsym, leaves=(amax, sub, exp, sum, div), reads=(t1,), makes=(t3,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag
+
+from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.sharing import VIEWS, Names, parts, shared_by, written_by
+
+Kinds = frozenset[PrimIDs | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Why a bound symbol stays with torch."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the executor knows of a bound symbol.
+
+    refuse: why it stays with torch, or None; leaves: the primitives of one that does not; place:
+    its device and mesh.
+    """
+
+    refuse: Callable[[BoundSymbol], Reject | None]
+    leaves: Callable[[BoundSymbol], Iterable[BoundSymbol]]
+    place: Callable[[BoundSymbol], Hashable]
+
+    def op(self, bsym: BoundSymbol) -> Op:
+        """The Op of a bound symbol."""
+        return self._op(bsym, self.refuse(bsym), None)
+
+    def fused(self, bsym: BoundSymbol, region: int | None = None) -> Op:
+        """The Op of a bound symbol that is known to be fusible, such as a leaf of a fusible one."""
+        return self._op(bsym, None, region)
+
+    def refused(self, bsym: BoundSymbol, why: Reject) -> Op:
+        """The Op of a bound symbol that torch runs."""
+        return self._op(bsym, why, None)
+
+    def rewritten(self, op: Op, bsym: BoundSymbol) -> Op:
+        """The Op with another bound symbol, which computes the same of other operands."""
+        return op if bsym is op.bsym else self._op(bsym, op.refusal, op.region)
+
+    def _op(self, bsym: BoundSymbol, refusal: Reject | None, region: int | None) -> Op:
+        fusible = refusal is None
+        return Op(
+            bsym,
+            tuple(self.leaves(bsym)) if fusible else (bsym,),
+            tuple(reads(bsym)),
+            tuple(makes(bsym)),
+            refusal,
+            BoundSymbolTag.BACKWARD in bsym.tags,
+            self.place(bsym) if fusible else None,
+            frozenset(part.sym.id for part in parts(bsym)),
+            tuple(written_by(bsym)),
+            tuple(shared_by(bsym)),
+            region,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A bound symbol of a trace and what follows of it.
+
+    leaves: its primitives, or itself if torch runs it; reads and makes: its operands and results;
+    refusal: why torch runs it, None if it can be fused; place: where a fusible one computes; kinds:
+    the ids of the primitives it consists of; writes: the tensors it writes in place, under their
+    old and new names; shares: names that may share memory; region: the number of its region, None
+    before the partition and for what torch runs.
+    """
+
+    bsym: BoundSymbol
+    leaves: tuple[BoundSymbol, ...]
+    reads: tuple[Proxy, ...]
+    makes: tuple[Proxy, ...]
+    refusal: Reject | None
+    is_backward: bool
+    place: Hashable
+    kinds: Kinds
+    writes: tuple[Names, ...] = ()
+    shares: tuple[Names, ...] = ()
+    region: int | None = None
+
+    @property
+    def is_fusible(self) -> bool:
+        return self.refusal is None
+
+    @property
+    def is_view(self) -> bool:
+        """True if all its leaves are views, which need no kernel."""
+        return all(leaf.sym.id in VIEWS for leaf in self.leaves)
+
+    @property
+    def widens(self) -> bool:
+        """True for nothing but a cast whose result has more bytes than its operand."""
+        (leaf, *more) = self.leaves
+        if more or leaf.sym.id is not PrimIDs.CONVERT_ELEMENT_TYPE:
+            return False
+        source, result = leaf.args[0], leaf.output
+        both = isinstance(source, TensorProxy) and isinstance(result, TensorProxy)
+        return both and source.dtype.bytes < result.dtype.bytes
+
+    @property
+    def is_return(self) -> bool:
+        return self.bsym.sym.id is PrimIDs.RETURN
+
+    @property
+    def in_backward(self) -> bool:
+        """True for an op of the backward; get_grad only names a value of the forward."""
+        return self.is_backward and self.bsym.sym.id is not PrimIDs.GET_GRAD
+
+    def only(self, kinds: Kinds) -> bool:
+        """True if it consists of primitives of these kinds."""
+        return self.kinds <= kinds
+
+    def reads_any(self, names: set[str]) -> bool:
+        return any(proxy.name in names for proxy in self.reads)
+
+    def makes_any(self, names: set[str]) -> bool:
+        return any(proxy.name in names for proxy in self.makes)
+
+    def in_region(self, region: int | None) -> Op:
+        return replace(self, region=region)
+
+
+def read(bsyms: Sequence[BoundSymbol], rules: Rules) -> tuple[Op, ...]:
+    """The Op of each bound symbol."""
+    return tuple(map(rules.op, bsyms))
+
+
+def alike(one: Op, other: Op) -> bool:
+    """True if two fusible ops may be in one region: they have a direction and a place in common."""
+    return one.is_backward == other.is_backward and one.place == other.place
+
+
+def runs(ops: Sequence[Op]) -> list[range]:
+    """The longest runs of fusible neighbours that are alike; each op of torch is one by itself."""
+    found: list[range] = []
+    start = 0
+    for at in range(1, len(ops) + 1):
+        ends = at == len(ops) or not (ops[at - 1].is_fusible and ops[at].is_fusible)
+        if ends or not alike(ops[at - 1], ops[at]):
+            found.append(range(start, at))
+            start = at
+    return found
+
+
+def users_of(ops: Sequence[Op]) -> dict[str, list[int]]:
+    """The places where each name is read, in order."""
+    users: dict[str, list[int]] = {}
+    for at, op in enumerate(ops):
+        for proxy in op.reads:
+            users.setdefault(proxy.name, []).append(at)
+    return users

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the passes over a trace hand on, and what must hold after each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.errors import VerifyError
+from thunder_fuser.rematerialization.plan import Facts, Plan
+from thunder_fuser.rematerialization.policy import Policy
+from thunder_fuser.target import Target
+from thunder_fuser.trace.op import Op, Rules
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """What the backward reads of the forward: what is saved, and what it recomputes.
+
+    copies: for each recomputed value the names of its copies; kinds: type and shape of each value
+    that is saved or recomputed, as in "bf16[2, 16]"; stages: the policy's.
+    """
+
+    facts: Facts
+    plan: Plan
+    copies: dict[str, tuple[str, ...]]
+    kinds: dict[str, str]
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A joint or inference trace between two passes.
+
+    trace: where new values take their names; recomputation: None before that pass, and where there
+    is no backward.
+    """
+
+    trace: TraceCtx
+    ops: tuple[Op, ...]
+    rules: Rules
+    target: Target
+    options: CompileOptions
+    policy: Policy
+    recomputation: Recomputation | None = None
+
+    def with_ops(self, ops: Iterable[Op]) -> Prepared:
+        return replace(self, ops=tuple(ops))
+
+    @property
+    def has_backward(self) -> bool:
+        return any(op.is_backward for op in self.ops)
+
+
+Pass = Callable[[Prepared], Prepared]
+
+
+def run(passes: Sequence[Pass], prepared: Prepared) -> Prepared:
+    """Runs the passes in order, and checks what each has made."""
+    for one in passes:
+        after = one(prepared)
+        if after is not prepared:
+            check(one.__name__, prepared, after)
+        prepared = after
+    return prepared
+
+
+def check(name: str, before: Prepared, after: Prepared) -> None:
+    """VerifyError unless each value is made before it is read, nothing is lost, and types stay."""
+    known = _made(before.ops)
+    made = _made(after.ops)
+    for value in made.keys() & known.keys():
+        if _type(made[value]) != _type(known[value]):
+            raise _error(name, value, f"type {_type(known[value])}", str(_type(made[value])))
+    ready: set[str] = set()
+    for op in after.ops:
+        for proxy in op.reads:
+            if proxy.name not in ready and (proxy.name in made or proxy.name in known):
+                got = "read before it is made" if proxy.name in made else "read but not made"
+                raise _error(name, proxy.name, f"made before {op.bsym.sym.name} reads it", got)
+        ready.update(proxy.name for proxy in op.makes)
+    if _returned(before.ops) != _returned(after.ops):
+        lost = ", ".join(sorted(_returned(before.ops) ^ _returned(after.ops)))
+        raise _error(name, lost, "returned as before", "other results")
+
+
+def _made(ops: Sequence[Op]) -> dict[str, Proxy]:
+    return {proxy.name: proxy for op in ops for proxy in op.makes}
+
+
+def _type(proxy: Proxy) -> object:
+    if not isinstance(proxy, TensorProxy):
+        return type(proxy)
+    return proxy.dtype, tuple(proxy._shape), proxy.device
+
+
+def _returned(ops: Sequence[Op]) -> set[str]:
+    return {proxy.name for op in ops[-1:] if op.is_return for proxy in op.reads}
+
+
+def _error(name: str, value: str, expected: str, got: str) -> VerifyError:
+    return VerifyError(f"{value} after the trace pass {name}", expected=expected, got=got)

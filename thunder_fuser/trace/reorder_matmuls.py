@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusible ops that matrix products keep apart, though one reads the other, become neighbours.
+
+    s = silu(g); u = linear(y, w);           m = mul(s, u)
+->  u = linear(y, w);              s = silu(g); m = mul(s, u)
+
+    du, ds = f(dm); dy = matmul(du, w); dg = g(ds)
+->  du, ds = f(dm); dg = g(ds);                    dy = matmul(du, w)
+
+A product that reads nothing of the first run goes before it, one that does goes after both runs.
+What reads a product that has to stay between stays where it is, and so does a cast to a wider type
+that only such ops read: its result would be stored for them. Only products of torch and views
+step aside: nothing moves across an in-place copy, a random op, a collective, or into the other
+direction. One look at each op for every run that stays open: linear in the length of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from thunder.executors.torchex import ex as torch_executor
+
+from thunder_fuser.trace.op import Op, alike, runs
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.sharing import VIEWS
+
+_PRODUCTS = frozenset({"linear", "matmul"})
+MOST_OPS = 256  # of a run, and of what may wait behind it
+
+
+@dataclass
+class _Run:
+    """Places in the trace: fusible ops, and the products and views behind them."""
+
+    ops: list[int] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[int]:
+        return [*self.ops, *self.behind]
+
+
+def reorder_matmuls(prepared: Prepared) -> Prepared:
+    """The trace in its new order."""
+    order = _order(prepared.ops)
+    if order == [*range(len(order))]:
+        return prepared
+    return prepared.with_ops(prepared.ops[at] for at in order)
+
+
+def _order(ops: Sequence[Op]) -> list[int]:
+    """The places of the ops in their new order."""
+    order: list[int] = []
+    run = _Run()
+    for stretch in runs(ops):
+        first = ops[stretch.start]
+        if all(ops[at].only(VIEWS) for at in stretch) or _is_product(first):
+            run.behind += stretch
+            continue
+        if not first.is_fusible:
+            order += [*run.all, *stretch]
+            run = _Run()
+            continue
+        joined = set[int]()
+        if run.ops and len(run.all) < MOST_OPS and alike(ops[run.ops[0]], first):
+            before, run, joined = _joined(ops, run, stretch)
+            order += before
+        rest = [at for at in stretch if at not in joined]
+        if rest and all(ops[at].only(VIEWS) for at in rest):
+            run.behind += rest
+        elif rest:
+            order += run.all
+            run = _Run(rest)
+    return order + run.all
+
+
+def _is_product(op: Op) -> bool:
+    return op.bsym.sym.executor is torch_executor and op.bsym.sym.id in _PRODUCTS
+
+
+def _joined(
+    ops: Sequence[Op], run: _Run, stretch: range
+) -> tuple[list[int], _Run, set[int]]:
+    """(what goes before the run, the run with what joins it, what joins it).
+
+    An op joins if it reads the run, itself or through others that join, or reads what one of these
+    reads; then so does all that it reads. No product between may have to come first.
+    """
+    own, late = _made(ops, run.ops), set[str]()
+    before = [at for at in run.behind if not _follows(ops[at], own, late)]
+    free = [at for at in stretch if not _follows(ops[at], set(), late)]
+    joined = _with_inputs(ops, free, [at for at in free if _follows(ops[at], set(), own)])
+    own |= _made(ops, joined)
+    readers = [at for at in free if _follows(ops[at], set(), own)]
+    joined = _with_inputs(ops, free, [*joined, *readers])
+    joins = _without_last_casts(ops, joined)
+    if not joins:
+        return [], run, set()
+    first = set(before)
+    behind = [at for at in run.behind if at not in first]
+    return before, _Run([*run.ops, *joins], behind), set(joins)
+
+
+def _with_inputs(ops: Sequence[Op], free: Sequence[int], joined: Iterable[int]) -> set[int]:
+    """And those of the free ones that they read, directly or not."""
+    closed = set(joined)
+    read = {name for at in closed for name in _read(ops[at])}
+    for at in reversed(free):
+        if at not in closed and ops[at].makes_any(read):
+            closed.add(at)
+            read.update(_read(ops[at]))
+    return closed
+
+
+def _without_last_casts(ops: Sequence[Op], joined: Iterable[int]) -> list[int]:
+    """Less the casts that none of the others reads."""
+    left: list[int] = []
+    read: set[str] = set()
+    for at in sorted(joined, reverse=True):
+        if not ops[at].widens or ops[at].makes_any(read):
+            left.append(at)
+            read.update(_read(ops[at]))
+    return left[::-1]
+
+
+def _follows(op: Op, own: set[str], late: set[str]) -> bool:
+    """True if it reads a name of either set; what it makes is then late."""
+    if not (op.reads_any(own) or op.reads_any(late)):
+        return False
+    late.update(out.name for out in op.makes)
+    return True
+
+
+def _read(op: Op) -> list[str]:
+    return [proxy.name for proxy in op.reads]
+
+
+def _made(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
+    return {out.name for at in places for out in ops[at].makes}
