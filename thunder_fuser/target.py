@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device is, as data: planning for an H200 runs on a laptop.
+"""A device as data, so that a laptop can plan for an H200.
 
-Figures are the vendor's, except `bytes_in_flight`: what one SM must have under way to saturate
-memory (48 KiB on H200, 32 on H100, 16 on A100: CUB's DeviceTransform tuning tables).
+The numbers are the vendor's, except `bytes_in_flight_per_sm`: the bytes that one SM must have
+requested to saturate memory. It is 48 KiB on H200, 32 on H100 and 16 on A100, from CUB's tuning
+tables of DeviceTransform.
 
-Two prices of the segmenter: `launch_seconds`, between the end of one kernel and the full speed of
-the next, and `ops_per_byte`, simple float operations done while one byte comes from memory. The
-H200's are measured (`python -m benchmarks prices`): 3.1 us a launch in a stream, 1.9 in a graph,
-25.9e12 operations a second, 4.3e12 bytes; the H100's follow from them, the others are estimates.
+The segmenter uses two costs. `launch_seconds` is the time from the end of one kernel to the full
+speed of the next. `ops_per_byte` is the number of simple float operations in the time of one byte
+from memory. On the H200 they are measured with `python -m benchmarks prices`: 3.1 us a launch in a
+stream, 1.9 us in a graph, 25.9e12 operations and 4.3e12 bytes a second. Those of the H100 are
+derived from the H200's, and the others are estimates.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from thunder_fuser.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Frozen facts about a device. kind: cuda or cpu; an emulated one runs CUDA text on the CPU.
+    """Facts about a device. kind: cuda or cpu; an emulated one runs CUDA source on the CPU.
 
     max_cluster: blocks that can reach each other's shared memory (sm_90: 8 anywhere, 16 on Hopper).
     """
@@ -41,7 +43,7 @@ class Target:
 
     @property
     def launch_bytes(self) -> int:
-        """Bytes that memory moves in the time of one launch: the price of one more segment."""
+        """The cost of one more segment: the bytes that memory moves in the time of a launch."""
         return int(self.launch_seconds * self.bandwidth_bytes_per_s)
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a part computes, where: outputs ask for operands at index expressions, back to the inputs.
+"""The points that a part computes: from the outputs back to the inputs, with index expressions.
 
-A point is a value at an index under a condition. A reduction starts a new nest: what reads its
-result belongs to a later one. A scan does not: its element is ready when its place is reached.
+A point is a value at an index under a condition. Readers of a reduction's result are in a later
+nest. Readers of a scan are in the same nest, because the scan makes its elements in order.
 
     softmax row x:  nest 0: max(x)   nest 1: sum(exp(x - max))   nest 2: exp(x - max) / sum
 """
@@ -30,7 +30,7 @@ from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value at an index, wanted where the condition holds."""
+    """A value at an index, needed where the condition is true."""
 
     name: str
     index: Index
@@ -44,16 +44,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Demand:
-    """All points of a part; what each reads; the nest each is first computed in."""
+    """The points of a part, the points that each reads, and its first nest (level)."""
 
     reads: Mapping[Point, tuple[Point, ...]]
     level: Mapping[Point, int]
-    roots: tuple[Point, ...]  # operands of reductions and scans, results: what nests compute
+    roots: tuple[Point, ...]  # what nests compute: results, and operands of reductions and scans
     results: Mapping[str, Point]
-    operands: Mapping[str, Point]  # by name of the reduction's or scan's result
+    operands: Mapping[str, Point]  # by the name of the reduction's or scan's result
 
     def count(self, name: str) -> int:
-        """At how many different places a value is computed."""
+        """The number of different indices at which a value is computed."""
         return len({point.index for point in self.points(name)})
 
     def points(self, name: str) -> Sequence[Point]:
@@ -68,7 +68,7 @@ class Demand:
         return found
 
     def reached(self, roots: Iterable[Point], stop: frozenset[Point] = frozenset()) -> list[Point]:
-        """Every point needed for the roots, not looking behind `stop`, in order of discovery."""
+        """The points that the roots need, up to `stop`, in order of discovery."""
         seen: dict[Point, None] = {}
         stack = list(roots)
         while stack:
@@ -81,12 +81,12 @@ class Demand:
 
 
 def axis_symbols(part: Dataflow) -> dict[str, Scalar]:
-    """One bounded symbol an axis class."""
+    """A bounded symbol for each axis class."""
     return {name: symbol(name, 0, int(extent.value) - 1) for name, extent in part.extents.items()}
 
 
 def result_index(part: Dataflow, name: str, axes: Mapping[str, Scalar]) -> Index:
-    """The index of a whole tensor, given the index of each axis class."""
+    """The index of a tensor, given the index of each axis class."""
     logical = part.tensors[name].domain.no_reductions
     return tuple(ZERO if a.is_broadcast else axes[part.domain_map.axis(a)] for a in logical)
 
@@ -130,7 +130,7 @@ def _reads(part: Dataflow, point: Point, axes: Mapping[str, Scalar]) -> tuple[Po
 
 
 def _read(part: Dataflow, access: Access, outer: Scalar) -> Point:
-    """The point of one read. A reduction's result is there whatever the condition of the read."""
+    """The point of one read. It has no condition if it reads a reduction's result."""
     producer = part.producer.get(access.operand)
     if producer is not None and producer.row.kind is OpKind.REDUCTION:
         return Point(access.operand, access.index)

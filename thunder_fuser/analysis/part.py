@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a fusion, which is what a scheduler sees: expressions, what goes in and comes out."""
+"""A part of a fusion, as a scheduler sees it: expressions, inputs, outputs, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Partial results stand along `axis`, one for each run of `size` elements of `reduced`."""
+    """Partial results along `axis`: one for each run of `size` elements of `reduced`."""
 
     axis: str
     reduced: tuple[str, ...]
@@ -30,9 +30,9 @@ class Chunked:
 
 @dataclass(frozen=True)
 class Part(Dataflow):
-    """The dataflow of one kernel, and where its tensors lie in memory.
+    """The dataflow of one kernel, and the strides of its tensors.
 
-    overwrites: pairs of an output and the input in whose memory it is written.
+    overwrites: pairs of an output and the input whose memory it overwrites.
     """
 
     strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
@@ -55,7 +55,7 @@ class Part(Dataflow):
 
     @cached_property
     def chunked(self) -> Chunked | None:
-        """How the part's partial reductions cut their axes; None if there are none."""
+        """The runs of the part's partial reductions; None if it has none."""
         for expr in self.reductions:
             chunk, view = expr.attr("chunk"), self.tensors[expr.outputs[0]]
             if isinstance(chunk, int):
@@ -75,11 +75,11 @@ class Part(Dataflow):
 
     @cached_property
     def demand(self) -> Demand:
-        """The points of the part over plain axis symbols; every scheduler asks for them."""
+        """The points of the part over axis symbols, which every scheduler uses."""
         return demand_of(self, axis_symbols(self))
 
     def axes(self, name: str) -> tuple[str, ...]:
-        """The axis classes of a tensor, broadcasts left out, in logical order."""
+        """The axis classes of a tensor in logical order, without broadcasts."""
         return self.domain_map.axes(self.tensors[name])
 
     def memory_axes(self, name: str) -> tuple[str, ...]:
@@ -95,14 +95,13 @@ class Part(Dataflow):
 
     @property
     def global_tensors(self) -> tuple[str, ...]:
-        """What the part reads and writes in memory."""
+        """The tensors that the part reads from and writes to memory."""
         read = [name for name in self.inputs if not self.tensors[name].by_value]
         return (*read, *self.outputs)
 
 
 class Parts:
-    """Makes the parts of one specialised fusion. Axes are classed over the whole of it, so that an
-    axis means the same in every part, also in one that does not hold the op that relates it."""
+    """Makes the parts of one specialised fusion, which share its axis classes."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -113,7 +112,7 @@ class Parts:
     def of(self, exprs: Iterable[OpRecord], wanted: frozenset[str] | None = None) -> Part:
         """The part of these expressions.
 
-        wanted: the values that must reach memory; by default results and what others read.
+        wanted: the values to store; by default results, and values that others read.
         """
         exprs = tuple(exprs)
         made = {name: None for expr in exprs for name in expr.outputs}
@@ -124,7 +123,7 @@ class Parts:
         return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
 
     def used_outside(self, exprs: Iterable[OpRecord]) -> frozenset[str]:
-        """What the expressions make that is a result, or that other expressions read."""
+        """The values of the expressions that are results or that other expressions read."""
         inside = set(exprs)
         made = [name for expr in inside for name in expr.outputs]
         return frozenset(
@@ -145,9 +144,9 @@ def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
 
 
 def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
-    """The strides of every value of a specialised fusion, were it in memory.
+    """The strides that every value of a specialised fusion has if it is stored.
 
-    An input has its own; a result has the order asked for; all else is row-major.
+    An input has its own; a result has the requested order; others are row-major.
     """
     found: dict[str, tuple[int, ...]] = {}
     for record in fusion.definition:

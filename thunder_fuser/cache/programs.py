@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of one fusion, one for each kind of arguments seen; the longest unused ones go.
+"""The programs of one fusion, by keys of arguments. The least recently used are evicted.
 
 (target, device, input keys, options)  ->  HostProgram
 """
@@ -27,7 +27,7 @@ ProgramKey = tuple[Target, torch.device, tuple[Any, ...], CompileOptions]
 
 
 class Recent(OrderedDict[Hashable, HostProgram]):
-    """At most `max_programs` programs, by when they were last asked for."""
+    """At most `max_programs` programs, the least recently used first."""
 
     def get(self, key: Hashable, default: Any = None) -> Any:
         found = super().get(key, default)
@@ -42,9 +42,9 @@ class Recent(OrderedDict[Hashable, HostProgram]):
 
 
 class Programs:
-    """Compiles on a miss. A key is compiled by whoever comes first; the others wait for it.
+    """Compiles on a miss. The first thread that asks for a key compiles; the others wait.
 
-    Callables hold this and not the cache's entry, so they go on when the entry is evicted.
+    Callables refer to this object and not to the cache's entry, so they outlive an eviction.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -52,7 +52,7 @@ class Programs:
         self._flight: SingleFlight[HostProgram] = SingleFlight(Recent())
 
     def items(self) -> list[tuple[ProgramKey, HostProgram]]:
-        """What is held now, the longest unused first."""
+        """The programs with their keys, the least recently used first."""
         return list(self._flight.values.items())  # type: ignore[arg-type]
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Programs:
     def program_for(
         self, arguments: Sequence[Any], target: Target | None, options: CompileOptions
     ) -> HostProgram:
-        """The program for such arguments, compiled if need be. InputError if they do not fit."""
+        """The program for such arguments, compiled on a miss. InputError if they do not fit."""
         check_arguments(self.fusion, arguments)
         device = device_of(self.fusion, arguments)
         chosen = target or _target_for(device, options)

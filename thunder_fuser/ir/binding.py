@@ -20,7 +20,7 @@ from thunder_fuser.ir.scalar import Scalar, ScalarLike, ceil_div, const, wrap
 
 
 def allocation_sizes(domain: TensorDomain, logical: Sequence[ScalarLike]) -> tuple[Scalar, ...]:
-    """The sizes in memory order of a tensor of these logical sizes.
+    """The sizes in memory order of a tensor with these logical sizes.
 
     [i0{31}] split 8, of 31  ->  (4, 8)
     """
@@ -29,7 +29,7 @@ def allocation_sizes(domain: TensorDomain, logical: Sequence[ScalarLike]) -> tup
 
 
 def _forward(domain: TensorDomain, logical: Sequence[ScalarLike]) -> dict[str, Scalar]:
-    """The size of every axis on the way from logical to allocation."""
+    """The size of every axis that the transforms make, by name."""
     known = _named(domain.no_reductions, [wrap(size) for size in logical])
     for transform in domain.transforms:
         if isinstance(transform, Split):
@@ -55,8 +55,8 @@ def logical_sizes(
 ) -> tuple[Scalar, ...]:
     """The logical sizes of a tensor with these sizes in memory; the inverse of `allocation_sizes`.
 
-    Extents that the domain knows are kept. Raises InputError with the axis, both sizes and the rule
-    where the sizes in memory fit none, or leave one open.
+    Raises InputError, with the axis, both sizes and the rule, if no logical sizes fit or if
+    several do.
     """
     known = _static(domain)
     for axis, size in zip(domain.memory, memory, strict=True):
@@ -77,7 +77,7 @@ def logical_sizes(
 
 
 def _static(domain: TensorDomain) -> dict[str, Scalar]:
-    """Sizes that follow from the domain alone: constant extents, and factors of splits."""
+    """The sizes that the domain alone determines: constant extents and factors of splits."""
     known = {a.name: a.extent for a in domain.no_reductions if a.extent.is_const}
     for transform in domain.transforms:
         if isinstance(transform, Split):
@@ -96,7 +96,7 @@ def _static(domain: TensorDomain) -> dict[str, Scalar]:
 def _learn(
     known: dict[str, Scalar], name: str, size: Scalar, domain: TensorDomain, what: str
 ) -> None:
-    """Notes a size, which must agree with what is known."""
+    """Adds a size. Raises InputError if it contradicts a known one."""
     if name in known and _differ(known[name], size):
         raise _mismatch(domain, name, known[name], size, what)
     known.setdefault(name, size)
@@ -107,7 +107,7 @@ def _differ(a: Scalar, b: Scalar) -> bool:
 
 
 def _unmerge(known: dict[str, Scalar], merge: Merge, what: str) -> None:
-    """outer*inner of a known size -> the side that is not known, by the one that is."""
+    """Size of outer*inner, size of one side -> size of the other side."""
     whole = known[merged_name(merge.outer, merge.inner)]
     for side, other in ((merge.outer, merge.inner), (merge.inner, merge.outer)):
         if side in known or other not in known:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the calls of a definition hand out and take back: names of values, and known numbers."""
+"""What calls of a definition take and return: names of values, and constants."""
 
 from __future__ import annotations
 

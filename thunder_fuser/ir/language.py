@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvFuser's definition language: Python calls -> OpRecords. Nothing is inferred here.
+"""nvFuser's definition language: Python calls -> OpRecords. Infers no types.
 
 fd = Recorder()
 T0 = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
@@ -31,7 +31,7 @@ from thunder_fuser.ir.values import Tensor
 Operandish = Value | Constant | Number
 
 
-# Arguments of one kernel are counted in hundreds; a mistaken number is not to fill the memory.
+# A kernel has at most some hundred arguments; the limit catches a wrong number.
 _MOST_SCALARS = 4096
 
 V = TypeVar("V", Tensor, Scalar)
@@ -47,7 +47,7 @@ class Recorder:
 
     @property
     def ops(self) -> Ops:
-        """The op table as methods. Made each time: a cycle would keep a definition's kernels."""
+        """The op table as methods. A stored object would be a cycle that keeps kernels alive."""
         return Ops(self)
 
     @property
@@ -57,15 +57,15 @@ class Recorder:
 
     @property
     def definition(self) -> Definition:
-        """The calls so far. A subclass of FusionDefinition may have a method of this name."""
+        """The calls so far, unless a subclass of FusionDefinition has a method of this name."""
         return self.records
 
     def view_of(self, name: str) -> TensorView:
-        """The type and the axes of a value, as the calls so far have made it."""
+        """The type and the axes of a value after the calls so far."""
         return self._views.of(self._records, name)
 
     def record(self, record: OpRecord) -> None:
-        """Appends one call. FusionDefinition overrides it to walk the cache."""
+        """Appends one call."""
         self._records.append(record)
 
     @checked
@@ -84,11 +84,11 @@ class Recorder:
     ) -> Tensor:
         """An input tensor.
 
-        shape entries: -1 symbolic, 0 empty, 1 broadcast, larger static. contiguity: one of
-        True, False, None (broadcast) an axis, in allocation order, or one bool for all.
-        Or give `sizes` and `strides` of an example. `strides` beside a static shape fixes them.
-        donated: the caller needs it no more, and no other argument shares its memory, so that a
-        result may be written there; see segment/donate.py. The result is the argument then.
+        shape: for each axis -1 (symbolic), 0 (empty), 1 (broadcast) or a static size. contiguity:
+        True, False or None (broadcast) for each axis in allocation order, or one bool for all.
+        Alternatively give `sizes` and `strides` of an example. `strides` beside a static shape
+        are fixed. donated: a result may overwrite the tensor, which the caller no longer needs
+        and which shares no memory with other arguments; see segment/donate.py.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -136,9 +136,8 @@ class Recorder:
     ) -> Scalar | Constant:
         """A scalar argument of the given dtype, or a constant of the given value.
 
-        drawn="seed" or "offset": no argument, but drawn from torch's generator at each run; random
-        ops without a seed of their own define theirs so. coordinate=[mesh, "mesh_x"]: where this
-        device stands along a dimension of a mesh.
+        drawn="seed" or "offset": each run draws it from torch's generator, for random ops without
+        a seed. coordinate=[mesh, "mesh_x"]: the coordinate of this device in a mesh.
         """
         if coordinate is not None:
             place = _place_in_mesh(coordinate)
@@ -182,8 +181,8 @@ class Recorder:
         stride_order: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
     ) -> None:
-        """Marks a result: returned in this order, or in this shape of as many elements, or written
-        into `alias_input` instead."""
+        """Marks a result. It is returned in this stride order or shape, or written into
+        `alias_input`."""
         name = self.operand(output, "add_output", "output")
         attrs: list[tuple[str, AttrValue]] = []
         if stride_order is not None:
@@ -197,7 +196,7 @@ class Recorder:
         self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
-        """Appends one op and returns its result, or a tuple of them if it has several."""
+        """Appends one op and returns its result, or a tuple of several results."""
         items = tuple((key, v) for key, v in attrs.items() if v is not None)
         if len(OPS[op].results) > 1:
             return self._define_all(op, len(OPS[op].results), items, inputs)
@@ -280,7 +279,7 @@ class Ops(Composites):
         return self._named(row, name, value)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
-        """A size by the name of the scalar that it is."""
+        """An attribute with scalars of the definition replaced by their names."""
         if isinstance(value, tuple):
             return tuple(self._named(row, name, item) for item in value)
         if isinstance(value, Value):
@@ -289,7 +288,7 @@ class Ops(Composites):
 
 
 def _check_real(what: str, dtype: DataType | None) -> None:
-    """Numbers are passed to kernels by value, which complex ones are not."""
+    """DtypeError for a complex type: kernels take only real numbers by value."""
     if dtype is not None and dtype.is_complex:
         raise DtypeError(what, expected="a real type", got=dtype.name)
 
@@ -324,7 +323,7 @@ def _contiguity(
 
 
 def _place_in_mesh(given: Any) -> tuple[Any, str]:
-    """coordinate=[mesh, "mesh_x"] as records hold it."""
+    """coordinate=[mesh, "mesh_x"] as records store it."""
     try:
         mesh, word = given
         parallel = ParallelType(word)

@@ -22,7 +22,7 @@ from thunder_fuser.ir.record import LAYOUT, Definition
 
 
 def rebuild(text: str) -> Fusion:
-    """Runs the printed function on a Recorder; only calls, names and literals are allowed in it."""
+    """The Fusion of a printed function, which may contain only calls, names and literals."""
     return define(read_definition(text))
 
 

@@ -40,7 +40,7 @@ class ValueType:
 
 
 def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
-    """The type of each result of an op whose operands are already known to be taken."""
+    """The type of each result of an op, without checks of the operands."""
     row = record.row
     if row.kind is OpKind.POINTWISE:
         return [_pointwise_types(record, operands)[1]]
@@ -57,7 +57,7 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
 
 
 def gives_scalar(record: OpRecord, operands: Sequence[Typed]) -> bool:
-    """True if the result of an op is a scalar: a size, or what is computed from scalars alone."""
+    """True if the result of an op is a scalar: a size, or computed only from scalars."""
     kind = record.row.kind
     if kind is OpKind.POINTWISE or record.op == "set":
         return all(operand.is_scalar for operand in operands)
@@ -83,7 +83,7 @@ def made_type(record: OpRecord) -> DataType:
 def pointwise_types(
     record: OpRecord, operands: Sequence[TensorView]
 ) -> tuple[list[DataType], DataType]:
-    """(the type of each operand, the type of the result); DtypeError for types no row takes."""
+    """(compute type of each operand, type of the result); DtypeError for unsupported types."""
     _check_computes(record, operands)
     compute, result = _pointwise_types(record, operands)
     _check_row(record, compute)
@@ -131,14 +131,14 @@ def _result_type(rule: DtypeRule, common: DataType) -> DataType:
 
 
 def check_collected(record: OpRecord, view: TensorView) -> None:
-    """DtypeError for what is not reduced or scanned: complex numbers have sums, but no largest."""
+    """DtypeError for unsupported reductions and scans: complex numbers have sums but no maximum."""
     _check_computes(record, [view])
     if view.dtype.is_complex and record.row.rule is not DtypeRule.ACCUMULATE:
         raise DtypeError(f"ops.{record.op}", expected="a real type", got=view.dtype.name)
 
 
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
-    """8-bit floats are cast and chosen between; torch has no arithmetic for them either."""
+    """DtypeError for arithmetic on 8-bit floats, which torch does not have either."""
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         return
     for view in views:
@@ -177,7 +177,7 @@ def _check_complex(record: OpRecord, compute: Sequence[DataType]) -> None:
 
 
 def dtype_of(record: OpRecord) -> DataType:
-    """The `dtype` attribute; DtypeError if it is none."""
+    """The `dtype` attribute; DtypeError if it is missing or no DataType."""
     dtype = record.attr("dtype")
     if not isinstance(dtype, DataType):
         raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
@@ -185,7 +185,7 @@ def dtype_of(record: OpRecord) -> DataType:
 
 
 def check_operands(record: OpRecord) -> None:
-    """Numbers stand only where an op computes with elements, or fills with them; see _NUMBER_AT."""
+    """DefinitionError for a number in place of a tensor; see _NUMBER_AT for exceptions."""
     if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM):
         return
     if not record.inputs:
@@ -199,7 +199,7 @@ def check_operands(record: OpRecord) -> None:
 
 
 def check_number(record: OpRecord, word: str, operand: Operand, view: TensorView) -> None:
-    """DefinitionError for what is no number: factories and random ops read one element of it."""
+    """DefinitionError unless an operand is one number, as factories and random ops require."""
     is_stream = word.startswith("rng")
     if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
         kind = "an integer" if is_stream else "a real number"
@@ -213,7 +213,7 @@ def check_number(record: OpRecord, word: str, operand: Operand, view: TensorView
 def check_literals(
     record: OpRecord, operands: Sequence[Operand], dtypes: Sequence[DataType]
 ) -> None:
-    """DtypeError for a number that the type it is used in does not hold."""
+    """DtypeError for a literal outside the range of the type it is converted to."""
     for operand, dtype in zip(operands, dtypes, strict=True):
         if isinstance(operand, Literal) and not fits(operand.value, dtype):
             raise DtypeError(
@@ -222,12 +222,12 @@ def check_literals(
             )  # fmt: skip
 
 
-# The operand of other ops that may be a number: a copy of it, what is scattered, the one index.
+# Ops that move data and the operand that may be a number: a source, or a single index.
 _NUMBER_AT = {"set": 0, "scatter": 2, "index_select": 1}
 
 
 def check_drawn(record: OpRecord) -> None:
-    """DefinitionError for a drawn scalar that is no part of a random stream."""
+    """DefinitionError unless a drawn scalar is a seed or an offset."""
     if record.attr("drawn") not in (None, "seed", "offset"):
         raise DefinitionError(
             "define_scalar: drawn", expected='"seed" or "offset"', got=repr(record.attr("drawn"))

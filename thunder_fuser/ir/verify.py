@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a legal Fusion is, as a table of rules. Passes are checked with it, one by one.
+"""The rules of a valid Fusion, as a table. Each pass is checked against it.
 
 A rule gets the fusion and yields a sentence for each breach.
 """
@@ -19,7 +19,7 @@ Rule = Callable[[Fusion], Iterator[str]]
 
 
 def _defined_before_use(fusion: Fusion) -> Iterator[str]:
-    """Every operand is defined above its use, and every name once."""
+    """Every operand is defined before its use, and every name once."""
     seen: set[str] = set()
     for record in fusion.definition:
         for name in names_of(record):
@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def verify(fusion: Fusion, after: str = "define") -> Fusion:
-    """The fusion itself if it keeps every rule; VerifyError naming the pass that ran last."""
+    """The fusion itself if it follows every rule; VerifyError names the pass that ran last."""
     breaches = [text for rule in RULES for text in rule(fusion)]
     if breaches:
         raise VerifyError(f"fusion after {after}", got="; ".join(breaches))
