@@ -17,7 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from thunder_fuser import DataType, FusionDefinition, ParallelType
-from thunder_fuser.ir.language import Recorder, Tensor
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.values import Tensor
 
 WHOLE = Replicate()
 

@@ -7,7 +7,7 @@ import torch
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.language import Tensor
+from thunder_fuser.ir.values import Tensor
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 Graph = tuple[FusionDefinition, list[torch.Tensor]]

@@ -18,8 +18,10 @@ from cases import REAL
 from opinfo_index import index_samples
 
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
-from thunder_fuser.ir.language import Recorder, Value
-from thunder_fuser.ir.ops import OPS, DtypeRule, Op, OpKind
+from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 D = DataType

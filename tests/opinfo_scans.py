@@ -11,7 +11,7 @@ import torch
 from opinfo import Body, Sample, misaligned, values_for
 
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
-from thunder_fuser.ir.ops import SCANS
+from thunder_fuser.ir.op_table import SCANS
 
 D = DataType
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning
-from thunder_fuser.once import WARNED
+from thunder_fuser.single_flight import WARNED
 from thunder_fuser.store.entry import ENDING, Recipe
 from thunder_fuser.store.store import Store
 

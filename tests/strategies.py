@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import (
     Domain,
@@ -31,10 +30,13 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.language import Recorder, Value
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, OpRecord, definition_text
 from thunder_fuser.ir.scalar import const
+from thunder_fuser.ir.strides import compute_tensor_descriptor
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 # ---- layouts
@@ -264,7 +266,7 @@ class _Writer:
             return self.fd.define_tensor(
                 sizes=sizes, strides=strides, dtype=dtype, static_sizes=self.flag()
             )
-        contiguity, order = layout.compute_tensor_descriptor(sizes, strides)
+        contiguity, order = compute_tensor_descriptor(sizes, strides)
         shape = [n if n == 1 or self.flag() else -1 for n in sizes]
         return self.fd.define_tensor(
             shape=shape, contiguity=contiguity, dtype=dtype, stride_order=order

@@ -14,10 +14,10 @@ from cases import TARGETS, poisoned
 from layouts import Call, is_permutation, lay_out, random_chain, random_shape, stored
 
 from thunder_fuser import AllocatedTensor, FusionDefinition
-from thunder_fuser.cache.entry import MOST_BOUND
+from thunder_fuser.cache.executable import MOST_VARIANTS, Executable
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.ir.language import Tensor
 from thunder_fuser.ir.text import rebuild
+from thunder_fuser.ir.values import Tensor
 
 # The property was shown with LAYOUT_SEEDS=500.
 SEEDS = int(os.environ.get("LAYOUT_SEEDS", "6"))
@@ -208,13 +208,18 @@ def test_what_does_not_divide_is_refused() -> None:
         doubled(by_eight, size=31).execute([torch.zeros(5, 8)])
 
 
-def test_entries_for_given_shapes_are_few() -> None:
+def test_variants_for_given_shapes_are_few() -> None:
+    """The oldest one is dropped and made again, the newest one is kept."""
     fd = doubled(by_eight)
-    for size in range(25, 25 + 80):
-        rows = -(-size // 8)
-        meta = torch.empty(size, device="meta")
-        fd.plan([(torch.empty(rows, 8, device="meta"), meta)])
-    assert len(fd.entry._shaped) == MOST_BOUND
+
+    def variant(size: int) -> Executable:
+        storage = torch.empty(-(-size // 8), 8, device="meta")
+        return fd.entry.bind([(storage, torch.empty(size, device="meta"))])[0]
+
+    sizes = [size for size in range(25, 25 + 80) if size % 8][: MOST_VARIANTS + 1]
+    made = [variant(size) for size in sizes]
+    assert len({id(one) for one in made}) == MOST_VARIANTS + 1
+    assert variant(sizes[-1]) is made[-1] and variant(sizes[0]) is not made[0]
 
 
 # ---- bad input

@@ -22,8 +22,11 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Constant, Recorder, Tensor
-from thunder_fuser.ir.ops import OPS, DtypeRule
+from thunder_fuser.ir.handles import Constant
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.op_schema import DtypeRule
+from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.values import Tensor
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype

@@ -282,7 +282,7 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
     "unknown op": (
         lambda fd, t: fd.ops.foo(t),
         DefinitionError,
-        "ops.foo: expected an op of the table. To fix it: see thunder_fuser.ir.ops.OPS.",
+        "ops.foo: expected an op of the table. To fix it: see thunder_fuser.ir.op_table.OPS.",
     ),
     "undefined tensor": (
         _foreign,

@@ -16,7 +16,8 @@ from cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.ir.ops import OPS, OpKind
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.op_table import OPS
 
 DTYPES = (torch.complex64, torch.complex128)
 UNARY = ("abs", "exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "rsqrt", "reciprocal", "neg",

@@ -12,7 +12,7 @@ from meshes import as_rank
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from thunder_fuser import FusionDefinition
+from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.errors import CommunicationError, InputError, MeshError
 from thunder_fuser.ir.language import Recorder
 
@@ -51,6 +51,19 @@ def test_local_computation(mesh: DeviceMesh, target: str) -> None:
     assert columns.placements == (Shard(1),)
     (plain,) = fd.execute([x, y], target=target)
     assert not isinstance(plain, DTensor)
+
+
+def test_an_argument_defined_behind_an_op(mesh: DeviceMesh) -> None:
+    """Casts of bfloat16 give values of the typed definition other names than recorded ones."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], True, dtype=DataType.BFloat16)
+        y = fd.ops.neg(x)
+        fd.add_output(fd.ops.add(y, fd.define_tensor([-1], True)))
+    ours = torch.ones(2), torch.arange(2.0)
+    x, y = dtensor(ours[0].bfloat16(), mesh, Shard(0)), dtensor(ours[1], mesh, Shard(0))
+    (result,) = fd.execute([x, y])
+    assert result.placements == (Shard(0),)
+    assert torch.equal(result.to_local(), ours[1] - ours[0])
 
 
 def test_from_pytorch_is_of_the_whole_tensor(mesh: DeviceMesh) -> None:

@@ -11,7 +11,7 @@ from cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.layout import contiguous_strides
+from thunder_fuser.ir.strides import contiguous_strides
 
 D = DataType
 

@@ -15,7 +15,7 @@ from thunder_fuser.codegen.source import Dialect, Param
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.options import options
 from thunder_fuser.runtime import random
 from thunder_fuser.runtime.cpu import compile_cpu

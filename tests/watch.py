@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from thunder_fuser import compiler
-from thunder_fuser.cache import entry
+from thunder_fuser.cache import executable
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.ir.fusion import Fusion
@@ -34,7 +34,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _record(monkeypatch, compiler, "emit_cuda", sources)
     _record(monkeypatch, compiler, "run_passes", fusions)
     _record(monkeypatch, compiler, "run_target_passes", fusions)
-    _record(monkeypatch, entry, "define", fusions)
+    _record(monkeypatch, executable, "define", fusions)
     yield
     check_fusions(fusions)
     check_sources(sources)

@@ -19,7 +19,7 @@ from thunder_fuser.explain.environment import environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command. 0: it did what it should; 1: a check failed; 2: a wrong command line."""
+    """Runs a command. 0: success; 1: a check failed; 2: a wrong command line."""
     parser = _parser()
     given = parser.parse_args(arguments)
     if given.command is None:
@@ -52,7 +52,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("--dtype", choices=(*DTYPES, "both"), default="both")
     parser.add_argument(
-        "--emulate", action="store_true", help="run the CUDA text on the CPU, in the emulator"
+        "--emulate", action="store_true", help="run the CUDA source on the CPU, in the emulator"
     )
     parser.add_argument("--small", action="store_true", help="small blocks (the emulator is slow)")
     parser.set_defaults(run=_run_demo)
@@ -69,7 +69,7 @@ def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "look at the compiled kernels on disk, carry or remove them; see docs/caches.md"
+    text = "show, export, import or remove compiled kernels on disk; see docs/caches.md"
     parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(run=lambda parser, given: parser.error("cache: name a command of it"))
     parts = parser.add_subparsers(title="commands", metavar="")
@@ -79,14 +79,14 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         one.set_defaults(run=lambda _, given: _printed(lambda: run(given)))
         return one
 
-    libraries = "also CPU libraries: code that runs in the process which loads it"
-    part("info", "where it is and what it holds", lambda _: stored.info())
+    libraries = "also CPU libraries, which are code that runs in your process"
+    part("info", "show the folder and its size", lambda _: stored.info())
     one = part("list", "a line for each entry", lambda given: stored.listing(given.pattern))
     one.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
     one = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
     one.add_argument("--remove", action="store_true", help="remove what is damaged")
     one.set_defaults(run=_run_verify)
-    one = part("prune", "remove the longest unused", lambda given: stored.prune(given.megabytes))
+    one = part("prune", "evict least recently used", lambda given: stored.prune(given.megabytes))
     one.add_argument("megabytes", type=_count, help="what may stay")
     part("clear", "remove every entry", lambda _: stored.clear())
     one = part("explain", "in which fields an entry differs from the nearest other one",
@@ -106,7 +106,7 @@ def _carry(run: Callable[..., str], given: argparse.Namespace) -> str:
 
 
 def _printed(run: Callable[[], str]) -> int:
-    """Prints what a command tells; 1 if the disk does not do as it should."""
+    """Prints a command's text; 1 if the disk fails."""
     try:
         print(run())
     except OSError as error:
@@ -129,7 +129,7 @@ def _run_verify(parser: argparse.ArgumentParser, given: argparse.Namespace) -> i
 
 
 def _device(parser: argparse.ArgumentParser, wanted: str | None) -> str:
-    """The device asked for, else the best there is; a wrong command line if it is not there."""
+    """The device asked for, by default the best one. Exits if it is missing."""
     has_cuda = torch.cuda.is_available()
     if wanted == "cuda" and not has_cuda:
         parser.error("--device cuda: this machine has no CUDA device that torch can use")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that change what is compiled, with their values: an argument of every stage.
+"""The values of the options that change what is compiled. Each stage takes them as an argument.
 
 `options.compile_options` makes one where a call enters the compiler. The same object is part of
-the cache's keys, so a key cannot differ from what was compiled under it.
+the cache's key, so a cached program always has the options of its key.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Each field is a row of `options.OPTIONS`, which has its default and says what it does."""
+    """Each field is an option; `options.OPTIONS` has its default and its meaning."""
 
     emulate: bool
     repeatable: bool

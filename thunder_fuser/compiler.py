@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of data, one verb a line."""
+"""The compiler from a Fusion to a HostProgram, one stage a line."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def compile_fusion(
     options: CompileOptions,
     device: torch.device,
 ) -> HostProgram:
-    """A fusion, for arguments of these keys, on a device."""
+    """Compiles a fusion for arguments with these keys, on a device."""
     segmented = plan_segments(fusion, keys, target, options)
-    # By the specialised fusion's names: others are free where an op before an input went away.
+    # By the specialised fusion's names, which differ if a pass removed an op before an input.
     inputs = segmented.fusion.inputs
     alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
     scheduled = [schedule(one, alignment) for one in segmented.segments]
@@ -64,7 +64,7 @@ def texts(
     scheduled: Sequence[ScheduledFusion | None],
     program: HostProgram,
 ) -> dict[str, str]:
-    """What each verb made, as text, by the file name it is dumped under."""
+    """{file name in the dump: the result of a stage as text}"""
     found = {
         "0_fusion.py": str(fusion),
         "1_specialised.py": str(segmented.fusion),
@@ -82,7 +82,7 @@ def texts(
 def plan_segments(
     fusion: Fusion, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
 ) -> SegmentedFusion:
-    """The segments of a fusion for arguments of these keys; nothing is compiled."""
+    """The segments of a fusion for arguments with these keys. Compiles nothing."""
     with stage("specialise"):
         known = run_passes(specialise(fusion, keys), options)
         known = run_target_passes(known, target, options)
@@ -92,7 +92,7 @@ def plan_segments(
 
 @stage("schedule")
 def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
-    """The segment's schedule, under names of its own; None if torch runs it."""
+    """The segment's schedule, with canonical names; None if torch runs the segment."""
     if not one.scheduler.makes_kernel:
         return None
     part, names = canonical(one.part)
@@ -102,12 +102,12 @@ def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
         for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
     }
     renamed = one.scheduler.match(part, one.match.target, one.match.options)
-    assert isinstance(renamed, Match)  # names and the order of axes do not decide what is taken
+    assert isinstance(renamed, Match)  # a match does not depend on names or on the order of axes
     return renamed.schedule(known)
 
 
 def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:
-    """The kernel's text; None if torch runs the segment."""
+    """The kernel's source; None if torch runs the segment."""
     if scheduled is None:
         return None
     with stage("lower"):

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.cache.arguments import check_arguments
 from thunder_fuser.cache.entry import FusionEntry
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
@@ -23,8 +24,9 @@ from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.language import Recorder, Tensor
+from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import OpRecord, definition_text
+from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
@@ -32,14 +34,14 @@ from thunder_fuser.target import Target, named
 
 
 class FusionDefinition(Recorder):
-    """A definition that runs. Use it as a context manager, or subclass it with `definition()`."""
+    """A definition that can be executed: a context manager, or a base class with `definition()`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._entry: FusionEntry | None = None
 
     def definition_hook(self) -> None:
-        """Calls a subclass's `definition()`, once, if nothing was recorded yet."""
+        """Calls a subclass's `definition()` if nothing has been recorded."""
         method = getattr(type(self), "definition", None)
         if not self._records and callable(method):
             method(self)
@@ -54,7 +56,7 @@ class FusionDefinition(Recorder):
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            _ = self.entry  # errors of the definition belong to the block that wrote it
+            _ = self.entry  # raise errors of the definition inside the block that wrote it
 
     def record(self, record: OpRecord) -> None:
         if self._entry is not None:
@@ -64,7 +66,7 @@ class FusionDefinition(Recorder):
         super().record(record)
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
-        """An input of the tensor's dtype, stride order, contiguity and, if asked, sizes."""
+        """An input with the tensor's dtype, stride order, contiguity and, if asked, sizes."""
         if not isinstance(tensor, torch.Tensor):
             raise InputError("from_pytorch", expected="a tensor", got=type(tensor).__name__)
         is_cpu = tensor.device.type == "cpu" and tensor.dim() == 0
@@ -92,21 +94,19 @@ class FusionDefinition(Recorder):
     def execute(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
     ) -> list[Any]:
-        """Runs the fusion on tensors and numbers, in the order they were defined.
+        """Runs the fusion on tensors and numbers, in the order of their definitions.
 
-        A tensor with an allocation domain of its own is given by its storage, which may be in an
-        AllocatedTensor, or in a pair with a meta tensor of the logical shape; such a result comes
-        back as an AllocatedTensor. All others are torch tensors.
+        Pass a tensor with its own allocation domain as a storage, as an AllocatedTensor, or as a
+        pair (storage, meta tensor of the logical shape). Such a result is an AllocatedTensor.
 
-        target: "cpu" or "emulator" for CPU tensors; by default the tensors' own device. Raises
+        target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device. Raises
         InputError naming the argument that does not fit.
         """
         return self.entry.execute(inputs, None if target is None else named(target))
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
-        """The program for these inputs, compiled if need be: text, segments, sources."""
-        entry, inputs = self.entry.bind(inputs)
-        return entry.program_for(inputs, None if target is None else named(target))
+        """The program for these inputs, compiled on a miss: text, segments, sources."""
+        return self.entry.program_for(inputs, None if target is None else named(target))
 
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
@@ -115,11 +115,12 @@ class FusionDefinition(Recorder):
         return self.program(inputs, target=target).sources
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
-        """The segments for these inputs (meta tensors will do) on a target; nothing is compiled."""
-        entry, inputs = self.entry.bind(inputs)
-        entry.check(inputs)
-        keys = input_keys(entry.fusion, tuple(inputs))
-        return with_params(plan_segments(entry.fusion, keys, named(target), compile_options()))
+        """The segments for these inputs on a target. Meta tensors suffice; compiles nothing."""
+        executable, inputs = self.entry.bind(inputs)
+        fusion = executable.fusion
+        check_arguments(fusion, inputs)
+        keys = input_keys(fusion, tuple(inputs))
+        return with_params(plan_segments(fusion, keys, named(target), compile_options()))
 
     def __repr__(self) -> str:
         if self._entry is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The texts of one compilation -> files in a folder that the option `dump` names.
+"""The texts of one compilation -> files in the folder that the option `dump` names.
 
 DUMP/fusion_0/0_fusion.py, 1_specialised.py, 2_segments.txt, 3_schedule_0.py, 4_kernel_0.cu, ...
 """
@@ -26,7 +26,7 @@ def write(root: Path, texts: Mapping[str, str]) -> Path:
 
 
 def _new_folder(root: Path) -> Path:
-    """The first fusion_N that is not there yet; another process may take a number first."""
+    """Creates the first missing fusion_N. Another process may take a number first."""
     number = 0
     while True:
         folder = root / f"fusion_{number}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error a user can meet, each a class that says which kind of thing went wrong.
+"""The errors and warnings that users see, one class for each kind of failure.
 
 A message names the thing, what was expected, what came, where, and what to do:
 
@@ -25,14 +25,14 @@ class FuserError(Exception):
         super().__init__(text)
 
     def at(self, where: str) -> FuserError:
-        """The same error that also says where; itself if it says so already."""
+        """The same error with a location; unchanged if it has one."""
         if self.facts["where"]:
             return self
         return type(self)(self.thing, **{**self.facts, "where": where})
 
 
 def shown(value: object) -> str:
-    """A value for a message, its type first: short, and whatever its own text does.
+    """A value as a short text for a message, its type first. Never raises.
 
     >>> shown(2.5), shown("x"), shown(None)
     ('float 2.5', "str 'x'", 'NoneType None')
@@ -40,7 +40,7 @@ def shown(value: object) -> str:
     kind = type(value).__name__
     try:
         text = repr(value)
-    except Exception:  # repr of an int of many digits raises, and that of any object may
+    except Exception:  # repr raises for an int of many digits, and may raise for any object
         return kind
     return f"{kind} {text}" if len(text) <= _MOST_SHOWN else f"{kind} {text[:_MOST_SHOWN]}..."
 
@@ -49,11 +49,11 @@ _MOST_SHOWN = 200
 
 
 class DefinitionError(FuserError, ValueError):
-    """A fusion definition that has no meaning: bad operand, axis, shape, or no output."""
+    """An invalid fusion definition: a bad operand, axis or shape, or no output."""
 
 
 class DtypeError(DefinitionError, TypeError):
-    """A dtype that the fuser, or this op, does not take."""
+    """A dtype that the fuser or an op does not support."""
 
 
 class StrideOrderError(DefinitionError):
@@ -65,11 +65,11 @@ class AliasError(DefinitionError):
 
 
 class MeshError(DefinitionError):
-    """A mesh that is none, or meshes and shardings of tensors that do not go together."""
+    """An invalid mesh, or tensors whose meshes or shardings do not match."""
 
 
 class CommunicationError(MeshError):
-    """An expression on sharded tensors whose result needs elements of other devices."""
+    """An expression on sharded tensors that needs elements of other devices."""
 
 
 class InputError(FuserError, ValueError):
@@ -77,39 +77,39 @@ class InputError(FuserError, ValueError):
 
 
 class OutOfRangeError(FuserError, IndexError):
-    """A tensor of indices that holds a number which is no index of the axis it is read along."""
+    """An index tensor holds a number outside the indexed axis."""
 
 
 class TorchCallError(FuserError, RuntimeError):
-    """torch refused an operation that a fusion leaves to it."""
+    """torch raised an error in an operation that a fusion leaves to torch."""
 
 
 class OptionError(FuserError, ValueError):
-    """An option that does not exist, or a value of the wrong type."""
+    """An unknown option, or a value that the option does not take."""
 
 
 class TargetError(FuserError, ValueError):
-    """A target that does not exist, or that this machine cannot run."""
+    """An unknown target, or one that this machine cannot run."""
 
 
 class ScheduleError(FuserError):
-    """A transform applied to an axis that is not there, or no scheduler accepts an operation."""
+    """A transform names a missing axis, or no scheduler accepts an operation."""
 
 
 class VerifyError(FuserError):
-    """A Fusion or a schedule that breaks a rule of the IR: a bug in a pass."""
+    """A Fusion or a schedule breaks a rule of the IR, because a pass has a bug."""
 
 
 class CompileError(FuserError):
-    """The compiler (NVRTC or the system's) refused a generated kernel."""
+    """NVRTC or the system's compiler rejected a generated kernel."""
 
 
 class ToolchainError(FuserError):
-    """A compiler or a library is not on this machine, or does not work here."""
+    """A compiler or a library is missing or does not work."""
 
 
 class CacheMissError(FuserError):
-    """A kernel had to be compiled where the option assert_cache_hit promised that none has to."""
+    """A kernel is not in the cache although the option assert_cache_hit is set."""
 
 
 class ArchiveError(FuserError):
@@ -117,24 +117,24 @@ class ArchiveError(FuserError):
 
 
 class CacheWarning(UserWarning):
-    """A stored kernel, or the store, could not be used: kernels are compiled instead."""
+    """The store on disk, or one kernel in it, is unusable; kernels are compiled instead."""
 
 
 class FallbackWarning(UserWarning):
-    """Fusions could not be compiled: their torch ops run one by one instead."""
+    """A fusion could not be compiled; its torch ops run instead."""
 
 
 class SlowCompileWarning(UserWarning):
-    """The compiler has not answered for long."""
+    """A compilation takes unusually long."""
 
 
 class LaunchError(FuserError):
-    """The driver refused to launch a kernel, or it must not be launched now."""
+    """The driver rejected a launch, or a launch is not allowed at this time."""
 
 
 class EmulatorError(FuserError):
-    """The emulator saw a kernel break a rule: bounds, alignment, uninitialised, barrier, race."""
+    """A kernel on the emulator broke a rule, such as bounds, alignment or barriers."""
 
 
 class UnsupportedVersionError(FuserError, ImportError):
-    """torch or Thunder is of a version that this package cannot use."""
+    """The installed torch or Thunder has an unsupported version."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on threads of their own, which end early when the thread that waits for them does.
+"""Runs jobs on threads, and stops them when the thread that waits for them is interrupted.
 
-A thread cannot be interrupted from outside. So whatever waits long inside a job asks now and then:
+A thread cannot be interrupted from outside, so a job that waits checks repeatedly:
 
     while not done():
         check_abandoned()
@@ -20,11 +20,11 @@ POLL_SECONDS = 0.1
 
 
 class AbandonedError(Exception):
-    """Ends a job whose result nobody waits for any more; never seen outside of `run_jobs`."""
+    """Ends a job whose result is no longer needed. Never leaves `run_jobs`."""
 
 
 class _Own(threading.local):
-    """Of a thread that runs a job: set when nobody waits for it any more."""
+    """For each thread that runs a job: the event that says its result is no longer needed."""
 
     abandoned: threading.Event | None = None
 
@@ -33,8 +33,10 @@ _own = _Own()
 
 
 def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
-    """The results, in order. Raises the first job's error, or what interrupted the wait, after
-    all jobs have ended."""
+    """The results, in order.
+
+    Raises the first job's error, or what interrupted the wait, after all jobs have ended.
+    """
     abandoned = threading.Event()
 
     def begin(job: Callable[[], V]) -> V:
@@ -51,14 +53,16 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
 
 
 def _result(future: Future[V]) -> V:
-    """Waits in short steps: Python misses a signal that comes just before it begins to wait, and
-    sees it when that wait ends."""
+    """Waits in short steps.
+
+    Python misses a signal that arrives just before a wait, and handles it when the wait ends.
+    """
     while not future.done():
         wait([future], timeout=POLL_SECONDS)
     return future.result()
 
 
 def check_abandoned() -> None:
-    """Raises AbandonedError in a job that nobody waits for any more."""
+    """Raises AbandonedError in a job whose result is no longer needed."""
     if _own.abandoned is not None and _own.abandoned.is_set():
         raise AbandonedError

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option, one typed row each. A call's keyword wins over `with options(...)`, that over the
-environment, that over the default.
+"""Every option, one typed row each.
 
-The stages of the compiler read none of this: `compile_options` gives them an argument.
+A value comes from the first of: the call's keyword, `with options(...)`, the environment, the
+default.
+
+The compiler's stages do not read options: `compile_options` makes their argument.
 
 >>> with options(strict=True):
 ...     option("strict")
@@ -39,7 +41,7 @@ class Option:
         return f"THUNDER_FUSER_{self.name.upper()}"
 
     def parse(self, value: object) -> Value:
-        """The value in the row's type; OptionError if it has another."""
+        """The value in the row's type; OptionError if it does not fit."""
         if isinstance(value, str) and self.type is bool:
             value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
         if isinstance(value, str) and self.type is int and value.lstrip("-").isdigit():
@@ -65,35 +67,35 @@ class Option:
 OPTIONS: Mapping[str, Option] = {
     row.name: row
     for row in (
-        Option("strict", bool, False, "raise where a region would fall back to its torch ops"),
-        Option("emulate", bool, False, "run CPU tensors through the CUDA text on the emulator"),
-        Option("emulate_reversed", bool, False, "the emulator runs a block's threads in reverse"),
-        Option("fuel", int, -1, "how many regions may be fused; -1: all (to bisect)", least=-1),
-        Option("name_prefix", str, "thunderFusion", "what names of fusions begin with in a trace"),
+        Option("strict", bool, False, "raise an error instead of falling back to torch ops"),
+        Option("emulate", bool, False, "run CPU tensors through the CUDA source on the emulator"),
+        Option("emulate_reversed", bool, False, "the emulator reverses the threads of a block"),
+        Option("fuel", int, -1, "the most regions that may be fused, to bisect; -1: all", least=-1),
+        Option("name_prefix", str, "thunderFusion", "the prefix of names of fusions in a trace"),
         Option(
             "rematerialization", str, "time", or_callable=True,
-            help="what the backward keeps: none, time, memory, budget(x), save_only(names) or a"
-            " callable; see docs/rematerialization.md",
+            help="what is saved for the backward: none, time, memory, budget(x), save_only(names)"
+            " or a callable; see docs/rematerialization.md",
         ),
         Option(
-            "repeatable", bool, False, "an op has the same bits whatever stands around it (set for"
-            " functions with gradients, where values are recomputed)",
+            "repeatable", bool, False, "an op gives the same bits in every kernel (set for"
+            " functions with gradients, whose backward recomputes values)",
         ),
         Option(
-            "donation", bool, True, "results may be written over what a region is the last to read"
+            "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
-        Option("dump", str, "", "a folder that gets the text of every verb of every fusion"),
-        Option("max_registers_bytes", int, 256, "persistent bytes a thread may keep", least=0),
-        Option("max_fusions", int, 8192, "how many definitions the process's cache keeps", least=1),
-        Option("max_programs", int, 256, "how many programs a definition keeps", least=1),
+        Option("dump", str, "", "a folder for the text of every stage of every fusion"),
+        Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
+        Option("max_fusions", int, 8192, "the most definitions in the process's cache", least=1),
+        Option("max_programs", int, 256, "the most programs of a definition", least=1),
         Option(
             "cache", str, "rw", "compiled kernels on disk: rw, ro (read only) or off",
             choices=("rw", "ro", "off"),
         ),
         Option("cache_dir", str, "", "their folder; default: thunder_fuser in the user's cache"),
-        Option("cache_megabytes", int, 1024, "the most that the folder may hold", least=1),
+        Option("cache_megabytes", int, 1024, "the most megabytes in the folder", least=1),
         Option(
-            "compile_seconds", int, 300, "the longest that the C++ compiler may take for a kernel",
+            "compile_seconds", int, 300, "the time limit of the C++ compiler for a kernel",
             least=1,
         ),
         Option("assert_cache_hit", bool, False, "raise where a kernel must be compiled"),
@@ -104,7 +106,7 @@ _scopes: list[dict[str, Value]] = []
 
 
 def option(name: str) -> Value:
-    """The value in force here."""
+    """The current value."""
     row = _row(name)
     for scope in reversed(_scopes):
         if name in scope:
@@ -115,7 +117,7 @@ def option(name: str) -> Value:
 
 @contextmanager
 def options(**values: Value) -> Iterator[None]:
-    """Sets options for a while, for all threads (autograd runs backward on another one)."""
+    """Sets options until the block ends, on all threads: autograd runs backward on another one."""
     scope = {name: _row(name).parse(value) for name, value in values.items()}
     _scopes.append(scope)
     try:
@@ -128,7 +130,7 @@ _COMPILED = tuple(field.name for field in fields(CompileOptions))
 
 
 def compile_options() -> CompileOptions:
-    """The values in force here of the options that change what is compiled."""
+    """The current values of the options that change what is compiled."""
     return CompileOptions(*map(option, _COMPILED))  # type: ignore[arg-type]
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a compilation goes: seconds a stage, without those of the stages inside it.
+"""Times the stages of a compilation. A stage's time excludes the stages inside it.
 
     with timed() as found:
         model(x)
     found    {"claim": Spent(0.012, 1), "record": Spent(0.003, 24), "compile": Spent(0.9, 2), ...}
 
-Stages outside `timed` cost a comparison. Threads have clocks of their own: what runs on two at
-once counts twice.
+Outside of `timed` a stage costs one comparison. Each thread has its own clock, so stages that run
+on two threads at once count twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STAGES = (
 
 @dataclass
 class Spent:
-    """Seconds in a stage, and how often it was entered."""
+    """Seconds in a stage, and the number of calls."""
 
     seconds: float = 0.0
     calls: int = 0
@@ -35,7 +35,7 @@ _watchers: list[dict[str, Spent]] = []
 
 
 class _Open(threading.local):
-    """For each stage this thread is in, the seconds spent in the stages inside it."""
+    """For each stage this thread is in, the seconds of the stages inside it."""
 
     def __init__(self) -> None:
         self.inner: list[float] = []
@@ -46,7 +46,7 @@ _open = _Open()
 
 @contextmanager
 def timed() -> Iterator[Mapping[str, Spent]]:
-    """Collects what each stage takes until the block ends."""
+    """Collects the time of each stage until the block ends."""
     found: dict[str, Spent] = {}
     _watchers.append(found)
     try:

@@ -16,7 +16,7 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 class UnionFind(Generic[Item]):
-    """What was never joined is a class of its own."""
+    """Disjoint sets. An item that was never joined is its own class."""
 
     def __init__(self) -> None:
         self._parent: dict[Item, Item] = {}
@@ -26,7 +26,7 @@ class UnionFind(Generic[Item]):
         parent = self._parent
         while item in parent:
             above = parent[item]
-            parent[item] = parent.get(above, above)  # so that long paths become short
+            parent[item] = parent.get(above, above)  # path compression
             item = above
         return item
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says in one sentence that Thunder cannot take this torch, before an import fails inside it."""
+"""Checks the version of torch before Thunder's own import fails with a worse message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_versions() -> None:
 
 
 def parse(text: str) -> tuple[int, int]:
-    """Major and minor of a version.
+    """(major, minor) of a version.
 
     >>> parse("2.11.0+cu130")
     (2, 11)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, combinations, product
 
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.options import compile_options
 from thunder_fuser.schedule.scheduler import Match
 from thunder_fuser.segment.acceptance import Acceptance

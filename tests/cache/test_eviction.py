@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from thunder_fuser.cache import entry as entries
+from thunder_fuser.cache import executable
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError, OptionError
@@ -141,8 +141,8 @@ def test_a_callable_outlives_its_leaf() -> None:
 
 def test_a_definition_that_fails_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    original = entries.define
-    monkeypatch.setattr(entries, "define", lambda d: made.append(d) or original(d))
+    original = executable.define
+    monkeypatch.setattr(executable, "define", lambda d: made.append(d) or original(d))
     cache = FusionCache(max_fusions=2)
     raised = []
     for _ in range(3):
@@ -194,14 +194,14 @@ def test_a_call_pins(monkeypatch: pytest.MonkeyPatch) -> None:
         fd = FusionDefinition()
         fd.add_output(fd.ops.relu(fd.from_pytorch(x)))
         seen = []
-        original = entries.Programs.program_for
+        original = executable.Programs.program_for
 
         def interrupted(self: Any, *args: Any) -> Any:
             cache.look_up(chain("sin"))
             seen.append(held(cache))
             return original(self, *args)
 
-        monkeypatch.setattr(entries.Programs, "program_for", interrupted)
+        monkeypatch.setattr(executable.Programs, "program_for", interrupted)
         assert torch.equal(fd.execute([x])[0], x.relu())
         assert seen == [[0, 1]]
         cache.look_up(chain("exp"))

@@ -14,8 +14,7 @@ from conftest import Golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thunder_fuser.cache import entry as entries
-from thunder_fuser.cache import programs
+from thunder_fuser.cache import executable, programs
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
@@ -65,8 +64,8 @@ def test_its_own_definition_is_handed_out_and_no_lookup_is_counted() -> None:
 
 def test_ir_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Definition] = []
-    original = entries.define
-    monkeypatch.setattr(entries, "define", lambda d: made.append(d) or original(d))
+    original = executable.define
+    monkeypatch.setattr(executable, "define", lambda d: made.append(d) or original(d))
     cache = FusionCache()
     for _ in range(3):
         cache.look_up(records(_basic))

@@ -11,7 +11,7 @@ import torch
 
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir import dtypes
-from thunder_fuser.ir.dtypes import SHORT_NAMES, DataType, category, of_number, promote
+from thunder_fuser.ir.dtypes import DataType, category, of_number, promote
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
 PROMOTED = [dtype for dtype in DataType if not dtype.is_float8]
@@ -27,7 +27,7 @@ def test_facts_agree_with_torch(dtype: DataType) -> None:
     inexact = theirs.is_floating_point or theirs.is_complex
     assert dtype.is_int == (not inexact and theirs is not torch.bool)
     assert to_torch_dtype(dtype.real) is torch.empty(0, dtype=theirs).real.dtype
-    assert SHORT_NAMES[dtype.short] is dtype
+    assert [one for one in DataType if one.short == dtype.short] == [dtype]
     assert eval(str(dtype), {"DataType": DataType}) is dtype
 
 

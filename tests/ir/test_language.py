@@ -11,8 +11,10 @@ import torch
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.language import Constant, Recorder, Scalar, Tensor
+from thunder_fuser.ir.handles import Constant, Scalar
+from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import definition_text
+from thunder_fuser.ir.values import Tensor
 from thunder_fuser.runtime.evaluate import evaluate
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lean import printed
+from without_torch import printed
 
 from thunder_fuser.ir import scalar
 from thunder_fuser.ir.scalar import (

@@ -10,7 +10,8 @@ from definitions import assert_refused, defined, tensor
 
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.language import Recorder, Value
+from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.scalar import const, symbol
 from thunder_fuser.ir.shapes import clip_slice, pad_widths

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from lean import printed
 from strategies import Case, cases
+from without_torch import printed
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.build import define

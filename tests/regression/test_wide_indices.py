@@ -12,7 +12,8 @@ import torch
 
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.language import Tensor, Value
+from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.values import Tensor
 from thunder_fuser.target import H200
 
 

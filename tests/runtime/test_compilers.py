@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lean import PACKAGE, TESTS, printed
+from without_torch import PACKAGE, TESTS, printed
 
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import (

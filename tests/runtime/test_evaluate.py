@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from strategies import Case, cases
 
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.ir import layout, ops
+from thunder_fuser.ir import op_table
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime import evaluate as module
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype
@@ -47,8 +48,8 @@ def test_results_have_the_shape_type_and_layout_of_the_fusion(case: Case) -> Non
         assert tuple(result.shape) == tuple(e.substitute(sizes).value for e in view.shape)
         assert from_torch_dtype(result.dtype) is view.dtype
         if output.alias is None:
-            order = output.stride_order or layout.stride_order_of(view.domain.allocation)
-            assert result.stride() == layout.contiguous_strides(result.shape, order)
+            order = output.stride_order or stride_order_of(view.domain.allocation)
+            assert result.stride() == contiguous_strides(result.shape, order)
     assert next(results, None) is None
 
 
@@ -120,7 +121,7 @@ def test_iota_of_a_small_float_counts_exactly() -> None:
 
 
 def test_a_row_of_the_wrong_type_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPS, "exp", ops._math("exp", torch="torch.exp(a) > 0"))
+    monkeypatch.setitem(OPS, "exp", op_table._math("exp", torch="torch.exp(a) > 0"))
     module._code.cache_clear()
     try:
         with pytest.raises(VerifyError) as error:

@@ -17,8 +17,8 @@ import torch
 from kernel_texts import make_source
 
 from thunder_fuser.codegen.source import KernelSource, Param
-from thunder_fuser.once import Once
 from thunder_fuser.runtime import cuda
+from thunder_fuser.single_flight import SingleFlight
 
 
 class Driver:
@@ -69,7 +69,7 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     fake = Driver()
     monkeypatch.setattr(cuda, "driver", fake)
-    monkeypatch.setattr(cuda, "_MODULES", Once(WeakValueDictionary()))
+    monkeypatch.setattr(cuda, "_MODULES", SingleFlight(WeakValueDictionary()))
     capturing(monkeypatch, False)
     cuda._primary_context.cache_clear()
     cuda._RETIRED.clear()

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lean import lean, printed
 from stores import MOST, content, names, recipe, warned
+from without_torch import printed, run
 
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.folder import RefusedError
@@ -38,7 +38,6 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
     """Of its own, for root may write to a read-only folder."""
     program = """
 import subprocess, sys
-from lean import lean, printed
 from stores import MOST, content, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
@@ -62,7 +61,6 @@ assert len(messages) == 1 and "Read-only file system" in messages[0], messages
 def test_a_full_disk(tmp_path: Path) -> None:
     program = """
 import subprocess, sys
-from lean import lean, printed
 from stores import MOST, content, names, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
@@ -85,7 +83,7 @@ def in_own_mounts(program: str, folder: Path) -> None:
     """Runs a program that may mount, and whose mounts nobody else sees."""
     if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no mounts of its own here")
-    done = lean(program, str(folder), before=["unshare", "-m"])
+    done = run(program, str(folder), before=["unshare", "-m"])
     if "permission denied" in done.stderr or "must be superuser" in done.stderr:
         pytest.skip("no mounts of its own here")
     assert done.returncode == 0, done.stderr
@@ -142,7 +140,6 @@ def test_kill_9_at_200_random_moments(store: Store) -> None:
     printed("""
 import os, random, signal, time
 from pathlib import Path
-from lean import lean, printed
 from stores import MOST, content, recipe, warned
 from thunder_fuser.store.store import Store
 

@@ -134,6 +134,10 @@ def test_the_recorder_knows_the_types_that_define_will_find() -> None:
         made += [fd.ops.index_select(t, places, 0), fd.ops.embedding_fwd(places, t)]
         made += [fd.ops.flip(t, [1]), fd.ops.argsort(t), *fd.ops.sort(t)]
     made += [fd.ops.add(a, b) for a in made[:10] for b in made[:10]]
+    floats = [value for value in made if fd.dtype_of(value) in (DataType.Float, DataType.Double)]
+    made += [fd.ops.complex(floats[0], floats[1]), fd.ops.cat([*made[:2], made[0]], 1)]
+    made += [fd.ops.iota(4), fd.ops.iota(4, 0.5, dtype=DataType.Float), fd.ops.cumsum(made[0], 0)]
+    made += [fd.ops.mul(made[0], fd.ops.set(number)), fd.ops.mul(made[0], fd.ops.size(made[0], 0))]
     for value in made:
         fd.add_output(value)
     fusion = define(fd.definition)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a part computes, where: outputs ask for operands at index expressions, back to the inputs.
+"""The points that a part computes: from the outputs back to the inputs, with index expressions.
 
-A point is a value at an index under a condition. A reduction starts a new nest: what reads its
-result belongs to a later one. A scan does not: its element is ready when its place is reached.
+A point is a value at an index under a condition. Readers of a reduction's result are in a later
+nest. Readers of a scan are in the same nest, because the scan makes its elements in order.
 
     softmax row x:  nest 0: max(x)   nest 1: sum(exp(x - max))   nest 2: exp(x - max) / sum
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from thunder_fuser.analysis.dataflow import Dataflow
 from thunder_fuser.analysis.domain_map import is_one
 from thunder_fuser.analysis.index_map import (
     TRUE,
@@ -24,16 +24,13 @@ from thunder_fuser.analysis.index_map import (
     index_accesses,
     reduction_index,
 )
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
-
-if TYPE_CHECKING:
-    from thunder_fuser.analysis.part import Part  # which keeps its own Demand
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value at an index, wanted where the condition holds."""
+    """A value at an index, needed where the condition is true."""
 
     name: str
     index: Index
@@ -47,16 +44,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Demand:
-    """All points of a part; what each reads; the nest each is first computed in."""
+    """The points of a part, the points that each reads, and its first nest (level)."""
 
     reads: Mapping[Point, tuple[Point, ...]]
     level: Mapping[Point, int]
-    roots: tuple[Point, ...]  # operands of reductions and scans, results: what nests compute
+    roots: tuple[Point, ...]  # what nests compute: results, and operands of reductions and scans
     results: Mapping[str, Point]
-    operands: Mapping[str, Point]  # by name of the reduction's or scan's result
+    operands: Mapping[str, Point]  # by the name of the reduction's or scan's result
 
     def count(self, name: str) -> int:
-        """At how many different places a value is computed."""
+        """The number of different indices at which a value is computed."""
         return len({point.index for point in self.points(name)})
 
     def points(self, name: str) -> Sequence[Point]:
@@ -71,7 +68,7 @@ class Demand:
         return found
 
     def reached(self, roots: Iterable[Point], stop: frozenset[Point] = frozenset()) -> list[Point]:
-        """Every point needed for the roots, not looking behind `stop`, in order of discovery."""
+        """The points that the roots need, up to `stop`, in order of discovery."""
         seen: dict[Point, None] = {}
         stack = list(roots)
         while stack:
@@ -83,18 +80,18 @@ class Demand:
         return list(seen)
 
 
-def axis_symbols(part: Part) -> dict[str, Scalar]:
-    """One bounded symbol an axis class."""
+def axis_symbols(part: Dataflow) -> dict[str, Scalar]:
+    """A bounded symbol for each axis class."""
     return {name: symbol(name, 0, int(extent.value) - 1) for name, extent in part.extents.items()}
 
 
-def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
-    """The index of a whole tensor, given the index of each axis class."""
+def result_index(part: Dataflow, name: str, axes: Mapping[str, Scalar]) -> Index:
+    """The index of a tensor, given the index of each axis class."""
     logical = part.tensors[name].domain.no_reductions
     return tuple(ZERO if a.is_broadcast else axes[part.domain_map.axis(a)] for a in logical)
 
 
-def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
+def demand_of(part: Dataflow, axes: Mapping[str, Scalar]) -> Demand:
     """All points of the part, given the index of each axis class."""
     results = {name: Point(name, result_index(part, name, axes)) for name in part.outputs}
     wanted: dict[str, dict[Point, None]] = {}
@@ -114,7 +111,7 @@ def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
     return Demand(reads, level, tuple(dict.fromkeys(roots)), results, operands)
 
 
-def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
+def _reads(part: Dataflow, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
     expr = part.producer[point.name]
     if expr.row.kind is OpKind.REDUCTION:
         source = part.tensors[str(expr.inputs[0])]
@@ -132,8 +129,8 @@ def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point,
     return tuple(_read(part, access, point.condition) for access in found)
 
 
-def _read(part: Part, access: Access, outer: Scalar) -> Point:
-    """The point of one read. A reduction's result is there whatever the condition of the read."""
+def _read(part: Dataflow, access: Access, outer: Scalar) -> Point:
+    """The point of one read. It has no condition if it reads a reduction's result."""
     producer = part.producer.get(access.operand)
     if producer is not None and producer.row.kind is OpKind.REDUCTION:
         return Point(access.operand, access.index)
@@ -145,7 +142,9 @@ def _both(outer: Scalar, own: Scalar) -> Scalar:
 
 
 def _levels(
-    part: Part, wanted: Mapping[str, Mapping[Point, None]], reads: Mapping[Point, tuple[Point, ...]]
+    part: Dataflow,
+    wanted: Mapping[str, Mapping[Point, None]],
+    reads: Mapping[Point, tuple[Point, ...]],
 ) -> dict[Point, int]:
     level = {point: 0 for name in part.inputs for point in wanted.get(name, ())}
     for expr in part.exprs:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which axes of which tensors are the same: classes of IterDomains, called the axes of a kernel.
+"""Classes of equal axes of different tensors, which are the axes of a kernel.
 
     T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
     classes: {i0, i2}, {i1, r1}; broadcasts belong to none
 
-    runs of equal length of one axis, along which partial sums stand, are one axis too
+    axes of partial sums over runs of equal length are in one class too
 
-Two axes of one tensor are never one class, or a kernel would walk its diagonal alone:
+Two axes of one tensor are never in one class: a kernel would compute only its diagonal.
 
     T1 = permute(T0[i0, i1]);  T2 = sub(T1[i1, i0], T0[i0, i1])    classes: {i0}, {i1}
 """
@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.indexed import indexed_axis
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
 from thunder_fuser.union_find import UnionFind
 
-# Ops whose operands are walked together but for one axis, along which one of them is indexed.
+# Ops that walk their operands together, except along one axis that is indexed.
 _ALONG = ("take_along_axis", "gather")
 
 
@@ -41,15 +41,15 @@ class DomainMap:
         self._join_runs([(e.attr("chunk"), tensors[e.outputs[0]]) for e in exprs])
 
     def axis(self, axis: IterDomain) -> str:
-        """The class of an axis, named after its first member."""
+        """The name of an axis's class, which is that of its first member."""
         return "i" + self._classes.find(axis.name[1:])
 
     def axes(self, view: TensorView) -> tuple[str, ...]:
-        """The classes of a tensor's axes that are no broadcasts, in logical order."""
+        """The classes of a tensor's axes in logical order, without broadcasts."""
         return tuple(self.axis(axis) for axis in view.domain.no_reductions if not axis.is_broadcast)
 
     def reduced(self, view: TensorView) -> tuple[str, ...]:
-        """The classes of the axes a reduction's result has summed away."""
+        """The classes of the axes that a reduction reduces."""
         return tuple(self.axis(a) for a in view.domain.logical if a.is_reduction and not is_one(a))
 
     def _join_columns(self, tensors: Mapping[str, TensorView], expr: OpRecord) -> None:
@@ -63,7 +63,7 @@ class DomainMap:
                     self._join(ours.name[1:], theirs.name[1:])
 
     def _join_runs(self, results: Iterable[tuple[AttrValue, TensorView]]) -> None:
-        """Partial results over equal runs of the same axes stand along one axis."""
+        """Joins the axes of partial results over equal runs of the same axes."""
         first: dict[tuple[AttrValue, tuple[str, ...]], str] = {}
         for chunk, view in results:
             if chunk is not None:
@@ -71,13 +71,13 @@ class DomainMap:
                 self._join(first.setdefault((chunk, self.reduced(view)), number), number)
 
     def _keep_apart(self, view: TensorView) -> None:
-        """Notes that the axes of one tensor are different axes."""
+        """Records that the axes of one tensor are different."""
         numbers = {axis.name[1:] for axis in view.domain.logical if not axis.is_broadcast}
         for number in numbers:
             self._apart.setdefault(number, set()).update(numbers - {number})
 
     def _join(self, a: str, b: str) -> None:
-        """Makes two classes one, unless some tensor has an axis in each."""
+        """Joins two classes, unless a tensor has an axis in each."""
         find = self._classes.find
         first, second = sorted((find(a), find(b)), key=int)
         if first == second or second in {find(n) for n in self._apart.get(first, ())}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each operand is read for one element of a result: the index rule of every op.
+"""The index rule of every op: where one element of a result reads each operand.
 
 T1 = permute(T0, [1, 0]);  T1[x, y]      reads T0[y, x]
 T1 = slice(T0, [2], [6]);  T1[x]         reads T0[x + 2]
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from thunder_fuser.ir import shapes
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.indexed import indexed_axis
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, element, product
 
@@ -26,7 +26,7 @@ ZERO, TRUE = const(0), const(1)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One read of an operand: which one, where, and under which condition (1 = always)."""
+    """One read: the operand, the index, and the condition (1 = always)."""
 
     operand: str
     index: Index
@@ -34,7 +34,7 @@ class Access:
 
 
 def accesses(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    """The reads for element `index` of the record's result, in operand order, literals left out."""
+    """The reads for element `index` of the record's result, in operand order, without literals."""
     rule = _RULES.get(record.op, _same_position)
     if record.row.kind is OpKind.REDUCTION:
         raise ValueError(f"{record.op}: a reduction reads many elements; use reduction_index")
@@ -44,13 +44,13 @@ def accesses(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) 
 
 
 def reduction_index(record: OpRecord, kept: Index, reduced: Index, rank: int) -> Index:
-    """The operand's index from the kept axes' indices and the reduced axes'.
+    """The operand's index, from the indices of kept and reduced axes.
 
     sum(T0, dims=[1]) at [x], reducing y  ->  T0[x, y]
     """
     dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
     if record.attr("chunk") is not None:
-        kept = kept[1:]  # which chunk follows from the reduced indices
+        kept = kept[1:]  # the reduced indices determine the chunk
     keep = iter(_without_keepdim(record, kept, dims))
     rest = iter(reduced)
     return tuple(next(rest) if at in dims else next(keep) for at in range(rank))
@@ -70,7 +70,7 @@ def _same_position(
 
 
 def _masked(view: TensorView, index: Index) -> Index:
-    """The index with zero on broadcast axes; none at all for rank 0."""
+    """The index with zero on broadcast axes; empty for rank 0."""
     axes = view.domain.no_reductions
     if not axes:
         return ()
@@ -112,7 +112,7 @@ def _permute(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) 
 
 
 def _reshape(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    """Through the linear position, so only merges and splits that matter leave a // or %."""
+    """Goes through the linear position, so simplification removes unneeded // and %."""
     view = _source(record, tensors)
     position = linear(index, tensors[record.outputs[0]].shape)
     return _one(view, unravel(position, view.shape))
@@ -163,7 +163,7 @@ def _pad(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> l
 
 
 def _inside(index: Index, view: TensorView, changed: list[bool]) -> Scalar:
-    """1 where the index lies in the tensor; only axes that may leave it are tested."""
+    """1 if the index is in bounds. Tests only axes that may be out of bounds."""
     checked = [
         within(x, extent)
         for x, extent, check in zip(index, view.shape, changed, strict=True)
@@ -173,7 +173,7 @@ def _inside(index: Index, view: TensorView, changed: list[bool]) -> Scalar:
 
 
 def within(x: Scalar, extent: ScalarLike) -> Scalar:
-    """1 where 0 <= x < extent."""
+    """1 if 0 <= x < extent."""
     return conjunction([x.lt(extent), (const(-1) - x).lt(0)])
 
 
@@ -197,10 +197,10 @@ def _nothing(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) 
 def index_accesses(
     record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
 ) -> list[Access]:
-    """The reads of an op of kind INDEX for element `index`, wanted where the condition holds: of
-    the tensor of indices, if it is one, then of the source at the place that it holds.
+    """The reads of an INDEX op for element `index`: the tensor of indices, if it is one, then the
+    source at the index read from it.
 
-    The condition becomes part of that place; both reads are subject to it, as those of any op."""
+    The condition becomes part of that index, and applies to both reads."""
     source = tensors[str(record.inputs[record.row.source])]
     place, others = _places(record, index, tensors)
     at = index_element(record, index, condition, tensors)
@@ -214,7 +214,7 @@ def index_accesses(
 def index_element(
     record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
 ) -> Scalar:
-    """The place on the indexed axis that element `index` of the result is read at."""
+    """The position along the indexed axis that element `index` of the result reads."""
     source = tensors[str(record.inputs[record.row.source])]
     number = record.inputs[1 - record.row.source]
     if isinstance(number, Literal):
@@ -226,7 +226,7 @@ def index_element(
 def _places(
     record: OpRecord, index: Index, tensors: Mapping[str, TensorView]
 ) -> tuple[Index, Index]:
-    """Where the tensor of indices is read; and the source, but for its indexed axis."""
+    """(index into the tensor of indices, index into the source without the indexed axis)."""
     number = record.inputs[1 - record.row.source]
     place = others = index
     if record.op == "embedding_fwd":

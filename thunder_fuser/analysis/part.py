@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a fusion, which is what a scheduler sees: expressions, what goes in and comes out."""
+"""A part of a fusion, as a scheduler sees it: expressions, inputs, outputs, memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
+from thunder_fuser.analysis.dataflow import Dataflow
 from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
-from thunder_fuser.analysis.domain_map import DomainMap, is_one
+from thunder_fuser.analysis.domain_map import DomainMap
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Partial results stand along `axis`, one for each run of `size` elements of `reduced`."""
+    """Partial results along `axis`: one for each run of `size` elements of `reduced`."""
 
     axis: str
     reduced: tuple[str, ...]
@@ -28,18 +29,13 @@ class Chunked:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Expressions in order; names read from outside; names made here and wanted outside.
+class Part(Dataflow):
+    """The dataflow of one kernel, and the strides of its tensors.
 
-    overwrites: pairs of an output and the input in whose memory it is written.
+    overwrites: pairs of an output and the input whose memory it overwrites.
     """
 
-    exprs: tuple[OpRecord, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
     strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
-    domain_map: DomainMap = field(compare=False, repr=False)
     overwrites: tuple[tuple[str, str], ...] = ()
 
     @cached_property
@@ -59,7 +55,7 @@ class Part:
 
     @cached_property
     def chunked(self) -> Chunked | None:
-        """How the part's partial reductions cut their axes; None if there are none."""
+        """The runs of the part's partial reductions; None if it has none."""
         for expr in self.reductions:
             chunk, view = expr.attr("chunk"), self.tensors[expr.outputs[0]]
             if isinstance(chunk, int):
@@ -78,26 +74,12 @@ class Part:
         return any(0 in self.tensors[name].sizes for name in names)
 
     @cached_property
-    def producer(self) -> Mapping[str, OpRecord]:
-        return {name: expr for expr in self.exprs for name in expr.outputs}
-
-    @cached_property
-    def extents(self) -> Mapping[str, Scalar]:
-        """The extent of every axis class."""
-        found: dict[str, Scalar] = {}
-        for name in dict.fromkeys([*self.inputs, *self.producer]):
-            for axis in self.tensors[name].domain.logical:
-                if not is_one(axis):
-                    found[self.domain_map.axis(axis)] = axis.extent
-        return found
-
-    @cached_property
     def demand(self) -> Demand:
-        """The points of the part over plain axis symbols; every scheduler asks for them."""
+        """The points of the part over axis symbols, which every scheduler uses."""
         return demand_of(self, axis_symbols(self))
 
     def axes(self, name: str) -> tuple[str, ...]:
-        """The axis classes of a tensor, broadcasts left out, in logical order."""
+        """The axis classes of a tensor in logical order, without broadcasts."""
         return self.domain_map.axes(self.tensors[name])
 
     def memory_axes(self, name: str) -> tuple[str, ...]:
@@ -113,14 +95,13 @@ class Part:
 
     @property
     def global_tensors(self) -> tuple[str, ...]:
-        """What the part reads and writes in memory."""
+        """The tensors that the part reads from and writes to memory."""
         read = [name for name in self.inputs if not self.tensors[name].by_value]
         return (*read, *self.outputs)
 
 
 class Parts:
-    """Makes the parts of one specialised fusion. Axes are classed over the whole of it, so that an
-    axis means the same in every part, also in one that does not hold the op that relates it."""
+    """Makes the parts of one specialised fusion, which share its axis classes."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -131,7 +112,7 @@ class Parts:
     def of(self, exprs: Iterable[OpRecord], wanted: frozenset[str] | None = None) -> Part:
         """The part of these expressions.
 
-        wanted: the values that must reach memory; by default results and what others read.
+        wanted: the values to store; by default results, and values that others read.
         """
         exprs = tuple(exprs)
         made = {name: None for expr in exprs for name in expr.outputs}
@@ -139,10 +120,10 @@ class Parts:
         wanted = self.used_outside(exprs) if wanted is None else wanted
         inputs = tuple(name for name in read if name not in made)
         outputs = tuple(name for name in made if name in wanted)
-        return Part(exprs, inputs, outputs, self.fusion.tensors, self.strides, self.domain_map)
+        return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
 
     def used_outside(self, exprs: Iterable[OpRecord]) -> frozenset[str]:
-        """What the expressions make that is a result, or that other expressions read."""
+        """The values of the expressions that are results or that other expressions read."""
         inside = set(exprs)
         made = [name for expr in inside for name in expr.outputs]
         return frozenset(
@@ -163,9 +144,9 @@ def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
 
 
 def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
-    """The strides of every value of a specialised fusion, were it in memory.
+    """The strides that every value of a specialised fusion has if it is stored.
 
-    An input has its own; a result has the order asked for; all else is row-major.
+    An input has its own; a result has the requested order; others are row-major.
     """
     found: dict[str, tuple[int, ...]] = {}
     for record in fusion.definition:
@@ -173,12 +154,12 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
             continue
         given = record.attr("strides") if record.op == "define_tensor" else None
         for view in (fusion.tensors[name] for name in record.outputs):
-            order = layout.stride_order_of(view.domain.allocation)
-            found[view.name] = given or layout.contiguous_strides(view.sizes, order)  # type: ignore[assignment]
+            order = stride_order_of(view.domain.allocation)
+            found[view.name] = given or contiguous_strides(view.sizes, order)  # type: ignore[assignment]
     for output in fusion.outputs:
         if output.stride_order is not None and output.name not in fusion.inputs:
             sizes = fusion.tensors[output.name].sizes
-            found[output.name] = layout.contiguous_strides(sizes, output.stride_order)
+            found[output.name] = contiguous_strides(sizes, output.stride_order)
         if output.alias is not None:
             found[output.name] = found[output.alias]
     return found

@@ -3,8 +3,7 @@
 
     T1[i0] = sum(T0[i0, i1], dims=[1])   ->   Pattern(kept={i0}, reduced={i1})
 
-Schedulers compare the patterns of a part; the segmenter asks the same questions of groups of
-expressions that have no Part yet.
+Schedulers compare the patterns of a part, and the segmenter those of expressions without a Part.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ Axes = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The axes a reduction keeps and those it reduces. Partial results keep the axis of runs."""
+    """The axes that a reduction keeps and reduces. Partial results keep the axis of runs."""
 
     kept: Axes
     reduced: Axes
 
     @property
     def walked(self) -> Axes:
-        """The axes of what is reduced."""
+        """All axes of the operand."""
         return self.kept | self.reduced
 
     def without(self, axis: str) -> Pattern:
-        """The pattern without the axis along which partial results stand."""
+        """The pattern without the axis of runs of partial results."""
         return Pattern(self.kept - {axis}, self.reduced)
 
     def foreign(self, stored: Iterable[Axes], runs: str = "") -> set[Axes]:
-        """The axes, of those of results, that are neither a row value's nor a full-size value's.
+        """The axes of results that neither a row value nor a full-size value has.
 
-        A kernel of this pattern cannot write such a result. runs: the axis along which partial
-        results stand, which full-size values lack.
+        A kernel of this pattern cannot write such a result. runs: the axis of partial results,
+        which full-size values lack.
         """
         allowed = (self.kept, self.without(runs).walked)
         return {axes for axes in stored if axes not in allowed}
@@ -50,7 +49,7 @@ def pattern_of(domain_map: DomainMap, result: TensorView) -> Pattern:
 
 
 def rows_and_groups(patterns: Collection[Pattern]) -> tuple[Pattern, Pattern] | None:
-    """The pattern of rows and that of groups of rows, if one reduces what the other one keeps.
+    """(pattern of rows, pattern of groups of rows), if one reduces axes that the other keeps.
 
     T1[i0, i1] = sum(T0[i0, i1, i2]); T2[i0] = sum(T1)     rows {i0, i1}, groups {i0}
     """

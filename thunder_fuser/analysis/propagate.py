@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shardings of some tensors -> those of all: axes that an op keeps in step are sharded alike.
+"""Shardings of some tensors -> shardings of all: axes that an op walks in step are sharded alike.
 
     T0[i0@mesh_x, i1], T1[i1 whole];  T2 = mul(T0, T1)         T2[i0@mesh_x, i1]
     T3 = iota(8); T4 = add(T0[i0@mesh_x], T3)                  T3[i3@mesh_x], made where it is used
     T5 = sum(T0, dims=[0])                                     CommunicationError: i0 is on mesh_x
 
-An op on axes that it mixes (what it sums, sorts, cuts) needs them whole on every device.
+Axes that an op sums, sorts or cuts must be whole on every device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thunder_fuser.ir.domain import Domain, ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text
 from thunder_fuser.ir.sharding import Sharding, shards
 from thunder_fuser.union_find import UnionFind
@@ -38,7 +38,7 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An axis that the op needs whole."""
+    """An axis that must be whole on every device."""
 
     node: Node
 
@@ -47,7 +47,7 @@ Rule = Callable[[OpRecord, Mapping[str, TensorView]], Iterator[Same | Whole]]
 
 
 def mesh_of(fusion: Fusion) -> Mesh | None:
-    """The one mesh of a fusion; None if it has none. MeshError if an argument lacks it."""
+    """The mesh of a fusion; None if it has none. MeshError if an argument lacks it."""
     found = {view.mesh: name for name, view in fusion.tensors.items() if view.mesh is not None}
     if len(found) > 1:
         listed = ", ".join(f"{name} on {mesh}" for mesh, name in found.items())
@@ -68,7 +68,7 @@ def mesh_of(fusion: Fusion) -> Mesh | None:
 def propagate(fusion: Fusion) -> dict[str, Sharding]:
     """The sharding of every tensor of a specialised fusion.
 
-    Raises CommunicationError, naming the expression that would need other devices' elements.
+    Raises CommunicationError naming an expression that needs elements of other devices.
     """
     mesh = mesh_of(fusion)
     classes = _Classes(fusion)
@@ -90,7 +90,7 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
 
 
 class _Classes:
-    """Axes in step; each class has the sharding that one of its tensors says."""
+    """Classes of axes in step. A class has the sharding of one of its tensors."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -100,7 +100,7 @@ class _Classes:
             if view.mesh is None:
                 continue
             spread = shards(view)
-            # A result on a mesh that says no more takes the sharding that comes.
+            # A result with a mesh but no sharding takes the propagated one.
             if name in fusion.inputs or any(spread):
                 for at, on in enumerate(spread):
                     self._said[name, at] = (on, (name, at))
@@ -110,7 +110,7 @@ class _Classes:
         return self._said.get(self._classes.find(node), ((), node))[0]
 
     def join(self, a: Node, b: Node, expr: OpRecord) -> None:
-        """Makes two classes one; CommunicationError if they are sharded in two ways."""
+        """Joins two classes; CommunicationError if their shardings differ."""
         first, second = self._classes.find(a), self._classes.find(b)
         if first == second:
             return
@@ -144,7 +144,7 @@ def _check_whole(
 
 
 def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh | None) -> None:
-    """No dimension of the mesh twice in one tensor, and parts of one size."""
+    """Each dimension of the mesh at most once in a tensor, and parts of equal size."""
     used = sum(found, ())
     if len(set(used)) != len(used):
         raise CommunicationError(
@@ -179,7 +179,7 @@ def _is_one(tensors: Mapping[str, TensorView], node: Node) -> bool:
 
 
 def _same(tensors: Mapping[str, TensorView], a: Node, b: Node) -> Iterator[Same | Whole]:
-    """Two axes of one length in step; one of length 1 is whole, and stands beside any other."""
+    """Two axes of equal length are in step. An axis of length 1 is whole beside any other."""
     if tensors[a[0]].sizes[a[1]] == tensors[b[0]].sizes[b[1]]:
         yield Same(a, b)
     else:
@@ -189,7 +189,7 @@ def _same(tensors: Mapping[str, TensorView], a: Node, b: Node) -> Iterator[Same 
 def _columns(
     expr: OpRecord, tensors: Mapping[str, TensorView], but: tuple[int, ...] = ()
 ) -> Iterator[Same | Whole]:
-    """Axis by axis; those in `but` are needed whole."""
+    """Axes at equal positions are in step; those in `but` are whole."""
     for out in expr.outputs:
         for name in names_of(expr):
             for at in range(len(_axes(tensors, name))):
@@ -201,7 +201,7 @@ def _columns(
 
 
 def _nothing_moves(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """Ops that mix all axes of what they read."""
+    """Ops that need all axes whole."""
     for name in (*names_of(expr), *expr.outputs):
         yield from (Whole((name, at)) for at in range(len(_axes(tensors, name))))
 
@@ -218,7 +218,7 @@ def _flip(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | 
 
 
 def _made(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """Elements from nothing are made where they are wanted."""
+    """An op without operands makes the elements on the device that uses them."""
     return iter(())
 
 
@@ -273,7 +273,7 @@ def _squeeze(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same
 
 
 def _resized(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """slice, pad: an axis that is cut or made longer is needed whole."""
+    """slice, pad: an axis that changes is whole."""
     rank = len(_axes(tensors, expr.outputs[0]))
     source = tensors[names_of(expr)[0]]
     if expr.op == "pad":
@@ -290,7 +290,7 @@ def _resized(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same
 
 
 def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """In each run of axes that hold the same elements, the outermost ones are in step."""
+    """In each group of axes with equal products, the outermost ones are in step."""
     source, out = names_of(expr)[0], expr.outputs[0]
     for before, after in groups(tensors[source].sizes, tensors[out].sizes):
         if before and after:
@@ -302,7 +302,7 @@ def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same
 def groups(
     before: tuple[int, ...], after: tuple[int, ...]
 ) -> list[tuple[list[int], list[int]]]:
-    """Runs of axes of equal products; axes of size 1 are in none.
+    """Groups of axes with equal products, without axes of size 1.
 
     >>> groups((4, 6, 5), (24, 1, 5))
     [([0, 1], [0]), ([2], [2])]
@@ -325,7 +325,7 @@ def groups(
 
 
 def _index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """The axis that is indexed is needed whole; what else is read in step is."""
+    """The indexed axis is whole; the others are in step."""
     source, index = expr.inputs[expr.row.source], expr.inputs[1 - expr.row.source]
     out, rank = expr.outputs[0], len(_axes(tensors, expr.outputs[0]))
     dim = indexed_axis(expr, len(_axes(tensors, str(source))))
@@ -346,7 +346,7 @@ def _index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same |
 
 
 def _linear(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """[.., k], [n, k], [n] -> [.., n]: what is summed over is needed whole."""
+    """[.., k], [n, k], [n] -> [.., n]: the summed axis is whole."""
     names = names_of(expr)
     x, weight, out = names[0], names[1], expr.outputs[0]
     rank = len(_axes(tensors, x))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which accesses can be one wide access, read off their index expressions.
+"""Decides by index expressions which accesses can be one wide access.
 
 offset 8*i + v, v in [0, 8), address aligned to 16 bytes    ->  8 elements at once
 offset 100*i + v                                            ->  4 at once (100 = 4 * 25)
@@ -15,7 +15,7 @@ MAX_BYTES = 16
 def is_vector(
     position: Scalar, condition: Scalar, lane: Scalar, width: int, *, itemsize: int, alignment: int
 ) -> bool:
-    """True if elements position(lane=0..width-1) lie side by side on an aligned address.
+    """True if elements position(lane=0..width-1) are adjacent, at an aligned address.
 
     alignment: bytes known to divide the tensor's address.
     """
@@ -29,7 +29,7 @@ def is_vector(
 
 
 def is_linear(position: Scalar, name: str) -> bool:
-    """True if the symbol occurs in the expression only as a plain term, or not at all."""
+    """True if the symbol occurs only as a plain term or not at all."""
     return all(a.op == "sym" or name not in a.symbols for a, _ in position.terms[0])
 
 

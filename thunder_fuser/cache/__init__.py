@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions already seen: a trie over op records; below each leaf its programs by input key."""
+"""The cache: a trie over op records, and for each definition its programs by input key."""

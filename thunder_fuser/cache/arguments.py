@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of a call -> nothing, or an InputError that names the one that does not fit."""
+"""Checks the arguments of a call. An InputError names the one that does not fit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from thunder_fuser.host.bind import check_bound, is_bound
 from thunder_fuser.host.plain import check_memory, check_plain
 from thunder_fuser.ir.dtypes import DataType, integer_range
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.layout import is_distinct
+from thunder_fuser.ir.strides import is_distinct
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import Target
 
 
 def check_kinds(fusion: Fusion, arguments: Sequence[Any]) -> None:
-    """Their number, and which are tensors: what must hold before the warm path may look at them."""
+    """Checks the number of arguments and which are tensors, before the warm path reads them."""
     check_count(fusion, arguments)
     for name, value in zip(fusion.inputs, arguments, strict=True):
         _check_kind(fusion.tensors[name], value)
@@ -39,7 +39,7 @@ def check_arguments(fusion: Fusion, arguments: Sequence[Any]) -> None:
 
 
 def check_device(target: Target, device: torch.device) -> None:
-    """A kernel given memory that its target cannot reach would crash the process."""
+    """InputError if the target cannot reach the device's memory: a kernel would crash."""
     wanted = "cpu" if target.is_cpu or target.emulated else target.kind
     if device.type != wanted:
         raise InputError(
@@ -48,7 +48,7 @@ def check_device(target: Target, device: torch.device) -> None:
 
 
 def device_of(fusion: Fusion, arguments: Sequence[Any]) -> torch.device:
-    """The one device of all tensors that are no CPU scalars; InputError if there are two."""
+    """The device of all tensors except CPU scalars; InputError if there are several."""
     devices = {
         value.device: name
         for name, value in zip(fusion.inputs, arguments, strict=True)
@@ -61,7 +61,7 @@ def device_of(fusion: Fusion, arguments: Sequence[Any]) -> torch.device:
 
 
 def check_count(fusion: Fusion, arguments: Sequence[Any]) -> None:
-    """InputError unless there are as many as the definition has inputs."""
+    """InputError unless there is one argument for each input."""
     if len(arguments) != len(fusion.inputs):
         raise InputError(
             "the call",
@@ -83,7 +83,7 @@ def _check_kind(view: TensorView, value: Any) -> None:
 
 
 def _check_argument(view: TensorView, value: Any) -> None:
-    """Rank, sizes, dtype and device of one argument, against its definition."""
+    """Compares rank, sizes, dtype and device of an argument with its definition."""
     _check_kind(view, value)
     if view.is_scalar:
         return
@@ -122,7 +122,7 @@ def _check_writable(name: str, value: torch.Tensor) -> None:
 
 
 def _holds(dtype: DataType, value: float) -> bool:
-    """Whether a scalar of the type holds the number: an integer one no other, and no fraction."""
+    """True if a scalar of the type can hold the number."""
     if dtype.is_int:
         least, most = integer_range(dtype)
         return not isinstance(value, float) and least <= value <= most

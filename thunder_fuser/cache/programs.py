@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of one fusion, one for each kind of arguments seen; the longest unused ones go.
+"""The programs of one fusion, by keys of arguments. The least recently used are evicted.
 
 (target, device, input keys, options)  ->  HostProgram
 """
@@ -19,15 +19,15 @@ from thunder_fuser.host.device import target_of_device
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.once import Once
 from thunder_fuser.options import option
+from thunder_fuser.single_flight import SingleFlight
 from thunder_fuser.target import CPU, EMULATOR, Target
 
 ProgramKey = tuple[Target, torch.device, tuple[Any, ...], CompileOptions]
 
 
 class Recent(OrderedDict[Hashable, HostProgram]):
-    """At most `max_programs` programs, by when they were last asked for."""
+    """At most `max_programs` programs, the least recently used first."""
 
     def get(self, key: Hashable, default: Any = None) -> Any:
         found = super().get(key, default)
@@ -42,32 +42,32 @@ class Recent(OrderedDict[Hashable, HostProgram]):
 
 
 class Programs:
-    """Compiles on a miss. A key is compiled by whoever comes first; the others wait for it.
+    """Compiles on a miss. The first thread that asks for a key compiles; the others wait.
 
-    Callables hold this and not the cache's entry, so they go on when the entry is evicted.
+    Callables refer to this object and not to the cache's entry, so they outlive an eviction.
     """
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
-        self._once: Once[HostProgram] = Once(Recent())
+        self._flight: SingleFlight[HostProgram] = SingleFlight(Recent())
 
     def items(self) -> list[tuple[ProgramKey, HostProgram]]:
-        """What is held now, the longest unused first."""
-        return list(self._once.values.items())  # type: ignore[arg-type]
+        """The programs with their keys, the least recently used first."""
+        return list(self._flight.values.items())  # type: ignore[arg-type]
 
     def __len__(self) -> int:
-        return len(self._once.values)
+        return len(self._flight.values)
 
     def program_for(
         self, arguments: Sequence[Any], target: Target | None, options: CompileOptions
     ) -> HostProgram:
-        """The program for such arguments, compiled if need be. InputError if they do not fit."""
+        """The program for such arguments, compiled on a miss. InputError if they do not fit."""
         check_arguments(self.fusion, arguments)
         device = device_of(self.fusion, arguments)
         chosen = target or _target_for(device, options)
         check_device(chosen, device)
         keys = input_keys(self.fusion, tuple(arguments))
-        return self._once.get(
+        return self._flight.get(
             (chosen, device, keys, options),
             lambda: compile_fusion(self.fusion, keys, chosen, options, device),
         )

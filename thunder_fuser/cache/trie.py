@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trie over op records: definitions that begin alike share a path; a leaf holds the entry.
+"""The trie over op records. Definitions with equal first records share a path.
 
 define_tensor - define_tensor - add - add_output*          two definitions, five records,
                               \\ mul - add_output*          six nodes: the first two are shared
 
-Evicting the second takes its leaf and every record that leads to no leaf any more:
+Evicting the second one removes its leaf and the records that lead to no other leaf:
 
 define_tensor - define_tensor - add - add_output*          four nodes
 """
@@ -21,14 +21,14 @@ from weakref import WeakValueDictionary
 from thunder_fuser.cache.entry import FusionEntry
 from thunder_fuser.errors import OptionError
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
-from thunder_fuser.once import make_lock
 from thunder_fuser.options import option
+from thunder_fuser.single_flight import make_lock
 from thunder_fuser.stages import stage
 
 
 @dataclass(eq=False, slots=True)
 class TrieNode:
-    """One record on a path; `entry` if a definition ends here. visits: lookups that went by."""
+    """One record on a path. entry: of a definition that ends here. visits: lookups through it."""
 
     record: OpRecord | None = None
     children: dict[OpRecord, TrieNode] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class TrieNode:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Counts since the cache was made or reset; fusions, failed and nodes are those held now.
+    """Hits, misses, evictions since the last reset; fusions, failed and nodes in the cache now.
 
-    visits: how many lookups went by each node, in the order in which the cache prints them.
+    visits: lookups through each node, in the order in which the cache prints them.
     """
 
     fusions: int
@@ -60,10 +60,10 @@ class CacheStats:
 
 
 class FusionCache:
-    """Definitions seen, at most `max_fusions` of them; the longest unused ones are evicted.
+    """At most `max_fusions` definitions; the least recently used are evicted. Thread-safe.
 
-    Safe under threads. `with FusionCache(max_fusions=3) as cache:` uses a cache of its own for a
-    while, on all threads, for autograd runs backward on another one.
+    `with FusionCache(max_fusions=3) as cache:` uses a private cache until the block ends, on all
+    threads, because autograd runs backward on another one.
     """
 
     _shared: ClassVar[FusionCache | None] = None
@@ -79,9 +79,9 @@ class FusionCache:
     def _clear(self) -> None:
         self.root = TrieNode()
         self.hits = self.misses = self.evictions = self._nodes = 0
-        # By id, the longest unused first. Definitions that failed are leaves too.
+        # By number, the least recently used first, with definitions that failed.
         self._leaves: OrderedDict[int, FusionEntry] = OrderedDict()
-        # Evicted entries that somebody still holds: they come back as they are.
+        # Evicted entries that are still referenced; a lookup returns them to the trie.
         self._evicted: WeakValueDictionary[Definition, FusionEntry] = WeakValueDictionary()
 
     # ---- which cache
@@ -103,7 +103,7 @@ class FusionCache:
 
     @staticmethod
     def reset() -> None:
-        """Forgets every definition of the cache in use; callables handed out keep working."""
+        """Clears the cache in use. Existing callables keep working."""
         cache = FusionCache.get()
         with cache._lock:
             cache._clear()
@@ -124,20 +124,20 @@ class FusionCache:
 
     @stage("look up")
     def look_up(self, definition: Definition) -> FusionEntry:
-        """The entry of a definition, made if it is new; its error again, if it has one."""
+        """The entry of a definition, made on a miss. Raises the definition's error."""
         with self._lock:
             entry = self._find(definition)
             entry.pin()
         try:
-            entry.prepare()  # outside the lock: others go on meanwhile
+            entry.prepare()  # without the lock, so that other threads continue
         finally:
             entry.unpin()
         return entry
 
     def own(self, definition: Definition) -> Definition:
-        """The equal definition that the cache holds, for others to hold as well; else itself.
+        """The cache's equal definition, so that callers share one object; else the argument.
 
-        It is no lookup: nothing is counted, and nothing becomes recent.
+        Neither counts nor recency change.
         """
         with self._lock:
             node = self.root
@@ -163,7 +163,7 @@ class FusionCache:
                 self._leaves.move_to_end(node.entry.number)
                 return node.entry
         self.misses += 1
-        hash(definition)  # raises now, not halfway down a new path
+        hash(definition)  # raises before a new path is begun
         entry = self._evicted.pop(definition, None) or self._new(definition)
         self._insert(entry)
         self._evict(keep=entry)
@@ -187,13 +187,13 @@ class FusionCache:
     # ---- evict
 
     def set_capacity(self, max_fusions: int) -> None:
-        """At most so many leaves from now on."""
+        """Sets the capacity and evicts the excess."""
         with self._lock:
             self._max_fusions = _checked_capacity(max_fusions)
             self._evict()
 
     def _evict(self, keep: FusionEntry | None = None) -> None:
-        """Drops the longest unused leaves beyond the capacity, but none that is in use."""
+        """Evicts the least recently used leaves beyond the capacity, except those in use."""
         excess = len(self._leaves) - self._max_fusions
         if excess <= 0:
             return
@@ -205,7 +205,7 @@ class FusionCache:
             self.evictions += 1
 
     def _prune(self, definition: Definition) -> None:
-        """Takes the entry of a definition away, and the records that lead to no other."""
+        """Removes a definition's entry and the records that lead to no other one."""
         path = [self.root]
         for record in definition:
             path.append(path[-1].children[record])
@@ -220,16 +220,16 @@ class FusionCache:
     # ---- what is held
 
     def num_fusions(self) -> int:
-        """How many definitions have an entry; those that failed are not counted."""
+        """The number of definitions in the cache, without those that failed."""
         with self._lock:
             return len(self._leaves) - self._failed()
 
     def num_nodes(self) -> int:
-        """How many records the paths hold together."""
+        """The number of records in the trie."""
         return self._nodes
 
     def stats(self) -> CacheStats:
-        """Hits, misses, evictions, and what is held now."""
+        """Counts of lookups, and of what the cache holds."""
         with self._lock:
             visits = tuple(node.visits for node, _ in self._in_order())
             failed = self._failed()
@@ -248,7 +248,7 @@ class FusionCache:
         return "\n".join([head, *tree])
 
     def _in_order(self) -> Iterator[tuple[TrieNode, int]]:
-        """Every node below the root, depth first, with its indent: one more below each fork."""
+        """Every node below the root, depth first, with its indent, which grows at each fork."""
         stack = [(node, 0) for node in reversed(self.root.children.values())]
         if len(stack) > 1:
             stack = [(node, 1) for node, _ in stack]

@@ -10,14 +10,14 @@ import math
 import struct
 
 from thunder_fuser.codegen import prelude
-from thunder_fuser.codegen.sizes import Sizes
+from thunder_fuser.codegen.size_parameters import Sizes
 from thunder_fuser.codegen.source import Dialect, KernelSource, Param
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
-from thunder_fuser.ir.sized import Sized
+from thunder_fuser.ir.size_symbols import Sized
 from thunder_fuser.lower.kernel import (
     Accumulate,
     Array,

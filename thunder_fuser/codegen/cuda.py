@@ -6,7 +6,7 @@ from __future__ import annotations
 from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.sized import Sized
+from thunder_fuser.ir.size_symbols import Sized
 from thunder_fuser.lower.kernel import (
     BlockReduce,
     ClusterReduce,
@@ -17,7 +17,7 @@ from thunder_fuser.lower.kernel import (
     Let,
     Statement,
 )
-from thunder_fuser.lower.sizes import SHORT_LOOP
+from thunder_fuser.lower.size_arguments import SHORT_LOOP
 
 
 def emit_cuda(kernel: Kernel) -> KernelSource:

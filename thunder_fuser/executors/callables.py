@@ -38,8 +38,8 @@ from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.once import first_time
 from thunder_fuser.options import Value, option, options
+from thunder_fuser.single_flight import first_time
 from thunder_fuser.stages import stage
 
 Runner = Callable[..., Sequence[torch.Tensor]]

@@ -5,7 +5,7 @@
                                                 t1 = random_uniform((8, 8), 0.0, 1.0, (s, o, 0))
 
 What the backward needs of a mask is then two integers; rematerialization/ decides. See Note [Random
-numbers] in ir/ops.py for why a repeated value has the bits of the first.
+numbers] in ir/op_table.py for why a repeated value has the bits of the first.
 
 Under torch.utils.checkpoint Thunder repeats the random primitive itself, as bw_t1: it gets the
 stream of t1, without which the recomputed forward would be another one.

@@ -27,11 +27,14 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
-from thunder_fuser.ir.dtypes import DataType, category, fits, of_number, promote, wrapped
-from thunder_fuser.ir.language import Recorder, Value
-from thunder_fuser.ir.layout import Contiguity, compute_tensor_descriptor
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.dtypes import DataType, fits, of_number, wrapped
+from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.language import Recorder
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
+from thunder_fuser.ir.strides import Contiguity, compute_tensor_descriptor
+from thunder_fuser.ir.type_rules import ValueType, common_type, gives_scalar, result_types
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.trace.approximate import Accuracy
 from thunder_fuser.trace.proxies import makes, reads
@@ -119,87 +122,44 @@ class TypedRecorder(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._types: dict[str, DataType] = {}
-        self._scalars: set[str] = set()
+        self._types: dict[str, ValueType] = {}
 
     def record(self, record: OpRecord) -> None:
-        """Appends one call, noting the type of its result."""
+        """Appends one call, noting the types of its results."""
         super().record(record)
         self._types.update(zip(record.outputs, self._result_types(record), strict=True))
-        if record.outputs and self._is_scalar_call(record):
-            self._scalars.add(record.outputs[0])
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
         """Appends one op. Beside tensors of a narrow integer type torch wraps numbers around."""
         row = OPS[op]
         if row.kind is OpKind.POINTWISE and row.rule is not DtypeRule.ATTRIBUTE:
-            dtype = self._common_type(inputs[1:] if row.rule is DtypeRule.SELECT else inputs)
+            operands = inputs[1:] if row.rule is DtypeRule.SELECT else inputs
+            dtype = common_type([self._type_of(operand) for operand in operands])
             inputs = tuple(_wrapped(operand, dtype) for operand in inputs)
         return super().call(op, inputs, attrs)
 
     def dtype_of(self, value: Any) -> DataType:
         """The type of a value, or of a number."""
         if isinstance(value, Value):
-            return self._types[value.name]
+            return self._types[value.name].dtype
         return of_number(value)
 
     def as_type(self, value: Value, dtype: DataType) -> Value:
         """The value in the given type."""
         return value if self.dtype_of(value) is dtype else self.ops.cast(value, dtype)
 
-    def _is_scalar_call(self, record: OpRecord) -> bool:
-        if record.op == "define_scalar":
-            return True
-        kind = OPS[record.op].kind if record.op in OPS else None
-        if kind is OpKind.POINTWISE:
-            return all(self._is_scalar(operand) for operand in record.inputs)
-        return kind is OpKind.SCALAR
+    def _result_types(self, record: OpRecord) -> list[ValueType]:
+        if record.op not in OPS:  # arguments say their type; other calls have no results
+            is_scalar = record.op == "define_scalar"
+            return [ValueType(record.attr("dtype"), is_scalar) for _ in record.outputs]  # type: ignore[arg-type]
+        operands = [self._type_of(operand) for operand in record.inputs]
+        is_scalar = gives_scalar(record, operands)
+        return [ValueType(dtype, is_scalar) for dtype in result_types(record, operands)]
 
-    def _is_scalar(self, operand: Operand) -> bool:
-        return isinstance(operand, Literal) or operand in self._scalars
-
-    def _operand_type(self, operand: Operand) -> DataType:
-        return of_number(operand.value) if isinstance(operand, Literal) else self._types[operand]
-
-    def _result_types(self, record: OpRecord) -> list[DataType]:
-        kind = OPS[record.op].kind if record.op in OPS else None
-        if kind not in (OpKind.INDEX, OpKind.EXTERNAL):
-            return [self._result_type(record)] if record.outputs else []
-        own = self._operand_type(record.inputs[record.row.source])
-        return [own if dtype is None else dtype for dtype in record.row.results]
-
-    def _result_type(self, record: OpRecord) -> DataType:
-        """What ir/build.py will make the type of the result; see DtypeRule."""
-        given = record.attr("dtype")
-        if isinstance(given, DataType):
-            return given
-        row = record.row
-        if row.kind is OpKind.SCALAR:
-            return DataType.Int
-        if row.rule in (DtypeRule.COMPARE, DtypeRule.PREDICATE, DtypeRule.LOGICAL):
-            return DataType.Bool
-        operands = record.inputs[1:] if row.rule is DtypeRule.SELECT else record.inputs
-        common = self._common_type(operands)
-        if row.rule is DtypeRule.ACCUMULATE:
-            return common.accumulate
-        if row.rule is DtypeRule.FLOAT and category(common) < 2:
-            return DataType.Float
-        if row.rule is DtypeRule.REAL:
-            return common.compute.real
-        keeps = row.rule in (DtypeRule.KEEP, DtypeRule.SELECT) or row.kind is OpKind.REDUCTION
-        return common if keeps else common.compute
-
-    def _common_type(self, operands: Sequence[Operand]) -> DataType:
-        """Tensors decide; a scalar only if its category is higher."""
-        tensors = [self._operand_type(o) for o in operands if not self._is_scalar(o)]
-        scalars = [self._operand_type(o) for o in operands if self._is_scalar(o)]
-        if not tensors:
-            return promote(*scalars)
-        common = promote(*tensors)
-        strongest = max(map(category, scalars), default=0)
-        if strongest <= category(common):
-            return common
-        return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
+    def _type_of(self, operand: Operand) -> ValueType:
+        if isinstance(operand, Literal):
+            return ValueType(of_number(operand.value), is_scalar=True)
+        return self._types[operand]
 
 
 def _wrapped(operand: Operand, dtype: DataType) -> Operand:

@@ -23,7 +23,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.ir.layout import contiguous_strides
+from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import makes
 
 Views = Callable[..., list[torch.Tensor]]

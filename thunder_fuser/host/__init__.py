@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on the host: a program of allocations and launches, printed as the Python it is."""
+"""The host side: programs of allocations and launches, which print as Python."""

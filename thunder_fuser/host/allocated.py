@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor whose elements lie where no strides can say: its storage, and the domain that says it.
+"""A tensor whose memory layout no strides describe: its storage and its domains.
 
     storage 0 3 1 4 2 5, allocation [i0.i*i0.o{6}] of logical [i0{6}] split by 2
     .logical()  ->  0 1 2 3 4 5 where storage place k holds element 2 * (k % 3) + k // 3
@@ -19,7 +19,7 @@ from thunder_fuser.runtime.evaluate import move
 
 @dataclass(frozen=True, eq=False)
 class AllocatedTensor:
-    """A storage, shaped like the allocation domain of `domain`, whose sizes are numbers."""
+    """A storage with the shape of `domain`'s allocation domain, whose sizes are numbers."""
 
     storage: torch.Tensor
     domain: TensorDomain
@@ -38,12 +38,12 @@ class AllocatedTensor:
         return self.storage.device
 
     def logical(self) -> torch.Tensor:
-        """The tensor as it is meant, in row-major memory of its own."""
+        """The logical tensor, as a row-major copy."""
         return _run(from_storage(self.domain, "s"), self.storage, "s").contiguous()
 
     @staticmethod
     def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
-        """A logical tensor, put into memory as the domain says; the inverse of `logical`."""
+        """The storage of a logical tensor; the inverse of `logical`."""
         return AllocatedTensor(_run([*to_storage(domain, "s")], tensor, "s").contiguous(), domain)
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class AllocatedTensor:
 
 
 def _run(records: list[OpRecord], tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The movement records, one after the other, in torch."""
+    """Runs movement records in torch."""
     for record in records:
         tensor = move(record, tensor)
     return tensor

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments -> the memory that kernels read, and what they wrote -> results.
+"""Arguments -> the memory that kernels read; the memory that they write -> results.
 
 An argument is matched against the allocation domain of its tensor:
 
     logical [i0{6}], allocation [i0.i*i0.o{6}]             the storage, or an AllocatedTensor
     logical [i0{8}], allocation [i0.o{2}@mesh_x, i0.i{4}]  one device's part, [1, 4] or [4]
 
-Tensors that lie as their strides say, whole, go through untouched.
+Whole tensors that strides describe are passed as they are.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from thunder_fuser.ir.sharding import local_domain
 from thunder_fuser.presegment.specialise import InputKey, specialise
 
 Runner = Callable[..., list[Any]]
-# Logical sizes by the name of the argument.
+# (argument, its logical sizes)
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def is_bound(view: TensorView) -> bool:
-    """True if an argument is matched against more than sizes and strides."""
+    """True if an argument has a mesh or a transformed allocation domain."""
     return view.mesh is not None or bool(view.domain.transforms)
 
 
 class Bound:
-    """How the arguments and results of one fusion stand to memory."""
+    """The relation of a fusion's arguments and results to memory."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self.has_layouts = any(record.op in LAYOUT for record in fusion.definition)
         views = [fusion.tensors[name] for name in fusion.inputs] if self.has_layouts else []
-        # The rank of the memory behind each argument, found here: it takes longer than a call.
+        # The rank of the memory behind each argument. Computing it takes longer than a call.
         self._ranks = [_memory_rank(view) if is_bound(view) else -1 for view in views]
 
     def storages(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Shapes]:
-        """The memory behind each argument, and logical shapes that it does not tell.
+        """The memory behind each argument, and logical shapes that the memory does not determine.
 
-        Raises InputError where one has not the axes it should.
+        Raises InputError for an argument with other axes.
         """
         if not self.has_layouts:
             return arguments, ()
@@ -68,7 +68,7 @@ class Bound:
         return values, tuple(shapes)
 
     def with_shapes(self, shapes: Shapes) -> Definition:
-        """The definition for arguments of these logical sizes."""
+        """The definition for arguments with these logical sizes."""
         known = dict(shapes)
         return tuple(
             replace(r, attrs=tuple({**dict(r.attrs), "shape": known[r.outputs[0]]}.items()))
@@ -77,7 +77,7 @@ class Bound:
         )
 
     def runner(self, run: Runner, keys: tuple[InputKey, ...]) -> Runner:
-        """`run`, its results as their domains say."""
+        """`run` with results as AllocatedTensors where their domains require it."""
         if not self.has_layouts:
             return run
         special = specialise(self.fusion, keys)
@@ -96,7 +96,7 @@ def _result(domain: TensorDomain, result: torch.Tensor) -> Any:
 
 
 def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
-    """The storage, and the logical shape if one was given with it."""
+    """(storage, logical shape, or None if the argument has none)."""
     if isinstance(value, AllocatedTensor):
         return _unwrapped(view, value), tuple(value.shape)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.Tensor):
@@ -105,7 +105,7 @@ def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bool:
-    """True if the logical shape follows from the storage; InputError if they do not agree."""
+    """True if the storage determines the logical shape; InputError if they contradict."""
     local = local_domain(view)
     if len(shape) != len(view.shape) or not local.transforms or view.mesh is not None:
         raise InputError(
@@ -125,13 +125,13 @@ def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bo
 
 
 def _memory_rank(view: TensorView) -> int:
-    """The rank of a storage, or of one device's part."""
+    """The rank of a storage or of one device's part."""
     local = local_domain(view)
     return len(local.allocation) if local.transforms else len(local.no_reductions)
 
 
 def _storage(view: TensorView, value: Any) -> Any:
-    """An argument as what its memory is: parts on other devices left out."""
+    """The memory of an argument, without axes on devices."""
     if not isinstance(value, torch.Tensor) or not is_bound(view):
         return value
     local, rank = local_domain(view), _memory_rank(view)
@@ -141,7 +141,7 @@ def _storage(view: TensorView, value: Any) -> Any:
 
 
 def _unwrapped(view: TensorView, value: AllocatedTensor) -> torch.Tensor:
-    """The storage, if the tensor lies as the definition says."""
+    """The storage; InputError unless the tensor has the domains of the definition."""
     local = local_domain(view)
     wanted, given = _shape_of(local), _shape_of(value.domain)
     if wanted != given:
@@ -154,7 +154,7 @@ def _unwrapped(view: TensorView, value: AllocatedTensor) -> torch.Tensor:
 
 
 def _shape_of(domain: TensorDomain) -> tuple[str, object]:
-    """What two domains that lie alike have in common, whatever their axes are called."""
+    """A key of the memory layout, equal for domains that differ only in names of axes."""
     axes = {axis.name: f"i{at}" for at, axis in enumerate(domain.no_reductions)}
     text = ", ".join(axis.name for axis in domain.memory)
     for name in sorted(axes, key=len, reverse=True):
@@ -211,9 +211,9 @@ def check_bound(view: TensorView, value: torch.Tensor) -> None:
 
 
 def _check_contiguity(name: str, axes: Iterable[tuple[str, bool | None, int, int]]) -> None:
-    """Every axis that was said to be dense is: its stride is what the faster axes span.
+    """InputError if an axis is declared contiguous and its stride is not the faster axes' span.
 
-    axes: (name, what was said, size, stride) in memory order.
+    axes: (name, declared contiguity, size, stride) in memory order.
     """
     expected = 1
     rows = list(axes)

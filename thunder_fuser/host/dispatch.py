@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warm path: arguments -> key -> program, as straight-line Python made once a definition.
+"""The warm path: arguments -> key -> program, as generated straight-line Python.
 
     def call(T0, S1):
         try:
@@ -11,9 +11,9 @@
             run = keep(runners, key, miss((T0, S1)))
         return run(T0, S1)
 
-Only what a program depends on is in the key: sizes, strides and alignment of tensors, whether a
-kernel may read their memory as it is (plain.py: the class, pending bits, address 0), and values of
-the scalars that shapes use. With `checked`, also dtype and device, which a trace has guarded.
+The key has what a program depends on: sizes, strides and alignment of tensors, whether a kernel may
+read their memory (plain.py: the class, pending bits, address 0), and the scalars that shapes use.
+With `checked` it also has dtype and device, which Thunder's traces check themselves.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.once import Bounded
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.single_flight import Bounded
 
 Runner = Callable[..., Any]
 
@@ -36,13 +36,13 @@ Runner = Callable[..., Any]
 def make_dispatch(
     inputs: Sequence[tuple[str, str]], miss: Callable[[tuple[Any, ...]], Runner], *, checked: bool
 ) -> Runner:
-    """The function that finds the runner of a call and calls it; miss(arguments) makes one.
+    """The function that looks up the runner of a call and calls it. miss(arguments) makes one.
 
-    inputs: (name, kind) of each argument, kind one of tensor, complex (a tensor of such numbers),
-    size (a scalar that shapes use) and number.
+    inputs: (name, kind) of each argument. kind: tensor, complex (a complex tensor), size (a scalar
+    that shapes use) or number.
     """
     code = _code(call_text(inputs, checked=checked))
-    # The function is no value of its scope: a cycle would keep the kernels until a collection.
+    # The scope does not hold the function: a cycle would keep kernels until a collection.
     return FunctionType(code, {"runners": {}, "keep": _keep, "miss": miss, "null": NULL})
 
 
@@ -64,7 +64,7 @@ def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
 
 
 class _Null:
-    """Address 0 in a key: with an alignment of its own, at no cost for other addresses."""
+    """Stands for address 0 in a key and gives it an alignment of its own, None."""
 
     def __and__(self, mask: int) -> None:
         return None
@@ -75,16 +75,16 @@ NULL = _Null()
 
 @lru_cache(maxsize=256)
 def _code(text: str) -> CodeType:
-    """That of the function; the many regions of a model have few signatures."""
+    """The compiled text. It is cached because a model's regions have few signatures."""
     scope: dict[str, Any] = {}
     exec(compile(text, "<dispatch>", "exec"), scope)
     return scope["call"].__code__  # type: ignore[no-any-return]
 
 
 def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:
-    """A full table is emptied: what is in use is asked for again, and so is the newest behind it.
+    """A full table is cleared; live entries are added again at their next call.
 
-    A hit, which must be cheap, then has nothing to write down.
+    So a hit, which must be cheap, records no use.
     """
     if len(runners) >= int(option("max_programs")):
         runners.clear()
@@ -92,12 +92,12 @@ def _keep(runners: dict[Any, Runner], key: Any, run: Runner) -> Runner:
     return run
 
 
-# Equal keys are one: the regions of a model's layers are called with the same shapes.
+# Equal keys are one object: a model's layers are called with the same shapes.
 _KEYS: Bounded[Any] = Bounded(1024)
 
 
 def key_part(name: str, kind: str, checked: bool) -> str:
-    """What the key of a call holds of one argument, as Python."""
+    """The part of the key for one argument, as Python."""
     if kind not in ("tensor", "complex"):
         return f"{name}, " if kind == "size" else ""
     address = f"({name}.data_ptr() or null) & 15"

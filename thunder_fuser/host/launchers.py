@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each kind of segment is run: the line of the host program, and the objects the line names."""
+"""How segments run: a line of the host program, and the objects that the line names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def launcher_for(
 
 
 def _arguments(part: Part, source: KernelSource, pointer: str) -> list[str]:
-    """Tensors by `pointer`, scalars as they are, CPU scalars by their element; then the sizes."""
+    """The arguments of a kernel: addresses of tensors, values of scalars, then sizes."""
     inputs = []
     for name in part.inputs:
         view = part.tensors[name]
@@ -101,7 +101,7 @@ def _on_stream(
 
 
 def _torch_line(part: Part, device: torch.device) -> Callable[[int, Part], Line]:
-    """Runs the segment's own operations one by one, by their torch meaning, on the device."""
+    """Runs the segment's operations one by one in torch."""
     own = sub_fusion(part)
     wanted = [part.strides[name] for name in part.outputs]
 

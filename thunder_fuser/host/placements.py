@@ -3,7 +3,7 @@
 
     placements (Shard(0), Replicate()) on a mesh [2, 4]    axis 0 on mesh_y
 
-A DTensor's own rules say how each result is placed; ours must agree.
+Our placements of results must agree with DTensor's.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def mesh_of(value: Any) -> Mesh:
 
 
 def local_of(value: Any) -> torch.Tensor:
-    """The local tensor of a DTensor, once the collective that makes it has ended."""
+    """The local tensor of a DTensor, after the collective that makes it has ended."""
     local = value._local_tensor
     return local.trigger_wait() if isinstance(local, AsyncCollectiveTensor) else local
 
 
 def sharding_of(name: str, value: Any) -> Sharding:
-    """The sharding of a DTensor; InputError for one that strides and runs do not describe."""
+    """The sharding of a DTensor; InputError if it is not Shard and Replicate in equal parts."""
     mesh, rank = mesh_of(value), value.ndim
     found: list[list[Any]] = [[] for _ in range(rank)]
     for dimension, placement in enumerate(value.placements):
@@ -71,7 +71,7 @@ def sharding_of(name: str, value: Any) -> Sharding:
 
 
 def placements_of(sharding: Sharding, mesh: Mesh, name: str = "a result") -> Placements:
-    """The placements that say a sharding; CommunicationError if none do."""
+    """The placements of a sharding; CommunicationError if none express it."""
     found: list[Any] = [Replicate() for _ in mesh.sizes]
     for axis, on in enumerate(sharding):
         dimensions = [mesh.dimension(kind) for kind in on]
@@ -86,7 +86,7 @@ def placements_of(sharding: Sharding, mesh: Mesh, name: str = "a result") -> Pla
 
 
 def layout_records(name: str, mesh: Mesh, sharding: Sharding) -> list[OpRecord]:
-    """The calls that shard a tensor of a definition so.
+    """The calls that give a tensor of a definition this sharding.
 
     T0.set_device_mesh([0, 1]); T0.split(0, 2, False); T0.parallelize(0, "mesh_x")
     """
@@ -110,10 +110,10 @@ def _call(name: str, op: str, **attrs: AttrValue) -> OpRecord:
 def check_placements(
     fusion: Fusion, arguments: Sequence[Any], ours: Sequence[Placements]
 ) -> None:
-    """Raises CommunicationError if DTensor would place a result in another way.
+    """Raises CommunicationError if DTensor would place a result differently.
 
     fusion: specialised, with the sizes of whole tensors. Its ops run in torch on DTensors without
-    data; one that DTensor has no rule for is not compared.
+    data. Nothing is compared if DTensor lacks a rule for one of them.
     """
     theirs = _propagated(fusion, arguments)
     for output, mine, other in zip(fusion.outputs, ours, theirs or ours, strict=True):
@@ -131,7 +131,7 @@ def _propagated(fusion: Fusion, arguments: Sequence[Any]) -> list[Placements] | 
         try:
             found = values_of(fusion, inputs)
         except (NotImplementedError, RuntimeError, TypeError, ValueError, VerifyError):
-            return None  # no rule of DTensor's, or one for other types
+            return None  # DTensor has no rule for the op or its types
     whole = (Replicate(),) * mesh.ndim
     results = [found[output.name] for output in fusion.outputs]
     return [r.placements if isinstance(r, DTensor) else whole for r in results]
@@ -149,5 +149,5 @@ def _without_data(value: Any) -> Any:
 
 
 def without_layouts(records: Sequence[OpRecord]) -> tuple[OpRecord, ...]:
-    """A definition of whole tensors in plain memory."""
+    """The definition without layouts, for whole tensors in plain memory."""
     return tuple(record for record in records if record.op not in LAYOUT)

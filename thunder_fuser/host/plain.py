@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors a kernel may read through their pointer, and how others become such.
+"""Which tensors a kernel may read through their pointer, and how others are prepared.
 
     a pending negation or conjugation    -> resolved: a copy with the bits applied
-    no memory, or a type with own rules  -> refused: the reason as text
+    no memory, or a special class        -> refused: the reason as text
     everything else                      -> itself
 
-All that this depends on is in the key of a call (dispatch.py).
+Everything that this depends on is in the key of a call (dispatch.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Runner = Callable[..., Any]
 
 
 def refusal(tensor: torch.Tensor) -> str:
-    """What the tensor is, if no kernel may read its memory; empty if one may."""
+    """Why no kernel may read the tensor's memory; empty if one may."""
     if _computes_itself(tensor):
         return f"a {type(tensor).__name__}, a class with rules of its own"
     if tensor.layout is not torch.strided:
@@ -37,20 +37,20 @@ def refusal(tensor: torch.Tensor) -> str:
 
 
 def _computes_itself(tensor: torch.Tensor) -> bool:
-    """True for classes that change what torch does with them. A Parameter does not."""
+    """True for classes that override torch functions. Parameter does not."""
     own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     return own or has_torch_function_unary(tensor)
 
 
 def check_plain(thing: str, tensor: torch.Tensor) -> None:
-    """InputError if no kernel may read the tensor's memory. Torch may compute with it still."""
+    """InputError if no kernel may read the tensor's memory. Torch may still take the tensor."""
     reason = refusal(tensor)
     if reason:
         raise InputError(thing, expected="a plain strided tensor", got=reason)
 
 
 def check_memory(thing: str, tensor: torch.Tensor) -> None:
-    """InputError if the storage was freed. Torch would read address 0 as well."""
+    """InputError if the storage was freed, for torch's ops too."""
     if refusal(tensor) or tensor.is_meta or not tensor.numel() or tensor.data_ptr():
         return
     raise InputError(
@@ -72,10 +72,10 @@ def resolved(value: Any) -> Any:
 
 
 def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any]) -> Runner:
-    """make(arguments) for arguments without pending bits.
+    """make(arguments), with pending bits of the arguments resolved.
 
-    The runner then takes the original arguments: it resolves them at each call, writes back what
-    the program wrote, and returns an argument itself where the program returns its copy.
+    The runner takes original arguments. Each call resolves them, copies back what the program
+    wrote, and returns an argument in place of its copy.
     """
     plain = [resolved(value) for value in arguments]
     run = make(plain)
@@ -93,7 +93,7 @@ def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any
 
 
 def _write_back(values: Sequence[Any], copies: Sequence[Any]) -> None:
-    """A copy that nothing was written into has version 0."""
+    """Copies what the program wrote back. An unwritten copy has version 0."""
     for old, new in zip(values, copies, strict=True):
         if new is not old and new._version:
             old.copy_(new)

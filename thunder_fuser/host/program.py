@@ -21,8 +21,8 @@ import torch
 
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.launchers import Launcher
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
+from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.random import draw
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -30,13 +30,13 @@ from thunder_fuser.segment.plan import SegmentedFusion
 
 Runner = Callable[..., list[torch.Tensor]]
 
-# Made once: with no profiler attached a range costs 0.1 us.
+# Without a profiler, a range costs 0.1 us.
 _RANGES = nvtx.get_domain("thunder_fuser")
 
 
 @dataclass(frozen=True)
 class HostProgram:
-    """A fusion compiled for one key: its text, which runs, and its kernels."""
+    """A fusion compiled for one key: its text, the function of the text, its kernels."""
 
     text: str
     run: Runner = field(compare=False, repr=False)
@@ -50,7 +50,7 @@ class HostProgram:
 def plan(
     segmented: SegmentedFusion, launchers: Sequence[Launcher], device: torch.device
 ) -> HostProgram:
-    """The program: for each segment its allocations, its call, the drop of what nobody reads on."""
+    """The program: for each segment its allocations, its call, and a del of dead values."""
     fusion = segmented.fusion
     names: dict[str, Any] = {
         "empty_strided": torch.empty_strided,
@@ -87,8 +87,8 @@ def plan(
 
 
 def _draws(fusion: Fusion) -> list[str]:
-    """The lines that find what no caller gives: the coordinates of this device, a seed, and an
-    offset for each random op that was given none."""
+    """The lines for values that are no arguments: coordinates of this device, the drawn seed,
+    and drawn offsets."""
     here = [f"    {name} = coordinate({mesh!r}, {on!r})" for name, mesh, on in fusion.coordinates]
     if not fusion.drawn:
         return here
@@ -99,10 +99,10 @@ def _draws(fusion: Fusion) -> list[str]:
 
 
 def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
-    """The shapes that callers get results in, where they are others than the values' own.
+    """The shapes of results that differ from the shapes of their values.
 
-    Memory is made in them, for kernels see addresses alone; not so where torch computes with it,
-    or where it is given twice.
+    They are allocated in these shapes, because kernels see only addresses. Excluded are values
+    that torch computes with, and values returned twice.
     """
     torch_runs = [one.part for one in segmented.segments if not one.scheduler.makes_kernel]
     own = {name for part in torch_runs for name in (*part.inputs, *part.outputs)}
@@ -114,7 +114,7 @@ def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
 
 
 def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
-    """For each segment, what it reads last of all: intermediates that the caller does not get."""
+    """For each segment, the intermediates that it is the last to read."""
     fusion = segmented.fusion
     found = (*fusion.drawn, *fusion.coordinates)
     given = {*fusion.inputs, *(name for name, *_ in found)}
@@ -128,10 +128,10 @@ def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
 
 
 def _ending(segmented: SegmentedFusion) -> list[str]:
-    """Copies into aliased inputs, and the return.
+    """Copies into aliased inputs, and the return statement.
 
-    An input that is written and also read here is saved first; a result asked for in another order
-    than it was made in is copied.
+    An input that is overwritten and also returned is cloned first. A result in another stride
+    order than its value is copied.
     """
     fusion, shapes = segmented.fusion, _shapes_given(segmented)
     written = {o.alias for o in fusion.outputs}
@@ -153,13 +153,13 @@ def _ending(segmented: SegmentedFusion) -> list[str]:
 
 
 def _wanted_strides(segmented: SegmentedFusion, output: Output) -> tuple[int, ...]:
-    """The strides of a result: of the order asked for, else of the value's own."""
+    """The strides of a result: in the requested order, else in the value's order."""
     view = segmented.fusion.tensors[output.name]
     if output.stride_order is not None:
-        return layout.contiguous_strides(view.sizes, output.stride_order)
+        return contiguous_strides(view.sizes, output.stride_order)
     if output.name in segmented.fusion.inputs:
         return segmented.strides[output.name]
-    return layout.contiguous_strides(view.sizes, layout.stride_order_of(view.domain.allocation))
+    return contiguous_strides(view.sizes, stride_order_of(view.domain.allocation))
 
 
 def _dtypes(fusion: Fusion) -> set[torch.dtype]:
@@ -169,14 +169,14 @@ def _dtypes(fusion: Fusion) -> set[torch.dtype]:
 def _allocation(
     view: TensorView, strides: tuple[int, ...], shape: tuple[int, ...] | None = None
 ) -> str:
-    """The line that makes a tensor, in the shape that the caller gets it in, if another."""
+    """The line that allocates a tensor, in the shape of the result if that differs."""
     dtype = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
     sizes = view.sizes if shape is None else shape
-    strides = strides if shape is None else layout.contiguous_strides(shape)
+    strides = strides if shape is None else contiguous_strides(shape)
     return f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={dtype}, device=device)"
 
 
 def _function(text: str, names: Mapping[str, Any]) -> Runner:
     scope = dict(names)
     exec(compile(text, "<host program>", "exec"), scope)
-    return scope.pop("run")  # popped: without the cycle, kernels go as soon as nothing needs them
+    return scope.pop("run")  # popped: a cycle would keep kernels alive until a collection

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definition -> Fusion: types, shapes and axes of every value, implicit casts made explicit.
+"""Definition -> Fusion: infers types, shapes and axes, and inserts implicit casts.
 
     T2 = add(T0: bf16[i0], T1: f32[i0])
 ->  T2 = cast(T0, Float); T3 = add(T2, T1)
 
-Defining what was already defined changes nothing, so a Fusion's own records define that Fusion.
+`define` is idempotent: the records of a Fusion define the same Fusion.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import calls, indexed, layout, shapes
+from thunder_fuser.ir import calls, indexed, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
-from thunder_fuser.ir.layouts import Layouts
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.layout_records import Layouts
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.outputs import check_alias, check_shape
 from thunder_fuser.ir.record import (
     LAYOUT,
@@ -32,21 +33,24 @@ from thunder_fuser.ir.record import (
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
+from thunder_fuser.ir.strides import allocation_of, check_stride_order
 from thunder_fuser.ir.type_rules import (
     check_collected,
     check_drawn,
     check_literals,
     check_number,
     check_operands,
-    dtype_of,
+    collected_type,
+    gives_scalar,
+    made_type,
     pointwise_types,
 )
 
 
 def define(definition: Definition, *, check: bool = True) -> Fusion:
-    """The typed Fusion of a definition; DefinitionError where it has no meaning.
+    """The typed Fusion of a definition; DefinitionError if it is invalid.
 
-    With check=False a definition may still lack outputs (it is being recorded).
+    With check=False the definition may lack outputs, because it is still being recorded.
     """
     definer = _Definer()
     for record in definition:
@@ -57,28 +61,28 @@ def define(definition: Definition, *, check: bool = True) -> Fusion:
 
 
 class Views:
-    """The type and axes of the values of a definition that is being recorded.
+    """The type and axes of values while a definition is being recorded.
 
-    Each record is looked at once, however often one asks.
+    Each record is typed once, and later questions reuse the result.
     """
 
     def __init__(self) -> None:
         self._definer, self._seen = _Definer(), 0
 
     def of(self, records: Sequence[OpRecord], name: str) -> TensorView:
-        """The value's after these records: those of the last question, and what came since."""
+        """The view of a value. `records` extends the records of the previous call."""
         try:
             while self._seen < len(records):
                 self._definer.add(records[self._seen])
                 self._seen += 1
-        except DefinitionError:  # half of a record may be in it
+        except DefinitionError:  # the record may have been added in part
             self._definer, self._seen = _Definer(), 0
             raise
         return self._definer.tensors[self._definer.renamed[name]]
 
 
 class _Definer:
-    """Walks the records once. `renamed` maps recorded names to the Fusion's own."""
+    """Types the records in one walk. `renamed` maps recorded names to the Fusion's names."""
 
     def __init__(self) -> None:
         self.records: list[OpRecord] = []
@@ -94,7 +98,7 @@ class _Definer:
         self._axes = 0
 
     def add(self, record: OpRecord) -> None:
-        """Types one record and appends it, preceded by the casts and broadcasts it implies."""
+        """Types one record and appends it, after the casts and broadcasts that it implies."""
         for operand in names_of(record):
             self._check_known(operand, record)
         record = rename(record, self.renamed)
@@ -126,14 +130,14 @@ class _Definer:
         self.records.append(record)
 
     def finish(self) -> None:
-        """Completes the layouts; DefinitionError if one is unfinished, or there is no output."""
+        """Completes the layouts; DefinitionError if one is incomplete or there is no output."""
         _check_outputs(self)
         laid = dict.fromkeys(n for r in self.records if r.op in LAYOUT for n in names_of(r))
         for name in laid:
             self.tensors[name] = self._layouts.finish(self.tensors[name])
 
     def _where(self, record: OpRecord) -> str:
-        """The call, what it reads, and the arguments that the axes of that come from."""
+        """For an error: the call, its operands, and the arguments that share axes with them."""
         names = dict.fromkeys(names_of(record))
         axes = {axis.name for name in names for axis in self.tensors[name].domain.logical}
         given = [one.outputs[0] for one in self.records if one.op == "define_tensor"]
@@ -154,7 +158,7 @@ class _Definer:
             )
 
     def _emit(self, record: OpRecord, *views: TensorView) -> str:
-        """Appends a record, its results under the next free names; returns the first of them."""
+        """Appends a record with new names for its results; returns the first name."""
         letter = "S" if record.op in ("define_scalar", "size") else "T"
         names = tuple(f"{letter}{len(self.tensors) + at}" for at in range(len(views)))
         if record.outputs:
@@ -167,7 +171,7 @@ class _Definer:
         return names[0]
 
     def fresh(self, extent: Scalar) -> IterDomain:
-        """A new axis: a broadcast if its size is 1."""
+        """A new axis, which is a broadcast if its size is 1."""
         self._axes += 1
         kind = IterType.BROADCAST if extent is const(1) else IterType.ITERATION
         return IterDomain(f"{kind.value}{self._axes - 1}", extent, kind)
@@ -190,7 +194,7 @@ class _Definer:
         return self.integers[name]
 
     def _note_integer(self, name: str, record: OpRecord) -> None:
-        """Integer scalars that shapes may use: arguments, sizes, and sums and products of them."""
+        """Keeps an integer scalar for shapes: an argument, a size, or arithmetic on those."""
         view = self.tensors[name]
         if not view.is_scalar or view.dtype is not DataType.Int:
             return
@@ -218,7 +222,7 @@ class _Definer:
         order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
         axes = tuple(self._input_axis(size) for size in shape)
         domain = TensorDomain.of(axes).with_allocation(
-            layout.allocation_of(order),
+            allocation_of(order),
             record.attr("contiguity"),  # type: ignore[arg-type]
         )
         dtype: DataType = record.attr("dtype")  # type: ignore[assignment]
@@ -237,7 +241,7 @@ class _Definer:
         view = self.tensors[name]
         order = record.attr("stride_order")
         if order is not None:
-            layout.check_stride_order(order, len(view.shape))  # type: ignore[arg-type]
+            check_stride_order(order, len(view.shape))  # type: ignore[arg-type]
         alias = record.attr("alias")
         if alias is not None and order is not None:
             raise AliasError(
@@ -260,7 +264,7 @@ class _Definer:
         kind = record.row.kind
         check_operands(record)
         if record.op == "set" and isinstance(number := record.inputs[0], Literal):
-            dtype = of_number(number.value)  # a number is not moved, but made
+            dtype = of_number(number.value)  # a copy of a number is a cast
             record = replace(record, op="cast", attrs=(("dtype", dtype),))
         if record.row.kind is OpKind.POINTWISE:
             self._pointwise(record)
@@ -293,7 +297,7 @@ class _Definer:
         views = [self.tensors[o] for o in record.inputs if isinstance(o, str)]
         domains = [view.domain.no_reductions for view in views if view.shape]
         axes = shapes.pointwise(domains, record.op, self.fresh) if domains else ()
-        scalar = not axes and all(view.is_scalar for view in views)
+        scalar = gives_scalar(record, views)
         self._emit(record, TensorView("", result, TensorDomain.of(axes), is_scalar=scalar))
 
     def _as_view(self, operand: Operand) -> TensorView:
@@ -302,7 +306,7 @@ class _Definer:
         return self.tensors[operand]
 
     def _cast(self, operand: Operand, view: TensorView, dtype: DataType) -> Operand:
-        """The operand in the type the op computes in; a literal is converted by the printer."""
+        """The operand cast to the type that the op computes in. The printer converts literals."""
         if isinstance(operand, Literal) or view.dtype is dtype:
             return operand
         if (operand, dtype) not in self._casts:
@@ -312,7 +316,7 @@ class _Definer:
         return self._casts[operand, dtype]
 
     def _ranked(self, inputs: list[Operand]) -> list[Operand]:
-        """Operands of lower rank get broadcast axes in front, as torch does."""
+        """Adds leading broadcast axes to operands of lower rank, as torch does."""
         ranks = [len(self.tensors[o].shape) for o in inputs if isinstance(o, str)]
         rank = max(ranks, default=0)
         return [self._raised(o, rank) for o in inputs]
@@ -332,11 +336,10 @@ class _Definer:
         check_collected(record, view)
         dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
         adds = record.row.rule is DtypeRule.ACCUMULATE
-        natural = view.dtype.accumulate if adds else view.dtype
-        dtype = natural if record.attr("dtype") is None else dtype_of(record)
-        # Integers are added in 64 bits, and then cut off: the same bits as in the type asked for.
+        dtype = collected_type(record, view.dtype)
+        # Integers are added in 64 bits and then truncated, which gives the bits of the narrow type.
         compute = dtype.accumulate if adds else dtype.compute
-        if compute.is_int:  # torch casts first, too: of 0.5 and 0.5 the sum of type Int is 0
+        if compute.is_int:  # torch casts first: the sum of 0.5 and 0.5 as Int is 0
             name = str(self._cast(name, view, dtype))
         source = str(self._cast(name, self.tensors[name], compute))
         attrs: tuple[tuple[str, AttrValue], ...] = (
@@ -356,13 +359,12 @@ class _Definer:
             self.renamed[last[0]] = str(self._cast(out, self.tensors[out], dtype))
 
     def _scan(self, record: OpRecord) -> None:
-        """[i0, i1] -> [i0, i1]: every element stays in its place."""
+        """[i0, i1] -> [i0, i1]: a scan keeps every axis."""
         (name,) = names_of(record)
         view = self.tensors[name]
         check_collected(record, view)
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
-        adds = record.row.rule is DtypeRule.ACCUMULATE
-        dtype = view.dtype.accumulate if adds else view.dtype.compute
+        dtype = collected_type(record, view.dtype)
         source = str(self._cast(name, view, dtype))
         record = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
         axes = self.tensors[source].domain.no_reductions
@@ -382,11 +384,11 @@ class _Definer:
     def _moved(self, record: OpRecord, views: list[TensorView]) -> TensorView:
         domains = [view.domain.no_reductions for view in views]
         axes = shapes.movement(domains, record, self.sizes, self.fresh)
-        scalar = record.op == "set" and views[0].is_scalar
+        scalar = gives_scalar(record, views)
         domain = TensorDomain.of(axes)
         if record.op == "stride_order":
-            order = layout.check_stride_order(record.attr("stride_order"), len(axes))  # type: ignore[arg-type]
-            allocation = layout.allocation_of(order)
+            order = check_stride_order(record.attr("stride_order"), len(axes))  # type: ignore[arg-type]
+            allocation = allocation_of(order)
             contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
             domain = domain.with_allocation(allocation, contiguity)
         return TensorView("", views[0].dtype, domain, is_scalar=scalar)
@@ -394,11 +396,11 @@ class _Definer:
     def _factory(self, record: OpRecord) -> None:
         if record.op == "iota":
             (extent,) = self.sizes((record.attr("length"),))
-            record = _with_attr(record, "dtype", record.attr("dtype") or DataType.Int)
+            record = _with_attr(record, "dtype", made_type(record))
             axes: Domain = (self.fresh(extent),)
         else:
             axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = dtype_of(record)
+        dtype = made_type(record)
         if record.op == "iota" and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
         for word, operand in zip(record.row.keywords, record.inputs, strict=True):
@@ -407,14 +409,14 @@ class _Definer:
         self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
 
     def _random(self, record: OpRecord) -> None:
-        """A stream that was left to the generator is written out:
+        """Makes the random stream of an op explicit:
 
             T0 = uniform(lo=0.0, hi=1.0, shape=[8], dtype=DataType.Float)
         ->  S0 = define_scalar(drawn="seed"); S1 = define_scalar(drawn="offset")
             T2 = uniform(lo=0.0, hi=1.0, rng_seed=S0, rng_offset=S1, ...)
         """
         axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = dtype_of(record)
+        dtype = made_type(record)
         if not dtype.is_float or dtype.is_float8:
             wanted = "a float of 16 bits or more"
             raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)
@@ -439,7 +441,7 @@ class _Definer:
             check_number(record, word, operand, self._as_view(operand))
 
     def _drawn(self, word: str) -> str:
-        """The one drawn seed of the fusion, or one more drawn offset."""
+        """The fusion's drawn seed, or a new drawn offset."""
         if word == "seed" and self._seed:
             return self._seed
         attrs = (("dtype", DataType.Int), ("drawn", word))

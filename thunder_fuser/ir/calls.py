@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of the ops that torch runs: the types and sizes of each, and what the operands must be.
+"""Ops that torch runs: types and sizes of their results, and checks of their operands.
 
     T2, T3 = topk(T0: f32[i0{8}, i1{50}], k=4)    ->  f32[i2{8}, i3{4}], i64[i4{8}, i5{4}]
 
-Their axes are always new: no kernel walks through a torch call.
+Their results have new axes, because no kernel spans a torch call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thunder_fuser.ir.indexed import check_index
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.ir.shapes import matmul, may_be_equal, normalise_axis
-from thunder_fuser.ir.type_rules import check_literals
+from thunder_fuser.ir.type_rules import check_literals, result_types
 
 Extents = Sequence[Scalar]
 
@@ -25,11 +25,10 @@ Extents = Sequence[Scalar]
 def results(record: OpRecord, operands: list[TensorView]) -> list[tuple[DataType, Extents]]:
     """The dtype and the extents of each result; DefinitionError or DtypeError naming the operand.
 
-    Operands are tensors; `scatter` also takes a number as its last one.
+    Operands are tensors, except that the last one of `scatter` may be a number.
     """
     extents = _RULES[record.op](record, operands)
-    own = operands[0].dtype
-    return [(own if dtype is None else dtype, extents) for dtype in record.row.results]
+    return [(dtype, extents) for dtype in result_types(record, operands)]
 
 
 def _product(record: OpRecord, operands: list[TensorView]) -> Extents:
@@ -41,7 +40,7 @@ def _product(record: OpRecord, operands: list[TensorView]) -> Extents:
 
 
 def _like_first(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """sort, argsort: the sizes of the operand, whatever is done along `dim`."""
+    """sort, argsort: the sizes of the operand."""
     _check_ordered(record, operands[0])
     shape = operands[0].shape
     normalise_axis(record.attr("dim"), max(len(shape), 1), record.op)
@@ -61,7 +60,7 @@ def _topk(record: OpRecord, operands: list[TensorView]) -> Extents:
 
 
 def _check_ordered(record: OpRecord, view: TensorView) -> None:
-    """Complex numbers have no order, and torch sorts no 8-bit floats."""
+    """DtypeError for complex numbers, which have no order, and for 8-bit floats."""
     if view.dtype.is_complex or view.dtype.is_float8:
         raise DtypeError(
             f"ops.{record.op}: arg", expected="real numbers of a type to compute in",
@@ -70,7 +69,7 @@ def _check_ordered(record: OpRecord, view: TensorView) -> None:
 
 
 def _write(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """Writes into a copy of the first operand: its sizes; the source has its dtype."""
+    """Ops that write into a copy of the first operand: its sizes. The source has its dtype."""
     target, index, source = operands
     check_index(record, index)
     check_literals(record, record.inputs[2:], [target.dtype])
@@ -86,7 +85,7 @@ def _write(record: OpRecord, operands: list[TensorView]) -> Extents:
 
 
 def _check_along(record: OpRecord, operands: list[TensorView]) -> None:
-    """scatter: one rank; no axis of the index longer than the source's, or but one the target's."""
+    """scatter: equal ranks; an index no longer than the source and, but along dim, the target."""
     target, index, source = operands
     dim = normalise_axis(record.attr("dim"), max(len(target.shape), 1), record.op)
     others = [target] if isinstance(record.inputs[2], Literal) else [target, source]
@@ -106,7 +105,7 @@ def _check_along(record: OpRecord, operands: list[TensorView]) -> None:
 
 
 def _check_slices(record: OpRecord, operands: list[TensorView]) -> None:
-    """index_add, index_copy: a slice of the source for each number of the index."""
+    """index_add, index_copy: the source has one slice for each element of the index."""
     target, index, source = operands
     if len(index.shape) > 1:
         raise DefinitionError(
@@ -119,7 +118,7 @@ def _check_slices(record: OpRecord, operands: list[TensorView]) -> None:
 
 
 def _check_put(record: OpRecord, operands: list[TensorView]) -> None:
-    """index_put: the index's own sizes stand for the target's first one."""
+    """index_put: the sizes of the index replace the first size of the target."""
     target, index, source = operands
     if not target.shape:
         raise DefinitionError(record.op, expected="a tensor with axes", got="rank 0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops that are recorded as rows of the op table: variances, places of extrema, triangles.
+"""Ops made of rows of the op table: variance, argmax and argmin, triangles and others.
 
     rand_like(T0: f32[i0, 8])  ->  S1 = size(T0, dim=0); T2 = uniform(0.0, 1.0, [S1, 8], Float)
 """
@@ -10,22 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.handles import Owner, Value
 from thunder_fuser.ir.kinds import checked
-from thunder_fuser.ir.ops import OPS, OpKind
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
-from thunder_fuser.ir.values import Tensor, Value
-
-if TYPE_CHECKING:
-    from thunder_fuser.ir.language import Recorder  # whose `ops` these are
-
+from thunder_fuser.ir.values import Tensor
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
 
 
 class Composites:
-    """The composites; Ops, which is one, has the rows."""
+    """The composite ops. The subclass `Ops` adds the rows of the op table."""
 
-    _fd: Recorder
+    _fd: Owner
 
     if TYPE_CHECKING:
 
@@ -61,16 +59,16 @@ class Composites:
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
 
     def _degrees(self, count: Value, correction: float) -> Value:
-        """What squares are divided by; 0 of no elements, whose variance is NaN."""
+        """The divisor of the sum of squares. It is 0 for no elements, whose variance is NaN."""
         rest = self.sub(count, correction)
-        if correction < 0:  # which counts more elements than there are
+        if correction < 0:  # the divisor exceeds the number of elements
             found: Value = self.mul(rest, self.minimum(count, 1.0))
         else:
             found = self.maximum(rest, 0.0)
         return found
 
     def _quotient(self, x: Value, real: Value, *, is_complex: bool) -> Value:
-        """By a real number, part by part: a complex division makes NaN of an infinite part."""
+        """x / real, part by part: a complex division turns infinite parts into NaN."""
         if not is_complex:
             quotient: Value = self.truediv(x, real)
             return quotient
@@ -124,16 +122,16 @@ class Composites:
 
     @checked
     def cummax_indices(self, arg: Tensor, dim: int) -> Value:
-        """Where cummax has its values from: of equal ones the last, and once a NaN came, a NaN."""
+        """The indices of cummax's values: the last of equal ones, and NaN from the first NaN on."""
         return self._last_equal(arg, self.cummax(arg, dim), dim)
 
     @checked
     def cummin_indices(self, arg: Tensor, dim: int) -> Value:
-        """Where cummin has its values from; see cummax_indices."""
+        """The indices of cummin's values; see cummax_indices."""
         return self._last_equal(arg, self.cummin(arg, dim), dim)
 
     def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
-        """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last place they met."""
+        """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last equal index."""
         rank = self._rank(arg, "cummax")
         dim = normalise_axis(dim, rank, "cummax")
         places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
@@ -175,14 +173,14 @@ class Composites:
         return result
 
     def _row_and_column(self, arg: Tensor) -> tuple[Value, Value]:
-        """The number of the row, and of the column, over the last two axes."""
+        """The row number and the column number of each element, over the last two axes."""
         rows, columns = self.size(arg, -2), self.size(arg, -1)
         row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
         return row, self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
 
     @checked
     def select(self, arg: Tensor, index: Any, dim: int) -> Value:
-        """The slice at one index of an axis, which goes away; a negative one counts from its end.
+        """One slice along an axis, without that axis. A negative index counts from the end.
 
         index: a number, an integer scalar, or a tensor with one element.
         """
@@ -194,19 +192,19 @@ class Composites:
 
     @checked
     def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
-        """The first index of the largest element, NaN being the largest; Int.
+        """The first index of the largest element, as Int. NaN counts as the largest.
 
-        Without dim, over all elements, in row-major order.
+        Without dim, the index is over all elements in row-major order.
         """
         return self._place_of("argmax", arg, self.max, dim, keepdim)
 
     @checked
     def argmin(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
-        """The first index of the smallest element, NaN being the smallest; see argmax."""
+        """The first index of the smallest element. NaN counts as the smallest; see argmax."""
         return self._place_of("argmin", arg, self.min, dim, keepdim)
 
     def _in_memory(self, arg: Tensor) -> Any:
-        """The value as memory has it: made in each of two nests, it may differ in its last bit."""
+        """The value read back from memory: recomputed in two nests, its last bit may differ."""
         made = {name: record for record in self._fd.records for name in record.outputs}
         record = made[arg.name]
         while record.op in _EXACT and (source := record.inputs[0]) in made:
@@ -221,7 +219,7 @@ class Composites:
         dim: int | None,
         keepdim: bool,
     ) -> Value:
-        """The smallest of the indices of the elements that equal the extremum, or are NaN."""
+        """The smallest index of the elements that equal the extremum or are NaN."""
         rank = self._rank(arg, call)
         dims = list(range(rank)) if dim is None else [normalise_axis(dim, rank, call)]
         arg = self._in_memory(arg)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The axes of a tensor, and the three domains they form.
 
-logical     what the tensor means: one IterDomain a dimension, reductions (r) still listed
-allocation  the logical axes, or what transforms make of them, in memory order, outermost first
-loop        the logical axes after Split, Merge and reorder: how a kernel walks the tensor
+logical     one IterDomain for each dimension, including reduced ones (r)
+allocation  the logical axes, possibly transformed, in memory order, outermost first
+loop        the logical axes after Split, Merge and Reorder, as a kernel iterates over them
 
-An axis made by a transform is named by its path, so names are stable and say where they come from:
+The name of a transformed axis says how it was made:
     i1 --split 8--> i1.o, i1.i          i0, i1 --merge--> i0*i1
 """
 
@@ -19,7 +19,7 @@ from thunder_fuser.ir.scalar import Scalar, ceil_div, const
 
 
 class IterType(Enum):
-    """What kind of axis this is; the value is the letter in its name."""
+    """The kind of an axis. The value is the first letter of its name."""
 
     ITERATION = "i"
     REDUCTION = "r"
@@ -27,17 +27,17 @@ class IterType(Enum):
 
 
 class ParallelType(Enum):
-    """What runs an axis: the value is how it prints."""
+    """What iterates over an axis. The value is how it prints."""
 
     SERIAL = "serial"
     UNROLL = "unroll"
     VECTORIZE = "vectorize"
     BIDX = "blockIdx.x"
     BIDY = "blockIdx.y"
-    CLUSTER = "cluster"  # the blocks of one cluster, which see each other's shared memory
+    CLUSTER = "cluster"  # the blocks of a cluster, which share their shared memory
     TIDX = "threadIdx.x"
     TIDY = "threadIdx.y"
-    MESH_X = "mesh_x"  # the devices along the last dimension of a mesh, of which each has one part
+    MESH_X = "mesh_x"  # the devices along the last dimension of a mesh
     MESH_Y = "mesh_y"
     MESH_Z = "mesh_z"
     mesh_x, mesh_y, mesh_z = MESH_X, MESH_Y, MESH_Z  # as nvFuser spells them
@@ -57,7 +57,7 @@ class ParallelType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IterDomain:
-    """One axis: its name, extent and kind, and what runs it in a kernel."""
+    """One axis: its name, extent and kind, and what iterates over it in a kernel."""
 
     name: str
     extent: Scalar
@@ -79,11 +79,10 @@ class IterDomain:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """axis -> axis.o, axis.i with axis.i of extent `factor`; the last outer step may be partial.
+    """axis -> axis.o, axis.i, where axis.i has the extent `factor`. The last step may be partial.
 
-    With inner=False it is axis.o that has the extent `factor`.
-    shift: how far the first step starts before the axis, in [0, factor), as an expression of other
-    axes: axis = factor*axis.o + axis.i - shift. The first step may then be partial too.
+    inner=False: axis.o has the extent `factor`. shift: an expression of other axes in [0, factor),
+    with axis = factor*axis.o + axis.i - shift. The first step may then be partial too.
     """
 
     axis: str
@@ -94,7 +93,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """outer, inner -> outer*inner, of the product of both extents."""
+    """outer, inner -> outer*inner, whose extent is the product."""
 
     outer: str
     inner: str
@@ -109,7 +108,7 @@ class Reorder:
 
 @dataclass(frozen=True, slots=True)
 class Parallelize:
-    """axis -> axis, run by `parallel`."""
+    """axis -> axis@parallel"""
 
     axis: str
     parallel: ParallelType
@@ -129,7 +128,7 @@ def merged_name(outer: str, inner: str) -> str:
 
 
 def apply(domain: Domain, transform: Transform) -> Domain:
-    """One transform on a loop domain.
+    """Applies one transform to a loop domain.
 
     [i0{4}, i1{100}] --Split("i1", 8)-->        [i0{4}, i1.o{13}, i1.i{8}]
     [i0{4}, i1{97}] --Split("i1", 8, i0 % 8)--> [i0{4}, i1.o{13}, i1.i{8}]
@@ -151,7 +150,7 @@ def apply(domain: Domain, transform: Transform) -> Domain:
 
 
 def position(domain: Domain, name: str) -> int:
-    """Where an axis stands in a domain; ScheduleError if it does not."""
+    """The position of an axis in a domain; ScheduleError if it is absent."""
     for at, axis in enumerate(domain):
         if axis.name == name:
             return at
@@ -193,10 +192,10 @@ def _merge(domain: Domain, merge: Merge) -> Domain:
 
 
 def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
-    """The transforms of a reference domain, on a tensor that may lack some of its axes.
+    """Applies the transforms of a reference domain to a tensor that may lack some of its axes.
 
-    An axis the tensor lacks drops out: a merge with a missing side keeps the other side's extent.
-    An axis that only the tensor has, as what is sliced has before it, stays behind the others.
+    A merge with a missing side keeps the extent of the other side. Axes that only the tensor has,
+    such as the operand of a slice, come last.
 
     >>> i1 = IterDomain("i1", const(100))
     >>> [str(a) for a in replay((i1,), (Merge("i0", "i1"), Split("i0*i1", 8)))]
@@ -227,9 +226,10 @@ def _replay_one(domain: Domain, transform: Transform) -> Domain:
 class TensorDomain:
     """The domains of one tensor.
 
-    `transforms` make `transformed` of the logical axes; `allocation` lists positions of those,
-    outermost first. Without transforms it is a permutation, which strides can say. contiguity
-    follows the allocation: True, False, or None for a broadcast (also an expanded one).
+    `transforms` turn the logical axes into `transformed`. `allocation` lists positions in those,
+    outermost first; without transforms it is a permutation, which strides describe. contiguity has
+    an entry for each axis of the allocation: True, False, or None for a broadcast axis, which may
+    be expanded.
     """
 
     logical: Domain
@@ -240,14 +240,14 @@ class TensorDomain:
 
     @staticmethod
     def of(logical: Domain) -> TensorDomain:
-        """Row-major, contiguous, unscheduled."""
+        """Row-major and contiguous axes without a schedule."""
         kept = tuple(axis for axis in logical if not axis.is_reduction)
         contiguity = tuple(None if axis.is_broadcast else True for axis in kept)
         return TensorDomain(logical, tuple(range(len(kept))), contiguity, logical)
 
     @property
     def no_reductions(self) -> Domain:
-        """The axes a consumer sees."""
+        """The axes that a consumer sees."""
         return tuple(axis for axis in self.logical if not axis.is_reduction)
 
     @property
@@ -257,12 +257,12 @@ class TensorDomain:
 
     @property
     def loop_axes(self) -> Domain:
-        """The axes of the loop domain, less those a reduction has summed away."""
+        """The axes of the loop domain, without reduced ones."""
         return tuple(axis for axis in self.loop if not axis.is_reduction)
 
     @property
     def transformed(self) -> Domain:
-        """The axes a consumer sees, after the transforms of the allocation."""
+        """The axes that a consumer sees after the transforms of the allocation."""
         domain = self.no_reductions
         for transform in self.transforms:
             domain = apply(domain, transform)
@@ -270,7 +270,7 @@ class TensorDomain:
 
     @property
     def memory(self) -> Domain:
-        """The axes as they lie in memory, from the slowest to the fastest."""
+        """The axes in memory order, from the slowest to the fastest."""
         axes = self.transformed
         return tuple(axes[at] for at in self.allocation)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The element types of tensors and scalars, and how two of them combine.
+"""The element types of tensors and scalars, and their promotion.
 
-`DataType` carries nvFuser's names (`DataType.Float`); `short` is what printed types use (`f32`).
+`DataType` has nvFuser's names (`DataType.Float`); `short` is the name in printed types (`f32`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DataType(Enum):
 
     @property
     def real(self) -> DataType:
-        """The type of a complex type's parts; any other type is its own."""
+        """The type of a complex type's parts; itself for any other type."""
         parts = {DataType.ComplexFloat: DataType.Float, DataType.ComplexDouble: DataType.Double}
         return parts.get(self, self)
 
@@ -68,32 +68,32 @@ class DataType(Enum):
 
     @property
     def is_half(self) -> bool:
-        """True for the 16-bit floats, which are stored but never computed in."""
+        """True for 16-bit floats, which are stored but never computed in."""
         return self in (DataType.Half, DataType.BFloat16)
 
     @property
     def is_float8(self) -> bool:
-        """True for the 8-bit floats, which are only moved and cast."""
+        """True for 8-bit floats, which are only moved and cast."""
         return self.is_float and self.bytes == 1
 
     @property
     def is_narrow(self) -> bool:
-        """True for the floats that kernels store, but pass and convert as Float."""
+        """True for floats of 8 and 16 bits, which kernels convert to Float."""
         return self.is_float and self.bytes < DataType.Float.bytes
 
     @property
     def compute(self) -> DataType:
-        """The type arithmetic runs in: `Float` for the narrow floats, else itself."""
+        """The type of arithmetic: `Float` for narrow floats, else itself."""
         return DataType.Float if self.is_narrow else self
 
     @property
     def accumulate(self) -> DataType:
-        """The type a sum runs in: `Float` for 16-bit floats, `Int` for integers and bools."""
+        """The type of sums: `Float` for 16-bit floats, `Int` for integers and bools."""
         return self.compute if self.is_float or self.is_complex else DataType.Int
 
     @property
     def random_share(self) -> int:
-        """How many random numbers of this type the four words of one Philox call make."""
+        """The random numbers of this type that one Philox call of four words gives."""
         return 2 if self is DataType.Double else 4
 
     def __str__(self) -> str:
@@ -105,18 +105,16 @@ class DataType(Enum):
 # The real types that ops compute with; 8-bit floats are only moved and cast.
 COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)
 
-SHORT_NAMES = {dtype.short: dtype for dtype in DataType}
-
 _CATEGORY = {"bool": 0, "int": 1, "float": 2, "complex": 3}
 
 
 def category(dtype: DataType) -> int:
-    """0 for bool, 1 for integers, 2 for floats, 3 for complex types: torch lets the last win."""
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion."""
     return _CATEGORY[dtype.value[2]]
 
 
 def promote(*dtypes: DataType) -> DataType:
-    """The common type of tensors, as torch.promote_types gives it; none beside an 8-bit float.
+    """The common type of tensors, as in torch.promote_types; DtypeError beside an 8-bit float.
 
     >>> promote(DataType.Half, DataType.BFloat16), promote(DataType.Int8, DataType.UInt8)
     (DataType.Float, DataType.Int16)
@@ -156,9 +154,9 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 
 
 def fits(value: float, dtype: DataType) -> bool:
-    """Whether a real number is one of a type, or rounds to one: a fraction is cut off.
+    """Whether a type holds a real number, after rounding or cutting off the fraction.
 
-    As in torch, UInt8 also takes -255 to -1, which stand for what they are modulo 256.
+    As in torch, UInt8 also takes -255 to -1, modulo 256.
 
     >>> fits(300, DataType.Int8), fits(-1, DataType.UInt8), fits(float("nan"), DataType.Int)
     (False, True, False)
@@ -173,7 +171,7 @@ def fits(value: float, dtype: DataType) -> bool:
 
 
 def wrapped(value: int, dtype: DataType) -> int:
-    """An integer modulo 2**bits, as one of an integer type.
+    """An integer wrapped around to the range of an integer type.
 
     >>> wrapped(300, DataType.Int8)
     44

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fusion is: tensors, expressions over their names, inputs and outputs. Flat and frozen.
+"""A fusion: tensors, expressions over their names, inputs and outputs. Flat and frozen.
 
-A Fusion is what the calls of a Definition mean: every tensor has a type and domains. The records
-stay with it, so a pass rewrites records and defines them anew, and types are never patched by hand.
-It prints as the Python that made it; ir/text.py reads that back.
+A Fusion is a typed Definition: every tensor has a type and domains. A pass rewrites the records
+and defines them again, so no pass patches types. A fusion prints as the Python that makes it, and
+ir/text.py reads that back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import count
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar
 
@@ -32,7 +32,7 @@ class TensorView:
     domain: TensorDomain
     is_scalar: bool = False
     is_cpu: bool = False
-    mesh: Mesh | None = None  # the devices that hold a part of it each
+    mesh: Mesh | None = None  # the devices, each of which holds a part
 
     @property
     def shape(self) -> tuple[Scalar, ...]:
@@ -45,7 +45,7 @@ class TensorView:
 
     @property
     def by_value(self) -> bool:
-        """True if a kernel takes the element itself, not a pointer to it."""
+        """True if a kernel takes the value itself instead of a pointer."""
         return self.is_scalar or (self.is_cpu and not self.shape)
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result of the fusion: its value, the layout asked for, the input it is written into."""
+    """A result of the fusion: its value, the requested layout, the input that it overwrites."""
 
     name: str
     stride_order: tuple[int, ...] | None = None
@@ -65,7 +65,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Fusion:
-    """A typed, flat program. Two are equal if their records are; everything else follows."""
+    """A typed, flat program. Fusions with equal records are equal."""
 
     definition: Definition
     tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
@@ -73,7 +73,7 @@ class Fusion:
 
     @cached_property
     def exprs(self) -> tuple[OpRecord, ...]:
-        """The computing records, in order."""
+        """The records that compute, in order."""
         return tuple(record for record in self.definition if record.op in OPS)
 
     @cached_property
@@ -85,14 +85,14 @@ class Fusion:
 
     @cached_property
     def donated(self) -> frozenset[str]:
-        """The arguments that results may be written into."""
+        """The arguments that results may overwrite."""
         return frozenset(r.outputs[0] for r in self.definition if r.attr("donated"))
 
     @cached_property
     def drawn(self) -> tuple[tuple[str, int | None], ...]:
-        """Integers drawn from torch's generator at each run, in order.
+        """Integers that each run draws from torch's generator, in order.
 
-        Each with what is to be added to the first offset drawn; None for the seed itself.
+        An offset comes with its distance from the first one, the seed with None.
         """
         found = [r for r in self.definition if r.attr("drawn") is not None]
         offsets = count()
@@ -102,7 +102,7 @@ class Fusion:
 
     @cached_property
     def coordinates(self) -> tuple[tuple[str, AttrValue, AttrValue], ...]:
-        """Scalars that say which device this is: name, mesh, and the dimension of it."""
+        """Scalars with the coordinates of this device: (name, mesh, dimension of the mesh)."""
         found = [(r.outputs, r.attr("coordinate")) for r in self.definition]
         return tuple((n[0], at[0], at[1]) for n, at in found if isinstance(at, tuple))
 
@@ -126,7 +126,7 @@ class Fusion:
         return {name: tuple(exprs) for name, exprs in found.items()}
 
     def __str__(self) -> str:
-        """A function of a FusionDefinition, with the types in trailing comments."""
+        """A Python function of a FusionDefinition, with the types in trailing comments."""
         lines = ["def fusion(fd):"]
         for record in self.definition:
             code = "    " + record_text(record)
@@ -139,7 +139,7 @@ class Fusion:
 
 
 def is_found_at_run(record: OpRecord) -> bool:
-    """True for a scalar that no caller gives: drawn, or a coordinate of this device."""
+    """True for a scalar that is no argument: a drawn one, or a coordinate of this device."""
     return record.attr("drawn") is not None or record.attr("coordinate") is not None
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes of the results of ops that read where a tensor of indices says.
+"""The axes of results of ops that read a tensor through a tensor of indices.
 
     index_select(T0[i0, i1], T1[i2], dim=0)       ->  [i2, i1]
     take_along_axis(T0[i0, i1], T1[i0, i2], 1)    ->  [i0, i2]
     embedding_fwd(T0[i0, i1], T1[i2, i3])         ->  [i0, i1, i3]
 
-The axes that are not indexed stay what they are, so a kernel walks them as it walks any other.
+The axes that are not indexed keep their names, so a kernel loops over them as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def axes(record: OpRecord, operands: list[TensorView], fresh: Fresh) -> Domain:
 
 
 def indexed_axis(record: OpRecord, rank: int) -> int:
-    """The axis of the source that the indices are of."""
+    """The axis of the source that is indexed."""
     dim = 0 if record.op == "embedding_fwd" else record.attr("dim")
     return normalise_axis(dim, rank, record.op)
 
@@ -48,7 +48,7 @@ def check_index(record: OpRecord, index: TensorView) -> None:
 
 
 def _index_select(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
-    """A single index leaves an axis of size 1."""
+    """[i0, i1] at dim 0 by [i2] -> [i2, i1]. A single index gives an axis of size 1."""
     if len(index) > 1:
         raise DefinitionError(
             "index_select: index", expected="rank 0 or 1", got=f"rank {len(index)}"
@@ -69,7 +69,7 @@ def _check_number(record: OpRecord, number: int, size: int, dim: int) -> None:
 
 
 def _take_along_axis(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
-    """Sizes must agree, or be 1, on the axes that are not indexed."""
+    """Sizes of axes that are not indexed must be equal or 1."""
     dim = _check_ranks(record, source, index)
     columns = enumerate(zip(source, index, strict=True))
     return tuple(
@@ -78,7 +78,7 @@ def _take_along_axis(record: OpRecord, source: Domain, index: Domain, fresh: Fre
 
 
 def _gather(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
-    """The index may be shorter than the source on the axes that are not indexed."""
+    """The index may be shorter than the source along axes that are not indexed."""
     dim = _check_ranks(record, source, index)
     for at, (axis, most) in enumerate(zip(index, source, strict=True)):
         known = axis.extent.is_const and most.extent.is_const

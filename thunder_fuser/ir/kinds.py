@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each argument of a call may be: one table, by the argument's name, for every call.
+"""Checks the arguments of calls by one table, from an argument's name to what it may be.
 
     sum(T0, dims=[1.0])    ->  DefinitionError "sum: dims: expected an axis or a list of axes, ..."
     sum(T0, dims=1)        ->  dims is (1,)
 
-Whether an axis is one of the tensor's, or sizes fit each other, the op's own rule says later.
+The op's own rule checks later that axes exist and sizes agree.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Refused(Exception):
-    """A value that is not of the kind asked for."""
+    """The value is not of the expected kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of argument: how messages call it, and what is recorded for a value of it."""
+    """A kind of argument: its text in messages, and the conversion of a value for records."""
 
     text: str
     take: Callable[[Any], Any]
@@ -37,7 +37,7 @@ class Kind:
 
 
 def take(kind: Kind, what: str, value: Any) -> Any:
-    """The value as records hold it; a typed error that names the call and the argument."""
+    """The value as records store it. Raises an error that names the call and the argument."""
     try:
         return kind.take(value)
     except _Refused:
@@ -78,7 +78,7 @@ def _instance(of: type) -> Callable[[Any], Any]:
 
 
 def _either(*takes: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The first that takes the value."""
+    """The first of several kinds that takes the value."""
 
     def taken(value: Any) -> Any:
         for one in takes:
@@ -138,7 +138,7 @@ WORD = Kind("a word", _instance(str))
 TENSOR = Kind("a tensor", _value)
 TENSORS = Kind("a list of tensors", _list_of(_operand))
 OPERAND = Kind("a tensor, a scalar or a real number, an integer one of 64 bits", _operand)
-CHECKED = Kind("", _anything)  # the call itself says what it takes
+CHECKED = Kind("", _anything)  # the call itself checks the argument
 
 _NAMES: dict[Kind, str] = {
     INTEGER: "chunk factor k num_weights padding_idx",
@@ -159,7 +159,7 @@ _NAMES: dict[Kind, str] = {
 }
 BY_NAME: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
-# Where a name means something else than in other calls.
+# Exceptions: in these calls the name has another meaning.
 BY_CALL: dict[tuple[str, str], Kind] = {
     ("pad", "value"): NUMBER,
     ("define_tensor", "shape"): INTEGERS,
@@ -183,19 +183,19 @@ BY_CALL: dict[tuple[str, str], Kind] = {
 
 
 def kind_of(call: str, name: str) -> Kind:
-    """That of an argument of a call; operands have no entry of their own."""
+    """The kind of an argument of a call. Operands have no entry in the table."""
     return BY_CALL.get((call, name)) or BY_NAME.get(name, OPERAND)
 
 
 def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
-    """One argument as records hold it. None may stand only where leaving it out means None."""
+    """One argument as records store it. None is taken only if it is the default."""
     if value is None and default is None:
         return None
     return take(kind_of(call, name), f"{call}: {name}", value)
 
 
 def checked(function: F) -> F:
-    """The call with its arguments checked, and in the form in which records hold them."""
+    """Decorates a call: checks its arguments and converts them for records."""
     call = function.__name__
 
     @wraps(function)

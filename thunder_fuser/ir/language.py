@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvFuser's definition language: Python calls -> OpRecords. Nothing is inferred here.
+"""nvFuser's definition language: Python calls -> OpRecords. Infers no types.
 
 fd = Recorder()
 T0 = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
@@ -13,24 +13,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from thunder_fuser.errors import DefinitionError, DtypeError, shown
-from thunder_fuser.ir import kinds, layout
+from thunder_fuser.ir import kinds
 from thunder_fuser.ir.build import Views
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.handles import Constant, Scalar, Value
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.ops import OPS, Op, OpKind
+from thunder_fuser.ir.op_schema import Op, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
-from thunder_fuser.ir.values import Constant, Scalar, Tensor, Value
-
-__all__ = ["Constant", "Ops", "Recorder", "Scalar", "Tensor", "Value"]
+from thunder_fuser.ir.strides import allocation_of, check_stride_order, compute_tensor_descriptor
+from thunder_fuser.ir.values import Tensor
 
 Operandish = Value | Constant | Number
 
 
-# Arguments of one kernel are counted in hundreds; a mistaken number is not to fill the memory.
+# A kernel has at most some hundred arguments; the limit catches a wrong number.
 _MOST_SCALARS = 4096
 
 V = TypeVar("V", Tensor, Scalar)
@@ -46,7 +47,7 @@ class Recorder:
 
     @property
     def ops(self) -> Ops:
-        """The op table as methods. Made each time: a cycle would keep a definition's kernels."""
+        """The op table as methods. A stored object would be a cycle that keeps kernels alive."""
         return Ops(self)
 
     @property
@@ -56,15 +57,15 @@ class Recorder:
 
     @property
     def definition(self) -> Definition:
-        """The calls so far. A subclass of FusionDefinition may have a method of this name."""
+        """The calls so far, unless a subclass of FusionDefinition has a method of this name."""
         return self.records
 
     def view_of(self, name: str) -> TensorView:
-        """The type and the axes of a value, as the calls so far have made it."""
+        """The type and the axes of a value after the calls so far."""
         return self._views.of(self._records, name)
 
     def record(self, record: OpRecord) -> None:
-        """Appends one call. FusionDefinition overrides it to walk the cache."""
+        """Appends one call."""
         self._records.append(record)
 
     @checked
@@ -83,14 +84,14 @@ class Recorder:
     ) -> Tensor:
         """An input tensor.
 
-        shape entries: -1 symbolic, 0 empty, 1 broadcast, larger static. contiguity: one of
-        True, False, None (broadcast) an axis, in allocation order, or one bool for all.
-        Or give `sizes` and `strides` of an example. `strides` beside a static shape fixes them.
-        donated: the caller needs it no more, and no other argument shares its memory, so that a
-        result may be written there; see segment/donate.py. The result is the argument then.
+        shape: for each axis -1 (symbolic), 0 (empty), 1 (broadcast) or a static size. contiguity:
+        True, False or None (broadcast) for each axis in allocation order, or one bool for all.
+        Alternatively give `sizes` and `strides` of an example. `strides` beside a static shape
+        are fixed. donated: a result may overwrite the tensor, which the caller no longer needs
+        and which shares no memory with other arguments; see segment/donate.py.
         """
         if sizes is not None and strides is not None:
-            contiguity, stride_order = layout.compute_tensor_descriptor(sizes, strides)
+            contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
             shape = [size if static_sizes or size == 1 else -1 for size in sizes]
         if shape is None:
             raise DefinitionError(
@@ -104,7 +105,7 @@ class Recorder:
                 "define_tensor", expected="a CPU tensor of rank 0", got=f"rank {rank}"
             )
         _check_sizes(shape)
-        order = layout.check_stride_order(
+        order = check_stride_order(
             range(rank - 1, -1, -1) if stride_order is None else stride_order, rank
         )
         attrs: tuple[tuple[str, AttrValue], ...] = (
@@ -135,9 +136,8 @@ class Recorder:
     ) -> Scalar | Constant:
         """A scalar argument of the given dtype, or a constant of the given value.
 
-        drawn="seed" or "offset": no argument, but drawn from torch's generator at each run; random
-        ops without a seed of their own define theirs so. coordinate=[mesh, "mesh_x"]: where this
-        device stands along a dimension of a mesh.
+        drawn="seed" or "offset": each run draws it from torch's generator, for random ops without
+        a seed. coordinate=[mesh, "mesh_x"]: the coordinate of this device in a mesh.
         """
         if coordinate is not None:
             place = _place_in_mesh(coordinate)
@@ -181,13 +181,13 @@ class Recorder:
         stride_order: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
     ) -> None:
-        """Marks a result: returned in this order, or in this shape of as many elements, or written
-        into `alias_input` instead."""
+        """Marks a result. It is returned in this stride order or shape, or written into
+        `alias_input`."""
         name = self.operand(output, "add_output", "output")
         attrs: list[tuple[str, AttrValue]] = []
         if stride_order is not None:
             attrs.append(
-                ("stride_order", layout.check_stride_order(stride_order, len(stride_order)))
+                ("stride_order", check_stride_order(stride_order, len(stride_order)))
             )
         if alias_input is not None:
             attrs.append(("alias", self.operand(alias_input, "add_output", "alias_input")))
@@ -196,7 +196,7 @@ class Recorder:
         self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
-        """Appends one op and returns its result, or a tuple of them if it has several."""
+        """Appends one op and returns its result, or a tuple of several results."""
         items = tuple((key, v) for key, v in attrs.items() if v is not None)
         if len(OPS[op].results) > 1:
             return self._define_all(op, len(OPS[op].results), items, inputs)
@@ -246,6 +246,8 @@ class Recorder:
 class Ops(Composites):
     """fd.ops: every row of the op table, and the composites."""
 
+    _fd: Recorder
+
     def __init__(self, recorder: Recorder) -> None:
         self._fd = recorder
 
@@ -253,7 +255,7 @@ class Ops(Composites):
         row = OPS.get(name)
         if row is None:
             raise DefinitionError(
-                f"ops.{name}", expected="an op of the table", do="see thunder_fuser.ir.ops.OPS"
+                f"ops.{name}", expected="an op of the table", do="see thunder_fuser.ir.op_table.OPS"
             )
         return lambda *args, **kwargs: self._call(row, args, kwargs)
 
@@ -277,7 +279,7 @@ class Ops(Composites):
         return self._named(row, name, value)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
-        """A size by the name of the scalar that it is."""
+        """An attribute with scalars of the definition replaced by their names."""
         if isinstance(value, tuple):
             return tuple(self._named(row, name, item) for item in value)
         if isinstance(value, Value):
@@ -286,7 +288,7 @@ class Ops(Composites):
 
 
 def _check_real(what: str, dtype: DataType | None) -> None:
-    """Numbers are passed to kernels by value, which complex ones are not."""
+    """DtypeError for a complex type: kernels take only real numbers by value."""
     if dtype is not None and dtype.is_complex:
         raise DtypeError(what, expected="a real type", got=dtype.name)
 
@@ -302,7 +304,7 @@ def _check_sizes(shape: Sequence[int]) -> None:
 def _contiguity(
     given: Sequence[bool | None] | bool | None, shape: Sequence[int], order: Sequence[int]
 ) -> tuple[bool | None, ...]:
-    allocation = layout.allocation_of(order)
+    allocation = allocation_of(order)
     if given is None or isinstance(given, bool):
         every = bool(given)
         return tuple(None if shape[axis] == 1 else every for axis in allocation)
@@ -321,7 +323,7 @@ def _contiguity(
 
 
 def _place_in_mesh(given: Any) -> tuple[Any, str]:
-    """coordinate=[mesh, "mesh_x"] as records hold it."""
+    """coordinate=[mesh, "mesh_x"] as records store it."""
     try:
         mesh, word = given
         parallel = ParallelType(word)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices in rows and columns, and which of them holds which part of a tensor.
+"""A mesh: devices in up to three dimensions.
 
     Mesh.of([[0, 1, 2], [3, 4, 5]])    mesh_x: 3 devices a row, the last dimension; mesh_y: 2 rows
 
@@ -20,14 +20,14 @@ _TYPES = (ParallelType.MESH_X, ParallelType.MESH_Y, ParallelType.MESH_Z)
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Ranks in row-major order, and the sizes of the dimensions they stand in."""
+    """Ranks in row-major order, and the sizes of the dimensions."""
 
     sizes: tuple[int, ...]
     ranks: tuple[int, ...]
 
     @staticmethod
     def of(nested: Any) -> Mesh:
-        """The mesh of nested lists of ranks; MeshError unless they are even and distinct."""
+        """The mesh of nested lists of ranks; MeshError unless it is regular with distinct ranks."""
         sizes: list[int] = []
         level = [nested]
         while level and not all(map(_is_rank, level)):
@@ -51,7 +51,7 @@ class Mesh:
         return tuple(rows)
 
     def dimension(self, parallel: ParallelType) -> int:
-        """Which dimension a parallel type names, from 0; MeshError if the mesh has it not."""
+        """The dimension of a parallel type, from 0; MeshError if the mesh has no such dimension."""
         at = len(self.sizes) - 1 - _TYPES.index(parallel)
         if at < 0:
             raise MeshError(
@@ -64,11 +64,11 @@ class Mesh:
         return _TYPES[len(self.sizes) - 1 - dimension]
 
     def size(self, parallel: ParallelType) -> int:
-        """How many devices stand along it."""
+        """The number of devices along a dimension."""
         return self.sizes[self.dimension(parallel)]
 
     def coordinate(self, rank: int, parallel: ParallelType) -> int:
-        """Where a rank stands along it; MeshError if the rank is not of the mesh."""
+        """The coordinate of a rank along a dimension; MeshError if the mesh lacks the rank."""
         if rank not in self.ranks:
             raise MeshError(f"rank {rank}", expected=f"a rank of the mesh {self}", got=str(rank))
         dimension = self.dimension(parallel)

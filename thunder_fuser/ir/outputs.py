@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be a result in another shape, and what may be written into an argument."""
+"""Checks of results that have another shape or overwrite an argument."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from thunder_fuser.ir.record import OpRecord
 
 
 def check_shape(view: TensorView, record: OpRecord, *, is_input: bool) -> None:
-    """A result of another shape is the same memory: computed here, whole rows of it."""
+    """A result in another shape is a view: it must be computed here, in row-major order."""
     shape: tuple[int, ...] = record.attr("shape")  # type: ignore[assignment]
     if len(record.attrs) > 1 or is_input or not view.domain.is_row_major:
         raise DefinitionError(
             f"output {view.name}",
-            expected="a computed value that lies row by row, no stride order, no alias",
+            expected="a computed row-major value, no stride order, no alias",
             got=f"shape={list(shape)} of {view}",
             do="reshape the result before add_output",
         )
@@ -32,7 +32,7 @@ def check_shape(view: TensorView, record: OpRecord, *, is_input: bool) -> None:
 def check_alias(
     view: TensorView, target: TensorView, inputs: Container[str], written: Container[str]
 ) -> None:
-    """One result an input tensor, of its type and sizes."""
+    """At most one result overwrites an input tensor, with the same type and sizes."""
     if target.name in written:
         raise AliasError(
             f"output {view.name}",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call of the definition language as data, and as the statement that makes it.
+"""A call of the definition language, as data and as a Python statement.
 
     OpRecord("mul", ("T0", Literal.of(2.0)), ("T1",))    <->    T1 = fd.ops.mul(T0, 2.0)
 
-A Definition is a tuple of records, the key of the cache.
+A Definition is a tuple of records, which is the key of the cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.ops import OPS, Op
+from thunder_fuser.ir.op_schema import Op
+from thunder_fuser.ir.op_table import OPS
 
 Number = bool | int | float
 
@@ -40,20 +41,20 @@ class Literal:
 Operand = str | Literal
 AttrValue = bool | int | float | str | DataType | Literal | tuple["AttrValue", ...] | None
 
-# Calls on a tensor: from its logical axes to those of its memory, and who holds which part.
+# Calls on a tensor that set its allocation domain and its sharding.
 LAYOUT = ("split", "merge", "reorder", "parallelize", "set_allocation_domain", "set_device_mesh")
 
-# Attributes in which a string is the name of a value, not a word.
+# Attributes in which a string is the name of a value.
 NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
 
-# Those that may hold a size of the call, or depend on which axes have size 1.
+# Attributes that may hold a size, or depend on which axes have size 1.
 SIZE_ATTRS = (*NAMED_ATTRS, "pad_widths", "chunk", "dims", "keepdim")
 
 
 def exact(value: AttrValue) -> AttrValue:
-    """The value with its flags and fractions as Literals, which are equal by type and bits.
+    """The value with bools and floats as Literals, which are equal by type and bits.
 
-    Integers stay plain: a size of the call is one that knows where it comes from.
+    Integers stay plain, because they may be `Sized`.
     """
     if isinstance(value, tuple):
         return tuple(map(exact, value))
@@ -66,23 +67,22 @@ def exact(value: AttrValue) -> AttrValue:
 class OpRecord:
     """One call: `outputs = op(inputs, **attrs)`. Inputs are names or Literals.
 
-    Two are equal if their attributes are by type and bits: a record is a key of caches, and
-    dims=[0] is not dims=[0.0], nor keepdim=True keepdim=1.
+    Attributes are compared by type and bits, because records are keys of caches: dims=[0] differs
+    from dims=[0.0], and keepdim=True from keepdim=1.
 
-    Beside the rows of OPS there are records of the definition itself: `define_tensor`,
-    `define_scalar` (no inputs), `add_output` (no outputs), and those of LAYOUT, which say how a
-    tensor lies in memory and on devices: `T1.split(0, 2)`.
+    `op` is a row of OPS, `define_tensor` or `define_scalar` (without inputs), `add_output`
+    (without outputs), or one of LAYOUT, such as `T1.split(0, 2)`.
     """
 
     op: str
     inputs: tuple[Operand, ...] = ()
     outputs: tuple[str, ...] = ()
     attrs: tuple[tuple[str, AttrValue], ...] = ()
-    # What equality and hash go by, made when first asked for: a record is looked up many times.
+    # The key of equality and hash, cached because a record is looked up many times.
     _key: tuple[object, ...] = field(default=(), init=False, repr=False)
 
     def attr(self, name: str) -> AttrValue:
-        """The value of an attribute; None if the record has none of that name."""
+        """The value of an attribute; None if the record lacks it."""
         found = next((value for key, value in self.attrs if key == name), None)
         return found.value if isinstance(found, Literal) else found
 
@@ -92,7 +92,7 @@ class OpRecord:
 
     @property
     def computes(self) -> tuple[object, ...]:
-        """What it does, whatever its results are called: equal ones compute the same."""
+        """The call without the names of its results. Records with equal ones compute the same."""
         return (self._key or self._made_key())[1:]
 
     def _made_key(self) -> tuple[object, ...]:
@@ -113,12 +113,12 @@ Definition = tuple[OpRecord, ...]
 
 
 def names_of(record: OpRecord) -> tuple[str, ...]:
-    """The values a record reads, in order, literals left out."""
+    """The names of the values that a record reads, in order."""
     return tuple(name for name in record.inputs if isinstance(name, str))
 
 
 def rename(record: OpRecord, names: Mapping[str, str]) -> OpRecord:
-    """The record with the values it reads renamed; unknown names stay."""
+    """The record with the names of its operands replaced; unknown names stay."""
     inputs = tuple(names.get(o, o) if isinstance(o, str) else o for o in record.inputs)
     attrs = tuple(
         (key, _renamed(value, names) if key in NAMED_ATTRS else value)
@@ -134,7 +134,7 @@ def _renamed(value: AttrValue, names: Mapping[str, str]) -> AttrValue:
 
 
 def definition_text(definition: Definition, name: str = "fusion") -> str:
-    """An unfinished or untyped definition, without the comments."""
+    """A definition as Python, without types."""
     return "\n".join([f"def {name}(fd):", *("    " + record_text(r) for r in definition)]) + "\n"
 
 
@@ -150,7 +150,7 @@ def record_text(record: OpRecord) -> str:
 
 
 def sizeless_text(record: OpRecord) -> str:
-    """`record_text` without what may be a size: a comment for kernels that serve many."""
+    """`record_text` without attributes that may be sizes, for kernels that serve many sizes."""
     attrs = tuple((key, value) for key, value in record.attrs if key not in SIZE_ATTRS)
     return record_text(replace(record, attrs=attrs))
 
@@ -159,14 +159,14 @@ def _arguments(record: OpRecord) -> list[str]:
     operands = [_operand_text(operand) for operand in record.inputs]
     if record.op == "cat":
         operands = [f"[{', '.join(operands)}]"]
-    if record.op in OPS and record.row.keywords:  # the last ones may be left out
+    if record.op in OPS and record.row.keywords:  # the last operands may be left out
         names = record.row.keywords[: len(operands)]
         operands = [f"{n}={o}" for n, o in zip(names, operands, strict=True)]
-    attrs = [f"{_keyword(record, key)}={_attr_text(key, value)}" for key, value in record.attrs]
+    attrs = [f"{_keyword(key)}={_attr_text(key, value)}" for key, value in record.attrs]
     return operands + attrs
 
 
-def _keyword(record: OpRecord, key: str) -> str:
+def _keyword(key: str) -> str:
     return "alias_input" if key == "alias" else key
 
 
@@ -175,7 +175,7 @@ def _operand_text(operand: Operand) -> str:
 
 
 def number_text(value: bool | int | float) -> str:
-    """A number as Python that reads back to the same bits (any NaN to NaN)."""
+    """A number as Python that evaluates to the same bits; any NaN evaluates to NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)

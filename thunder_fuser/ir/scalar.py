@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Integer expressions: extents, indices and predicates, simplified as they are built.
 
-A `Scalar` is interned: equal expressions are one object, so `==` is identity and hashing is free
-even though expressions share parts. Every Scalar knows bounds, inclusive, and is kept as a linear
-form over atoms; division and remainder see through it:
+A `Scalar` is interned: equal expressions are one object, so `==` is identity and a hash is cheap
+although expressions share parts. Every Scalar has inclusive bounds and is stored as a linear form
+over atoms, which division and remainder use:
 
 >>> i, v = symbol("i", 0, 99), symbol("v", 0, 7)
 >>> (i * 8 + v) // 8, (i * 8 + v) % 8, (i * 8 + v) // 64
@@ -11,8 +11,8 @@ form over atoms; division and remainder see through it:
 >>> (i // 5) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
 (4*i, 1)
 
-A number that comes from sizes of a call (ir/sized.py) is a constant like any other, but stays apart
-from a plain one of the same value.
+A number that comes from the sizes of a call (ir/size_symbols.py) is a constant too. It is not the
+plain constant of the same value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Union
 
-from thunder_fuser.ir.sized import Sized, greatest_divisor, label_of
+from thunder_fuser.ir.size_symbols import Sized, greatest_divisor, label_of
 
 Terms = tuple[tuple["Scalar", int], ...]
 ScalarLike = Union["Scalar", int]
@@ -118,12 +118,12 @@ class Scalar:
 
     @cached_property
     def tree_size(self) -> int:
-        """The number of nodes, a shared one counted each time it is met."""
+        """The number of nodes, counting a shared one at each occurrence."""
         return 1 + sum(part.tree_size for part in self.parts)
 
     @cached_property
     def sort_key(self) -> str:
-        """What operands are sorted by: the text, or a digest where sharing makes that too long."""
+        """The sort key of operands: the text, or a digest if the text is too long."""
         if self.tree_size <= _LONGEST_SORTED_TEXT:
             return self.text
         args = self.args if self.op != "sum" else [*itertools.chain(*self.terms[0]), self.terms[1]]
@@ -150,14 +150,14 @@ class Scalar:
         return self.text
 
 
-# What is used of a size's divisibility: elements of the widest vector.
+# The largest divisor of a size that is used: the elements of the widest vector.
 MOST_LANES = 16
-# A Scalar whose parts are shared may be 2**depth times as long in text as in memory.
+# Because parts are shared, the text may be 2**depth times as long as the expression in memory.
 _LONGEST_SORTED_TEXT = 200
 
 
 def _substitute(x: Scalar, values: Mapping[str, ScalarLike], known: dict[Scalar, Scalar]) -> Scalar:
-    """`known` holds what was done already, so that shared parts are done once."""
+    """`known` maps expressions to results, so that shared parts are substituted once."""
     if x in known:
         return known[x]
     if not (x.symbols & values.keys() or x.elements & known.keys()):
@@ -196,7 +196,7 @@ def _term_text(atom: Scalar, coefficient: int) -> str:
 def _intern(
     op: str, args: tuple[object, ...], lo: float, hi: float, labels: tuple[object, ...] = ()
 ) -> Scalar:
-    """labels: of the numbers in args, if any comes from a size."""
+    """labels: those of the numbers in args, if one is `Sized`."""
     key = (op, args, lo, hi) if op == "sym" else (op, args, labels)
     with _LOCK:
         node = _TABLE.get(key)
@@ -225,9 +225,9 @@ def _plain(bound: float) -> float:
 
 
 def element(name: str, size: int, condition: Scalar, index: Iterable[Scalar]) -> Scalar:
-    """What an integer tensor holds at an index, where the condition holds: from 0 to size - 1.
+    """The element of an integer tensor at an index, under a condition. Bounds: 0 and size - 1.
 
-    Its symbols are those of its index, so whatever asks what a position depends on sees through it.
+    Its symbols are those of its index, so that a position depends on them.
 
     >>> x = element("T1", 50, const(1), [symbol("i", 0, 7)])
     >>> x * 64 + 3, (x * 64) // 64, sorted(x.symbols), x.lt(50)
@@ -259,17 +259,17 @@ def ceil_div(a: ScalarLike, b: ScalarLike) -> Scalar:
 
 
 def minimum(a: ScalarLike, b: ScalarLike) -> Scalar:
-    """The smaller of two; known bounds decide where they can."""
+    """The smaller of two, simplified if the bounds decide."""
     return _select("min", wrap(a), wrap(b))
 
 
 def maximum(a: ScalarLike, b: ScalarLike) -> Scalar:
-    """The larger of two; known bounds decide where they can."""
+    """The larger of two, simplified if the bounds decide."""
     return _select("max", wrap(a), wrap(b))
 
 
 def conjunction(predicates: Iterable[Scalar]) -> Scalar:
-    """All of the predicates: true ones drop out, a false one wins.
+    """True if all predicates are. True ones are dropped; a false one makes the result false.
 
     >>> i = symbol("i", 0, 9)
     >>> conjunction([i.lt(10), i.lt(5)]), conjunction([])
@@ -378,7 +378,7 @@ def _corner(x: float, y: float) -> float:
 
 
 def _split_multiples(x: Scalar, factor: int) -> tuple[Scalar, Scalar]:
-    """x -> (q, r) with x == factor * q + r, r holding what is not plainly a multiple."""
+    """x -> (q, r) with x == factor * q + r, where r has the terms that are no plain multiples."""
     terms, constant = x.terms
     by = int(factor)
     q = _linear({a: c // factor for a, c in terms if int(c) % by == 0}, constant // factor)
@@ -397,7 +397,7 @@ def _coarse(x: Scalar, modulus: int) -> tuple[int, Scalar, Scalar] | None:
 
 
 def _without_negatives(quotient: Scalar, rest: Scalar, d: int) -> tuple[Scalar, Scalar]:
-    """(q, r) -> (q + k, r - k*d) with r >= 0: C rounds a negative quotient up, not down.
+    """(q, r) -> (q + k, r - k*d) with r >= 0, because C rounds a negative quotient up.
 
     11 - 3*i - j by 4:  (2, 3 - 3*i - j)  ->  (0, 11 - 3*i - j)
     """
@@ -456,7 +456,7 @@ def _mod(x: Scalar, y: Scalar) -> Scalar:
 
 
 def _negative(x: Scalar) -> Scalar:
-    """x < 0, divided by what all large terms share: 8*i + v - 80 < 0 -> i - 10 < 0."""
+    """x < 0, divided by the common factor of all large terms: 8*i + v - 80 < 0 -> i - 10 < 0."""
     if x.hi < 0:
         return const(1)
     if x.lo >= 0:

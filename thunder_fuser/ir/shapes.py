@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shape rules: the logical axes of a result, from those of its operands.
+"""Shape rules: the logical axes of operands -> the logical axes of a result.
 
-An axis keeps its name through every op that keeps its elements in place, so equal names mean equal
-axes; DomainMap joins the rest. New axes take fresh numbers from `fresh`.
+An axis keeps its name through every op that keeps its elements in place. So equal names mean equal
+axes, and DomainMap joins the others. `fresh` numbers new axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Sizes = Callable[[AttrValue], tuple[Scalar, ...]]
 
 
 def normalise_axis(axis: AttrValue, rank: int, op: str) -> int:
-    """A non-negative axis; DefinitionError if it is out of range."""
+    """The axis as a non-negative number; DefinitionError if it is out of range."""
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise DefinitionError(
             f"{op}: axis {axis}",
@@ -42,17 +42,17 @@ def normalise_axes(axes: AttrValue, rank: int, op: str) -> tuple[int, ...]:
 
 
 def pointwise(operands: Sequence[Domain], op: str, fresh: Fresh) -> Domain:
-    """Axis by axis: the first operand's that is no broadcast; sizes must agree.
+    """Each axis is that of the first operand without a broadcast there; sizes must agree.
 
     [i0{4}, b1{1}], [b2{1}, i3{8}]  ->  [i0{4}, i3{8}]
-    [i0{4}, b1{1}], [b2{1}, i0{4}]  ->  [i0{4}, i4{4}]: no result has one axis twice
+    [i0{4}, b1{1}], [b2{1}, i0{4}]  ->  [i0{4}, i4{4}]: a result never has one axis twice
     """
     columns = enumerate(zip(*operands, strict=True))
     return distinct([joined(column, at, op) for at, column in columns], fresh)
 
 
 def distinct(axes: Sequence[IterDomain], fresh: Fresh) -> Domain:
-    """The axes, each that stands there a second time made anew."""
+    """The axes, with a new axis for each repeated one."""
     seen: dict[str, IterDomain] = {}
     for axis in axes:
         axis = fresh(axis.extent) if axis.name in seen else axis
@@ -61,7 +61,7 @@ def distinct(axes: Sequence[IterDomain], fresh: Fresh) -> Domain:
 
 
 def joined(column: Sequence[IterDomain], at: int, op: str) -> IterDomain:
-    """The axis of a result that several operands have at one place; broadcasts give way."""
+    """The axis of a result from those of the operands at one position: the first non-broadcast."""
     real = [axis for axis in column if not axis.is_broadcast]
     sizes = {axis.extent for axis in real if axis.extent.is_const}
     if len(sizes) > 1:
@@ -92,7 +92,7 @@ def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
 
 
 def check_extremum(domain: Domain, record: OpRecord) -> None:
-    """DefinitionError where there is no element to be the largest: a sum of none is 0."""
+    """DefinitionError if max or min reduce no elements. A sum of none is 0."""
     for at in normalise_axes(record.attr("dims"), len(domain), record.op):
         if domain[at].extent is const(0):
             raise DefinitionError(
@@ -101,7 +101,7 @@ def check_extremum(domain: Domain, record: OpRecord) -> None:
 
 
 def _chunks(extents: Sequence[Scalar], record: OpRecord) -> Scalar:
-    """How many runs of `chunk` elements the reduced axes have."""
+    """The number of runs of `chunk` elements in the reduced axes."""
     chunk = record.attr("chunk")
     if not isinstance(chunk, int) or chunk < 1 or record.attr("keepdim"):
         raise DefinitionError(
@@ -163,7 +163,7 @@ def _expand(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Dom
 
 
 def _stretched(axis: IterDomain | None, size: Scalar, record: OpRecord, fresh: Fresh) -> IterDomain:
-    """The axis itself if it has the size; a fresh one over a broadcast or a missing axis."""
+    """The axis itself if it has the size; a new one for a broadcast or a missing axis."""
     if axis is None or (axis.is_broadcast and size is not const(1)):
         return fresh(size)
     if axis.extent.is_const and size.is_const and axis.extent is not size:
@@ -207,7 +207,7 @@ def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
 
 
 def _common(domain: Domain, shape: Sequence[Scalar]) -> int:
-    """How many leading axes a reshape leaves alone."""
+    """The number of leading axes that a reshape keeps."""
     count = 0
     for axis, size in zip(domain, shape):  # noqa: B905  the shorter one ends it
         if axis.extent is not size:
@@ -230,8 +230,10 @@ def _resolve_minus_one(shape: tuple[Scalar, ...], domain: Domain) -> tuple[Scala
 
 
 def _slice(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
-    """[i0{8}], start [2], end [6] -> [i1{4}], with strides [3] [i1{2}]; an untouched axis keeps
-    its name."""
+    """[i0{8}], start [2], end [6] -> [i1{4}]; with strides [3] -> [i1{2}].
+
+    An axis that is taken whole keeps its name.
+    """
     _check_slice(record, len(domain))
     starts, ends = sizes(record.attr("start_indices")), sizes(record.attr("end_indices"))
     out = []
@@ -244,7 +246,7 @@ def _slice(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Doma
 
 
 def clip_slice(extent: Scalar, start: Scalar, end: Scalar) -> tuple[Scalar, Scalar]:
-    """Start and end as Python's slice would clip them, for constants; as given otherwise."""
+    """Start and end, clipped as by Python's slice if all are constants."""
     if not (extent.is_const and start.is_const and end.is_const):
         return start, end
     first, last, _ = slice(start.value, end.value).indices(extent.value)
@@ -274,13 +276,13 @@ def _check_slice(record: OpRecord, rank: int) -> None:
 
 
 def _flip(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
-    """[i0, i1] flipped over 1 -> [i0, i2]: an element moves along the axis."""
+    """[i0, i1] flipped over 1 -> [i0, i2]"""
     dims = _axes(record, len(domain))
     return tuple(fresh(axis.extent) if at in dims else axis for at, axis in enumerate(domain))
 
 
 def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
-    """[i0{4}] padded by (1, 2) -> [i1{7}]; widths are listed from the last axis on, as in torch."""
+    """[i0{4}] padded by (1, 2) -> [i1{7}]; widths start at the last axis, as in torch."""
     widths = pad_widths(record, len(domain))
     if isinstance(record.attr("value"), str):
         raise DefinitionError("pad: value", expected="a number", got=str(record.attr("value")))
@@ -292,7 +294,7 @@ def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain
 
 
 def _check_cropped(at: int, extent: Scalar, taken: int) -> None:
-    """A negative width takes elements away, as in torch: no more than there are."""
+    """DefinitionError if negative widths remove more elements than the axis has."""
     if extent.is_const and extent.value + taken < 0:
         raise DefinitionError(
             f"pad: axis {at}", expected=f"at most its {extent} elements cut off", got=f"{-taken}"
@@ -340,7 +342,7 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
 
 
 def matmul(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
-    """The extents of torch.matmul's, or torch.nn.functional.linear's, result."""
+    """The extents of the result of torch.matmul or torch.nn.functional.linear."""
     a, b = [[axis.extent for axis in domain] for domain in domains[:2]]
     _check_matmul(record, [[axis.extent for axis in domain] for domain in domains])
     if record.op == "linear":
@@ -373,13 +375,13 @@ def _check_matmul(record: OpRecord, shapes_of: list[list[Scalar]]) -> None:
 
 
 def may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
-    """False if the shapes differ for certain."""
+    """False if the shapes certainly differ."""
     pairs = zip(a, b, strict=False)
     return len(a) == len(b) and all(x is y or not (x.is_const and y.is_const) for x, y in pairs)
 
 
 def _axes(record: OpRecord, rank: int) -> tuple[int, ...]:
-    """The `dims` of an op for which leaving them out has no meaning."""
+    """The `dims` of an op that requires them."""
     if record.attr("dims") is None:
         raise DefinitionError(f"{record.op}: dims", expected="a list of axes", got="None")
     return normalise_axes(record.attr("dims"), rank, record.op)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which logical axes of a tensor are spread over which dimensions of its mesh.
+"""The sharding of a tensor: for each logical axis, the dimensions of the mesh it is spread over.
 
     logical [i0{8}, i1{4}], allocation [i0.o{2}@mesh_x, i0.i{4}, i1{4}]    ->  ((mesh_x,), ())
 
-Each device has the run of size / devices elements that its coordinate says, so an axis on devices
-is what its logical axis was split into last, outermost: [i0.o@mesh_y, i0.i.o@mesh_x, i0.i.i].
+Each device has the run of size / devices elements with the number of its coordinate. So an axis on
+devices is the outer part of a split: [i0.o@mesh_y, i0.i.o@mesh_x, i0.i.i].
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from thunder_fuser.ir.domain import (
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.scalar import const
 
-# For each logical axis the dimensions of the mesh it is spread over, the outermost first.
+# For each logical axis, the dimensions of the mesh it is spread over, outermost first.
 Sharding = tuple[tuple[ParallelType, ...], ...]
 
 
 def shards(view: TensorView) -> Sharding:
-    """The sharding that a tensor's own domains say; MeshError if they say none that can be."""
+    """The sharding in a tensor's domains; MeshError if it is invalid."""
     on = {t.axis: t.parallel for t in view.domain.transforms if isinstance(t, Parallelize)}
     if on and view.mesh is None:
         raise MeshError(
@@ -60,8 +60,8 @@ def shards(view: TensorView) -> Sharding:
 def _of_axis(
     view: TensorView, name: str, on: dict[str, ParallelType], splits: dict[str, Split]
 ) -> tuple[tuple[str, ParallelType], ...]:
-    """(axis, dimension) for the parts of a logical axis that are on devices."""
-    if name in on:  # the axis as a whole: one element a device
+    """(part, dimension) for the parts of a logical axis on devices."""
+    if name in on:  # the whole axis, with one element on each device
         _check_size(view, name, on[name])
         return ((name, on[name]),)
     if name + ".o" not in on or name not in splits:
@@ -103,7 +103,7 @@ def _check_divides(view: TensorView, name: str, parallel: ParallelType) -> None:
 
 
 def local_domain(view: TensorView) -> TensorDomain:
-    """The domains of what one device holds: the parts on devices gone, the logical axes shorter.
+    """The domains of one device's part: without axes on devices, with shorter logical axes.
 
     logical [i0{8}], allocation [i0.o{2}@mesh_x, i0.i{4}]  ->  logical [i0{4}], allocation [i0]
     logical [i0{2}, i1{4}], allocation [i0{2}@mesh_x, i1]  ->  logical [i0{1}, i1{4}]
@@ -144,7 +144,7 @@ def local_domain(view: TensorView) -> TensorDomain:
 
 
 def _whole(name: str) -> bool:
-    """True for a logical axis that is on devices itself: it stays, with size 1."""
+    """True for a logical axis that is itself on devices. It keeps its place, with size 1."""
     return "." not in name and "*" not in name
 
 
@@ -159,7 +159,7 @@ def _name(name: str, names: dict[str, str]) -> str:
 
 
 def local_axes(axes: Domain, view: TensorView) -> Domain:
-    """The logical axes, each as long as one device's part of it."""
+    """The logical axes with the extents of one device's part."""
     assert view.mesh is not None
     spread = iter(shards(view))
     found = []
@@ -172,7 +172,7 @@ def local_axes(axes: Domain, view: TensorView) -> Domain:
 
 
 def global_sizes(view: TensorView, local: Sequence[int]) -> tuple[int, ...]:
-    """The logical sizes of a tensor of which each device holds a part of these sizes."""
+    """The logical sizes of a tensor whose part on each device has these sizes."""
     if view.mesh is None:
         return tuple(local)
     devices = [prod(map(view.mesh.size, axis)) for axis in shards(view)]

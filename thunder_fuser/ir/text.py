@@ -17,12 +17,12 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import LAYOUT, Definition
 
 
 def rebuild(text: str) -> Fusion:
-    """Runs the printed function on a Recorder; only calls, names and literals are allowed in it."""
+    """The Fusion of a printed function, which may contain only calls, names and literals."""
     return define(read_definition(text))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops of a definition return and take: tensors, scalars, constants, axes of tensors.
+"""The tensors of a definition and their axes.
 
-The calls on a Tensor say how it lies in memory and on devices:
+The calls on a Tensor set its memory layout and its sharding:
 
     T0.split(0, 2)                                 [i0{6}] -> [i0.o{3}, i0.i{2}]
     T0.merge(1, 0)                                 -> [i0.i*i0.o{6}]
@@ -12,25 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.handles import Constant, Scalar, Value
+from thunder_fuser.ir.handles import Owner, Value
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
 
-if TYPE_CHECKING:
-    from thunder_fuser.ir.language import Recorder  # which makes these
-
-__all__ = ["Axis", "Constant", "Scalar", "Tensor", "Value"]
-
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a tensor, as its transforms have made it so far."""
+    """One axis of a tensor after its transforms so far."""
 
     tensor: Tensor
     domain: IterDomain
@@ -51,12 +46,12 @@ class Axis:
 class Tensor(Value):
     """A tensor of a definition.
 
-    An axis may be negative, counted from the last one; DefinitionError if there is none of it.
+    A negative axis counts from the last one. DefinitionError if an axis is out of range.
     """
 
     @checked
     def split(self, axis: int, factor: int, inner_split: bool = True) -> Tensor:
-        """axis -> two axes; `factor` is the size of the inner one, else of the outer one."""
+        """axis -> outer, inner. `factor` is the size of the inner axis, else of the outer one."""
         at = self._position(axis, "split")
         return self._record("split", axis=at, factor=factor, inner_split=inner_split)
 
@@ -70,9 +65,9 @@ class Tensor(Value):
 
     @checked
     def merge(self, outer: int, inner: int | None = None) -> Tensor:
-        """Two axes -> one, which stands where the first of them stood; inner: by default the next.
+        """outer, inner -> one axis at the position of the first. inner: by default the next axis.
 
-        merge(1, 0) walks axis 0 faster: element (i, j) becomes j * size(0) + i.
+        After merge(1, 0) axis 0 is the faster one: element (i, j) is at j * size(0) + i.
         """
         rank = len(self._axes())
         first = normalise_axis(outer, rank, "merge")
@@ -94,11 +89,11 @@ class Tensor(Value):
 
     @checked
     def axis(self, at: int) -> Axis:
-        """One axis, as the transforms so far have made it."""
+        """One axis after the transforms so far."""
         return self.get_loop_domain()[self._position(at, "axis")]
 
     def get_logical_domain(self) -> list[Axis]:
-        """The axes that `shape` shows."""
+        """The axes before any transform."""
         view = self._owner().view_of(self.name)
         return [Axis(self, axis) for axis in view.domain.no_reductions]
 
@@ -117,7 +112,7 @@ class Tensor(Value):
         domain: Sequence[Axis | int],
         contiguity: Sequence[bool | None] | bool = True,
     ) -> Tensor:
-        """What memory holds: all axes after the transforms, slowest first, each dense or not."""
+        """Sets the memory order of all axes after the transforms, slowest first."""
         axes = self.get_loop_domain()
         places = tuple(_place(axes, at) for at in domain)
         flags = contiguity if isinstance(contiguity, bool) else tuple(contiguity)
@@ -146,10 +141,10 @@ class Tensor(Value):
         nested = ranks.tolist() if hasattr(ranks, "tolist") else ranks
         return self._record("set_device_mesh", mesh=Mesh.of(nested).nested)
 
-    def _owner(self) -> Recorder:
+    def _owner(self) -> Owner:
         if self.owner is None:
             raise DefinitionError(self.name, expected="a tensor of a definition", got="none's")
-        return self.owner  # type: ignore[no-any-return]
+        return self.owner
 
     def _axes(self) -> tuple[IterDomain, ...]:
         return self._owner().view_of(self.name).domain.loop_axes
@@ -163,7 +158,7 @@ class Tensor(Value):
 
 
 def _completed(moves: Mapping[int, int], rank: int) -> list[int]:
-    """{old: new} -> old positions in their new order; those not named keep their order."""
+    """{old: new} -> old positions in their new order. Other axes keep their order."""
     places = {
         normalise_axis(new, rank, "reorder"): normalise_axis(old, rank, "reorder")
         for old, new in moves.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a legal Fusion is, as a table of rules. Passes are checked with it, one by one.
+"""The rules of a valid Fusion, as a table. Each pass is checked against it.
 
 A rule gets the fusion and yields a sentence for each breach.
 """
@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import names_of
 
 Rule = Callable[[Fusion], Iterator[str]]
 
 
 def _defined_before_use(fusion: Fusion) -> Iterator[str]:
-    """Every operand is defined above its use, and every name once."""
+    """Every operand is defined before its use, and every name once."""
     seen: set[str] = set()
     for record in fusion.definition:
         for name in names_of(record):
@@ -81,7 +82,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def verify(fusion: Fusion, after: str = "define") -> Fusion:
-    """The fusion itself if it keeps every rule; VerifyError naming the pass that ran last."""
+    """The fusion itself if it follows every rule; VerifyError names the pass that ran last."""
     breaches = [text for rule in RULES for text in rule(fusion)]
     if breaches:
         raise VerifyError(f"fusion after {after}", got="; ".join(breaches))

@@ -9,14 +9,15 @@ from math import prod
 from thunder_fuser.analysis.demand import Demand, Point, demand_of
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
-from thunder_fuser.ir.ops import SCANS, DtypeRule
+from thunder_fuser.ir.op_schema import DtypeRule
+from thunder_fuser.ir.op_table import SCANS
 from thunder_fuser.ir.record import Literal, Operand, OpRecord
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.exps import short_exps
 from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
-from thunder_fuser.lower.sizes import loops_of
+from thunder_fuser.lower.size_arguments import loops_of
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
 from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.repeatable import rounds

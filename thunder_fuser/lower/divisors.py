@@ -14,7 +14,7 @@ from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.ir.sized import sized
+from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Call, IndexValue, Let, Math, Operand, Value
 from thunder_fuser.lower.scope import Scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
-from thunder_fuser.ir.sized import Sized
+from thunder_fuser.ir.size_symbols import Sized
 from thunder_fuser.schedule.loop_index import Edge, Guard, LoopIndex
 
 

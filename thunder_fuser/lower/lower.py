@@ -27,7 +27,7 @@ from math import prod
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
-from thunder_fuser.ir.sized import Sized
+from thunder_fuser.ir.size_symbols import Sized
 from thunder_fuser.lower.accumulators import Accumulators
 from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
@@ -55,7 +55,7 @@ from thunder_fuser.lower.kernel import (
 from thunder_fuser.lower.open_guards import OpenGuards
 from thunder_fuser.lower.row_loads import row_loads
 from thunder_fuser.lower.scope import ROOT, ROW, Scope
-from thunder_fuser.lower.sizes import with_free_sizes
+from thunder_fuser.lower.size_arguments import with_free_sizes
 from thunder_fuser.lower.stores import Stores
 from thunder_fuser.lower.tiles import Window, passes
 from thunder_fuser.lower.values import Values

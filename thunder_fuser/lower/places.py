@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.indexed import indexed_axis
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, record_text
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.lower.context import Context

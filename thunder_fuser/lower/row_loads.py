@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import offset
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.context import Context

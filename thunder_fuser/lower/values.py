@@ -12,7 +12,7 @@ from thunder_fuser.analysis.index_map import accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, sizeless_text
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.buffers import Buffers

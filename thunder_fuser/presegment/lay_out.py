@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from thunder_fuser.ir import binding, layout
+from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import Domain, Reorder, Split, TensorDomain, apply
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.record import LAYOUT, AttrValue, Literal, OpRecord, names_of, rename
+from thunder_fuser.ir.strides import compute_tensor_descriptor, contiguous_strides, stride_order_of
 
 
 def lay_out(fusion: Fusion) -> Fusion:
@@ -54,8 +55,8 @@ def _input(record: OpRecord, view: TensorView) -> Iterator[OpRecord]:
         return
     sizes = tuple(size.value for size in binding.allocation_sizes(domain, view.shape))
     if strides is None:
-        strides = layout.contiguous_strides(sizes)
-    contiguity, order = layout.compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
+        strides = contiguous_strides(sizes)
+    contiguity, order = compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
     new: dict[str, AttrValue] = {
         "shape": sizes,
         "contiguity": contiguity,
@@ -90,7 +91,7 @@ def _intermediate(view: TensorView, is_result: bool) -> list[OpRecord]:
         plain = TensorDomain.of(domain.logical)
         if domain.allocation == plain.allocation or not domain.allocation:
             return []
-        order = layout.stride_order_of(domain.allocation)
+        order = stride_order_of(domain.allocation)
         return [_op("stride_order", view.name, f"{view.name}.o", stride_order=order)]
     if is_result:
         return []  # its storage is written where it is given back

@@ -18,7 +18,6 @@ from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.propagate import mesh_of, propagate
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import Merge, ParallelType, Split, TensorDomain, Transform, apply
 from thunder_fuser.ir.dtypes import DataType
@@ -26,6 +25,7 @@ from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import LAYOUT, AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.ir.sharding import local_domain
+from thunder_fuser.ir.strides import compute_tensor_descriptor, contiguous_strides
 
 
 def localise(fusion: Fusion) -> Fusion:
@@ -86,8 +86,8 @@ class _Localiser:
         sizes, strides = self._sizes(name), record.attr("strides")
         new: dict[str, AttrValue] = {"shape": sizes}
         if not local.transforms:
-            strides = layout.contiguous_strides(sizes) if strides is None else strides
-            contiguity, order = layout.compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
+            strides = contiguous_strides(sizes) if strides is None else strides
+            contiguity, order = compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
             new |= {"contiguity": contiguity, "stride_order": order, "strides": strides}
         else:
             flags = (None if size == 1 else True for size in sizes)

@@ -23,7 +23,8 @@ from math import prod
 
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.ops import OPS, OpKind
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import OpRecord, names_of, rename
 
 Sizes = tuple[int, ...]

@@ -17,7 +17,7 @@ from thunder_fuser.analysis.part import Part, Parts
 from thunder_fuser.analysis.pattern import Pattern
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.presegment.axis_reuse import AxisReuse
 from thunder_fuser.presegment.two_steps import TwoSteps, dims_of, in_two_steps

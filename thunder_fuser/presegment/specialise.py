@@ -11,11 +11,12 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from thunder_fuser.ir import binding, layout
+from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, OpRecord
 from thunder_fuser.ir.sharding import global_sizes, local_domain
+from thunder_fuser.ir.strides import allocation_of, compute_tensor_descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _tensor_attrs(
             "strides": key.strides,
         }
         return tuple({**dict(record.attrs), **own}.items())
-    contiguity, order = layout.compute_tensor_descriptor(key.sizes, key.strides)
+    contiguity, order = compute_tensor_descriptor(key.sizes, key.strides)
     new: dict[str, AttrValue] = {
         "shape": key.sizes,
         "contiguity": contiguity,
@@ -130,7 +131,7 @@ def _of_sizes(record: OpRecord, sizes: tuple[int, ...]) -> tuple[bool | None, ..
     """The contiguity of the definition, None where an axis turned out to be of size 1."""
     order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
     flags: tuple[bool | None, ...] = record.attr("contiguity")  # type: ignore[assignment]
-    places = layout.allocation_of(order)
+    places = allocation_of(order)
     return tuple(None if sizes[a] == 1 else f for a, f in zip(places, flags, strict=True))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Operand, OpRecord
 from thunder_fuser.presegment.rewrite import rewrite
 

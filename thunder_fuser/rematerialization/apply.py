@@ -30,7 +30,7 @@ from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import tracectx
 
-from thunder_fuser.ir.ops import OPS
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.cost import Machine
 from thunder_fuser.rematerialization.plan import Facts, Operation, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Tags
@@ -49,7 +49,7 @@ _NO_REPEAT = frozenset(
     }
 )  # fmt: skip
 _SCANS = frozenset({"torch.cumsum", PrimIDs.ARGMAX, PrimIDs.ARGMIN, PrimIDs.VAR_MEAN})
-# Where a primitive's name is not that of its row in ir/ops.py; any other missing one costs 1.
+# Where a primitive's name is not that of its row in ir/op_table.py; any other missing one costs 1.
 _NAMES = {"convert_element_type": "cast", "random_uniform": "uniform", "random_normal": "normal"}
 
 
@@ -188,7 +188,7 @@ def _bytes(proxy: Proxy) -> int:
 
 
 def _operations(leaf: BoundSymbol) -> int:
-    """Of all elements, in the units of ir/ops.py. Random numbers count nothing, for
+    """Of all elements, in the units of ir/op_table.py. Random numbers count nothing, for
     what is needed of them is two integers, not a tensor."""
     if leaf.sym.id in VIEWS or leaf.sym.id in _DRAWN:
         return 0

@@ -3,7 +3,7 @@
 
 A kernel that waits for memory computes meanwhile: half of what the arithmetic units could do in
 that time is taken to be free for it, the other half is what the kernel does anyway. Operations are
-counted in the table's units (ir/ops.py: an addition is 1, an exponential 8).
+counted in the table's units (ir/op_table.py: an addition is 1, an exponential 8).
 """
 
 from __future__ import annotations

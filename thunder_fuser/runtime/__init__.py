@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel text -> something that runs: on a GPU, on the CPU, or in the emulator."""
+"""Kernel source -> a function: on a GPU, on the CPU, or in the emulator."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe -> its binary: from the newest in memory, else from the store, else compiled.
+"""A recipe -> its binary: from memory, from the store, or from a compiler.
 
-Each is compiled once, however many threads and processes ask, and at most as many at a time as
-there are cores. Counted, so that a test or a user can see what a run has compiled.
+Each is compiled once, even if several threads and processes ask for it. At most as many compile
+at a time as there are cores. Counters show what a process has compiled.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 from nvtx import annotate
 
 from thunder_fuser.errors import CacheMissError
-from thunder_fuser.once import Once
 from thunder_fuser.options import option
+from thunder_fuser.single_flight import SingleFlight
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.explain import why_missed
 from thunder_fuser.store.store import current_store
 
 STATS_KEPT = 4096
-NEWEST_KEPT = 64  # binaries that stay in memory, for those who ask together or for several devices
+NEWEST_KEPT = 64  # binaries cached in memory, for threads that ask together and for several devices
 
 
 class CompileStat(NamedTuple):
@@ -36,7 +36,7 @@ class CompileStat(NamedTuple):
 
 
 class Binaries(NamedTuple):
-    """Counts of this process. seconds: in compilers and in the store, all threads added up."""
+    """Counts of this process. seconds: in compilers and in the store, summed over threads."""
 
     compiled: int
     from_store: int
@@ -51,12 +51,12 @@ class _Newest(OrderedDict[Hashable, bytes]):
 
 
 def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
-    """The binary of a recipe. CacheMissError if it must be compiled against assert_cache_hit."""
+    """The binary of a recipe. CacheMissError on a miss with the option assert_cache_hit."""
     return _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
 
 
 def compile_stats() -> list[CompileStat]:
-    """The latest compilations of this process, oldest first; what was found somewhere is none."""
+    """The latest compilations of this process, oldest first."""
     return list(_STATS)
 
 
@@ -66,7 +66,7 @@ def binaries() -> Binaries:
 
 
 def forget() -> None:
-    """Drops the binaries in memory; the store and what is loaded stay."""
+    """Clears the binaries in memory. The store and loaded kernels stay."""
     _NEWEST.values.clear()
 
 
@@ -78,7 +78,7 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
         if found is not None or store is None:
             return _counted(found) if found is not None else _compiled(recipe, compile_it)
         with store.turn(recipe):
-            found = store.get(recipe)  # another process may have made it meanwhile
+            found = store.get(recipe)  # another process may have compiled it
             if found is not None:
                 return _counted(found)
             made = _compiled(recipe, compile_it)
@@ -121,7 +121,7 @@ def _after_fork() -> None:
 
 _STATS: deque[CompileStat] = deque(maxlen=STATS_KEPT)
 _COUNTS: Counter[str] = Counter()
-_NEWEST: Once[bytes] = Once(_Newest())
+_NEWEST: SingleFlight[bytes] = SingleFlight(_Newest())
 _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 _counting = threading.Lock()
 if hasattr(os, "register_at_fork"):

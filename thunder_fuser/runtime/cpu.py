@@ -16,7 +16,7 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import OutOfRangeError
 from thunder_fuser.runtime.toolchain import find_compiler, load_library
 
-# Never -ffast-math: it breaks inf and NaN, and linking with it makes the whole process flush
+# Never -ffast-math: it breaks inf and NaN, and a library linked with it makes the process flush
 # subnormals to zero. No contraction, so that a mul and an add round twice, as in torch.
 # fmt: off
 FLAGS = (
@@ -25,12 +25,12 @@ FLAGS = (
 )
 # fmt: on
 
-# Without it g++ 12 vectorises a simd loop at any price: a bf16 transpose of 4096 columns took 2.5 s
-# instead of 37 ms, by loading whole rows and shuffling them. clang weighs the cost by itself.
+# Without it g++ 12 vectorises every simd loop: a bf16 transpose of 4096 columns took 2.5 s instead
+# of 37 ms, because it loaded whole rows and shuffled them. clang has a cost model by default.
 GCC_FLAGS = ("-fsimd-cost-model=dynamic",)
 
-# The kernels' OpenMP runtime is found by its name among the libraries in the process: with torch
-# loaded first it is torch's own, so both share one pool of threads.
+# Importing torch loads its OpenMP runtime. The kernels find it by name, so both share one pool of
+# threads.
 OPENMP_OWNER = torch.__version__
 
 
@@ -52,7 +52,7 @@ def compile_cpu(source: KernelSource) -> CpuKernel:
 
 
 def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..., None]:
-    """The function of a kernel that checks indices, raising OutOfRangeError where one failed."""
+    """The function of a kernel that checks indices. It raises OutOfRangeError if a check fails."""
 
     def call(*arguments: Any) -> None:
         failed = (ctypes.c_int64 * 2)()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA text -> cubin by NVRTC (no GPU needed) -> a kernel launched through the driver API.
+"""CUDA source -> cubin by NVRTC (without a GPU) -> a kernel launched through the driver API.
 
 Always a cubin for one architecture, never PTX: an older driver refuses PTX from a newer NVRTC.
 """
@@ -23,16 +23,16 @@ from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
-from thunder_fuser.once import Once, make_lock
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.toolchain import describe_failure
+from thunder_fuser.single_flight import SingleFlight, make_lock
 from thunder_fuser.store.entry import Recipe
 
 FLAGS = ("--std=c++17", "--minimal")
-# Above this a kernel must say that it wants more dynamic shared memory.
+# Above this a kernel must set an attribute for dynamic shared memory.
 DEFAULT_SMEM_BYTES = 48 * 1024
-PORTABLE_CLUSTER = 8  # above this a kernel must say that it wants more blocks in a cluster
-# Each argument has 8 bytes; the letter is its struct format, padded to that.
+PORTABLE_CLUSTER = 8  # above this a kernel must set an attribute for the size of a cluster
+# The struct format of each argument, padded to 8 bytes.
 PACK_FORMATS = {
     "double": "d",
     "float": "f4x",
@@ -43,7 +43,7 @@ PACK_FORMATS = {
     "u8": "B7x",
     "bool": "?7x",
 }
-# What a launch returns when the calling thread has another context current, or none.
+# The results of a launch if the thread's current context is another one, or none.
 WRONG_CONTEXT = frozenset(
     {
         driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,
@@ -54,13 +54,13 @@ WRONG_CONTEXT = frozenset(
 
 
 def compile_cubin(text: str, name: str, arch: str) -> bytes:
-    """Machine code of a CUDA text for `arch`, such as "sm_90a"; the same text is compiled once."""
+    """The machine code of CUDA source for `arch`, such as "sm_90a". Equal sources compile once."""
     recipe = cubin_recipe(text, name, arch)
     return binary(recipe, lambda: _compile(recipe))
 
 
 def cubin_recipe(text: str, name: str, arch: str) -> Recipe:
-    """All that a cubin depends on."""
+    """The recipe of a cubin."""
     return Recipe("cubin", name, text, arch, FLAGS, _nvrtc_fingerprint())
 
 
@@ -72,7 +72,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 @cache
 def _nvrtc_fingerprint() -> str:
-    """The version, and the library's size: patch releases say the same version."""
+    """The version and the library's size, which differs between patch releases."""
     major, minor = nvrtc_version()
     path = load_nvidia_dynamic_lib("nvrtc").abs_path
     size = os.stat(path).st_size if path else 0
@@ -164,7 +164,7 @@ class CudaKernel:
         """Enqueues the kernel on a stream; values are addresses and scalars in parameter order."""
         if stream and torch._C._cuda_isCurrentStreamCapturing():
             _CAPTURED.add(self._module)
-        # The driver copies the block during the call, which other threads may enter meanwhile.
+        # The driver copies the block during the call. The lock keeps other threads from writing it.
         with self._lock:
             try:
                 self._pack(self._block, 0, *values)
@@ -188,7 +188,7 @@ class CudaKernel:
 
 
 def argument_packer(params: tuple[Param, ...]) -> struct.Struct:
-    """Writes a call's values, 8 bytes each.
+    """Packs a call's values, 8 bytes each.
 
     >>> argument_packer((Param("T0", "float", "input"), Param("s", "i32", "scalar"))).format
     '=Qi4x'
@@ -206,7 +206,7 @@ def argument_block(count: int) -> tuple[Any, Any]:
 
 
 class Module:
-    """A text loaded on a device, shared by all who launch it; unloaded after the last of them."""
+    """A source loaded on a device, shared by its kernels and unloaded after the last of them."""
 
     def __init__(self, source: KernelSource, cubin: bytes, device_index: int) -> None:
         name = f"Kernel {source.name}"
@@ -216,13 +216,13 @@ class Module:
         with _current_context(device_index):
             _unload_retired(device_index)
             (handle,) = _driver(name, driver.cuModuleLoadData, cubin)
-            # Only noted: a finalizer may run anywhere, and a launch may not have ended.
+            # Unloaded later: a finalizer may run anywhere, and a launch may not have ended.
             finalize(self, _RETIRED.append, (device_index, handle)).atexit = False
             entry = source.name.encode()
             (self.function,) = _driver(name, driver.cuModuleGetFunction, handle, entry)
 
     def allow(self, source: KernelSource) -> None:
-        """Lets the function have the shared memory and the cluster of one that launches it."""
+        """Raises the function's limits of shared memory and cluster size to those of a kernel."""
         attribute = driver.CUfunction_attribute
         smem = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         wide = attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
@@ -238,7 +238,7 @@ class Module:
 
 
 def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKernel:
-    """Compiles a kernel (or finds it) and loads it on a device, where its text is loaded once."""
+    """Compiles a kernel, or finds it, and loads its source once on a device."""
     key = (cubin_recipe(source.text, source.name, arch).key, device_index)
     module = _MODULES.get(
         key, lambda: Module(source, compile_cubin(source.text, source.name, arch), device_index)
@@ -248,14 +248,14 @@ def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKerne
 
 
 def _unload_retired(device_index: int) -> None:
-    """Unloads what nothing holds any more, once all launches on the device have ended.
+    """Unloads unreferenced modules after all launches on the device have ended.
 
-    Called where a module is loaded, which takes long anyway; not while a graph is captured.
+    Called when a module is loaded, which takes long anyway, and not while a graph is captured.
     """
     if not _RETIRED or torch._C._cuda_isCurrentStreamCapturing():
         return
     taken = []
-    with suppress(IndexError):  # another thread takes them too
+    with suppress(IndexError):  # another thread may take them too
         while True:
             taken.append(_RETIRED.popleft())
     _RETIRED.extend(one for one in taken if one[0] != device_index)
@@ -268,7 +268,7 @@ def _unload_retired(device_index: int) -> None:
 
 @contextmanager
 def _current_context(device_index: int) -> Iterator[None]:
-    """Makes the device's primary context, which torch uses too, the thread's for a while."""
+    """Makes the device's primary context, which torch uses too, current until the block ends."""
     thing = f"device {device_index}"
     _driver(thing, driver.cuCtxPushCurrent, _primary_context(device_index))
     try:
@@ -302,7 +302,7 @@ def _error_name(status: Any) -> str:
     return f"{(name or b'unknown error').decode()} ({(words or b'').decode()})"
 
 
-# Weak: a module is retired when its last kernel goes.
-_MODULES: Once[Module] = Once(WeakValueDictionary())
+# Weak: a module is retired with its last kernel.
+_MODULES: SingleFlight[Module] = SingleFlight(WeakValueDictionary())
 _RETIRED: deque[tuple[int, Any]] = deque()
-_CAPTURED: set[Module] = set()  # a captured graph may launch them as long as the process lives
+_CAPTURED: set[Module] = set()  # never unloaded: a captured graph may launch them at any time

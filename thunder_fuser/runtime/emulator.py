@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CUDA kernel's text, unchanged -> a run of it on the CPU that checks what a GPU would not.
+"""Unchanged CUDA source -> a run on the CPU, with checks that a GPU does not make.
 
-The system compiler builds the text behind `emulation/emulator.h`, which defines the hardware's
-part; `emulation/emulator.cpp` runs the threads as fibers. A kernel that breaks a rule (bounds,
-alignment, unwritten shared memory, a race, diverging barriers, a loop without end) raises
-`EmulatorError`.
+The system compiler builds the source after `emulation/emulator.h`, which defines the hardware's
+functions. `emulation/emulator.cpp` runs the threads as fibers. A kernel that breaks a rule raises
+`EmulatorError`: bounds, alignment, unwritten shared memory, a race, diverging barriers, an endless
+loop.
 """
 
 import ctypes
@@ -34,8 +34,8 @@ Argument: TypeAlias = torch.Tensor | int | float
 
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
-MAX_SHARED_BYTES = 227 * 1024  # what sm_90 lets a block have
-# The scalars that the hardware has instructions for; the CPU dialect's bodies stand in.
+MAX_SHARED_BYTES = 227 * 1024  # the limit of a block on sm_90
+# The scalars with hardware instructions. The emulator uses the CPU dialect's functions.
 HARDWARE_SCALARS = ("bits", "half_bits", "rounding", "erfinv", "float_minmax", "short_exp")
 # fmt: off
 RUNTIME_FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-U_FORTIFY_SOURCE")
@@ -46,11 +46,12 @@ KERNEL_FLAGS = (
     "-Werror=frame-larger-than=131072",  # half a fiber's stack
 )
 # fmt: on
-# No default libraries: with them the compiler links its sanitizer runtime, which we replace.
+# No default libraries, or the compiler links its own sanitizer runtime, which we replace.
 SANITIZER_FLAGS = ("-nodefaultlibs", "-lc", "-lm", "-lgcc")
 
-# A tagged address: the parameter's number from bit 36 up, its base in the middle of that space so
-# that arithmetic below the base stays inside, and the real address's low bits for the alignment.
+# A tagged address has the parameter's number from bit 36 up. Its base is in the middle of that
+# space, so that addresses below the base keep the number. Its low bits are the real address's,
+# for the alignment.
 TAG_SHIFT = 36
 TAG_MIDDLE = 1 << 35
 PAGE_MASK = 0xFFF
@@ -148,11 +149,11 @@ class EmulatedKernel:
     """A CUDA kernel that runs on the CPU."""
 
     source: KernelSource
-    run: Any  # of the runtime that the library is linked with
+    run: Any  # the runtime that the library is linked with
     library: Library
 
     def launch(self, args: Sequence[Argument], reverse: bool = False) -> None:
-        """Runs the source's grid on CPU tensors; `reverse` takes the threads last to first."""
+        """Runs the source's grid on CPU tensors. reverse: runs the threads in reverse order."""
         pointers = _pointers(self.source, args)
         buffers = (_Buffer * max(len(pointers), 1))(*map(_buffer, range(len(pointers)), pointers))
         slots = _argument_slots(self.source, args, buffers)
@@ -211,7 +212,7 @@ def _check_source(source: KernelSource) -> None:
 
 
 def _dereferences(text: str, name: str) -> bool:
-    """Whether `T0[i]`, or `*T0` other than in a declaration or a product, occurs."""
+    """True if `T0[i]` occurs, or `*T0` outside of a declaration or a product."""
     code = re.sub(r"//[^\n]*", "", text)
     return bool(re.search(rf"\b{name}\s*\[|[=(,;{{+\-*/]\s*\*\s*\(?\s*{name}\b", code))
 
@@ -233,20 +234,20 @@ def _emulation_file(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Runtime:
-    """What runs the threads, and the file that kernels are linked with, by its soname."""
+    """The library that runs the threads, and the file that kernels are linked with."""
 
     run: Any
     beside: Mapping[str, bytes]
 
 
 def _runtime() -> _Runtime:
-    """The emulator's runtime, loaded for the life of the process."""
+    """The emulator's runtime, which stays loaded until the process ends."""
     return _made_runtime(find_compiler())
 
 
 @cache
 def _made_runtime(compiler: Compiler) -> _Runtime:
-    """Its soname says its text, flags and compiler: a kernel that names it finds it loaded."""
+    """Compiles it. Its soname, which kernels refer to, has a digest of its recipe."""
     text = _emulation_file("emulator.h") + "#undef DEVICE\n" + _emulation_file("emulator.cpp")
     unnamed = library_recipe("emu_run", text, RUNTIME_FLAGS, {})
     soname = f"libthunder_fuser_emulator_{unnamed.key[:16]}.so"
@@ -288,7 +289,7 @@ def _buffer(position: int, tensor: torch.Tensor) -> _Buffer:
 
 
 def _reach(tensor: torch.Tensor) -> int:
-    """Elements from the first one of a tensor to its last, both included."""
+    """The number of elements from the first one of a tensor to its last."""
     if tensor.numel() == 0:
         return 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -313,8 +314,8 @@ def _describe(source: KernelSource, error: _Error) -> str:
         limit=error.limit,
         last=error.limit - 1,
         other=_other(error),
-        here=_place(source, error.line),
-        there=_place(source, error.other_line),
+        here=_place(error.line),
+        there=_place(error.other_line),
     )
     where = f"Kernel {source.name}, block {error.block}, thread {error.thread}: {rule}"
     lines = source.text.splitlines()
@@ -324,14 +325,14 @@ def _describe(source: KernelSource, error: _Error) -> str:
 
 
 def _other(error: _Error) -> str:
-    """The other thread, with its block where that is another one."""
+    """The other thread, with its block if that differs."""
     if error.other_block.y == error.block.y:
         return str(error.other_thread)
     return f"{error.other_thread} of block {error.other_block}"
 
 
-def _place(source: KernelSource, line: int) -> str:
+def _place(line: int) -> str:
     return f"the barrier or shuffle of line {line}" if line else "the end of the kernel"
 
 
-_LOCK = threading.Lock()  # the emulator's state is one per process
+_LOCK = threading.Lock()  # the emulator has one state in a process

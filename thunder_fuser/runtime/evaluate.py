@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusion, inputs -> outputs, op by op in torch: what a fusion means, and what kernels are held to.
+"""Fusion, inputs -> outputs, op by op in torch: the reference that kernels are tested against.
 
-With dtype=torch.float64 every float is a double from start to end, whatever the fusion says: the
-reference against which the error of a kernel, and of eager, is measured.
+With dtype=torch.float64 every float is a double, whatever its type in the fusion. Errors of kernels
+and of eager torch are measured against these results.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import torch
 
 from thunder_fuser.errors import OutOfRangeError, TorchCallError, VerifyError
-from thunder_fuser.ir import layout
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, Output
-from thunder_fuser.ir.ops import OPS, DtypeRule, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import (
     NAMED_ATTRS,
     AttrValue,
@@ -28,6 +28,7 @@ from thunder_fuser.ir.record import (
     OpRecord,
     record_text,
 )
+from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime import random
 from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -43,8 +44,8 @@ def evaluate(
 ) -> list[torch.Tensor]:
     """The outputs. Aliased ones are written into their input and left out of the list.
 
-    With `dtype` all floats are of that type; no input is written then, and every output returned.
-    device: where tensors are made; by default where the first tensor among the inputs is.
+    dtype: the type of all floats; then no input is written, and every output is returned.
+    device: of new tensors; by default that of the first tensor among the inputs.
     """
     evaluator = _Evaluator(fusion, inputs, dtype, device or _device(fusion, inputs))
     for record in fusion.exprs:
@@ -94,7 +95,7 @@ class _Evaluator:
         self.values.update(self._drawn())
 
     def _drawn(self) -> dict[str, torch.Tensor]:
-        """What the fusion draws at each run, as its programs draw it (host/program.py)."""
+        """The values that the fusion draws at each run, as its programs do (host/program.py)."""
         drawn = self.fusion.drawn
         here = {
             name: torch.tensor(coordinate(mesh, str(word)), device=self.device)
@@ -128,12 +129,12 @@ class _Evaluator:
             self.values[name] = result
 
     def output(self, output: Output) -> torch.Tensor:
-        """A value in memory of its own, in the order asked for, else in the value's own."""
+        """A copy of a value, in the requested stride order, else in the value's."""
         value = self.values[output.name]
         order = output.stride_order
         if order is None:
-            order = layout.stride_order_of(self.fusion.tensors[output.name].domain.allocation)
-        strides = layout.contiguous_strides(value.shape, order)
+            order = stride_order_of(self.fusion.tensors[output.name].domain.allocation)
+        strides = contiguous_strides(value.shape, order)
         memory = torch.empty_strided(
             value.shape, strides, dtype=value.dtype, device=value.device
         )
@@ -144,7 +145,7 @@ class _Evaluator:
         names = dict.fromkeys(record.row.parameters.parameters)
         attrs = {key: self._attr(key, value) for key, value in record.attrs}
         if record.row.kind is OpKind.REDUCTION and attrs["dims"] == ():
-            return operands[0]  # torch takes an empty list of axes to mean all of them
+            return operands[0]  # torch reads an empty list of axes as all axes
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
@@ -155,7 +156,7 @@ class _Evaluator:
     def _chunked(
         self, record: OpRecord, operand: torch.Tensor, attrs: dict[str, object]
     ) -> torch.Tensor:
-        """Partial results: the reduced axes as one, cut into runs, each reduced by itself."""
+        """Partial results: merges the reduced axes and reduces each run of them."""
         dims: tuple[int, ...] = attrs["dims"]  # type: ignore[assignment]
         moved = operand.movedim(dims, tuple(range(len(dims)))).flatten(0, len(dims) - 1)
         whole = {"dims": (0,), "keepdim": False}
@@ -191,7 +192,7 @@ class _Evaluator:
 def _typed(
     record: OpRecord, operands: Sequence[torch.Tensor], error: Exception
 ) -> OutOfRangeError | TorchCallError:
-    """torch's error as ours: it names the call, and the index that was out of range."""
+    """torch's error as ours, which names the call and the index out of range."""
     call = record_text(record)
     names = list(record.row.parameters.parameters)
     if record.row.kind is OpKind.EXTERNAL and "index" in names and operands[1].numel():
@@ -211,7 +212,7 @@ def _typed(
 
 
 def _device(fusion: Fusion, inputs: Sequence[Input]) -> torch.device:
-    """Where the fusion runs: the device of its first tensor that is not a scalar on the CPU."""
+    """The device of the fusion's first tensor that is no CPU scalar."""
     for name, value in zip(fusion.inputs, inputs, strict=True):
         if isinstance(value, torch.Tensor) and not fusion.tensors[name].is_cpu:
             return value.device
@@ -219,7 +220,7 @@ def _device(fusion: Fusion, inputs: Sequence[Input]) -> torch.device:
 
 
 def _literal_dtype(literal: Literal, record: OpRecord, fusion: Fusion) -> DataType:
-    """The type a number takes inside an op: that of the values beside it."""
+    """The type of a number in an op: that of the op's tensors."""
     (name,) = record.outputs
     result = fusion.tensors[name].dtype
     rule = record.row.rule
@@ -256,17 +257,17 @@ def _trunc_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Zeros come in from the left, also over a sign bit."""
+    """Shifts in zeros, also for negative numbers."""
     if not a.dtype.is_signed:
         return torch.bitwise_right_shift(a, b)
     bits = torch.iinfo(a.dtype).bits
-    # Shifting once by hand clears the sign, so the rest may be arithmetic.
+    # The first shift clears the sign, so an arithmetic shift does the rest.
     once = torch.bitwise_and(torch.bitwise_right_shift(a, 1), 2 ** (bits - 1) - 1)
     return torch.where(b == 0, a, torch.bitwise_right_shift(once, torch.clamp(b - 1, min=0)))
 
 
 def _erfcinv(a: torch.Tensor) -> torch.Tensor:
-    """Accurate in both tails' ways: 1 - a loses small a, the normal quantile loses a near 1."""
+    """Uses two formulas, because 1 - a loses small a, and the normal quantile loses a near 1."""
     small = torch.special.ndtri(a / 2) / -(2**0.5)
     return torch.where(a < 0.5, small, torch.erfinv(1 - a))
 
@@ -294,14 +295,14 @@ def _slices(
 def _iota(
     length: int, start: torch.Tensor, step: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Rounded once, at the end: a float16 cannot count beyond 2048."""
+    """Rounds once, at the end: float16 cannot count beyond 2048."""
     wide = torch.float64 if dtype.is_floating_point else torch.int64
     counts = torch.arange(length, device=start.device, dtype=wide)
     return (start.to(wide) + step.to(wide) * counts).to(dtype)
 
 
 def _filled(a: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A number as a tensor of the sizes of `like`; a tensor as it is."""
+    """A number as a tensor with the sizes of `like`; a tensor unchanged."""
     return a.expand(like.shape) if a.ndim == 0 else a
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process among the devices of a mesh."""
+"""The coordinates of this process in a mesh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thunder_fuser.ir.mesh import Mesh
 
 
 def coordinate(ranks: Any, word: str) -> int:
-    """Where this process stands along a dimension ("mesh_x", ...) of a mesh of nested ranks."""
+    """The coordinate of this process along a dimension ("mesh_x", ...) of a nested mesh."""
     if not dist.is_available() or not dist.is_initialized():
         raise MeshError(
             "this process", expected="a rank, as a tensor is on a mesh", got="no process group",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command -> its exit status and words; no process of it outlives the wait for it.
+"""A command -> its exit status and output. No process of it outlives the wait.
 
-A compiler starts others, and a signal to it does not reach them. So each command gets a process
-group of its own, which is killed as a whole: after the time limit, when whoever waits is
-interrupted, and also when this process is killed and so cannot do it itself.
+A compiler starts other processes, which do not get its signals. So each command has its own process
+group, which is killed after the time limit, when the wait is interrupted, and when this process
+is killed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from thunder_fuser.jobs import check_abandoned
 
 POLL_SECONDS = 0.05
-# The input is a pipe whose other end this process holds, so `read` ends when this process does.
-# The shell itself writes nothing: its words would name process numbers.
+# This process holds the other end of the pipe at its input, so `read` ends with this process.
+# The shell itself writes nothing, because its messages contain process numbers.
 _GUARDED = """
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -36,13 +36,12 @@ exit "$status"
 
 
 class TooLongError(Exception):
-    """The command had not ended at its time limit; it was killed."""
+    """The command exceeded its time limit and was killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended, and what it wrote. status: 128 plus a signal's number if one killed
-    it."""
+    """The exit status and output of a command. status: 128 + signal if a signal killed it."""
 
     status: int
     output: str
@@ -50,7 +49,7 @@ class Ended:
 
     @property
     def signal(self) -> signal.Signals | None:
-        """What killed it."""
+        """The name of the signal that killed the command."""
         number = self.status - 128
         return signal.Signals(number) if number in set(signal.Signals) else None
 
@@ -61,7 +60,7 @@ def run(
     limit: float,
     watch: Callable[[float], None],
 ) -> Ended:
-    """Runs a command to its end. `watch` is told again and again how many seconds it has taken."""
+    """Runs a command to its end. Calls `watch` repeatedly with the seconds so far."""
     guarded, held = os.pipe()
     try:
         with subprocess.Popen(
@@ -86,7 +85,7 @@ def _ended(
         try:
             return _result(process, *process.communicate(timeout=POLL_SECONDS))
         except subprocess.TimeoutExpired as waiting:
-            if has_ended:  # something that it left running holds its output open
+            if has_ended:  # a process that it left running holds its output open
                 return _result(process, waiting.stdout, waiting.stderr)
         check_abandoned()
         seconds = time.monotonic() - start
@@ -98,14 +97,14 @@ def _ended(
 def _result(
     process: subprocess.Popen[bytes], output: bytes | None, errors: bytes | None
 ) -> Ended:
-    """A negative status is that of the shell, killed with its group."""
+    """The result. A negative status is the shell's, which was killed with its group."""
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
     words = [(text or b"").decode(errors="replace") for text in (output, errors)]
     return Ended(status, words[0], words[1])
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Unless it has ended: then its number may be another's by now."""
+    """Kills the group, unless it has ended: another process may have its number then."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

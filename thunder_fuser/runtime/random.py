@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers in torch: the state drawn from its generators, and what random ops mean.
+"""Random numbers in torch: draws from its generators, and reference functions of random ops.
 
-See Note [Random numbers] in ir/ops.py for how an element follows from seed, offset and position.
+Note [Random numbers] in ir/op_table.py says how seed, offset and position give an element.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ _DRAWING = threading.Lock()  # two threads must not draw the same offsets
 def draw(device: torch.device, count: int) -> tuple[int, int]:
     """(seed, first offset) for `count` random ops, from the device's default generator.
 
-    The generator moves on: torch.manual_seed gives the same numbers again, and the next draw gives
-    others. On CUDA the seed is the generator's own, and four of its offsets make one of ours, as
-    nvFuser counts them too.
+    The generator advances: torch.manual_seed reproduces the numbers, and the next draw differs. On
+    CUDA the seed is the generator's, and four of its offsets are one of ours, as in nvFuser.
 
     Raises LaunchError while a CUDA graph is captured.
     """
@@ -49,7 +48,7 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
 
 
 def _signed(value: int) -> int:
-    """The 64 bits of a seed as the integer a kernel takes."""
+    """The 64 bits of a seed as a signed integer."""
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -58,7 +57,7 @@ def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
     a, b, c, d = counter
     key_a, key_b = key
     for _ in range(10):
-        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c  # wraps; the bits are those of 64 unsigned
+        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c  # wraps to the bits of an unsigned product
         a, b, c, d = (
             (right >> 32) & _WORD ^ b ^ key_a,
             right & _WORD,
@@ -74,7 +73,7 @@ def _halves(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tensor, Words]:
-    """(place in its group, words of its group) of each element."""
+    """(position in its group, words of its group) for each element."""
     seed, offset = stream
     position = torch.arange(math.prod(shape), device=seed.device).reshape(tuple(shape))
     low, high = (half.expand(position.shape) for half in _halves(offset))
@@ -89,7 +88,7 @@ def uniform(
     shape: Sequence[int],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Numbers in [lo, hi), bit for bit what every kernel makes.
+    """Numbers in [lo, hi), with the bits of every kernel.
 
     lo, hi: rank 0.
     """
@@ -109,7 +108,7 @@ _BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 
 def _unit(lane: torch.Tensor, words: Words, dtype: torch.dtype) -> torch.Tensor:
-    """Multiples of 2**-bits in [0, 1), as many bits as the significand holds; float64."""
+    """Multiples of 2**-bits in [0, 1) as float64, where bits is the size of the significand."""
     if dtype is torch.float64:
         return _long_unit(
             torch.where(lane == 0, words[1], words[3]), torch.where(lane == 0, words[0], words[2])
@@ -130,7 +129,7 @@ def normal(
     shape: Sequence[int],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Normal numbers by Box-Muller, in float64; a kernel computes in the type of its result."""
+    """Normal numbers by Box-Muller in float64. A kernel computes in the type of its result."""
     wide = dtype is torch.float64
     lane, words = _words(stream, shape, 2 if wide else 4)
     if wide:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ text -> a library in this process, by the system's compiler or from the store.
+"""C++ source -> a library in this process, by the system's compiler or from the store.
 
-A library is loaded once, however many ask, and unloaded when nothing holds a function of it. Its
-file is gone as soon as it is loaded: nothing is left behind, also by a process that is killed.
+A library is loaded once and unloaded when nothing refers to its functions. Its file is removed as
+soon as it is loaded, so that a killed process leaves nothing behind.
 """
 
 import _ctypes
@@ -25,27 +25,27 @@ from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 from thunder_fuser.errors import CompileError, SlowCompileWarning, ToolchainError
-from thunder_fuser.once import Once, first_time
 from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.processes import Ended
+from thunder_fuser.single_flight import SingleFlight, first_time
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.library import problem_of
 
 CANDIDATES = ("g++", "clang++", "c++")
 CONTEXT_LINES = 3
 MESSAGE_LIMIT = 4000
-VERSION_SECONDS = 30  # the longest that a compiler may take to say its version
-SLOW_SECONDS = 30  # from here on a warning says what the process waits for
-CANNOT_START = (126, 127)  # exit statuses of the shell, which starts the compiler
+VERSION_SECONDS = 30  # the time limit for a compiler's version
+SLOW_SECONDS = 30  # then a warning says what the process waits for
+CANNOT_START = (126, 127)  # exit statuses of the shell that starts the compiler
 WORKING = "set CXX to a working g++ or clang++"
 
 
 class Library:
-    """A library of this process; unloaded when nothing holds it or a function of it.
+    """A library of this process, unloaded when nothing refers to it or its functions.
 
-    Not a ctypes.CDLL: a function of one refers to itself, and so would stay until a collection.
+    Not a ctypes.CDLL, whose functions are reference cycles and stay until a collection.
     """
 
     def __init__(self, path: str) -> None:
@@ -54,7 +54,7 @@ class Library:
         self._handle = handle
 
     def address(self, name: str) -> int:
-        """Where a function begins."""
+        """The address of a function."""
         try:
             return int(_ctypes.dlsym(self._handle, name))
         except OSError as error:
@@ -63,8 +63,8 @@ class Library:
             ) from error
 
     def function(self, name: str, argument_types: Sequence[Any], result: Any = None) -> Any:
-        """A function, which holds its library; it runs without Python's lock."""
-        made = _FUNCTION(self.address(name))  # ctypes would keep a type for each signature
+        """A function, which refers to its library and runs without Python's lock."""
+        made = _FUNCTION(self.address(name))  # ctypes would cache a type for each signature
         made.argtypes, made.restype = list(argument_types), result
         made.library = self  # type: ignore[attr-defined]
         return made
@@ -80,7 +80,7 @@ class Compiler:
 
     @property
     def fingerprint(self) -> str:
-        """What changes when the compiler does, also where another one says the same version."""
+        """A text that differs for different compilers, even of equal version."""
         try:
             size = os.stat(self.path).st_size  # not by a Path, which interns every part of its name
         except OSError as error:
@@ -92,13 +92,13 @@ class Compiler:
 
     @property
     def is_clang(self) -> bool:
-        """Whether it is clang, which names some flags differently."""
+        """True for clang, which has other names for some flags."""
         return "clang" in self.version
 
     @property
     def kernel_flags(self) -> tuple[str, ...]:
-        """Those of a library of one kernel: it has neither constructors nor link-time
-        optimization, and is linked faster without what serves them."""
+        """The flags of a library with one kernel. Without support for constructors and
+        link-time optimization, which it does not need, it links faster."""
         return () if self.is_clang else ("-fno-use-linker-plugin", "-nostartfiles")
 
 
@@ -117,7 +117,7 @@ def _find_compiler(requested: str, search_path: str) -> Compiler:
 
 
 def _candidates(requested: str) -> list[list[str]]:
-    """The commands to look for, the first choice first."""
+    """The commands to look for, in order of preference."""
     if not requested.strip():
         return [[name] for name in CANDIDATES]
     try:
@@ -145,16 +145,17 @@ def _version(command: Sequence[str]) -> str:
 def load_library(
     name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes] | None = None
 ) -> Library:
-    """Compiles, links and loads `text`; flags that name libraries (-l...) go after the source.
+    """Compiles, links and loads source. Flags for libraries (-l...) come after the source file.
 
-    beside: libraries to link with, by file name, which must be their soname and say all they hold.
+    beside: libraries to link with, by file name. The name must be the soname and identify the
+    content.
     """
     recipe = library_recipe(name, text, flags, beside or {})
     return _LOADED.get(recipe.key, lambda: _load(name, library(recipe, beside or {})))
 
 
 def forget() -> None:
-    """From here on every library is loaded anew, from the store; who holds an old one keeps it."""
+    """Later calls load every library from the store again. Loaded libraries stay in use."""
     binaries.forget()
     _LOADED.values.clear()
 
@@ -162,7 +163,7 @@ def forget() -> None:
 def library_recipe(
     name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes]
 ) -> Recipe:
-    """All that a library of this machine depends on."""
+    """The recipe of a library of this machine."""
     wanted = (*flags, *beside)
     return Recipe("library", name, text, machine(), wanted, find_compiler().fingerprint)
 
@@ -173,7 +174,7 @@ def library(recipe: Recipe, beside: Mapping[str, bytes]) -> bytes:
 
 
 def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> bytes:
-    """A library that was loaded once: no other is stored."""
+    """Builds a library and loads it once, because only libraries that load are stored."""
     with _scratch() as path:
         folder = Path(path)
         source, made = folder / "kernel.cpp", folder / "kernel.so"
@@ -184,7 +185,7 @@ def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> b
         before = [flag for flag in flags if not _is_library(flag)]
         after = [*(str(folder / n) for n in beside), *(f for f in flags if _is_library(f))]
         command = [*compiler.command, *before, "-o", str(made), str(source), *after]
-        # What it writes in passing goes with the folder, also where it is killed.
+        # Its temporary files are in the folder, which is removed even if it is killed.
         ended = _run(command, {"TMPDIR": str(folder)}, int(option("compile_seconds")))
         if ended.status != 0:
             raise _failure(compiler, ended, recipe.text, folder)
@@ -202,8 +203,8 @@ def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> b
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """A folder of this process alone (mode 0700) that goes with the block. ToolchainError if there
-    is no room for what the block writes."""
+    """A private folder (mode 0700), removed at the end of the block. ToolchainError if the disk is
+    full."""
     try:
         with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as path:
             yield path  # no Path, which interns every part of its name
@@ -217,7 +218,7 @@ def _scratch() -> Iterator[str]:
 def _failure(
     compiler: Compiler, ended: Ended, text: str, folder: Path
 ) -> CompileError | ToolchainError:
-    # Without names that are random, so that equal failures have equal messages.
+    # Without random names, so that equal failures have equal messages.
     words = re.sub(rf"{re.escape(str(folder))}/(cc\w+)?", "", ended.errors).strip()
     if ended.status in CANNOT_START:
         return ToolchainError(f"The C++ compiler {compiler.path} does not start: {words}.")
@@ -231,7 +232,7 @@ def _failure(
 
 
 def _load(name: str, content: bytes) -> Library:
-    """The library of these bytes: they were checked, and no file that others know is read again."""
+    """The library of checked bytes, through a file that no other process knows."""
     if not _is_for(content, _own_program()):
         raise ToolchainError(f"library {name}", expected="one for this machine", got="another")
     with _scratch() as folder:
@@ -240,7 +241,7 @@ def _load(name: str, content: bytes) -> Library:
             file.write(content)
         try:
             return Library(path)
-        except OSError as error:  # a folder that may not hold programs
+        except OSError as error:  # a folder on a file system without execute permission
             words = str(error).replace(f"{folder}/", "")
             raise ToolchainError(
                 "a built kernel", expected="to load", got=words,
@@ -249,7 +250,7 @@ def _load(name: str, content: bytes) -> Library:
 
 
 def _is_for(library: bytes, program: bytes) -> bool:
-    """Whether both are ELF files of one word size, byte order and instruction set."""
+    """True if both are ELF files with equal word size, byte order and instruction set."""
     sets = [struct.unpack_from("<H", one, 18) for one in (library, program) if len(one) >= 20]
     return library[:6] == program[:6] and len(sets) == 2 and sets[0] == sets[1]
 
@@ -262,7 +263,7 @@ def _own_program() -> bytes:
 
 @cache
 def machine() -> str:
-    """The instruction set, and a digest of what this CPU can do, for -march=native."""
+    """The instruction set and a digest of this CPU's features, for -march=native."""
     facts = ("model name", "flags", "Features", "CPU part", "cpu family", "model", "stepping")
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
@@ -311,7 +312,7 @@ def _warn_if_slow(path: str, seconds: float, limit: int) -> None:
 
 
 def describe_failure(compiler: str, log: str, text: str, source: str) -> str:
-    """The compiler's words, without our path, and the numbered lines around the first error."""
+    """The compiler's message without our path, and numbered lines around the first error."""
     log = log.replace(source, "kernel").strip()
     if len(log) > MESSAGE_LIMIT:
         log = log[:MESSAGE_LIMIT] + "\n..."
@@ -339,10 +340,10 @@ def numbered_lines(text: str, line: int) -> str:
 
 _FUNCTION = ctypes.CFUNCTYPE(None)
 
-_ANSWERED: set[str] = set()  # compilers that have made a kernel in this process
-# Compilers that never have, and did not end within so many seconds: they would keep each kernel
-# waiting as long, and so are not asked again.
+_ANSWERED: set[str] = set()  # compilers that have compiled a kernel in this process
+# Compilers that never have and exceeded this time limit. They are not called again, because each
+# kernel would wait as long.
 _SILENT: set[tuple[str, int]] = set()
 
-# By key. Weak: what nothing holds is unloaded.
-_LOADED: Once[Library] = Once(WeakValueDictionary())
+# By key. Weak: an unreferenced library is unloaded.
+_LOADED: SingleFlight[Library] = SingleFlight(WeakValueDictionary())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DataType <-> torch.dtype. The compiler proper never sees torch; this is where the two meet."""
+"""DataType <-> torch.dtype. The compiler's stages do not import torch."""
 
 from __future__ import annotations
 

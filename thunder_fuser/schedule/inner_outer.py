@@ -19,7 +19,7 @@ from thunder_fuser.analysis.part import Chunked, Part
 from thunder_fuser.analysis.pattern import Axes, Pattern
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.schedule.axes import best_width, size_of, summed_order
 from thunder_fuser.schedule.persistence import kept_inputs

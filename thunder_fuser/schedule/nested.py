@@ -23,7 +23,7 @@ from thunder_fuser.analysis.part import Part
 from thunder_fuser.analysis.pattern import Axes, Pattern, rows_and_groups
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.persistence import MAX_ELEMENTS, MAX_STEPS, held_of, register_bytes
 from thunder_fuser.schedule.pointwise import too_many_places

@@ -17,7 +17,7 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.repeatable import has_order
 from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
 

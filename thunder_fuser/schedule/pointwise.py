@@ -17,7 +17,7 @@ from thunder_fuser.analysis.pattern import Axes
 from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.schedule.axes import (
     best_width,

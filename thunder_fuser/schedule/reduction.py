@@ -20,7 +20,7 @@ from functools import cached_property
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.axes import best_width, collapse, row_shift, size_of, summed_order
 from thunder_fuser.schedule.persistence import place_persistent

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.ops import SCANS
+from thunder_fuser.ir.op_table import SCANS
 from thunder_fuser.schedule.row_shape import MOST_COLUMNS, RowShape, best_shape, shape_with
 from thunder_fuser.target import Target
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import ParallelType, Transform
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import best_width, size_of, summed_order
 from thunder_fuser.schedule.pointwise import have_one_space, too_many_places
 from thunder_fuser.schedule.repeatable import has_order, width_of

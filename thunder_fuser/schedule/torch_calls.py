@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.target import Target
 

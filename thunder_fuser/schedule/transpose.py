@@ -27,7 +27,7 @@ from thunder_fuser.analysis.part import Part, offset
 from thunder_fuser.analysis.vectorize import coefficient, is_linear
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, ParallelType, Transform
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule import pointwise
 from thunder_fuser.schedule.axes import accesses, best_width, collapse, size_of

@@ -30,8 +30,8 @@ def canonical(part: Part) -> tuple[Part, Mapping[str, str]]:
         tuple(names[name] for name in part.inputs),
         tuple(names[name] for name in part.outputs),
         {new: _view(part.tensors[old], new, axes) for old, new in names.items()},
-        {new: part.strides[old] for old, new in names.items()},
         DomainMap({}, ()),
+        {new: part.strides[old] for old, new in names.items()},
         tuple((names[output], names[target]) for output, target in part.overwrites),
     )
     return renamed, names

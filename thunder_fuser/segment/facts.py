@@ -14,7 +14,7 @@ from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.ops import DtypeRule, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.target import Target

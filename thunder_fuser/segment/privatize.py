@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.segment.facts import Facts
 
 MAX_CHAIN = 8  # expressions; a longer chain is cut, and its middle may be stored

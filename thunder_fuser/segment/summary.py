@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.pattern import Axes, Pattern
-from thunder_fuser.ir.ops import OpKind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.privatize import Unit

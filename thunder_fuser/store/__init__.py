@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled kernels on disk: one file each, in a folder of the user's own. See docs/caches.md."""
+"""Compiled kernels on disk: one file each, in the user's cache folder. See docs/caches.md."""

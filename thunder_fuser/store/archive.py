@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries <-> one zip file, to carry them to another machine.
+"""Entries <-> one zip file, to copy them to another machine.
 
-A cubin is run by a device. A library is machine code for the user's own process, so it leaves and
-enters only where that is asked for.
+A cubin runs on a device. A library is machine code that runs in the user's process, so it is
+exported and imported only on request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thunder_fuser.store.store import Store
 
 
 def export_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int, int]:
-    """Writes a new file of all good entries: how many were written, how many left out."""
+    """Writes all valid entries into a new file; returns (written, left out)."""
     written = left = 0
     try:
         file = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -37,7 +37,7 @@ def export_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
 
 
 def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int, int]:
-    """Adds the good entries of a file: how many, and how many were left out."""
+    """Adds the valid entries of a file; returns (added, left out)."""
     added = left = 0
     try:
         with zipfile.ZipFile(archive) as source:
@@ -57,7 +57,7 @@ def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
 
 
 def _content(source: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
-    """The bytes of a member with a name of ours, stored as we store it; no other is unpacked."""
+    """The bytes of a member named and stored as export does it; None for any other."""
     good = files.ENTRY_NAME.match(info.filename) and info.compress_type == zipfile.ZIP_STORED
     return source.read(info) if good and info.file_size <= files.MOST_BYTES else None
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled kernel and all it depends on <-> the bytes of one file.
+"""A compiled kernel and its recipe <-> the bytes of one file.
 
     magic | length of the header, 4 bytes | header, JSON | text, deflated | binary | SHA-256 of all
 
-The header holds the fields of the key in clear, so that a miss can be explained. Nothing here can
-run code: JSON, bytes and a digest. The digest finds damage; it is no signature.
+The header has the fields of the key as text, so that a miss can be explained. Reading an entry
+runs no code: it is JSON, bytes and a digest. The digest detects damage and is no signature.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ FORMAT = "1"
 MAGIC = b"thunder_fuser kernel\n"
 ENDING = ".kernel"
 DIGEST_BYTES = 32
-MOST_TEXT = 16 << 20  # a text that inflates to more is refused
+MOST_TEXT = 16 << 20  # a source that inflates to more is refused
 _LENGTH = struct.Struct("<I")
 
 
 class DamagedError(Exception):
-    """Bytes that are no entry: says in what way."""
+    """Bytes that are no valid entry. The message says why."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a binary depends on.
+    """Everything that a binary depends on.
 
-    kind: cubin, or library (machine code for this process). name: the function that it is for.
-    arch: of the device, or of this machine with what its CPU can do. toolchain: the compiler,
-    exactly.
+    kind: cubin, or library (machine code for this process). name: the function. arch: the
+    device's, or this machine's with the features of its CPU. toolchain: the exact compiler.
     """
 
     kind: str
@@ -49,7 +48,7 @@ class Recipe:
 
     @cached_property
     def fields(self) -> Mapping[str, str]:
-        """The fields of the key, in clear; the text by its digest."""
+        """The fields of the key, with a digest of the source."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -62,18 +61,18 @@ class Recipe:
 
     @cached_property
     def key(self) -> str:
-        """The digest of the fields: what its file is called."""
+        """The digest of the fields, which is the name of the file."""
         return key_of(self.fields)
 
 
 def key_of(fields: Mapping[str, str]) -> str:
-    """64 hexadecimal digits that stand for the fields."""
+    """A digest of the fields: 64 hexadecimal digits."""
     return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a file holds."""
+    """The content of a file."""
 
     fields: Mapping[str, str]
     text: str
@@ -90,7 +89,7 @@ def encode(recipe: Recipe, binary: bytes) -> bytes:
 
 
 def decode(content: bytes) -> Entry:
-    """The entry; DamagedError if a bit of it is not as it was written."""
+    """The entry; DamagedError if any bit has changed."""
     body, digest = content[:-DIGEST_BYTES], content[-DIGEST_BYTES:]
     if not body.startswith(MAGIC):
         raise DamagedError("it does not begin as an entry does" if content else "it is empty")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel that was not found -> the stored one that is nearest to it, and where they differ."""
+"""A kernel that was not found -> the most similar stored one, and how they differ."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from difflib import SequenceMatcher, unified_diff
 from thunder_fuser.store.entry import Entry
 from thunder_fuser.store.store import Store, Stored
 
-MOST_COMPARED = 200  # texts: the newest ones
+MOST_COMPARED = 200  # sources to compare: the newest ones
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The nearest entry: (field, here, there) of each field that differs, and the lines that do."""
+    """The nearest entry, its differing fields as (field, here, there), and differing lines."""
 
     stored: Stored
     differs: tuple[tuple[str, str, str], ...]
@@ -34,7 +34,7 @@ class Nearest:
 
 
 def nearest(fields: Mapping[str, str], text: str, stored: Iterable[Stored]) -> Nearest | None:
-    """The entry with the fewest fields that differ; among those the most alike text."""
+    """The entry with the fewest differing fields, and among those the most similar source."""
     known = [one for one in stored if one.entry is not None]
     if not known:
         return None
@@ -48,7 +48,7 @@ def nearest(fields: Mapping[str, str], text: str, stored: Iterable[Stored]) -> N
 
 
 def why_missed(fields: Mapping[str, str], text: str, store: Store | None) -> str:
-    """A few words for an error or a person."""
+    """The reason of a miss, in a few words."""
     if store is None:
         return "the store is off (option cache)"
     found = nearest(fields, text, store.entries())
@@ -64,14 +64,14 @@ def _differences(fields: Mapping[str, str], stored: Stored) -> list[tuple[str, s
 
 
 def _likeness(text: str, stored: Stored) -> float:
-    """Of the lines, from 0 to 1; quick and rough."""
+    """A quick estimate of the similarity of two sources, from 0 to 1."""
     assert stored.entry is not None
     lines = text.splitlines(), stored.entry.text.splitlines()
     return SequenceMatcher(None, *lines, autojunk=False).quick_ratio()
 
 
 def _lines(text: str, entry: Entry, most: int = 12) -> list[str]:
-    """The last lines that differ: the kernel's own, for what it uses is pasted before it."""
+    """The last lines that differ: the kernel comes after the device functions it uses."""
     found = unified_diff(
         entry.text.splitlines(), text.splitlines(), "there", "here", n=0, lineterm=""
     )

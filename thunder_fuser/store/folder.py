@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a folder that only this user can write: opened, checked, read, replaced, listed.
+"""Files in a folder that only this user can write: checks, reads, writes and lists them.
 
-Everything goes through the folder's descriptor, checked once open, so nobody can put another folder
-or a link in its place between a check and a use.
+All access goes through the descriptor of the opened and checked folder. So nobody can replace the
+folder or insert a link between a check and a use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thunder_fuser.errors import FuserError
 from thunder_fuser.store.entry import ENDING
 
 MOST_BYTES = 256 << 20  # of one file
-# What this package writes; all else in the folder is never touched.
+# The files that this package writes. It touches no others.
 ENTRY_NAME = re.compile(rf"[0-9a-f]{{64}}{re.escape(ENDING)}\Z")
 PASSING_NAME = re.compile(r"\.(?:writing|lock)-[0-9a-f]+\Z")
 
@@ -30,12 +30,12 @@ _OPEN = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
 class RefusedError(FuserError):
-    """A folder or a file that is not safe to use: says why."""
+    """A folder or a file that is not safe to use. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file of the folder: its name, bytes, and when it was last used, in seconds."""
+    """A file of the folder: its name, its bytes, and the time of its last use in seconds."""
 
     name: str
     size: int
@@ -45,8 +45,8 @@ class Found:
 @contextmanager
 def opened(path: Path, *, create: bool) -> Iterator[int]:
     """The folder's descriptor. FileNotFoundError if it is absent, OSError if it cannot be made,
-    RefusedError if it is not safe to use. The words of errors on a file do not hold its name: they
-    are the same for all that have the same fault."""
+    RefusedError if it is not safe to use. Errors on files do not contain the file's name, so that
+    equal faults have equal messages."""
     if create:
         _make(path)
     try:
@@ -65,14 +65,14 @@ def opened(path: Path, *, create: bool) -> Iterator[int]:
 
 
 def _make(path: Path) -> None:
-    """The folder and those above it, for this user alone where they are new."""
+    """Makes the folder and its parents, accessible only to this user."""
     for missing in [one for one in (path, *path.parents) if not os.path.lexists(one)][::-1]:
-        with suppress(FileExistsError):  # another process made it meanwhile
+        with suppress(FileExistsError):  # another process has just made it
             missing.mkdir(mode=0o700)
 
 
 def _check(found: os.stat_result, name: str, forbidden: int) -> None:
-    """Owned by this user, and without the forbidden permissions."""
+    """RefusedError unless this user owns it and it has none of the forbidden permissions."""
     if found.st_uid != os.geteuid():
         raise RefusedError(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
     if found.st_mode & forbidden:
@@ -83,7 +83,7 @@ def _check(found: os.stat_result, name: str, forbidden: int) -> None:
 def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:
     """The bytes of a file; None if there is none.
 
-    strict: others may not even read it. touch: notes that it was used now.
+    strict: refuses a file that others can read. touch: sets the time of its last use.
     """
     try:
         file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=folder)
@@ -106,7 +106,7 @@ def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:
 
 
 def replace(folder: int, name: str, content: bytes) -> None:
-    """Writes a whole file, or nothing: another process sees the old file or the new one."""
+    """Replaces a file atomically: another process sees the old file or the new one."""
     passing = f".writing-{secrets.token_hex(12)}"
     file = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=folder)
     try:
@@ -121,7 +121,7 @@ def replace(folder: int, name: str, content: bytes) -> None:
 
 
 def remove(folder: int, name: str) -> bool:
-    """Whether the file was there, and is gone."""
+    """Removes a file; False if that failed."""
     try:
         os.unlink(name, dir_fd=folder)
     except OSError:
@@ -130,7 +130,7 @@ def remove(folder: int, name: str) -> bool:
 
 
 def listed(folder: int, pattern: re.Pattern[str] = ENTRY_NAME) -> list[Found]:
-    """The plain files of this package and user, the longest unused first."""
+    """The plain files of this package and user, the least recently used first."""
     found = []
     for name in os.listdir(folder):
         if pattern.match(name):

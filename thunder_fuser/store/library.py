@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a shared library -> what is wrong with them, before the process loads them.
+"""Checks the bytes of a shared library before the process loads it.
 
-A library that was cut short ends the process that loads it (SIGBUS). So a file that the compiler
-wrote is read here first: all parts that its headers name must lie inside it.
+Loading a truncated library kills the process (SIGBUS). So all parts that the headers of a compiled
+file name must lie inside the file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ UNDEFINED = 0  # st_shndx
 
 
 class _Header(NamedTuple):
-    order: str  # "<" or ">", of all numbers in the file
+    order: str  # "<" or ">": the byte order of the file
     type: int
-    parts: tuple[int, int, int]  # program headers: where, bytes of one, how many
+    parts: tuple[int, int, int]  # program headers: position, size of one, count
     sections: tuple[int, int, int]
 
 
@@ -32,7 +32,7 @@ class _Section(NamedTuple):
 
 
 def problem_of(content: bytes, function: str) -> str:
-    """Why the bytes are no complete shared library with this function; empty if they are one."""
+    """Why the bytes are no complete library with this function; empty if they are."""
     try:
         header = _header(content)
         return _problem(content, header, function.encode())
@@ -67,15 +67,15 @@ def _problem(content: bytes, header: _Header, function: bytes) -> str:
 def _rows(
     content: bytes, header: _Header, table: tuple[int, int, int], wanted: str
 ) -> Iterator[tuple[int, ...]]:
-    """The wanted fields of each row of a table; struct.error where a row is not in the file."""
+    """The wanted fields of each row of a table; struct.error if a row is outside the file."""
     start, width, count = table
     for at in range(count):
         yield struct.unpack_from(header.order + wanted, content, start + at * width)
-    struct.unpack_from(f"{width * count}x", content, start)  # all of it, not only what is wanted
+    struct.unpack_from(f"{width * count}x", content, start)  # the whole table
 
 
 def _defined(content: bytes, header: _Header, sections: list[_Section]) -> Iterator[bytes]:
-    """The names that the library gives to whoever loads it."""
+    """The names that the library exports."""
     row = struct.Struct(header.order + "IBBH16x")
     for table in sections:
         if table.type == SYMBOLS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store: binaries by their recipes. What goes wrong is a miss with one warning, never an error.
+"""The store: binaries by their recipes. A failure is a miss with one warning, never an error.
 
     store = current_store()
     binary = store.get(recipe)      None: compile it, then
@@ -20,21 +20,21 @@ from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
 from thunder_fuser.jobs import check_abandoned
-from thunder_fuser.once import first_time
 from thunder_fuser.options import option
+from thunder_fuser.single_flight import first_time
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
 from thunder_fuser.store.folder import Found, RefusedError
 
-KEPT_AFTER_PRUNING = 0.9  # of the size that may not be exceeded, so that the next write has room
-STALE_SECONDS = 3600  # an unfinished file of this age was left by a process that died
-SLOW_WAIT = 30.0  # seconds for another process to compile, after which a warning says so
-LONGEST_WAIT = 120.0  # then both compile
+KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that the next write has room
+STALE_SECONDS = 3600  # an unfinished file of this age is from a process that died
+SLOW_WAIT = 30.0  # seconds of waiting for another process until a warning
+LONGEST_WAIT = 120.0  # then this process compiles too
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A file of the store and what it holds; `problem` says why it holds nothing."""
+    """A file of the store and its entry, or the problem with it."""
 
     file: Found
     entry: Entry | None
@@ -46,7 +46,7 @@ class Stored:
 
 
 class Store:
-    """A folder of entries. mode: ro reads only; rw also writes, and removes the longest unused."""
+    """A folder of entries. mode: ro reads; rw also writes, and evicts the least recently used."""
 
     def __init__(self, root: Path, mode: str, most_bytes: int) -> None:
         self.root, self.mode, self.most_bytes = root, mode, most_bytes
@@ -55,7 +55,7 @@ class Store:
     # ---- what a compilation asks for
 
     def get(self, recipe: Recipe) -> bytes | None:
-        """The binary; None if it is not there, or not as it was written."""
+        """The binary; None if it is missing or damaged."""
         name = recipe.key + ENDING
         try:
             with files.opened(self.root, create=False) as folder:
@@ -71,7 +71,7 @@ class Store:
             return None
 
     def put(self, recipe: Recipe, binary: bytes) -> None:
-        """Keeps a binary. A full disk or a folder that cannot be written loses nothing but time."""
+        """Stores a binary. Failures, such as a full disk, only cost a later compilation."""
         content = encode(recipe, binary)
         if self.mode != "rw" or len(content) > min(self.most_bytes, files.MOST_BYTES):
             return
@@ -88,7 +88,7 @@ class Store:
 
     @contextmanager
     def turn(self, recipe: Recipe) -> Iterator[None]:
-        """Waits while another process compiles the same. Without locks, both compile it."""
+        """Waits while another process compiles the same kernel. Without locks, both compile it."""
         if self.mode != "rw":
             yield
             return
@@ -111,8 +111,8 @@ class Store:
             check_abandoned()
             if waited > SLOW_WAIT and first_time((self.root, "turn")):
                 warnings.warn(
-                    f"Another process has compiled a kernel that is wanted here for {SLOW_WAIT}"
-                    f" seconds; after {LONGEST_WAIT} it is compiled here too.",
+                    f"Another process has been compiling a kernel for {SLOW_WAIT} seconds; after"
+                    f" {LONGEST_WAIT} seconds this process compiles it too.",
                     SlowCompileWarning, stacklevel=2,
                 )
             try:
@@ -133,7 +133,7 @@ class Store:
     # ---- what people ask for
 
     def found(self) -> list[Found]:
-        """The files of entries, the longest unused first; not read. Empty without a folder."""
+        """The files of entries, unread, the least recently used first. Empty without a folder."""
         try:
             with files.opened(self.root, create=False) as folder:
                 return files.listed(folder)
@@ -141,7 +141,7 @@ class Store:
             return []
 
     def entries(self) -> Iterator[Stored]:
-        """Every file, read and checked."""
+        """Every file, read and checked, with its entry or its problem."""
         for one in self.found():
             try:
                 with files.opened(self.root, create=False) as folder:
@@ -152,13 +152,13 @@ class Store:
                 yield Stored(one, None, str(error))
 
     def prune(self, most_bytes: int | None = None) -> tuple[int, int]:
-        """Removes the longest unused entries beyond a size: how many files, how many bytes."""
+        """Evicts the least recently used entries beyond a size; returns (files, bytes) removed."""
         most = self.most_bytes if most_bytes is None else most_bytes
         self._unpruned = 0
         with files.opened(self.root, create=False) as folder:
             now = time.time()
             for one in files.listed(folder, files.PASSING_NAME):
-                if abs(now - one.used) > STALE_SECONDS:  # or from the future: a clock set back
+                if abs(now - one.used) > STALE_SECONDS:  # or the clock was set back
                     files.remove(folder, one.name)
             held = files.listed(folder)
             excess = sum(one.size for one in held) - most
@@ -172,7 +172,7 @@ class Store:
         return len(gone), sum(gone)
 
     def clear(self) -> tuple[int, int]:
-        """Removes every entry, and no other file."""
+        """Removes every entry and no other file."""
         try:
             return self.prune(most_bytes=0)
         except FileNotFoundError:
@@ -185,7 +185,7 @@ class Store:
 
 
 def current_store() -> Store | None:
-    """The store that the options name; None if they turn it off."""
+    """The store in the options; None if they disable it."""
     mode = str(option("cache"))
     if mode == "off":
         return None
@@ -204,7 +204,7 @@ def _store(root: Path, mode: str, most_bytes: int) -> Store:
 
 
 def _root(given: str) -> Path:
-    """The folder asked for, else one in the user's cache folder. Never one below the current."""
+    """The folder in the option, else in the user's cache. Never relative to the current one."""
     if given:
         path = Path(given).expanduser()
         if not path.is_absolute():
@@ -233,7 +233,7 @@ def _named(name: str, content: bytes) -> Entry:
 
 
 def _words(error: Exception) -> str:
-    """Why, without the name of a file: it is the same for all that have the same fault."""
+    """The reason without the file's name, so that equal faults have equal messages."""
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 

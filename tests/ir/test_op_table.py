@@ -21,7 +21,8 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.ops import OPS, DtypeRule, Op, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
+from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 
@@ -257,7 +258,7 @@ def test_an_op_that_is_not_there() -> None:
     with pytest.raises(DefinitionError) as error:
         Recorder().ops.softmax
     assert str(error.value) == (
-        "ops.softmax: expected an op of the table. To fix it: see thunder_fuser.ir.ops.OPS."
+        "ops.softmax: expected an op of the table. To fix it: see thunder_fuser.ir.op_table.OPS."
     )
 
 

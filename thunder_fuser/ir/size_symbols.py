@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers that come from the sizes of a call: they compute as any int, and know it.
+"""Integers that come from the sizes of a call. They compute as ints and keep their origin.
 
-Index arithmetic treats a `Sized` as the number that it is, so what it simplifies does not depend on
-where a number is from. A printer passes it to the kernel instead of writing it into the text:
+Index arithmetic treats a `Sized` as a number, so simplification does not depend on the origin of a
+number. A printer makes it an argument of the kernel instead of a literal in the source:
 
 >>> rows, columns = sized("n0", 96), sized("n1", 768)
 >>> 4 * columns, rows * columns // 8, rows * columns + 0 == 73728, columns // 768
 (4*n1, n0*n1/8, True, 1)
 
-0 and 1 are plain: a text says what is not there.
+0 and 1 are plain ints: the source shows axes that are empty or have size 1.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 
 class Sized(int):
-    """An int that is a product of sizes, times a number: names has the sizes, base their product.
+    """An int that is a number times a product of sizes. names: the sizes; base: their product.
 
-    Two of one value are the same kernel argument if they have the same names.
+    Two with equal values and names are the same kernel argument.
     """
 
     names: tuple[str, ...]
@@ -29,10 +29,10 @@ class Sized(int):
 
     @property
     def label(self) -> tuple[tuple[str, ...], int, int]:
-        """What tells it from other numbers, and from sizes of another origin.
+        """The identity of the number, which differs from a plain number's and another origin's.
 
-        The base is a part of it as interned expressions outlive a program: 2*n0 of a program in
-        which n0 is 6 is not the n0 of one in which it is 12.
+        The base is part of it because interned expressions outlive a program: 2*n0 with n0 = 6 is
+        not n0 = 12 of another program.
         """
         return self.names, self.base, int(self)
 
@@ -96,15 +96,15 @@ class Sized(int):
 
 
 def sized(name: str, value: int) -> int:
-    """A size of the call; 0 and 1 are plain numbers."""
+    """A size of the call; a plain int for 0 and 1."""
     return _made(value, (name,), value)
 
 
 def greatest_divisor(a: int, b: int, most: int = 0) -> int:
-    """The greatest common divisor of two numbers, itself from a size if it is one of them.
+    """The greatest common divisor of two numbers. It is `Sized` if it equals one that is.
 
-    most > 0: if only b is from a size, of what b has in common with `most` as well, so that few
-    facts about a size show in a text.
+    most > 0: if only b is `Sized`, the divisor must also divide `most`, so that the source shows
+    few facts about a size.
     """
     if type(b) is Sized and type(a) is not Sized and most:
         return gcd(a, int(b), most)
@@ -121,12 +121,12 @@ def _made(value: int, names: tuple[str, ...], base: int) -> int:
 
 
 def _opaque(value: int, a: int, sign: str, b: int) -> int:
-    """A number that is no product: its formula is its name."""
+    """A number that is no product of sizes. Its name is its formula."""
     return _made(value, (f"({a} {sign} {b})",), value)
 
 
 def _without(names: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The names left after the others are taken away, each once; None if one is not there."""
+    """The names without the taken ones, each removed once; None if one is missing."""
     left = list(names)
     for name in taken:
         if name not in left:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in an interpreter of their own that starts in a tenth of a second.
+"""Runs programs in a new interpreter that never imports torch, so it starts in 0.1 seconds.
 
-`import thunder_fuser` takes seconds, for torch and Thunder. `ir` to `codegen` and the store need
-the standard library alone, so here the package stands without its own `__init__`.
+`import thunder_fuser` takes seconds because it imports torch and Thunder. `ir` to `codegen` and
+`store` need only the standard library, so the program gets a package without its `__init__`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ sys.modules["thunder_fuser"] = package
 """
 
 
-def lean(
+def run(
     program: str, *arguments: str, seed: str = "random", before: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program, to its end. seed: of hashes; before: a command that starts interpreters."""
-    paths = [str(TESTS), *sys.path]  # packages may lie in a folder that only this process knows
+    """Runs a program to its end. seed: PYTHONHASHSEED; before: a command put before Python's."""
+    paths = [str(TESTS), *sys.path]  # a parent may have added folders of packages
     return subprocess.run(
         [*before, sys.executable, "-c", PACKAGE + program + LAST, *arguments],
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)},
@@ -38,7 +38,7 @@ LAST = '\nassert "torch" not in sys.modules\n'
 
 
 def printed(program: str, *arguments: str, seed: str = "random") -> str:
-    """What a program prints; AssertionError with its complaint if it fails."""
-    done = lean(program, *arguments, seed=seed)
+    """What a program prints; AssertionError with its stderr if it fails."""
+    done = run(program, *arguments, seed=seed)
     assert done.returncode == 0, done.stderr
     return done.stdout

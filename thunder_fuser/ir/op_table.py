@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op table: one row an op. Adding an op is a row here, an index rule if it moves data, a test.
+"""The op table, with one row an op. CONTRIBUTING.md says how to add one.
 
-A row says how the op is called, what type and shape it gives, what it costs, how C spells it, and
-which torch expression is its meaning. In `c`, {0} {1} {2} are the operands and {f} is "f" for
-float and "" for double; `c_int` is the spelling for integers and bools where it differs, and
-`c_complex` that for complex types, which rows without one do not take. In `torch`, operands are
-a, b, c, d, attributes stand by name, and `own` is the type of the result.
+A row has the signature, type rule and cost of an op, its spelling in C, and the torch expression
+that defines it. In `c`, {0} {1} {2} are the operands, and {f} is "f" for float and "" for double.
+`c_int` is the spelling for integers and bools if it differs. `c_complex` is the spelling for
+complex types; rows without it refuse them. In `torch`, operands are a, b, c, d, attributes have
+their names, and `own` is the type of the result.
 
 Note [Random numbers]: element i (row-major, of the logical shape) of a RANDOM op is word i % 4 of
-Philox 4x32-10 with key `seed` and counter (offset, i // 4); a Double takes two words. So it depends
-on no schedule, layout or target, and computing it twice gives the same bits. Ops that are given no
-seed share one that is drawn at each run, each with an offset of its own (ir/build.py).
+Philox 4x32-10 with key `seed` and counter (offset, i // 4); a Double takes two words. So it does
+not depend on schedule, layout or target, and recomputing it gives the same bits. Ops without a
+seed share one that each run draws, and each has its own offset (ir/build.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.op import DtypeRule, Op, OpKind
-
-__all__ = ["OPS", "SCANS", "DtypeRule", "Op", "OpKind"]
+from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 
 
 def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, **more: Any) -> Op:
@@ -28,7 +26,7 @@ def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, *
     return Op(name, OpKind.POINTWISE, signature, arity, rule, torch, c, **more)
 
 
-# `short`: true where fewer exact digits do, whatever kernel a GPU computes the value in.
+# `short`: true if fewer exact digits suffice in every kernel that computes the value.
 _WITH_SHORT_FORM = ("exp", "tanh")
 _COMPLEX_MATH = ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh")
 
@@ -36,7 +34,7 @@ _COMPLEX_MATH = ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh")
 def _math(
     name: str, cost: int = 8, c: str = "", torch: str = "", c_complex: str = ""
 ) -> Op:
-    """A unary float function spelled alike in C and torch, unless said otherwise."""
+    """A unary float function. By default its name is the same in C and torch."""
     spelled = c or f"{name}{{f}}({{0}})"
     if name in _COMPLEX_MATH:
         c_complex = f"c_{name}({{0}})"
@@ -60,13 +58,13 @@ def _predicate(name: str, c_int: str = "false") -> Op:
 
 
 def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
-    """With `chunk`, partial results over runs of that many elements, along a new first axis."""
+    """`chunk`: partial results over runs of that many elements, along a new first axis."""
     signature = "arg, dims=None, keepdim=False, dtype=None, chunk=None"
     return Op(name, OpKind.REDUCTION, signature, 1, rule, torch)
 
 
 def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
-    """`bits` is what the C function takes: {word}, or {words} and {lane}."""
+    """`bits`: what the C function takes, {word}, or {words} and {lane}."""
     return Op(
         name,
         OpKind.RANDOM,
@@ -153,7 +151,7 @@ _ROWS = (
     _math("erfcinv", 32, c="erfcinv_({0})", torch="erfcinv(a)"),
     _math("lgamma", 32),
     _math("digamma", 64, c="digamma_({0})"),
-    # The normal quantile, by the complement of erf whose tail keeps its digits.
+    # The normal quantile. erfcinv keeps the digits of the tail.
     _math(
         "ndtri",
         32,
@@ -183,7 +181,7 @@ _ROWS = (
         "isreal", "x", DtypeRule.PREDICATE, "torch.isreal(a)", "true", c_complex="({0}.im == 0)"
     ),
     _pointwise("logical_not", "x", DtypeRule.LOGICAL, "torch.logical_not(a)", "(!{0})"),
-    # ~ of a bool would be that of an int, and so true.
+    # In C, ~ of a bool is that of an int, which is always true.
     _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "({0} ^ static_cast<{to}>(-1))"),
     # ---- binary
     _pointwise(
@@ -361,7 +359,7 @@ _ROWS = (
     ),
     _movement("cat", "tensors, dim=0", "torch.cat(operands, dim)", arity=-1),
     _movement("flip", "arg, dims", "torch.flip(a, dims)"),
-    # ---- reads at computed places
+    # ---- reads at computed indices
     _index("index_select", "arg, index, dim", "torch.index_select(a, dim, b.long())"),
     _index("take_along_axis", "arg, index, dim", "torch.take_along_dim(a, b.long(), dim)"),
     _index("gather", "arg, index, dim", "torch.gather(a, dim, b.long())"),
@@ -393,7 +391,7 @@ _ROWS = (
         cost=1,
         keywords=("start", "step"),
     ),
-    # ---- random numbers. A quarter of Philox costs less than four bytes written and read again.
+    # ---- random numbers. A quarter of Philox is cheaper than writing and reading four bytes.
     _random("uniform", "lo", "hi", "{word}", cost=2),
     _random("normal", "mean", "std", "{words}, {lane}", cost=32),
     # ---- sizes
@@ -459,7 +457,7 @@ _ROWS = (
     ),
 )
 
-# The reduction whose operator a scan joins elements with.
+# The reduction with the same operator as a scan.
 SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks that a forked child gets free; a table that makes each value once, and a bounded one."""
+"""Tables shared by threads: one makes a value once, one is bounded. Locks that survive a fork."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ V = TypeVar("V")
 
 
 def make_lock() -> threading.Lock:
-    """A lock that is free in a forked child, whatever thread of the parent held it."""
+    """A lock that is released in a forked child, whichever thread of the parent held it."""
     lock = threading.Lock()
     _LOCKS.add(lock)
     return lock
 
 
 def _free_all() -> None:
-    """As threading's own locks do it."""
+    """What threading does for its own locks."""
     for lock in list(_LOCKS):
         lock._at_fork_reinit()  # type: ignore[attr-defined]
 
@@ -33,17 +33,20 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(slots=True)
 class _Turn:
-    """Who makes a value now, and how many wait to see it: they stay in one line, also where the
-    value is forgotten at once."""
+    """The lock of a value that is being made, and how many threads hold it or wait for it.
+
+    Waiting threads share the lock even if the table drops the value at once.
+    """
 
     lock: threading.Lock = field(default_factory=make_lock)
     users: int = 0
 
 
-class Once(Generic[V]):
-    """A table that makes each missing value once, whoever asks; different keys at the same time.
+class SingleFlight(Generic[V]):
+    """A table in which one thread makes a missing value while others wait for it.
 
-    values: where they are kept. One that forgets (weak, or bounded) has forgotten values made anew.
+    Values of different keys are made concurrently. values: the mapping that stores them. If it is
+    weak or bounded, dropped values are made again.
     """
 
     def __init__(self, values: MutableMapping[Hashable, V]) -> None:
@@ -52,7 +55,7 @@ class Once(Generic[V]):
         self._guard = make_lock()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value of `key`; made now if it is missing. A failure is not remembered."""
+        """The value of `key`, made if it is missing. A failure is not stored."""
         with self._guard:
             found = self.values.get(key)
             if found is not None:
@@ -80,16 +83,16 @@ class Once(Generic[V]):
 
 
 def first_time(cause: Hashable) -> bool:
-    """Whether nobody has asked for this cause yet: a warning is given once for each.
+    """True at the first call for this cause, so that a warning is given once.
 
-    Python's own filters tell warnings apart by their text, which may name the kernel or a file.
+    Python's own filters compare texts, which may name the kernel or a file.
     """
     mine = object()
     return WARNED.keep(cause, mine) is mine
 
 
 class Bounded(Generic[V]):
-    """A table of at most `most` values, from which the oldest goes. Safe under threads."""
+    """A thread-safe table of at most `most` values, which drops the oldest."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -100,11 +103,11 @@ class Bounded(Generic[V]):
         return len(self._values)
 
     def get(self, key: Hashable) -> V | None:
-        """The value of `key`, if it is there."""
+        """The value of `key`; None if the table has none."""
         return self._values.get(key)
 
     def keep(self, key: Hashable, value: V) -> V:
-        """The table's own value for the key: this one if it had none."""
+        """Stores a value unless the key has one; returns the stored value."""
         with self._guard:
             value = self._values.setdefault(key, value)
             if len(self._values) > self.most:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stride orders, contiguity and strides: pure functions between logical and allocation order.
+"""Stride orders, contiguity and strides: functions between logical and allocation order.
 
 `stride_order[i] = p`: logical axis i sits at allocation position rank-1-p, so 0 is the fastest.
 Contiguity is listed in allocation order, None for a broadcast (size 1 or stride 0).
@@ -69,9 +69,9 @@ def contiguous_strides(
 
 
 def is_distinct(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each axis steps over all that the faster ones span: no two elements share memory.
+    """True if each axis steps over the span of the faster ones, so no elements share memory.
 
-    Strides that interleave, as 3 and 2 do for sizes (2, 3), are not taken for distinct.
+    False for strides that interleave, such as 3 and 2 for sizes (2, 3).
 
     >>> is_distinct((2, 3), (3, 1)), is_distinct((2, 3), (1, 1)), is_distinct((4, 6), (0, 1))
     (True, False, False)
@@ -86,17 +86,12 @@ def is_distinct(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def compute_contiguity(sizes: Sequence[int], strides: Sequence[int]) -> Contiguity:
-    """Contiguity in allocation order, from runtime sizes and strides."""
-    return compute_tensor_descriptor(sizes, strides)[0]
-
-
 def compute_tensor_descriptor(
     sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[Contiguity, tuple[int, ...]]:
     """(contiguity, stride order) of a strided tensor.
 
-    Axes are sorted by stride, slowest first; stride-0 axes go back to where they stand logically.
+    Axes are sorted by stride, slowest first. Axes of stride 0 keep their logical position.
     """
     if len(sizes) != len(strides):
         raise DefinitionError("strides", expected=f"{len(sizes)} values", got=str(list(strides)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A definition on DTensors: its own entry for each mesh and placements, run on the local tensors.
+"""A definition on DTensors -> the definition on their local tensors, for one mesh and placements.
 
     execute(DTensor [8, 4] Shard(0), DTensor [4] Replicate())
 ->  the definition with T0 on mesh_x, on the local [4, 4] and [4]; results are DTensors
@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from thunder_fuser.analysis.propagate import propagate
+from thunder_fuser.cache.arguments import check_arguments
+from thunder_fuser.cache.executable import ExecutableByShape
 from thunder_fuser.errors import InputError, MeshError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.placements import (
@@ -29,24 +31,19 @@ from thunder_fuser.host.placements import (
 )
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.sharding import shards
-from thunder_fuser.once import Bounded
 from thunder_fuser.presegment.specialise import specialise
+from thunder_fuser.single_flight import Bounded
 from thunder_fuser.target import Target
 
-if TYPE_CHECKING:
-    from thunder_fuser.cache.entry import FusionEntry
+MOST_SHAPES = 256  # sets of local shapes for which one entry keeps the placements of results
 
 
-MOST_SHAPES = 256  # of local arguments, whose results' placements one entry keeps
+class ShardedEntry:
+    """One definition for one mesh and placements of its DTensors."""
 
-
-class Placed:
-    """The entry of one definition for one mesh and placements."""
-
-    def __init__(self, entry: FusionEntry, arguments: Sequence[Any]) -> None:
-        self.entry = entry
+    def __init__(self, executables: ExecutableByShape, arguments: Sequence[Any]) -> None:
+        self._executables = executables
         self.mesh = next(value.device_mesh for value in arguments if is_dtensor(value))
         self._specs: Bounded[list[Any]] = Bounded(MOST_SHAPES)
 
@@ -57,26 +54,26 @@ class Placed:
         specs = self._specs.get(key)
         if specs is None:
             places = self._places(arguments, local)
-            results = self.entry.execute(local, target)
+            results = self._executables.execute(local, target)
             specs = self._specs.keep(key, list(map(self._spec, results, places)))
         else:
-            results = self.entry.execute(local, target)
+            results = self._executables.execute(local, target)
         return [
             result if spec is None else DTensor(result, spec, requires_grad=False)
             for result, spec in zip(results, specs, strict=True)
         ]
 
     def _spec(self, result: Any, places: Placements) -> Any:
-        """What DTensor makes of a local result: kept, as making it takes longer than a kernel."""
+        """The DTensorSpec of a local result. It is cached: making it takes longer than a kernel."""
         if not isinstance(result, torch.Tensor):
             return None
         return DTensor.from_local(result, self.mesh, places, run_check=False)._spec
 
     def _places(self, arguments: Sequence[Any], local: Sequence[Any]) -> list[Placements]:
-        """How the results are placed, by our rules and by DTensor's."""
-        fusion = self.entry.fusion
-        entry, values = self.entry.bind(local)
-        entry.check(values)
+        """The placements of the results, which our rules and DTensor's must agree on."""
+        fusion = self._executables.fusion
+        executable, values = self._executables.bind(local)
+        check_arguments(executable.fusion, values)
         special = specialise(fusion, input_keys(fusion, tuple(values)))
         spread, mesh = propagate(special), mesh_of(_first(arguments))
         every = [placements_of(spread[o.name], mesh, o.name) for o in special.outputs]
@@ -88,11 +85,9 @@ def _first(arguments: Sequence[Any]) -> Any:
     return next(value for value in arguments if is_dtensor(value))
 
 
-def placed(
-    entry: FusionEntry, arguments: Sequence[Any], make: Callable[[Definition], FusionEntry]
-) -> Placed:
+def shard(executables: ExecutableByShape, arguments: Sequence[Any]) -> ShardedEntry:
     """The entry for such DTensors; InputError or MeshError if they do not go together."""
-    fusion = entry.fusion
+    fusion = executables.fusion
     mesh = mesh_of(_first(arguments))
     records = []
     for name, value in zip(fusion.inputs, arguments, strict=True):
@@ -101,8 +96,8 @@ def placed(
             records += layout_records(name, mesh, sharding_of(name, value))
     if any(view.mesh is not None for view in fusion.tensors.values()):
         _check_same(fusion, arguments)
-        return Placed(entry, arguments)
-    return Placed(make((*entry.definition, *records)), arguments)
+        return ShardedEntry(executables, arguments)
+    return ShardedEntry(ExecutableByShape((*fusion.definition, *records)), arguments)
 
 
 def _check_one(fusion: Fusion, name: str, value: Any, arguments: Sequence[Any]) -> None:
@@ -126,7 +121,7 @@ def _check_one(fusion: Fusion, name: str, value: Any, arguments: Sequence[Any]) 
 
 
 def _check_same(fusion: Fusion, arguments: Sequence[Any]) -> None:
-    """The DTensors lie as the definition says."""
+    """Raises MeshError or InputError unless the DTensors are sharded as the definition says."""
     for name, value in zip(fusion.inputs, arguments, strict=True):
         view = fusion.tensors[name]
         if not is_dtensor(value):

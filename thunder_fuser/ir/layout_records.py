@@ -32,7 +32,7 @@ _MOVES = ("split", "merge", "reorder")
 
 
 class Layouts:
-    """The transforms of each tensor so far, and whose allocation domain was set."""
+    """The transforms of each tensor so far, and the tensors with a set allocation domain."""
 
     def __init__(self) -> None:
         self._chains: dict[str, tuple[Transform, ...]] = {}
@@ -70,7 +70,7 @@ class Layouts:
         return replace(view, domain=domain)
 
     def finish(self, view: TensorView) -> TensorView:
-        """The tensor when all calls are done: axes on devices are in memory what they are here."""
+        """The tensor after all calls, with axes on devices added to its allocation domain."""
         chain = self._chains.get(view.name, ())
         if chain and view.name not in self._set:
             if not any(isinstance(one, Parallelize) for one in chain):
@@ -80,12 +80,12 @@ class Layouts:
                 )  # fmt: skip
             view = replace(view, domain=_on_devices(view, chain))
         if view.mesh is not None or any(a.parallel.is_device for a in view.domain.transformed):
-            shards(view)  # raises where the axes on devices cannot be
+            shards(view)  # raises for an invalid sharding
         return view
 
 
 def _transform(axes: Sequence[IterDomain], record: OpRecord, name: str) -> Transform:
-    """The call, its positions as the names of axes."""
+    """The transform of a call, with names of axes in place of positions."""
     what = f"{name}.{record.op}"
     if record.op == "reorder":
         order: tuple[int, ...] = record.attr("order")  # type: ignore[assignment]
@@ -130,7 +130,7 @@ def _allocated(
 
 
 def _on_devices(view: TensorView, chain: tuple[Transform, ...]) -> TensorDomain:
-    """The memory order of the logical axes, each where it stood, split as the chain says.
+    """The allocation domain with the splits of the chain, otherwise in the same order.
 
     allocation [i1, i0] of T0, i0 split over devices  ->  [i1, i0.o, i0.i]
     """

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from thunder_fuser.once import Bounded, Once
+from thunder_fuser.single_flight import Bounded, SingleFlight
 
 LONG = 60.0  # seconds until a thread counts as stuck
 SHORT = 0.3  # seconds in which a thread that should wait would show that it does not
 
 
 def test_a_failure_is_not_remembered() -> None:
-    table: Once[int] = Once({})
+    table: SingleFlight[int] = SingleFlight({})
     with pytest.raises(ZeroDivisionError):
         table.get("key", lambda: 1 // 0)
     assert table.get("key", lambda: 5) == table.get("key", lambda: 6) == 5
@@ -40,7 +40,7 @@ class Forgetful(dict[Hashable, int]):
 def test_two_never_make_one_value_at_the_same_time() -> None:
     """Also where the first one's value is forgotten while a second waits and a third comes."""
     values = Forgetful()
-    table: Once[int] = Once(values)
+    table: SingleFlight[int] = SingleFlight(values)
     first_makes, go_on, second_makes, third_makes = (threading.Event() for _ in range(4))
 
     def first() -> int:
@@ -71,7 +71,7 @@ def test_two_never_make_one_value_at_the_same_time() -> None:
 
 
 def test_different_keys_at_the_same_time() -> None:
-    table: Once[int] = Once({})
+    table: SingleFlight[int] = SingleFlight({})
     both = threading.Barrier(2)
 
     def make(key: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a row of the op table says: kind, signature, types, cost, spelling, meaning; see ops.py."""
+"""The schema of an op: kind, signature, types, cost, spelling in C and torch; see op_table.py."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from thunder_fuser.ir.dtypes import DataType
 
 
 class OpKind(Enum):
-    """What an op does to elements, which decides how a kernel treats it."""
+    """What an op does to elements. Kernels treat ops by kind."""
 
-    POINTWISE = "pointwise"  # one result element from the same element of each operand
-    MOVEMENT = "movement"  # elements unchanged, indices mapped (analysis/index_map.py has the map)
-    INDEX = "index"  # elements unchanged, read where a tensor of indices says
+    POINTWISE = "pointwise"  # each element from the same element of each operand
+    MOVEMENT = "movement"  # elements unchanged, indices mapped (analysis/index_map.py)
+    INDEX = "index"  # elements unchanged, read at the places in a tensor of indices
     REDUCTION = "reduction"  # many elements into one
-    SCAN = "scan"  # each element joined with all before it along one axis
-    FACTORY = "factory"  # elements from nothing
-    RANDOM = "random"  # elements from (seed, offset) and their own position
+    SCAN = "scan"  # each element combined with all before it along one axis
+    FACTORY = "factory"  # elements from no tensor
+    RANDOM = "random"  # elements from (seed, offset) and their position
     SCALAR = "scalar"  # a size, known on the host
     EXTERNAL = "external"  # one torch call (expr_eval)
 
 
 class DtypeRule(Enum):
-    """The type of the result, and the one operands are cast to first."""
+    """The type of the result, and the type that operands are cast to."""
 
     SAME = "same"  # promoted; 16-bit floats compute, and stay, in Float
     FLOAT = "float"  # as SAME, integers and bools become Float
@@ -36,7 +36,7 @@ class DtypeRule(Enum):
     PREDICATE = "predicate"  # the operand as it is; the result is Bool
     LOGICAL = "logical"  # operands become Bool; the result is Bool
     INTEGER = "integer"  # promoted; only integers and bools are taken
-    REAL = "real"  # as SAME; of complex operands the type of their parts
+    REAL = "real"  # as SAME; complex operands give the type of their parts
     COMPLEX = "complex"  # operands become one float type; the result is complex
     SELECT = "select"  # first operand Bool, the others promoted and kept in their own type
     KEEP = "keep"  # the operand's own type, untouched
@@ -58,14 +58,14 @@ class Op:
     c_int: str = ""
     c_complex: str = ""
     cost: int = 1
-    bools: bool = True  # False where torch does not compute with bools either
-    keywords: tuple[str, ...] = ()  # the operands, where they are not the first of the signature
-    source: int = 0  # KEEP: the operand whose type the result has; INDEX: the one that is read
-    results: tuple[DataType | None, ...] = (None,)  # EXTERNAL: their types, None by the rule
+    bools: bool = True  # False if torch does not take bools either
+    keywords: tuple[str, ...] = ()  # the operands, if they are not the first of the signature
+    source: int = 0  # KEEP: the operand with the result's type; INDEX: the one that is read
+    results: tuple[DataType | None, ...] = (None,)  # EXTERNAL: their types; None: by the rule
 
     @cached_property
     def parameters(self) -> inspect.Signature:
-        """The call signature, as Python sees it."""
+        """The signature of the call."""
         names = [part.strip().partition("=") for part in self.signature.split(",") if part.strip()]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature(
@@ -80,7 +80,7 @@ class Op:
         )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by name, defaults filled in; DefinitionError if they do not fit."""
+        """Arguments by name, with defaults; DefinitionError if they do not fit."""
         try:
             bound = self.parameters.bind(*args, **kwargs)
         except TypeError as error:
@@ -98,22 +98,22 @@ class Op:
         return list(self.keywords) or list(self.parameters.parameters)[: abs(self.arity)]
 
     def operand_name(self, at: int) -> str:
-        """That of one operand: of a list of tensors, its place in it."""
+        """The name of one operand; a list of tensors has names such as tensors[1]."""
         return f"{self.operands[0]}[{at}]" if self.arity < 0 else self.operands[at]
 
     def default(self, name: str) -> Any:
-        """What an argument is if it is left out; inspect.Parameter.empty if it must be given."""
+        """The default of an argument; inspect.Parameter.empty if it is required."""
         return self.parameters.parameters[name].default
 
     def is_absent(self, name: str, value: Any) -> bool:
-        """True for an operand that may be left out, and is."""
+        """True for an optional operand that is left out."""
         return value is None and self.default(name) is None
 
     @property
     def is_cheap(self) -> bool:
         """True if recomputing it costs less than moving its result through memory."""
-        dear = (OpKind.REDUCTION, OpKind.SCAN)
-        return self.kind not in dear and self.cost <= 2
+        expensive = (OpKind.REDUCTION, OpKind.SCAN)
+        return self.kind not in expensive and self.cost <= 2
 
 
 _DEFAULTS = {

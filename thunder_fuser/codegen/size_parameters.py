@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sizes that a kernel's text leaves open: its last arguments, which a launch passes.
 
-    i0_o * 4096   where 4096 is a size (ir/sized.py)   ->   i0_o * size0, and 4096 at the launch
-    i0_o / 768                                         ->   index_div(i0_o, divisor1)
+    i0_o * 4096   4096 is a size (ir/size_symbols.py)  ->  i0_o * size0, and 4096 at the launch
+    i0_o / 768                                          ->  index_div(i0_o, divisor1)
 
 So calls of other sizes run the same text, which is what compiled kernels are found by.
 """
 
 from __future__ import annotations
 
-from thunder_fuser.ir.sized import Sized
+from thunder_fuser.ir.size_symbols import Sized
 
 
 class Sizes:

@@ -4,7 +4,7 @@
 A schedule was made for the sizes of a call. What its text must know of them is how often a loop
 runs that is unrolled or vectorised, or whose steps number an array; and which extents a split does
 not divide, as there is a guard. Everything else, extents in guards and indices, strides and
-divisors, becomes `Sized` numbers (ir/sized.py), which the text does not mention:
+divisors, becomes `Sized` numbers (ir/size_symbols.py), which the text does not mention:
 
     relu of [4096, 8192]:     blocks walk all elements                  nothing
     softmax of [4096, 8192]:  8 steps of 128 threads by 8 elements      8
@@ -29,7 +29,7 @@ from thunder_fuser.ir.domain import (
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.ir.sized import sized
+from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.schedule.axes import row_shift
 from thunder_fuser.schedule.loop_index import runs_loop
 from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion, Tile
