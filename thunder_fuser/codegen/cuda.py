@@ -7,16 +7,7 @@ from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.sized import Sized
-from thunder_fuser.lower.kernel import (
-    BlockReduce,
-    ClusterReduce,
-    Coordinate,
-    For,
-    If,
-    Kernel,
-    Let,
-    Statement,
-)
+from thunder_fuser.lower.kernel import REDUCES, For, If, Kernel, Statement, called
 from thunder_fuser.lower.sizes import SHORT_LOOP
 
 
@@ -43,13 +34,6 @@ class CudaPrinter(CPrinter):
             f"{self.kernel.name}(\n    {arguments}) {{",
         ]
 
-    def statement(self, statement: Statement, depth: int) -> list[str]:
-        lines = super().statement(statement, depth)
-        value = statement.value if isinstance(statement, Let) else None
-        if isinstance(statement, Let) and isinstance(value, Coordinate) and value.below:
-            lines.append(f"{'  ' * depth}__builtin_assume({statement.name} < {value.below});")
-        return lines
-
     def loop_head(self, loop: For) -> list[str]:
         whole = loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE)
         known = loop.extent.is_const and type(loop.extent.value) is not Sized
@@ -64,7 +48,6 @@ class CudaPrinter(CPrinter):
 
 def _has_barrier(statements: tuple[Statement, ...]) -> bool:
     return any(
-        isinstance(s, (BlockReduce, ClusterReduce))
-        or (isinstance(s, (For, If)) and _has_barrier(s.body))
+        called(s) in REDUCES or (isinstance(s, (For, If)) and _has_barrier(s.body))
         for s in statements
     )

@@ -15,8 +15,8 @@ from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulator,
+    Address,
     Array,
-    BlockReduce,
     Call,
     For,
     Lane,
@@ -103,11 +103,18 @@ class Accumulators:
         count = self.ctx.lanes if self.ctx.lane_is_kept else 0
         scope.put(self.join_threads(name, axis, count))
 
-    def join_threads(self, name: str, axis: str, count: int) -> BlockReduce:
-        """count > 0: the accumulator is an array of so many."""
+    def join_threads(self, name: str, axis: str, count: int) -> Set | Call:
+        """Over the threads of the block along an axis; all get the result.
+
+        count > 0: the accumulator is an array of so many, each reduced.
+        """
         dtype, op = self.ctx.part.tensors[name].dtype, self.ctx.part.producer[name].op
         scratch = self.values.shared.scratch(dtype, axis, self.root, max(count, 1))
         target = self.ctx.accumulator(name)
         if isinstance(target, Lane):
             target = target.array
-        return BlockReduce(target, op, axis, self.ctx.threads, scratch, dtype, count)
+        if axis == "x":
+            joined = Call("reduce_x", (target, scratch), (op, *self.ctx.threads))
+            return Set(target, joined, dtype)
+        place = target if count else Address(target)
+        return Call("reduce_y", (place, scratch), (op, *self.ctx.threads, max(count, 1)))

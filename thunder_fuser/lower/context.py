@@ -64,7 +64,7 @@ class Context:
     @property
     def group_step(self) -> Scalar:
         """The number of the current row of those that a thread walks."""
-        return self._number(self.group_loops)
+        return self.number(self.group_loops)
 
     def next_row(self, position: Scalar) -> tuple[Scalar, Scalar]:
         """The position one row of the block further on, and where there is one."""
@@ -152,9 +152,10 @@ class Context:
     def step(self) -> Scalar:
         """The number of the current iteration of the loops around the lanes."""
         around = [*self.group_loops, *self.nest_loops]
-        return self._number([axis for axis in around if axis is not self.lane])
+        return self.number([axis for axis in around if axis is not self.lane])
 
-    def _number(self, loops: list[IterDomain]) -> Scalar:
+    def number(self, loops: list[IterDomain]) -> Scalar:
+        """The number of the current iteration of these loops, the outermost first."""
         number = const(0)
         for axis in loops:
             number = number * axis.extent + self.loops.loops[axis.name]

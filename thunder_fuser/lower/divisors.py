@@ -73,8 +73,8 @@ class Divisors:
 
     def by_count(
         self, point: Point, expr: OpRecord, x: Operand, dtype: DataType, scope: Scope
-    ) -> Math | Call:
-        """x divided by a number that the launch passes.
+    ) -> tuple[Math | Call, str]:
+        """x divided by a number that the launch passes, and the variable it is made with.
 
         On a GPU a Float is multiplied (`quotient`): a division has a call in it, beside which the
         rows of a norm's backward do not stay in registers. Elsewhere a power of two multiplies by
@@ -86,13 +86,14 @@ class Divisors:
         name = self._name(f"{self.ctx.local(point.name)}_by", literal)
         if not self.ctx.is_cpu and dtype is DataType.Float:
             inverse = self._count(name, count, dtype, scope, Call("divisor", (f"{name}_n",)))
-            return Call("quotient", (x, inverse))
+            return Call("quotient", (x, inverse)), inverse
         types = (dtype, dtype)
         if count.bit_count() == 1 and self.ctx.is_full(point):
             one = Math("truediv", (Literal.of(1.0), f"{name}_n"), types, dtype)
             inverse = self._count(name, count, dtype, scope, one)
-            return Math("mul", (x, inverse), types, dtype)
-        return Math("truediv", (x, self._count(name, count, dtype, scope)), types, dtype)
+            return Math("mul", (x, inverse), types, dtype), inverse
+        divisor = self._count(name, count, dtype, scope)
+        return Math("truediv", (x, divisor), types, dtype), divisor
 
     def _count(
         self, name: str, count: int, dtype: DataType, scope: Scope, derived: Value | None = None

@@ -26,6 +26,7 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
 from thunder_fuser.ir.sized import Sized
 from thunder_fuser.lower.accumulators import Accumulators
@@ -36,10 +37,8 @@ from thunder_fuser.lower.guards import clips, whole_step
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Accumulate,
-    Append,
-    Barrier,
     Block,
-    BlockScan,
+    Call,
     Choose,
     Coordinate,
     For,
@@ -146,7 +145,7 @@ class _Lowerer:
             lowerer = _Lowerer(one.ctx, one.put)
             for point, window in one.kept.items():
                 lowerer.values.buffers.keep(point, window)
-            body += [Barrier()] * (number > 0)
+            body += [Call("sync_threads")] * (number > 0)
             body.append(Block(one.what, tuple(lowerer._root_body())))
             largest = lowerer.values.largest_index
             self.values.largest_index = max(self.values.largest_index, largest)
@@ -408,9 +407,19 @@ class _Lowerer:
             scope.put(For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, statements))
         if ctx.scheduled.params.inner:
             assert isinstance(target, Lane)
-            scratch = "" if self.is_cpu else self.values.shared.scratch(wide, "x", self.root)
-            carry = f"{name}_c"
-            scope.put(BlockScan(target.array, extent, carry, op, ctx.threads, scratch, wide))
+            scope.put(self._joined_scan(target.array, extent, f"{name}_c", op, wide))
+
+    def _joined_scan(
+        self, values: str, count: Scalar, carry: str, op: str, dtype: DataType
+    ) -> Call:
+        """values = all elements up to each joined by op, from `carry` on, which ends as the last.
+
+        On CUDA the threads of a row, along x, have the whole array each; on the CPU `count`.
+        """
+        if self.is_cpu:
+            return Call("scan_row", (values, count, carry), (op,))
+        scratch = self.values.shared.scratch(dtype, "x", self.root)
+        return Call("scan_x", (values, carry, scratch), (op, *self.ctx.threads))
 
     def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
         """The block of the lane loop and its extent, clipped where the last one is partial."""
@@ -441,7 +450,7 @@ class _Lowerer:
                 inner.put(Let(masked, dtype, choose))
                 value = masked
             if self.ctx.is_stream(name):
-                inner.put(Append(f"{name}_s", str(self.ctx.lane_symbol), value, dtype))
+                inner.put(Set(Lane(f"{name}_s_v", self.ctx.lane_symbol), value, dtype))
             else:
                 inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
         after: list[Statement] = []

@@ -311,8 +311,8 @@ class Values:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.part.tensors[point.name].dtype
         if self.divisors.is_count(expr, dtype):
-            divided = self.divisors.by_count(point, expr, operands[0], dtype, scope)
-            known = replace(expr, inputs=(expr.inputs[0], str(divided.operands[1])))
+            divided, by = self.divisors.by_count(point, expr, operands[0], dtype, scope)
+            known = replace(expr, inputs=(expr.inputs[0], by))
             return self._put(point, divided, needs, scope, known)
         if self.divisors.is_of_row(point, expr, dtype):
             by = self.divisors.of_row(self.ctx.demand.reads[point][-1], operands[1], scope)
