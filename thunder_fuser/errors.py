@@ -97,7 +97,7 @@ class ScheduleError(FuserError):
 
 
 class VerifyError(FuserError):
-    """A Fusion or a schedule that breaks a rule of the IR: a bug in a pass."""
+    """A Fusion, a schedule or a kernel that breaks a rule of its IR: a bug in a pass."""
 
 
 class CompileError(FuserError):

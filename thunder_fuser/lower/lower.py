@@ -58,6 +58,7 @@ from thunder_fuser.lower.sizes import with_free_sizes
 from thunder_fuser.lower.stores import Stores
 from thunder_fuser.lower.tiles import Window, passes
 from thunder_fuser.lower.values import Values
+from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.schedule.loop_index import Edge
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
@@ -66,7 +67,7 @@ INT32_MAX = 2**31 - 1
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
     """The kernel of a schedule."""
-    return _Lowerer(Context(with_free_sizes(scheduled))).kernel(name)
+    return verify_kernel(_Lowerer(Context(with_free_sizes(scheduled))).kernel(name))
 
 
 class _Lowerer:
