@@ -9,7 +9,7 @@ from thunder_fuser.codegen.cfamily import REDUCERS, CPrinter, indented
 from thunder_fuser.codegen.literals import C_TYPES, literal_text
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import Accumulator, For, Kernel, Statement
+from thunder_fuser.lower.kernel import Accumulator, For, Kernel, Statement, statements_in
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -36,7 +36,8 @@ class CpuPrinter(CPrinter):
     def head(self) -> list[str]:
         failed = ["i64* __restrict__ failed"] if self.kernel.checks else []
         arguments = ",\n    ".join([*self.parameters(), *failed, "int threads"])
-        declared = {self._declare_reduction(a) for a in _accumulators(self.kernel.body)}
+        loops = (s for s in statements_in(self.kernel.body) if isinstance(s, For))
+        declared = {self._declare_reduction(a) for loop in loops for a in loop.accumulators}
         return [
             *sorted(declared),
             f"// {self.kernel.comment}",
@@ -100,16 +101,6 @@ class CpuPrinter(CPrinter):
 
 def _is_block(statement: Statement) -> bool:
     return isinstance(statement, For) and statement.parallel.is_block
-
-
-def _accumulators(statements: tuple[object, ...]) -> list[Accumulator]:
-    """Those of every loop in the statements."""
-    found: list[Accumulator] = []
-    for statement in statements:
-        if isinstance(statement, For):
-            found += statement.accumulators
-        found += _accumulators(getattr(statement, "body", ()))
-    return found
 
 
 def _reduction_name(accumulator: Accumulator) -> str:

@@ -16,24 +16,24 @@ from thunder_fuser.ir.scalar import const
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Argument, Array, Call, Set
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.lower.values import Values
+from thunder_fuser.lower.shared import SharedMemory
 
 
 class Cluster:
     """The scratch and gates of one kernel's reductions."""
 
-    def __init__(self, ctx: Context, values: Values) -> None:
-        self.ctx, self.values = ctx, values
+    def __init__(self, ctx: Context, shared: SharedMemory) -> None:
+        self.ctx, self.shared = ctx, shared
         self._gates: dict[str, int] = {}  # the number of each reduction's pair of gates
         self._ready = False  # true once the other blocks' gates have been waited for
 
     def open(self, scope: Scope) -> None:
         """Declares what the reductions need, before any row."""
-        shared, names = self.values.shared, list(self.ctx.demand.operands)
+        names = list(self.ctx.demand.operands)
         self._gates = {name: number for number, name in enumerate(names)}
-        shared.declare(shared.array("gates", DataType.Int, 2 * len(names)), scope)
+        scope.declare(self.shared.array("gates", DataType.Int, 2 * len(names)))
         for name in names:
-            shared.declare(self._parts(name), scope)
+            scope.declare(self._parts(name))
             scope.put(Call("open_gates", self._places(name), self._sizes))
         scope.put(Call("gates_made"))
         if self.ctx.walks_rows:
@@ -44,7 +44,7 @@ class Cluster:
         count = 2 * (self.ctx.threads[0] // 32) * self.ctx.cluster
         wide = self.ctx.part.tensors[name].dtype.bytes == 8
         word = DataType.Int if wide else DataType.Int32
-        return self.values.shared.array(f"{name}_w", word, count)
+        return self.shared.array(f"{name}_w", word, count)
 
     def _places(self, name: str) -> tuple[Argument, ...]:
         return f"{name}_w", "gates", const(self._gates[name])

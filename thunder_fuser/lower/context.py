@@ -97,6 +97,11 @@ class Context:
         inside = [a for a in self.loop if a not in outside]
         return [a for a in inside if not self.loops.loops[a.name].is_const]
 
+    def parallel_of(self, axis: IterDomain) -> ParallelType:
+        """How a loop runs: unrolled where it indexes arrays, which are then in registers."""
+        arrays = self.scheduled.params.memory == "registers" and not self.is_cpu
+        return ParallelType.UNROLL if arrays else axis.parallel
+
     @cached_property
     def lane(self) -> IterDomain | None:
         """The vector or simd loop."""

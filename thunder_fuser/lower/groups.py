@@ -13,7 +13,6 @@ for (row of the group) { nest: store T3 - T5 }
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
@@ -21,7 +20,6 @@ from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
-from thunder_fuser.lower.accumulators import Accumulators
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Array,
@@ -34,12 +32,9 @@ from thunder_fuser.lower.kernel import (
     Set,
     SharedStore,
 )
-from thunder_fuser.lower.open_guards import OpenGuards
+from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.lower.stores import Stores
 from thunder_fuser.schedule.repeatable import row_of
-
-Nest = Callable[[Scope, list[str], list[str], list[str]], None]
 
 
 @dataclass
@@ -54,11 +49,11 @@ class Turn:
 
 
 class Groups:
-    """Writes the loops over rows of one kernel; `nest` writes those over columns."""
+    """Writes the loops over rows of one kernel; `nests` writes those over columns."""
 
-    def __init__(self, stores: Stores, sums: Accumulators, guards: OpenGuards, nest: Nest) -> None:
-        self.ctx, self.values, self.stores, self.sums = stores.ctx, stores.values, stores, sums
-        self.guards, self.nest = guards, nest
+    def __init__(self, nests: Nests) -> None:
+        self.nests, self.ctx, self.values = nests, nests.ctx, nests.values
+        self.sums, self.guards = nests.sums, nests.guards
         self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
         self._gates: dict[str, int] = {}  # of each reduction over the rows of a cluster
         self._ready = False  # true once the other blocks' gates have been waited for
@@ -155,13 +150,11 @@ class Groups:
             return
         if self.ctx.cluster > 1:  # blocks send each other words
             dtype = DataType.Int if dtype.bytes == 8 else DataType.Int32
-        shared = self.values.shared
-        shared.declare(shared.array(f"{name}_r", dtype, count), self.sums.root)
+        scope.declare(self.values.shared.array(f"{name}_r", dtype, count))
 
     def _open_gates(self, over: list[str], scope: Scope) -> None:
         """A gate for each array of a cluster's blocks: it opens when all rows' values are there."""
-        shared = self.values.shared
-        shared.declare(shared.array("gates", DataType.Int, len(over)), self.sums.root)
+        scope.declare(self.values.shared.array("gates", DataType.Int, len(over)))
         self._gates = {name: number for number, name in enumerate(over)}
         for name, number in self._gates.items():
             places = (f"{name}_r", "gates", const(number))
@@ -181,7 +174,7 @@ class Groups:
         for name in turn.along:
             self.sums.declare(inner, name)
         if turn.along or turn.full:
-            self.nest(inner, turn.along, turn.full, turn.along)
+            self.nests.put(inner, Work(turn.along, turn.full))
         for name in turn.along:
             self.sums.reduce_block(inner, name)
         for name in kept:
@@ -191,9 +184,7 @@ class Groups:
             return
         body = tuple(inner.statements)
         for variable, axis in reversed(loops.items()):
-            arrays = self.ctx.scheduled.params.memory == "registers" and not self.ctx.is_cpu
-            parallel = ParallelType.UNROLL if arrays else axis.parallel
-            body = (For(variable, axis.extent, parallel, body),)
+            body = (For(variable, axis.extent, self.ctx.parallel_of(axis), body),)
         scope.statements += body
         self.guards.open, self.guards.row_condition = open_before, whole
         self.values.keep_rows(kept)
@@ -211,9 +202,7 @@ class Groups:
         condition = self._where(reduced, self.guards.row_condition)
         for name in turn.over:
             self._put(name, condition, scope)
-        for name in turn.of_rows:
-            for statement in self.stores.store(name, condition, scope, scope):
-                scope.put(statement)
+        self.nests.put_rows(scope, turn.of_rows, condition)
 
     def _put(self, name: str, condition: Scalar, scope: Scope) -> None:
         """A row's value, where those of all rows of the group are reduced."""
@@ -274,6 +263,4 @@ class Groups:
         of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)
         threads = [axis for axis in self.ctx.root_loops if axis.parallel in of_group]
         condition = self._where(threads, conjunction([]))
-        for name in names:
-            for statement in self.stores.store(name, condition, scope, scope):
-                scope.put(statement)
+        self.nests.put_rows(scope, names, condition)

@@ -7,7 +7,8 @@ Positions and conditions are Scalars over loop variables; values are names of C 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
@@ -304,7 +305,11 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes)."""
+    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes).
+
+    accumulators, streams: what a simd loop of the CPU reduces into. unroll: of a GPU's loop, how
+    many turns are written as one, or ALL.
+    """
 
     variable: Name
     extent: Scalar
@@ -312,6 +317,7 @@ class For:
     body: tuple[Statement, ...]
     accumulators: tuple[Accumulator, ...] = ()
     streams: tuple[Name, ...] = ()
+    unroll: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +342,8 @@ Statement = (
     | Call | For | If | Block
 )  # fmt: skip
 
+ALL = 0
+
 # Functions that all threads of a block call together. Those that reduce join values of theirs.
 REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster"})
 WAITS = REDUCES | {"sync_threads", "scan_x", "reduce_rows", "gates_made", "gates_ready"}
@@ -345,6 +353,29 @@ def called(statement: Statement) -> str:
     """The device function whose result a statement is, or nothing."""
     value = statement.value if isinstance(statement, Let | Set) else statement
     return value.function if isinstance(value, Call) else ""
+
+
+def statements_in(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """The statements, and those in their bodies."""
+    for s in statements:
+        yield s
+        if isinstance(s, For | If | Block):
+            yield from statements_in((*s.body, *s.otherwise) if isinstance(s, If) else s.body)
+
+
+def rewritten(
+    statements: Iterable[Statement], change: Callable[[Statement], Statement]
+) -> tuple[Statement, ...]:
+    """The statements, each changed, its body before it."""
+    made: list[Statement] = []
+    for s in statements:
+        if isinstance(s, For | Block):
+            s = replace(s, body=rewritten(s.body, change))
+        elif isinstance(s, If):
+            bodies = rewritten(s.body, change), rewritten(s.otherwise, change)
+            s = replace(s, body=bodies[0], otherwise=bodies[1])
+        made.append(change(s))
+    return tuple(made)
 
 
 Kind = TypingLiteral["input", "output", "scalar"]

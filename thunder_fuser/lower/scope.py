@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.lower.kernel import Operand, Statement
+from thunder_fuser.lower.kernel import Array, Operand, Statement
 
 # A pseudo symbol: what depends on it (accumulators, persistent arrays) stays inside the block loop.
 ROOT = "@root"
@@ -48,3 +48,7 @@ class Scope:
 
     def put(self, statement: Statement) -> None:
         self.statements.append(statement)
+
+    def declare(self, array: Array) -> None:
+        """Puts a declaration in front of all other statements."""
+        self.statements.insert(0, array)

@@ -53,7 +53,7 @@ class Values:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.nest = 0
-        self.shared = SharedMemory(ctx)
+        self.shared = SharedMemory()
         self.largest_index = 0  # of numbers made by index arithmetic
         self.places = Places(ctx, self._get, self.name)
         self.divisors = Divisors(ctx, self._get, self.name)
