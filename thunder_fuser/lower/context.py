@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.demand import Demand, Point, demand_of
+from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.ops import SCANS, DtypeRule
@@ -208,6 +209,29 @@ class Context:
         view, strides = self.part.tensors[name], self.part.strides[name]
         wide = [(n, s) for n, s in zip(view.sizes, strides, strict=True) if n > 1]
         return sum(((n - 1) * s for n, s in wide), 1)
+
+    def loads_vector(self, point: Point, position: Scalar) -> bool:
+        """True if one load can bring an input's elements for all lanes."""
+        dtype = self.part.tensors[point.name].dtype
+        aligned = self.alignment(point.name)
+        return self.is_vector(position, point.condition, dtype, aligned)
+
+    def is_vector(
+        self, position: Scalar, condition: Scalar, dtype: DataType, alignment: int = MAX_BYTES
+    ) -> bool:
+        """True if the lanes are side by side, at an address that a vector may have."""
+        return self.width > 1 and is_vector(
+            position,
+            condition,
+            self.lane_symbol,
+            self.width,
+            itemsize=dtype.bytes,
+            alignment=alignment,
+        )
+
+    def alignment(self, name: str) -> int:
+        """Of a tensor's first element, in bytes; what the fuser allocates is aligned."""
+        return dict(self.scheduled.alignment).get(name, MAX_BYTES)
 
     def local(self, name: str) -> str:
         """The variable that holds a value: its own name, unless that is the result's pointer."""

@@ -52,3 +52,24 @@ class Scope:
     def declare(self, array: Array) -> None:
         """Puts a declaration in front of all other statements."""
         self.statements.insert(0, array)
+
+
+class Names:
+    """The C names of one kernel.
+
+    >>> names = Names()
+    >>> names("T0_e", "here"), names("T0_e", "there"), names("T0_e", "here")
+    ('T0_e', 'T0_e_1', 'T0_e')
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, object], str] = {}
+        self._used: dict[str, int] = {}
+
+    def __call__(self, base: str, key: object) -> str:
+        """The name for (base, key)."""
+        if (base, key) not in self._names:
+            number = self._used.get(base, 0)
+            self._used[base] = number + 1
+            self._names[base, key] = f"{base}_{number}" if number else base
+        return self._names[base, key]
