@@ -21,6 +21,8 @@ from thunder_fuser.ir.ops import OPS
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.kernel import (
+    FALSE,
+    TRUE,
     Accumulate,
     Address,
     Array,
@@ -53,8 +55,6 @@ from thunder_fuser.lower.kernel import (
 )
 
 REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
-TRUE = const(1)
-FALSE = const(0)
 
 
 class CPrinter:

@@ -8,7 +8,7 @@ Positions and conditions are Scalars over loop variables; values are names of C 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
@@ -16,6 +16,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
 
+TRUE, FALSE = const(1), const(0)
 Name = str  # of a variable, an array or a parameter; fields of type str are no names
 
 
@@ -56,9 +57,9 @@ class Load:
     position: Scalar
     dtype: DataType
     width: int = 1
-    condition: Scalar = field(default_factory=lambda: const(1))
+    condition: Scalar = TRUE
     limit: int | None = None
-    inside: Scalar = field(default_factory=lambda: const(0))
+    inside: Scalar = FALSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class RingLoad:
     size: int
     dtype: DataType
     width: int
-    condition: Scalar = field(default_factory=lambda: const(1))
+    condition: Scalar = TRUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,7 @@ class Store:
     value: Operand
     dtype: DataType
     width: int = 1
-    condition: Scalar = field(default_factory=lambda: const(1))
+    condition: Scalar = TRUE
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ from thunder_fuser.lower.row_loads import row_loads
 from thunder_fuser.lower.scope import ROOT, ROW, Scope
 from thunder_fuser.lower.sizes import with_free_sizes
 from thunder_fuser.lower.stores import Stores
-from thunder_fuser.lower.tiles import Window, passes
+from thunder_fuser.lower.tiles import Window, phases
 from thunder_fuser.lower.values import Values
 from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
@@ -59,14 +59,18 @@ INT32_MAX = 2**31 - 1
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
     """The kernel of a schedule."""
-    made = _Lowerer(Context(with_free_sizes(scheduled))).kernel(name)
-    return verify_kernel(run_passes(made, scheduled.target.is_cpu))
+    return verify_kernel(run_passes(unfinished(scheduled, name), scheduled.target.is_cpu))
+
+
+def unfinished(scheduled: ScheduledFusion, name: str) -> Kernel:
+    """The kernel before its passes."""
+    return _Lowerer(Context(with_free_sizes(scheduled))).kernel(name)
 
 
 class _Lowerer:
     """Builds one kernel; `values` makes and finds values, `nests` loops over them.
 
-    tiles: the results that go to shared memory, where another pass finds them.
+    tiles: the results that go to shared memory, where another phase finds them.
     """
 
     def __init__(self, ctx: Context, tiles: Mapping[str, Window] | None = None) -> None:
@@ -85,7 +89,7 @@ class _Lowerer:
 
     def kernel(self, name: str) -> Kernel:
         tile = self.ctx.scheduled.tile
-        body = self._root_body() if tile is None else self._passes(tile)
+        body = self._root_body() if tile is None else self._phases(tile)
         # Also of tensors that never reach memory: a reshape takes positions in them apart.
         names = (*self.part.inputs, *self.part.producer)
         sizes = [prod(map(int, self.part.tensors[n].sizes)) for n in names]
@@ -129,14 +133,14 @@ class _Lowerer:
         ]
         return (*made, *outputs)
 
-    def _passes(self, tile: Tile) -> list[Statement]:
+    def _phases(self, tile: Tile) -> list[Statement]:
         """Reads tiles, computes, writes tiles: each a body of its own, with barriers between."""
         names = [*(p.name for p in tile.loads), *tile.stores]
         body: list[Statement] = [
             self.values.shared.array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
             for n in names
         ]
-        for number, one in enumerate(passes(self.ctx.scheduled, tile)):
+        for number, one in enumerate(phases(self.ctx.scheduled, tile)):
             lowerer = _Lowerer(one.ctx, one.put)
             for point, window in one.kept.items():
                 lowerer.values.buffers.keep(point, window)

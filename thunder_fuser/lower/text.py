@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernel -> text for a reader: one statement a line, each as the call that makes its node.
 
-For(j_o_o, 4, ParallelType.SERIAL)
-    Let(T0_v, DataType.BFloat16, Load(T0, 8*j_o_i + 256*j_o_o, DataType.BFloat16, 8, 1, 0), 8)
+For(j_o_o, 4, ParallelType.SERIAL, unroll=0)
+    Let(T0_v, DataType.BFloat16, Load(T0, 8*j_o_i, DataType.BFloat16, width=8), width=8)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.kernel import If, Statement
@@ -38,7 +38,13 @@ def _call(node: object) -> str:
         return f"({', '.join(map(_call, node))})"
     if not is_dataclass(node) or isinstance(node, Scalar):
         return str(node)
-    hidden = ("body", "otherwise", "comment")
-    given = [(f.default, getattr(node, f.name)) for f in fields(node) if f.name not in hidden]
-    shown = [_call(value) for default, value in given if value != default]
+    given = [(f, getattr(node, f.name)) for f in fields(node) if f.name not in _HIDDEN]
+    shown = [
+        _call(value) if field.default is MISSING else f"{field.name}={_call(value)}"
+        for field, value in given
+        if value != field.default
+    ]
     return f"{type(node).__name__}({', '.join(shown)})"
+
+
+_HIDDEN = ("body", "otherwise", "comment")
