@@ -147,12 +147,8 @@ class Buffers:
         own = point.symbols - lane.symbols if buffer.vector else point.symbols
         needs = position.symbols | {ctx.home} | own
         name = self._name(f"{view.name}_s", point)
-        if scope.find(("shared", name)) is None:
-            home = scope.home(needs)
-            home.put(
-                Let(name, view.dtype, SharedLoad(buffer.array, position, view.dtype, width), width)
-            )
-            home.values["shared", name] = (name, needs)
+        load = SharedLoad(buffer.array, position, view.dtype, width)
+        scope.put_once(needs, Let(name, view.dtype, load, width))
         if buffer.vector:
             return Lane(name, None, lane), needs | lane.symbols
         return name, needs

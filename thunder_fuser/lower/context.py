@@ -49,16 +49,15 @@ class Context:
     @cached_property
     def row_loops(self) -> list[IterDomain]:
         """The loops over the rows of a block or cluster, around its nests."""
-        if not self.walks_rows:
-            return []
-        loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
-        return [a for a in loops if not self.loops.loops[a.name].is_const]
+        return self._kept_loops if self.walks_rows else []
 
     @cached_property
     def group_loops(self) -> list[IterDomain]:
         """The loops over the rows of a block's group, around each of its nests."""
-        if not self.scheduled.rows:
-            return []
+        return self._kept_loops if self.scheduled.rows else []
+
+    @property
+    def _kept_loops(self) -> list[IterDomain]:
         loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
         return [a for a in loops if not self.loops.loops[a.name].is_const]
 

@@ -45,10 +45,7 @@ class Divisors:
         """The variable with what all quotients by a row value share, made once a row."""
         operand, needs = found
         name = self._name(f"{self.ctx.local(point.name)}_d", point)
-        if scope.find(("divisor", name)) is None:
-            home = scope.home(needs)
-            home.put(Let(name, DataType.Float, Call("divisor", (operand,)), 2))
-            home.values["divisor", name] = (name, needs)
+        scope.put_once(needs, Let(name, DataType.Float, Call("divisor", (operand,)), 2))
         return name
 
     def is_count(self, expr: OpRecord, dtype: DataType) -> bool:

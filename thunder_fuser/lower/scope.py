@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.lower.kernel import Array, Operand, Statement
+from thunder_fuser.lower.kernel import Array, Let, Operand, Statement, Words
 
 # A pseudo symbol: what depends on it (accumulators, persistent arrays) stays inside the block loop.
 ROOT = "@root"
@@ -48,6 +48,13 @@ class Scope:
 
     def put(self, statement: Statement) -> None:
         self.statements.append(statement)
+
+    def put_once(self, needs: frozenset[str], value: Let | Words) -> None:
+        """Puts a definition into its home, unless it is there."""
+        if self.find(value.name) is None:
+            home = self.home(needs)
+            home.put(value)
+            home.values[value.name] = (value.name, needs)
 
     def declare(self, array: Array) -> None:
         """Puts a declaration in front of all other statements."""

@@ -129,18 +129,18 @@ class Values:
                 return Lane(f"{name}_k", ctx.group_step), needs
         if name in ctx.carried:
             needs = frozenset([ROOT]) | ctx.step.symbols | ctx.lane_symbol.symbols
-        wide, dtype = ctx.accumulator_type(name), ctx.part.tensors[name].dtype
-        if wide is dtype:
-            return ctx.accumulator(name), needs
-        return self._put(
-            point, Math("cast", (ctx.accumulator(name),), (wide,), dtype), needs, scope
-        )
+        return self._as_result(point, ctx.accumulator(name), needs, scope)
 
     def _scanned(self, point: Point, scope: Scope) -> Found:
         """The element of a scan that this step has made."""
-        name, needs = point.name, point.symbols | self.ctx.lane_symbol.symbols | {ROOT}
-        wide, dtype = self.ctx.accumulator_type(name), self.ctx.part.tensors[name].dtype
-        value = self.ctx.scanned(name)
+        needs = point.symbols | self.ctx.lane_symbol.symbols | {ROOT}
+        return self._as_result(point, self.ctx.scanned(point.name), needs, scope)
+
+    def _as_result(
+        self, point: Point, value: Operand, needs: frozenset[str], scope: Scope
+    ) -> Found:
+        """An accumulator's value in the type of the result."""
+        wide, dtype = self.ctx.accumulator_type(point.name), self.ctx.part.tensors[point.name].dtype
         if wide is dtype:
             return value, needs
         return self._put(point, Math("cast", (value,), (wide,), dtype), needs, scope)
@@ -220,10 +220,7 @@ class Values:
     def _load_ring(self, point: Point, load: RingLoad, scope: Scope) -> Found:
         needs = load.first.symbols | load.at.symbols | load.condition.symbols
         name = self.name(f"{point.name}_v", (load.first, load.at, load.condition))
-        home = scope.home(needs)
-        if home.find(name) is None:
-            home.put(Let(name, load.dtype, load, load.width))
-            home.values[name] = (name, needs)
+        scope.put_once(needs, Let(name, load.dtype, load, load.width))
         lane = self.ctx.lane_symbol
         return Lane(name, None, lane), needs | lane.symbols
 
@@ -246,9 +243,7 @@ class Values:
             buffer.filled_in = self.nest
             return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | needs
         name = self.name(f"{view.name}_v", (base, condition))
-        if home.find(name) is None:
-            home.put(Let(name, view.dtype, load, ctx.width))
-            home.values[name] = (name, needs)
+        scope.put_once(needs, Let(name, view.dtype, load, ctx.width))
         if buffer is not None and buffer.filled_in is None:
             position = buffer.position - ctx.lane_symbol
             scope.home(needs | position.symbols).put(
@@ -400,10 +395,7 @@ class Values:
         if not aside or count > MOST_WORDS or not point.condition.is_const:
             return None
         name = self.name(f"{point.name}_w", point)
-        if scope.find(name) is None:
-            home = scope.home(needs | first.symbols)
-            home.put(Words(name, stream, first, count, view.dtype))
-            home.values[name] = (name, needs | first.symbols)
+        scope.put_once(needs | first.symbols, Words(name, stream, first, count, view.dtype))
         return Lane(name, lane + first % view.dtype.random_share)
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
