@@ -72,6 +72,19 @@ def refused(*body: Statement) -> str:
     return first
 
 
+def test_the_error_shows_the_kernel() -> None:
+    store = Store("T1", J, "x", F)
+    with pytest.raises(VerifyError, match="kernel k after a pass") as error:
+        verify_kernel(kernel(loop(If(J.lt(2), (WAIT,), (store,)))), after="a pass")
+    assert str(error.value).splitlines()[1:] == [
+        "For(i, 4, ParallelType.SERIAL)",
+        "    If(i - 2 < 0)",
+        "        Call(sync_threads)",
+        "    Else",
+        "-->         Store(T1, i, x, DataType.Float)   # x is not defined here",
+    ]
+
+
 # ---- names
 
 

@@ -79,6 +79,8 @@ class _Verifier:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        (x, y), grid = kernel.threads, kernel.grid
+        self.extents = {ParallelType.TIDX: x, ParallelType.TIDY: y, ParallelType.BIDX: grid[0]}
         self.names: Names = {p.name: _Known(p) for p in kernel.parameters}
         self.where: tuple[Scalar, ...] = ()
         self.varying = ""
@@ -122,12 +124,11 @@ class _Verifier:
             if s.name in here:
                 self.refuse(f"{s.name} is defined twice")
             here.add(s.name)
-            self.names[s.name] = self.defined(s)
-
-    def defined(self, s: Let | Array | Words | Variable | Stream) -> _Known:
-        if not isinstance(s, Let):
-            return _Known(s, varies=not isinstance(s, Array) or s.shared_offset is None)
-        return _Known(s, self.varies, self.let_bounds(s))
+            if isinstance(s, Let):
+                self.names[s.name] = _Known(s, self.varies, self.let_bounds(s))
+            else:  # what is in a thread's own memory is taken to differ
+                is_shared = isinstance(s, Array) and s.shared_offset is not None
+                self.names[s.name] = _Known(s, not is_shared)
 
     def let_bounds(self, let: Let) -> Scalar | None:
         """The name as a symbol with the bounds of its value, if that is an index."""
@@ -135,7 +136,7 @@ class _Verifier:
         if isinstance(value, CheckedIndex):
             return symbol(let.name, 0, int(value.size) - 1)
         if isinstance(value, Coordinate):
-            return symbol(let.name, 0, self.extent_of(value.parallel) - 1)
+            return symbol(let.name, 0, self.extents.get(value.parallel, self.kernel.grid[1]) - 1)
         if not isinstance(value, Scalar):
             return None
         plain = self.bounded(value)
@@ -163,23 +164,14 @@ class _Verifier:
             return self.bounded(value).substitute({name: symbol(name, 0, -constant - 1)}).hi
         return self.bounded(value).hi
 
-    def extent_of(self, parallel: ParallelType) -> int:
-        (x, y), grid = self.kernel.threads, self.kernel.grid
-        threads = {ParallelType.TIDX: x, ParallelType.TIDY: y, ParallelType.BIDX: grid[0]}
-        return threads.get(parallel, grid[1])
-
     def loop(self, loop: For) -> None:
         for name in (loop.extent, *(a.variable for a in loop.accumulators), *loop.streams):
             self.read(name)
         varies, last = self.varies, self.bounded(loop.extent).hi - 1
         known = _Known(loop, varies, symbol(loop.variable, 0, last))
         streams = {f"{name}_v": self.names[name] for name in loop.streams if name in self.names}
-        self.inside_of(
-            f"{loop.variable} < {loop.extent}" if varies else "",
-            (),
-            loop.body,
-            {**self.names, **streams, loop.variable: known},
-        )
+        names = {**self.names, **streams, loop.variable: known}
+        self.inside_of(f"{loop.variable} < {loop.extent}" if varies else "", (), loop.body, names)
 
     def branches(self, branch: If) -> None:
         self.read(branch.condition)
@@ -244,14 +236,11 @@ class _Verifier:
 
     def lane(self, lane: Lane) -> None:
         """The place in an array, and the one in a vector."""
-        found = self.names.get(lane.array)
-        declared = found.declared if found else None
-        count = declared.count if isinstance(declared, Array | Words) else 0
-        if lane.at is not None and count and not isinstance(declared, Words):
+        if lane.at is not None:
             self.inside(lane.array, lane.at)
-        width = declared.width if isinstance(declared, Array | Let) else 0
-        if lane.lane is not None and width:
-            self.within(f"{lane.array}'s lane", lane.lane, 1, width)
+        found = self.names.get(lane.array)
+        if lane.lane is not None and found is not None and isinstance(found.declared, Array | Let):
+            self.within(f"{lane.array}'s lane", lane.lane, 1, found.declared.width)
 
     def inside(self, array: str, at: Scalar, width: int = 1) -> None:
         """`width` elements of an array from `at` on."""
