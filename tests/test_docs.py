@@ -12,7 +12,6 @@ import pkgutil
 import re
 import textwrap
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,8 @@ from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
-from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.lower import lower
+from thunder_fuser.lower.text import statements_text
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
@@ -102,26 +101,6 @@ def kernel_only(source: KernelSource) -> str:
     heads = ('extern "C" void', 'extern "C" __global__')
     first = next(at for at, line in enumerate(lines) if line.startswith(heads))
     return "".join(lines[first - 1 :])
-
-
-def tree(statements: tuple[Any, ...], depth: int = 0) -> str:
-    """One statement a line, bodies indented; comments and fields at their defaults left out."""
-    text = ""
-    for statement in statements:
-        body = getattr(statement, "body", ())
-        text += "    " * depth + brief(statement) + "\n" + tree(body, depth + 1)
-    return text
-
-
-def brief(node: Any) -> str:
-    """A node as the call that makes it."""
-    if isinstance(node, tuple):
-        return f"({', '.join(map(brief, node))})"
-    if not is_dataclass(node) or isinstance(node, Scalar):
-        return str(node)
-    given = [(f, getattr(node, f.name)) for f in fields(node) if f.name not in ("body", "comment")]
-    shown = [brief(value) for f, value in given if value != f.default]
-    return f"{type(node).__name__}({', '.join(shown)})"
 
 
 def dispatch_text() -> str:
@@ -244,7 +223,7 @@ DUMPS: dict[str, Callable[[], str]] = {
     "specialised": lambda: str(prepared()[1]),
     "segmented": lambda: str(prepared()[0].plan(arguments(), target="h200")),
     "scheduled": lambda: str(scheduled(recorded(), arguments(), H200)),
-    "kernel": lambda: tree(
+    "kernel": lambda: statements_text(
         lower(scheduled(recorded(), arguments(), H200), "reduction_kernel").body
     ),
     "cuda": lambda: kernel_only(emitted(scheduled(recorded(), arguments(), H200), H200)),

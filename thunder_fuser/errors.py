@@ -97,7 +97,7 @@ class ScheduleError(FuserError):
 
 
 class VerifyError(FuserError):
-    """A Fusion or a schedule breaks a rule of the IR, because a pass has a bug."""
+    """A Fusion, a schedule or a kernel breaks a rule of its IR, because a pass has a bug."""
 
 
 class CompileError(FuserError):

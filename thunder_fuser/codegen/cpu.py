@@ -5,19 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from thunder_fuser.codegen.cfamily import C_TYPES, REDUCERS, CPrinter
+from thunder_fuser.codegen.cfamily import REDUCERS, CPrinter, indented
+from thunder_fuser.codegen.literals import C_TYPES, literal_text
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import (
-    Accumulator,
-    Append,
-    BlockScan,
-    For,
-    Kernel,
-    RowsReduce,
-    Statement,
-    Stream,
-)
+from thunder_fuser.lower.kernel import Accumulator, For, Kernel, Statement, statements_in
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -44,7 +36,8 @@ class CpuPrinter(CPrinter):
     def head(self) -> list[str]:
         failed = ["i64* __restrict__ failed"] if self.kernel.checks else []
         arguments = ",\n    ".join([*self.parameters(), *failed, "int threads"])
-        declared = {self._declare_reduction(a) for a in _accumulators(self.kernel.body)}
+        loops = (s for s in statements_in(self.kernel.body) if isinstance(s, For))
+        declared = {self._declare_reduction(a) for loop in loops for a in loop.accumulators}
         return [
             *sorted(declared),
             f"// {self.kernel.comment}",
@@ -54,36 +47,16 @@ class CpuPrinter(CPrinter):
     def _declare_reduction(self, accumulator: Accumulator) -> str:
         """OpenMP's own max drops NaN, so each reduction is declared with the prelude's operator."""
         kind, apply = C_TYPES[accumulator.dtype], f"{REDUCERS[accumulator.op]}::apply"
-        init = self.literal(accumulator.init, accumulator.dtype)
+        init = literal_text(accumulator.init, accumulator.dtype)
         return (
             f"#pragma omp declare reduction({_reduction_name(accumulator)} : {kind} : "
             f"omp_out = {apply}(omp_out, omp_in)) initializer(omp_priv = {init})"
         )
 
-    def scan(self, s: BlockScan) -> str:
-        """A block is one thread: its elements one after the other."""
-        return f"scan_row<{REDUCERS[s.op]}>({s.values}, {self.index(s.count)}, {s.carry});"
+    def loop(self, loop: For) -> list[str]:
+        return self._streamed(loop) if loop.streams else super().loop(loop)
 
-    def reduced_rows(self, s: RowsReduce) -> str:
-        """In the order in which a row of as many elements is added."""
-        kind, start = C_TYPES[s.wide], self.literal(s.init, s.wide)
-        call = f"reduce_rows<{REDUCERS[s.op]}>({s.array}, {s.count}, {start})"
-        return f"const {kind} {s.target} = {call};"
-
-    def statement(self, statement: Statement, depth: int) -> list[str]:
-        if isinstance(statement, For) and statement.streams:
-            return self._streamed(statement, depth)
-        return super().statement(statement, depth)
-
-    def line(self, s: Statement) -> str:
-        if isinstance(s, Stream):
-            types = f"{REDUCERS[s.op]}, {C_TYPES[s.dtype]}, {C_TYPES[s.wide]}"
-            return f"Stream<{types}> {s.name}({self.literal(s.init, s.wide)});"
-        if isinstance(s, Append):
-            return f"{s.stream}_v[{s.lane}] = {self.operand(s.value, s.dtype)};"
-        return super().line(s)
-
-    def _streamed(self, loop: For, depth: int) -> list[str]:
+    def _streamed(self, loop: For) -> list[str]:
         """The loop in pieces for which its streams, all equally full, have room.
 
         for (i64 j_b = 0, j_e; j_b < N; j_b = j_e) {
@@ -96,18 +69,17 @@ class CpuPrinter(CPrinter):
         """
         name, extent = loop.variable, self.index(loop.extent)
         begin, end = f"{name}_b", f"{name}_e"
-        pad, inner = "  " * depth, "  " * (depth + 1)
-        return [
-            f"{pad}for (i64 {begin} = 0, {end}; {begin} < {extent}; {begin} = {end}) {{",
-            f"{inner}{end} = {loop.streams[0]}.end({begin}, {extent});",
-            *(f"{inner}auto* __restrict__ {s}_v = {s}.from({begin});" for s in loop.streams),
-            inner + self._simd(loop),
-            f"{inner}for (i64 {name} = {begin}; {name} < {end}; ++{name}) {{",
-            *self.block(loop.body, depth + 2),
-            inner + "}",
-            *(f"{inner}{s}.took({end} - {begin});" for s in loop.streams),
-            pad + "}",
+        piece = [
+            f"{end} = {loop.streams[0]}.end({begin}, {extent});",
+            *(f"auto* __restrict__ {s}_v = {s}.from({begin});" for s in loop.streams),
+            self._simd(loop),
+            f"for (i64 {name} = {begin}; {name} < {end}; ++{name}) {{",
+            *indented(self.block(loop.body)),
+            "}",
+            *(f"{s}.took({end} - {begin});" for s in loop.streams),
         ]
+        head = f"for (i64 {begin} = 0, {end}; {begin} < {extent}; {begin} = {end}) {{"
+        return [head, *indented(piece), "}"]
 
     def loop_head(self, loop: For) -> list[str]:
         name, extent = loop.variable, self.index(loop.extent)
@@ -129,16 +101,6 @@ class CpuPrinter(CPrinter):
 
 def _is_block(statement: Statement) -> bool:
     return isinstance(statement, For) and statement.parallel.is_block
-
-
-def _accumulators(statements: tuple[object, ...]) -> list[Accumulator]:
-    """Those of every loop in the statements."""
-    found: list[Accumulator] = []
-    for statement in statements:
-        if isinstance(statement, For):
-            found += statement.accumulators
-        found += _accumulators(getattr(statement, "body", ()))
-    return found
 
 
 def _reduction_name(accumulator: Accumulator) -> str:

@@ -5,19 +5,7 @@ from __future__ import annotations
 
 from thunder_fuser.codegen.cfamily import CPrinter
 from thunder_fuser.codegen.source import Dialect, KernelSource
-from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.size_symbols import Sized
-from thunder_fuser.lower.kernel import (
-    BlockReduce,
-    ClusterReduce,
-    Coordinate,
-    For,
-    If,
-    Kernel,
-    Let,
-    Statement,
-)
-from thunder_fuser.lower.size_arguments import SHORT_LOOP
+from thunder_fuser.lower.kernel import ALL, For, Kernel
 
 
 def emit_cuda(kernel: Kernel) -> KernelSource:
@@ -43,28 +31,9 @@ class CudaPrinter(CPrinter):
             f"{self.kernel.name}(\n    {arguments}) {{",
         ]
 
-    def statement(self, statement: Statement, depth: int) -> list[str]:
-        lines = super().statement(statement, depth)
-        value = statement.value if isinstance(statement, Let) else None
-        if isinstance(statement, Let) and isinstance(value, Coordinate) and value.below:
-            lines.append(f"{'  ' * depth}__builtin_assume({statement.name} < {value.below});")
-        return lines
-
     def loop_head(self, loop: For) -> list[str]:
-        whole = loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE)
-        known = loop.extent.is_const and type(loop.extent.value) is not Sized
-        short = known and loop.extent.value <= SHORT_LOOP
-        pragma = "#pragma unroll" if whole or short else "#pragma unroll 4"
-        if not whole and _has_barrier(loop.body):
-            pragma = "#pragma unroll 1"  # threads wait for each other: nothing to overlap
         kind, name = self.index_type, loop.variable
-        head = f"for ({kind} {name} = 0; {name} < {self.index(loop.extent)}; ++{name}) {{"
-        return [pragma, head]
-
-
-def _has_barrier(statements: tuple[Statement, ...]) -> bool:
-    return any(
-        isinstance(s, (BlockReduce, ClusterReduce))
-        or (isinstance(s, (For, If)) and _has_barrier(s.body))
-        for s in statements
-    )
+        return [
+            "#pragma unroll" if loop.unroll == ALL else f"#pragma unroll {loop.unroll}",
+            f"for ({kind} {name} = 0; {name} < {self.index(loop.extent)}; ++{name}) {{",
+        ]

@@ -9,14 +9,13 @@ reduce:   T3 = reduce_x<Sum, 128, 1>(T3);    the threads of a block, or of a clu
 from __future__ import annotations
 
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.scalar import const, symbol
+from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.lower.cluster import Cluster
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
-    Accumulator,
+    Address,
     Array,
-    BlockReduce,
     Call,
     For,
     Lane,
@@ -27,7 +26,6 @@ from thunder_fuser.lower.kernel import (
     Variable,
 )
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.lower.values import Values
 
 SLOT = symbol("slot", 0, 2**31 - 1)  # a place in an array of sums
 
@@ -35,8 +33,8 @@ SLOT = symbol("slot", 0, 2**31 - 1)  # a place in an array of sums
 class Accumulators:
     """Declares and joins what the reductions of one kernel add into."""
 
-    def __init__(self, ctx: Context, values: Values, root: Scope, cluster: Cluster) -> None:
-        self.ctx, self.values, self.root, self.cluster = ctx, values, root, cluster
+    def __init__(self, ctx: Context, cluster: Cluster) -> None:
+        self.ctx, self.cluster = ctx, cluster
 
     def declare_carried(self, scope: Scope, name: str) -> None:
         """A thread's sums over the rows that it walks, one for each of its columns."""
@@ -76,18 +74,6 @@ class Accumulators:
         extent = const(self.ctx.lanes)
         return For(str(self.ctx.lane_symbol), extent, ParallelType.VECTORIZE, (statement,))
 
-    def collected(self, names: list[str]) -> tuple[tuple[Accumulator, ...], tuple[str, ...]]:
-        """What a loop of the CPU's lanes reduces into: accumulators, and streams."""
-        if not self.ctx.is_cpu:
-            return (), ()
-        streams = [name for name in names if self.ctx.is_stream(name)]
-        rest = [name for name in names if name not in streams]
-        return tuple(map(self._accumulator, rest)), tuple(f"{name}_s" for name in streams)
-
-    def _accumulator(self, name: str) -> Accumulator:
-        dtype, op = self.ctx.accumulator_type(name), self.ctx.combines(name)
-        return Accumulator(str(self.ctx.accumulator(name)), op, dtype, identity(op, dtype))
-
     def reduce_block(self, scope: Scope, name: str) -> None:
         """Joins the accumulators of a block's or cluster's threads; all get the result."""
         axis = "x" if self.ctx.scheduled.params.inner else "y"
@@ -103,11 +89,29 @@ class Accumulators:
         count = self.ctx.lanes if self.ctx.lane_is_kept else 0
         scope.put(self.join_threads(name, axis, count))
 
-    def join_threads(self, name: str, axis: str, count: int) -> BlockReduce:
-        """count > 0: the accumulator is an array of so many."""
+    def join_threads(self, name: str, axis: str, count: int) -> Set | Call:
+        """Over the threads of the block along an axis; all get the result.
+
+        count > 0: the accumulator is an array of so many, each reduced.
+        """
         dtype, op = self.ctx.part.tensors[name].dtype, self.ctx.part.producer[name].op
-        scratch = self.values.shared.scratch(dtype, axis, self.root, max(count, 1))
         target = self.ctx.accumulator(name)
         if isinstance(target, Lane):
             target = target.array
-        return BlockReduce(target, op, axis, self.ctx.threads, scratch, dtype, count)
+        if axis == "x":
+            joined = Call("reduce_x", (target,), (op, *self.ctx.threads), dtype)
+            return Set(target, joined, dtype)
+        place = target if count else Address(target)
+        return Call("reduce_y", (place,), (op, *self.ctx.threads, max(count, 1)), dtype)
+
+    def join_scan(self, name: str, count: Scalar) -> Call:
+        """Each element joined with those before it and the carry, which ends as the last one.
+
+        On CUDA the threads of a row, along x, have the whole array each; on the CPU `count`.
+        """
+        target, op = self.ctx.scanned(name), self.ctx.combines(name)
+        assert isinstance(target, Lane)
+        if self.ctx.is_cpu:
+            return Call("scan_row", (target.array, count, f"{name}_c"), (op,))
+        places, dtype = (target.array, f"{name}_c"), self.ctx.accumulator_type(name)
+        return Call("scan_x", places, (op, *self.ctx.threads), dtype)

@@ -7,12 +7,11 @@ nest 1:  ... T0_p[s].v[v] ...              read where a load would be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import offset
-from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
@@ -24,7 +23,7 @@ from thunder_fuser.lower.kernel import (
     SharedLoad,
     SharedStore,
 )
-from thunder_fuser.lower.scope import Found, Scope
+from thunder_fuser.lower.scope import Found, Names, Scope
 from thunder_fuser.lower.shared import SharedMemory
 from thunder_fuser.lower.tiles import Window
 
@@ -46,19 +45,10 @@ class Buffer:
 
 
 class Buffers:
-    """The buffers of one kernel, by the points they hold.
+    """The buffers of one kernel, by the points they hold."""
 
-    name: a C name for (base, key); is_vector: whether a point at a position is loaded as a vector.
-    """
-
-    def __init__(
-        self,
-        ctx: Context,
-        shared: SharedMemory,
-        name: Callable[[str, object], str],
-        is_vector: Callable[[Point, Scalar], bool],
-    ) -> None:
-        self.ctx, self.shared, self._name, self._is_vector = ctx, shared, name, is_vector
+    def __init__(self, ctx: Context, shared: SharedMemory, names: Names) -> None:
+        self.ctx, self.shared, self._name = ctx, shared, names
         self._buffers: dict[Point, Buffer] = {}
 
     def get(self, point: Point) -> Buffer | None:
@@ -87,7 +77,7 @@ class Buffers:
         name = self._name(f"{view.name}_p", point)
         is_input = point.name not in ctx.part.producer
         position = offset(point.index, ctx.part.strides[view.name]) if is_input else const(0)
-        vector = is_input and self._is_vector(point, position)
+        vector = is_input and self.ctx.loads_vector(point, position)
         self._buffers[point] = Buffer(name, shared, vector, self._own_position())
         if shared:
             x, y = ctx.threads
@@ -99,11 +89,8 @@ class Buffers:
 
     def keep(self, point: Point, window: Window) -> None:
         """A value that an earlier pass has put into a shared array."""
-        dtype, lane = self.ctx.part.tensors[point.name].dtype, self.ctx.lane_symbol
-        width, itemsize = self.ctx.width, dtype.bytes
-        vector = width > 1 and is_vector(
-            window.position, const(1), lane, width, itemsize=itemsize, alignment=MAX_BYTES
-        )
+        dtype = self.ctx.part.tensors[point.name].dtype
+        vector = self.ctx.is_vector(window.position, const(1), dtype)
         self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
 
     @property
@@ -160,12 +147,8 @@ class Buffers:
         own = point.symbols - lane.symbols if buffer.vector else point.symbols
         needs = position.symbols | {ctx.home} | own
         name = self._name(f"{view.name}_s", point)
-        if scope.find(("shared", name)) is None:
-            home = scope.home(needs)
-            home.put(
-                Let(name, view.dtype, SharedLoad(buffer.array, position, view.dtype, width), width)
-            )
-            home.values["shared", name] = (name, needs)
+        load = SharedLoad(buffer.array, position, view.dtype, width)
+        scope.put_once(needs, Let(name, view.dtype, load, width))
         if buffer.vector:
             return Lane(name, None, lane), needs | lane.symbols
         return name, needs

@@ -12,35 +12,30 @@ for (row of the cluster) {
 from __future__ import annotations
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.scalar import const
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.kernel import Array, ClusterReduce, GatesMade, GatesReady, OpenGates
+from thunder_fuser.lower.kernel import Argument, Array, Call, Set
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.lower.values import Values
+from thunder_fuser.lower.shared import SharedMemory
 
 
 class Cluster:
     """The scratch and gates of one kernel's reductions."""
 
-    def __init__(self, ctx: Context, values: Values) -> None:
-        self.ctx, self.values = ctx, values
-        self._opened: dict[str, OpenGates] = {}
+    def __init__(self, ctx: Context, shared: SharedMemory) -> None:
+        self.ctx, self.shared = ctx, shared
+        self._gates: dict[str, int] = {}  # the number of each reduction's pair of gates
         self._ready = False  # true once the other blocks' gates have been waited for
 
     def open(self, scope: Scope) -> None:
         """Declares what the reductions need, before any row."""
-        shared, names = self.values.shared, list(self.ctx.demand.operands)
-        gates = shared.array("gates", DataType.Int, 2 * len(names))  # pairs of them
-        shared.declare(gates, scope)
-        for number, name in enumerate(names):
-            scratch = self._parts(name)
-            shared.declare(scratch, scope)
-            opened = OpenGates(
-                self.ctx.threads[0], self.ctx.cluster, scratch.name, gates.name, number
-            )
-            self._opened[name] = opened
-            scope.put(opened)
-        scope.put(GatesMade())
+        names = list(self.ctx.demand.operands)
+        self._gates = {name: number for number, name in enumerate(names)}
+        scope.declare(self.shared.array("gates", DataType.Int, 2 * len(names)))
+        for name in names:
+            scope.declare(self._parts(name))
+            scope.put(Call("open_gates", self._places(name), self._sizes))
+        scope.put(Call("gates_made"))
         if self.ctx.walks_rows:
             self._wait(scope)
 
@@ -49,32 +44,26 @@ class Cluster:
         count = 2 * (self.ctx.threads[0] // 32) * self.ctx.cluster
         wide = self.ctx.part.tensors[name].dtype.bytes == 8
         word = DataType.Int if wide else DataType.Int32
-        return self.values.shared.array(f"{name}_w", word, count)
+        return self.shared.array(f"{name}_w", word, count)
+
+    def _places(self, name: str) -> tuple[Argument, ...]:
+        return f"{name}_w", "gates", const(self._gates[name])
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return self.ctx.threads[0], self.ctx.cluster
 
     def _wait(self, scope: Scope) -> None:
         if not self._ready:
-            scope.put(GatesReady())
+            scope.put(Call("gates_ready"))
         self._ready = True
 
     def reduce(self, name: str, scope: Scope) -> None:
         """Joins the accumulators of all threads of the cluster; all get the result."""
         self._wait(scope)
-        opened = self._opened[name]
-        joined = ClusterReduce(
-            self.ctx.accumulator(name),
-            self.ctx.part.producer[name].op,
-            opened.threads,
-            opened.cluster,
-            opened.scratch,
-            opened.gates,
-            opened.gate,
-            self._turn(),
-        )
-        scope.put(joined)
-
-    def _turn(self) -> Scalar:
-        """How many rows the cluster has walked before."""
-        turn = const(0)
-        for axis in self.ctx.row_loops:
-            turn = turn * axis.extent + self.ctx.loops.loops[axis.name]
-        return turn
+        target = self.ctx.accumulator(name)
+        # The gates open in turns: the number of the row, of those that the cluster walks.
+        arguments = (target, *self._places(name), self.ctx.number(self.ctx.row_loops))
+        op = self.ctx.part.producer[name].op
+        joined = Call("reduce_cluster", arguments, (op, *self._sizes))
+        scope.put(Set(target, joined, self.ctx.part.tensors[name].dtype))

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.demand import Demand, Point, demand_of
+from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.op_schema import DtypeRule
@@ -49,23 +50,22 @@ class Context:
     @cached_property
     def row_loops(self) -> list[IterDomain]:
         """The loops over the rows of a block or cluster, around its nests."""
-        if not self.walks_rows:
-            return []
-        loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
-        return [a for a in loops if not self.loops.loops[a.name].is_const]
+        return self._kept_loops if self.walks_rows else []
 
     @cached_property
     def group_loops(self) -> list[IterDomain]:
         """The loops over the rows of a block's group, around each of its nests."""
-        if not self.scheduled.rows:
-            return []
+        return self._kept_loops if self.scheduled.rows else []
+
+    @property
+    def _kept_loops(self) -> list[IterDomain]:
         loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
         return [a for a in loops if not self.loops.loops[a.name].is_const]
 
     @property
     def group_step(self) -> Scalar:
         """The number of the current row of those that a thread walks."""
-        return self._number(self.group_loops)
+        return self.number(self.group_loops)
 
     def next_row(self, position: Scalar) -> tuple[Scalar, Scalar]:
         """The position one row of the block further on, and where there is one."""
@@ -97,6 +97,11 @@ class Context:
         outside = [*self.root_loops, *self.row_loops, *self.group_loops]
         inside = [a for a in self.loop if a not in outside]
         return [a for a in inside if not self.loops.loops[a.name].is_const]
+
+    def parallel_of(self, axis: IterDomain) -> ParallelType:
+        """How a loop runs: unrolled where it indexes arrays, which are then in registers."""
+        arrays = self.scheduled.params.memory == "registers" and not self.is_cpu
+        return ParallelType.UNROLL if arrays else axis.parallel
 
     @cached_property
     def lane(self) -> IterDomain | None:
@@ -153,9 +158,10 @@ class Context:
     def step(self) -> Scalar:
         """The number of the current iteration of the loops around the lanes."""
         around = [*self.group_loops, *self.nest_loops]
-        return self._number([axis for axis in around if axis is not self.lane])
+        return self.number([axis for axis in around if axis is not self.lane])
 
-    def _number(self, loops: list[IterDomain]) -> Scalar:
+    def number(self, loops: list[IterDomain]) -> Scalar:
+        """The number of the current iteration of these loops, the outermost first."""
         number = const(0)
         for axis in loops:
             number = number * axis.extent + self.loops.loops[axis.name]
@@ -203,6 +209,29 @@ class Context:
         view, strides = self.part.tensors[name], self.part.strides[name]
         wide = [(n, s) for n, s in zip(view.sizes, strides, strict=True) if n > 1]
         return sum(((n - 1) * s for n, s in wide), 1)
+
+    def loads_vector(self, point: Point, position: Scalar) -> bool:
+        """True if one load can bring an input's elements for all lanes."""
+        dtype = self.part.tensors[point.name].dtype
+        aligned = self.alignment(point.name)
+        return self.is_vector(position, point.condition, dtype, aligned)
+
+    def is_vector(
+        self, position: Scalar, condition: Scalar, dtype: DataType, alignment: int = MAX_BYTES
+    ) -> bool:
+        """True if the lanes are side by side, at an address that a vector may have."""
+        return self.width > 1 and is_vector(
+            position,
+            condition,
+            self.lane_symbol,
+            self.width,
+            itemsize=dtype.bytes,
+            alignment=alignment,
+        )
+
+    def alignment(self, name: str) -> int:
+        """Of a tensor's first element, in bytes; what the fuser allocates is aligned."""
+        return dict(self.scheduled.alignment).get(name, MAX_BYTES)
 
     def local(self, name: str) -> str:
         """The variable that holds a value: its own name, unless that is the result's pointer."""

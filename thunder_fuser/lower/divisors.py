@@ -8,8 +8,6 @@ mean:     T9 = T8 / 1024.0, of 1024 rows   ->  T9_by = (float) size0;  T9 = T8 /
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal, OpRecord
@@ -17,25 +15,17 @@ from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Call, IndexValue, Let, Math, Operand, Value
-from thunder_fuser.lower.scope import Scope
+from thunder_fuser.lower.scope import Found, Names, Scope
 
 LARGEST_COUNT = 2**31 - 1
 DIVISIONS = ("truediv", "div")  # of floats both are the same
 
 
 class Divisors:
-    """The divisors of one kernel.
+    """The divisors of one kernel."""
 
-    get: the value of a point and what it depends on; name: a C name for (base, key).
-    """
-
-    def __init__(
-        self,
-        ctx: Context,
-        get: Callable[[Point, Scope], tuple[Operand, frozenset[str]]],
-        name: Callable[[str, object], str],
-    ) -> None:
-        self.ctx, self._get, self._name = ctx, get, name
+    def __init__(self, ctx: Context, names: Names) -> None:
+        self.ctx, self._name = ctx, names
 
     def is_of_row(self, point: Point, expr: OpRecord, dtype: DataType) -> bool:
         """True for element / row value in Float, as in softmax, on a GPU; repeatable, for a / b.
@@ -51,14 +41,11 @@ class Divisors:
         row_value = not ctx.is_full(ctx.demand.reads[point][-1])
         return floats and row_value and ctx.is_full(point)
 
-    def of_row(self, point: Point, operand: Operand, scope: Scope) -> str:
+    def of_row(self, point: Point, found: Found, scope: Scope) -> str:
         """The variable with what all quotients by a row value share, made once a row."""
+        operand, needs = found
         name = self._name(f"{self.ctx.local(point.name)}_d", point)
-        if scope.find(("divisor", name)) is None:
-            needs = self._get(point, scope)[1]
-            home = scope.home(needs)
-            home.put(Let(name, DataType.Float, Call("divisor", (operand,)), 2))
-            home.values["divisor", name] = (name, needs)
+        scope.put_once(needs, Let(name, DataType.Float, Call("divisor", (operand,)), 2))
         return name
 
     def is_count(self, expr: OpRecord, dtype: DataType) -> bool:
@@ -73,8 +60,8 @@ class Divisors:
 
     def by_count(
         self, point: Point, expr: OpRecord, x: Operand, dtype: DataType, scope: Scope
-    ) -> Math | Call:
-        """x divided by a number that the launch passes.
+    ) -> tuple[Math | Call, str]:
+        """x divided by a number that the launch passes, and the variable it is made with.
 
         On a GPU a Float is multiplied (`quotient`): a division has a call in it, beside which the
         rows of a norm's backward do not stay in registers. Elsewhere a power of two multiplies by
@@ -86,13 +73,14 @@ class Divisors:
         name = self._name(f"{self.ctx.local(point.name)}_by", literal)
         if not self.ctx.is_cpu and dtype is DataType.Float:
             inverse = self._count(name, count, dtype, scope, Call("divisor", (f"{name}_n",)))
-            return Call("quotient", (x, inverse))
+            return Call("quotient", (x, inverse)), inverse
         types = (dtype, dtype)
         if count.bit_count() == 1 and self.ctx.is_full(point):
             one = Math("truediv", (Literal.of(1.0), f"{name}_n"), types, dtype)
             inverse = self._count(name, count, dtype, scope, one)
-            return Math("mul", (x, inverse), types, dtype)
-        return Math("truediv", (x, self._count(name, count, dtype, scope)), types, dtype)
+            return Math("mul", (x, inverse), types, dtype), inverse
+        divisor = self._count(name, count, dtype, scope)
+        return Math("truediv", (x, divisor), types, dtype), divisor
 
     def _count(
         self, name: str, count: int, dtype: DataType, scope: Scope, derived: Value | None = None

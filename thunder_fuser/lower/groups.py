@@ -13,37 +13,28 @@ for (row of the group) { nest: store T3 - T5 }
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.scalar import Scalar, conjunction
-from thunder_fuser.lower.accumulators import Accumulators
+from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.identity import identity
 from thunder_fuser.lower.kernel import (
     Array,
-    Barrier,
+    Call,
     For,
-    GatesMade,
-    GatesReady,
     If,
     Lane,
-    OpenRows,
+    Let,
     Operand,
-    RowsPut,
-    RowsReduce,
     Set,
     SharedStore,
 )
-from thunder_fuser.lower.open_guards import OpenGuards
+from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.lower.stores import Stores
 from thunder_fuser.schedule.repeatable import row_of
-
-Nest = Callable[[Scope, list[str], list[str], list[str]], None]
 
 
 @dataclass
@@ -58,11 +49,11 @@ class Turn:
 
 
 class Groups:
-    """Writes the loops over rows of one kernel; `nest` writes those over columns."""
+    """Writes the loops over rows of one kernel; `nests` writes those over columns."""
 
-    def __init__(self, stores: Stores, sums: Accumulators, guards: OpenGuards, nest: Nest) -> None:
-        self.ctx, self.values, self.stores, self.sums = stores.ctx, stores.values, stores, sums
-        self.guards, self.nest = guards, nest
+    def __init__(self, nests: Nests) -> None:
+        self.nests, self.ctx, self.values = nests, nests.ctx, nests.values
+        self.sums, self.guards = nests.sums, nests.guards
         self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
         self._gates: dict[str, int] = {}  # of each reduction over the rows of a cluster
         self._ready = False  # true once the other blocks' gates have been waited for
@@ -141,7 +132,7 @@ class Groups:
             self.values.nest = number
             self._rows(scope, turn, [name for name in turn.along if name in kept])
             if turn.over and not self.ctx.is_cpu and not self._gates:
-                scope.put(Barrier())
+                scope.put(Call("sync_threads"))
             for name in turn.over:
                 scope.put(self._reduce(name))
         self.values.nest = len(self.turns)
@@ -159,17 +150,16 @@ class Groups:
             return
         if self.ctx.cluster > 1:  # blocks send each other words
             dtype = DataType.Int if dtype.bytes == 8 else DataType.Int32
-        shared = self.values.shared
-        shared.declare(shared.array(f"{name}_r", dtype, count), self.sums.root)
+        scope.declare(self.values.shared.array(f"{name}_r", dtype, count))
 
     def _open_gates(self, over: list[str], scope: Scope) -> None:
         """A gate for each array of a cluster's blocks: it opens when all rows' values are there."""
-        shared = self.values.shared
-        shared.declare(shared.array("gates", DataType.Int, len(over)), self.sums.root)
+        scope.declare(self.values.shared.array("gates", DataType.Int, len(over)))
         self._gates = {name: number for number, name in enumerate(over)}
         for name, number in self._gates.items():
-            scope.put(OpenRows(f"{name}_r", self._size(), "gates", number))
-        scope.put(GatesMade())
+            places = (f"{name}_r", "gates", const(number))
+            scope.put(Call("open_rows", places, (self._size(),)))
+        scope.put(Call("gates_made"))
 
     def _size(self) -> int:
         extents = self.ctx.part.extents
@@ -184,7 +174,7 @@ class Groups:
         for name in turn.along:
             self.sums.declare(inner, name)
         if turn.along or turn.full:
-            self.nest(inner, turn.along, turn.full, turn.along)
+            self.nests.put(inner, Work(turn.along, turn.full))
         for name in turn.along:
             self.sums.reduce_block(inner, name)
         for name in kept:
@@ -194,9 +184,7 @@ class Groups:
             return
         body = tuple(inner.statements)
         for variable, axis in reversed(loops.items()):
-            arrays = self.ctx.scheduled.params.memory == "registers" and not self.ctx.is_cpu
-            parallel = ParallelType.UNROLL if arrays else axis.parallel
-            body = (For(variable, axis.extent, parallel, body),)
+            body = (For(variable, axis.extent, self.ctx.parallel_of(axis), body),)
         scope.statements += body
         self.guards.open, self.guards.row_condition = open_before, whole
         self.values.keep_rows(kept)
@@ -214,21 +202,20 @@ class Groups:
         condition = self._where(reduced, self.guards.row_condition)
         for name in turn.over:
             self._put(name, condition, scope)
-        for name in turn.of_rows:
-            for statement in self.stores.store(name, condition, scope, scope):
-                scope.put(statement)
+        self.nests.put_rows(scope, turn.of_rows, condition)
 
     def _put(self, name: str, condition: Scalar, scope: Scope) -> None:
         """A row's value, where those of all rows of the group are reduced."""
         value, dtype = self._operand(name, scope), self.ctx.part.tensors[name].dtype
         array, at = f"{name}_r", self.ctx.loops.index["*".join(self.ctx.scheduled.rows)]
-        put: Set | SharedStore | RowsPut = SharedStore(array, at, value, 1, dtype)
+        put: Set | SharedStore | Call = SharedStore(array, at, value, 1, dtype)
         if self.ctx.is_cpu:
             put = Set(Lane(array, at), value, dtype)
         if self._gates:
             self._wait(scope)
             condition, gate = self.guards.row_condition, self._gates[name]
-            put = RowsPut(array, at, value, dtype, self.ctx.cluster, "gates", gate)
+            places = (array, at, value, "gates", const(gate))
+            put = Call("put_rows", places, (self.ctx.cluster,), dtype)
         scope.put(put if condition.is_const else If(condition, (put,)))
 
     def _operand(self, name: str, scope: Scope) -> Operand:
@@ -238,7 +225,8 @@ class Groups:
         """Until the other blocks' gates are made: after the loads of the first row."""
         if not self._ready:
             first = self.ctx.group_step.lt(1)
-            scope.put(GatesReady() if first.is_const else If(first, (GatesReady(),)))
+            ready = Call("gates_ready")
+            scope.put(ready if first.is_const else If(first, (ready,)))
         self._ready = True
 
     def _where(self, axes: list[IterDomain], condition: Scalar) -> Scalar:
@@ -246,18 +234,24 @@ class Groups:
         loops = self.ctx.loops.loops
         return conjunction([condition, *(loops[axis.name].lt(1) for axis in axes)])
 
-    def _reduce(self, name: str) -> RowsReduce:
-        """All threads get the same bits, as every warp reduces all rows."""
-        ctx, count = self.ctx, self._size()
-        dtype, wide = ctx.part.tensors[name].dtype, ctx.accumulator_type(name)
-        row = row_of(count, ctx.scheduled.target)
-        target = ctx.accumulator(name)
+    def _reduce(self, name: str) -> Let:
+        """A reduction over rows, as a row of as many elements is reduced by itself.
+
+        On a GPU every warp reduces all rows, so all threads get the same bits. Where the blocks of
+        a cluster have sent the elements, they are there past a gate.
+        """
+        ctx, count, array = self.ctx, self._size(), f"{name}_r"
+        wide, op = ctx.accumulator_type(name), ctx.part.producer[name].op
+        start, target = identity(op, wide), ctx.accumulator(name)
         assert isinstance(target, str)
-        op = ctx.part.producer[name].op
-        made = RowsReduce(
-            target, op, f"{name}_r", count, row.width, row.threads, dtype, wide, identity(op, wide)
-        )
-        return replace(made, gates="gates", gate=self._gates[name]) if self._gates else made
+        if ctx.is_cpu:
+            call = Call("reduce_rows", (array, const(count), start), (op,), wide)
+        else:
+            row = row_of(count, ctx.scheduled.target)
+            gate = ("gates", const(self._gates[name])) if self._gates else ()
+            sizes = (op, count, row.width, row.threads)
+            call = Call("reduce_rows", (array, start, *gate), sizes, wide)
+        return Let(target, wide, call)
 
     def _results(self, scope: Scope) -> None:
         """Stores what has one value a group."""
@@ -269,6 +263,4 @@ class Groups:
         of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)
         threads = [axis for axis in self.ctx.root_loops if axis.parallel in of_group]
         condition = self._where(threads, conjunction([]))
-        for name in names:
-            for statement in self.stores.store(name, condition, scope, scope):
-                scope.put(statement)
+        self.nests.put_rows(scope, names, condition)

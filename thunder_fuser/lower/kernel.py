@@ -7,7 +7,8 @@ Positions and conditions are Scalars over loop variables; values are names of C 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
@@ -15,17 +16,20 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
 
+TRUE, FALSE = const(1), const(0)
+Name = str  # of a variable, an array or a parameter; fields of type str are no names
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """array[at], or element `lane` of the Vec that array (without `at`) or array[at] is."""
 
-    array: str
+    array: Name
     at: Scalar | None = None
     lane: Scalar | None = None
 
 
-Operand = str | Lane | Literal
+Operand = Name | Lane | Literal
 
 
 # ---- values
@@ -49,13 +53,13 @@ class Load:
     inside: where it is known without a test that none are.
     """
 
-    buffer: str
+    buffer: Name
     position: Scalar
     dtype: DataType
     width: int = 1
-    condition: Scalar = field(default_factory=lambda: const(1))
+    condition: Scalar = TRUE
     limit: int | None = None
-    inside: Scalar = field(default_factory=lambda: const(0))
+    inside: Scalar = FALSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +69,20 @@ class RingLoad:
     A row of `size` that a flat vector crosses, at any address: (8*i + v) % 4095, v in [0, 8).
     """
 
-    buffer: str
+    buffer: Name
     first: Scalar
     at: Scalar
     size: int
     dtype: DataType
     width: int
-    condition: Scalar = field(default_factory=lambda: const(1))
+    condition: Scalar = TRUE
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLoad:
     """`width` elements of a shared array."""
 
-    array: str
+    array: Name
     position: Scalar
     dtype: DataType
     width: int
@@ -130,11 +134,26 @@ class Choose:
 
 
 @dataclass(frozen=True, slots=True)
+class Address:
+    """&variable: a function writes to it."""
+
+    variable: Name
+
+
+Argument = Operand | Scalar | Address
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """A device function of the prelude on Floats."""
+    """function<template>(arguments): a device function of the prelude, as a value or a statement.
+
+    template: numbers, and the names of reductions' ops. dtype: of the Literals among the arguments.
+    """
 
     function: str
-    operands: tuple[Operand, ...]
+    arguments: tuple[Argument, ...] = ()
+    template: tuple[str | int, ...] = ()
+    dtype: DataType = DataType.Float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +187,7 @@ Value = (
 class Let:
     """A constant variable. dtype None is the kernel's index type; width > 1 is a Vec."""
 
-    name: str
+    name: Name
     dtype: DataType | None
     value: Value
     width: int = 1
@@ -179,7 +198,7 @@ class Let:
 class Array:
     """A local array of `count` elements, or Vecs; count 0 is one Vec. Or one in shared memory."""
 
-    name: str
+    name: Name
     dtype: DataType
     count: int
     width: int = 1
@@ -193,7 +212,7 @@ class Words:
     It begins with the whole group of four words that `first` is in.
     """
 
-    name: str
+    name: Name
     stream: tuple[Operand, Operand]
     first: Scalar
     count: int
@@ -204,7 +223,7 @@ class Words:
 class Variable:
     """A variable that changes, with its first value."""
 
-    name: str
+    name: Name
     dtype: DataType
     init: Literal
 
@@ -213,7 +232,7 @@ class Variable:
 class Set:
     """target = value; the target is a variable or a Lane."""
 
-    target: str | Lane
+    target: Name | Lane
     value: Value
     dtype: DataType
 
@@ -222,7 +241,7 @@ class Set:
 class Accumulate:
     """target = op(target, value), op a reduction's; the value of type dtype, the target wide."""
 
-    target: str | Lane
+    target: Name | Lane
     op: str
     value: Operand
     dtype: DataType
@@ -231,9 +250,12 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """On the CPU: values of a row that are added in an order of their own, by `total`."""
+    """On the CPU: values of a row that are added in an order of their own, by `total`.
 
-    name: str
+    The loop that lists it appends one a turn, at its lane of the array `<name>_v`.
+    """
+
+    name: Name
     op: str
     dtype: DataType
     wide: DataType
@@ -241,32 +263,22 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
-    """The next value of a stream, one for each turn of the loop over `lane`."""
-
-    stream: str
-    lane: str
-    value: Operand
-    dtype: DataType
-
-
-@dataclass(frozen=True, slots=True)
 class Store:
     """buffer[position] = value where the condition holds. width > 1: value names a Vec."""
 
-    buffer: str
+    buffer: Name
     position: Scalar
     value: Operand
     dtype: DataType
     width: int = 1
-    condition: Scalar = field(default_factory=lambda: const(1))
+    condition: Scalar = TRUE
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
     """Asks for buffer[position] where the condition holds: it is read soon."""
 
-    buffer: str
+    buffer: Name
     position: Scalar
     condition: Scalar
 
@@ -275,126 +287,10 @@ class Prefetch:
 class SharedStore:
     """Puts a Vec (by name), or one element, into a shared array."""
 
-    array: str
+    array: Name
     position: Scalar
     value: Operand
     width: int
-    dtype: DataType
-
-
-@dataclass(frozen=True, slots=True)
-class BlockReduce:
-    """target = op over the threads of the block along an axis ("x" or "y"); all get the result.
-
-    count > 0: the target names an array of so many, each reduced.
-    """
-
-    target: str | Lane
-    op: str
-    axis: str
-    threads: tuple[int, int]
-    scratch: str
-    dtype: DataType
-    count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RowsReduce:
-    """target = op over the `count` elements of an array, one of each row of a group.
-
-    As a row of so many elements is reduced by itself: vectors of `width` are dealt in turn to
-    `lanes` threads, and all groups of so many threads do the same. gates: where blocks of a
-    cluster have sent the elements, past whose gate they are there.
-    """
-
-    target: str
-    op: str
-    array: str
-    count: int
-    width: int
-    lanes: int
-    dtype: DataType
-    wide: DataType
-    init: Literal
-    gates: str = ""
-    gate: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRows:
-    """Makes the gate of an array that gets `count` elements from the blocks of a cluster."""
-
-    array: str
-    count: int
-    gates: str
-    gate: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowsPut:
-    """Puts a row's value into the array of every block of the cluster."""
-
-    array: str
-    position: Scalar
-    value: Operand
-    dtype: DataType
-    cluster: int
-    gates: str
-    gate: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterReduce:
-    """target = op over threads x of all blocks of the cluster; all get the same bits.
-
-    scratch: two elements for each warp of the cluster; gate: the number of its pair of gates;
-    turn: how often the statement has run before.
-    """
-
-    target: str | Lane
-    op: str
-    threads: int
-    cluster: int
-    scratch: str
-    gates: str
-    gate: int
-    turn: Scalar
-
-
-@dataclass(frozen=True, slots=True)
-class OpenGates:
-    """Makes the gates of one ClusterReduce."""
-
-    threads: int
-    cluster: int
-    scratch: str
-    gates: str
-    gate: int
-
-
-@dataclass(frozen=True, slots=True)
-class GatesMade:
-    """Tells the other blocks of the cluster that this one's gates are made."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatesReady:
-    """Waits until the gates of all blocks of the cluster are made."""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockScan:
-    """values = all elements up to each joined by op, from `carry` on, which ends as the last.
-
-    On CUDA the threads of a row, along x, have the whole array each; on the CPU `count` elements.
-    """
-
-    values: str
-    count: Scalar
-    carry: str
-    op: str
-    threads: tuple[int, int]
-    scratch: str
     dtype: DataType
 
 
@@ -402,7 +298,7 @@ class BlockScan:
 class Accumulator:
     """A variable that a loop reduces into: its op, its type and what the op starts from."""
 
-    variable: str
+    variable: Name
     op: str
     dtype: DataType
     init: Literal
@@ -410,14 +306,19 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes)."""
+    """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes).
 
-    variable: str
+    accumulators, streams: what a simd loop of the CPU reduces into. unroll: of a GPU's loop, how
+    many turns are written as one, or ALL.
+    """
+
+    variable: Name
     extent: Scalar
     parallel: ParallelType
     body: tuple[Statement, ...]
     accumulators: tuple[Accumulator, ...] = ()
-    streams: tuple[str, ...] = ()
+    streams: tuple[Name, ...] = ()
+    unroll: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,11 +331,6 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
-    """Every thread of the block waits for the others."""
-
-
-@dataclass(frozen=True, slots=True)
 class Block:
     """Statements whose names are their own."""
 
@@ -442,10 +338,45 @@ class Block:
     body: tuple[Statement, ...]
 
 
-Change = Set | Accumulate | Append | Store | Prefetch | SharedStore | RowsPut
-Joint = BlockReduce | RowsReduce | ClusterReduce | BlockScan
-Wait = OpenGates | OpenRows | GatesMade | GatesReady | Barrier
-Statement = Let | Array | Words | Variable | Stream | Change | Joint | Wait | For | If | Block
+Statement = (
+    Let | Array | Words | Variable | Stream | Set | Accumulate | Store | Prefetch | SharedStore
+    | Call | For | If | Block
+)  # fmt: skip
+
+ALL = 0
+
+# Functions that all threads of a block call together. Those that reduce join values of theirs.
+REDUCES = frozenset({"reduce_x", "reduce_y", "reduce_cluster"})
+WAITS = REDUCES | {"sync_threads", "scan_x", "reduce_rows", "gates_made", "gates_ready"}
+
+
+def called(statement: Statement) -> str:
+    """The device function whose result a statement is, or nothing."""
+    value = statement.value if isinstance(statement, Let | Set) else statement
+    return value.function if isinstance(value, Call) else ""
+
+
+def statements_in(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """The statements, and those in their bodies."""
+    for s in statements:
+        yield s
+        if isinstance(s, For | If | Block):
+            yield from statements_in((*s.body, *s.otherwise) if isinstance(s, If) else s.body)
+
+
+def rewritten(
+    statements: Iterable[Statement], change: Callable[[Statement], Statement]
+) -> tuple[Statement, ...]:
+    """The statements, each changed, its body before it."""
+    made: list[Statement] = []
+    for s in statements:
+        if isinstance(s, For | Block):
+            s = replace(s, body=rewritten(s.body, change))
+        elif isinstance(s, If):
+            bodies = rewritten(s.body, change), rewritten(s.otherwise, change)
+            s = replace(s, body=bodies[0], otherwise=bodies[1])
+        made.append(change(s))
+    return tuple(made)
 
 
 Kind = TypingLiteral["input", "output", "scalar"]
@@ -458,7 +389,7 @@ class Parameter:
     shared: another one is the same address.
     """
 
-    name: str
+    name: Name
     dtype: DataType
     kind: Kind
     shared: bool = False
@@ -472,7 +403,7 @@ class Kernel:
     checks: the op and the size behind each CheckedIndex, for the message if it fails.
     """
 
-    name: str
+    name: Name
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
     grid: tuple[int, int]

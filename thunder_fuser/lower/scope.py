@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.lower.kernel import Operand, Statement
+from thunder_fuser.lower.kernel import Array, Let, Operand, Statement, Words
 
 # A pseudo symbol: what depends on it (accumulators, persistent arrays) stays inside the block loop.
 ROOT = "@root"
@@ -48,3 +48,35 @@ class Scope:
 
     def put(self, statement: Statement) -> None:
         self.statements.append(statement)
+
+    def put_once(self, needs: frozenset[str], value: Let | Words) -> None:
+        """Puts a definition into its home, unless it is there."""
+        if self.find(value.name) is None:
+            home = self.home(needs)
+            home.put(value)
+            home.values[value.name] = (value.name, needs)
+
+    def declare(self, array: Array) -> None:
+        """Puts a declaration in front of all other statements."""
+        self.statements.insert(0, array)
+
+
+class Names:
+    """The C names of one kernel.
+
+    >>> names = Names()
+    >>> names("T0_e", "here"), names("T0_e", "there"), names("T0_e", "here")
+    ('T0_e', 'T0_e_1', 'T0_e')
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, object], str] = {}
+        self._used: dict[str, int] = {}
+
+    def __call__(self, base: str, key: object) -> str:
+        """The name for (base, key)."""
+        if (base, key) not in self._names:
+            number = self._used.get(base, 0)
+            self._used[base] = number + 1
+            self._names[base, key] = f"{base}_{number}" if number else base
+        return self._names[base, key]

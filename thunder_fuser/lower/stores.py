@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from thunder_fuser.analysis.part import offset
-from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
+from thunder_fuser.analysis.vectorize import MAX_BYTES
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, If, Lane, Set, SharedStore, Statement, Store
@@ -31,15 +31,9 @@ class Stores:
         value = self.values.get(point, inner)
         tile = self.tiles.get(name)
         position = tile.position if tile else offset(point.index, ctx.part.strides[name])
-        aligned = MAX_BYTES if tile else dict(ctx.scheduled.alignment).get(name, MAX_BYTES)
+        aligned = MAX_BYTES if tile else ctx.alignment(name)
         lane, width = ctx.lane_symbol, ctx.width
-        if (
-            inner is not outer
-            and width > 1
-            and is_vector(
-                position, condition, lane, width, itemsize=view.dtype.bytes, alignment=aligned
-            )
-        ):
+        if inner is not outer and ctx.is_vector(position, condition, view.dtype, aligned):
             vector = self.values.name(f"{name}_o", point)
             outer.put(Array(vector, view.dtype, 0, width))
             inner.put(Set(Lane(vector, None, lane), value, view.dtype))

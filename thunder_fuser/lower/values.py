@@ -10,11 +10,10 @@ from math import prod
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.index_map import accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
-from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, sizeless_text
-from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.divisors import Divisors
@@ -36,7 +35,7 @@ from thunder_fuser.lower.kernel import (
     Words,
 )
 from thunder_fuser.lower.places import Places
-from thunder_fuser.lower.scope import ROOT, Found, Scope
+from thunder_fuser.lower.scope import ROOT, Found, Names, Scope
 from thunder_fuser.lower.shared import SharedMemory
 
 NONE: frozenset[str] = frozenset()
@@ -53,14 +52,13 @@ class Values:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.nest = 0
-        self.shared = SharedMemory(ctx)
+        self.shared = SharedMemory()
         self.largest_index = 0  # of numbers made by index arithmetic
-        self.places = Places(ctx, self._get, self.name)
-        self.divisors = Divisors(ctx, self._get, self.name)
+        self.name = Names()
+        self.places = Places(ctx, self.name)
+        self.divisors = Divisors(ctx, self.name)
+        self.buffers = Buffers(ctx, self.shared, self.name)
         self._rows_kept = set[str]()
-        self._names: dict[tuple[str, object], str] = {}
-        self._used: dict[str, int] = {}
-        self.buffers = Buffers(ctx, self.shared, self.name, self._is_vector)
 
     # ---- asking
 
@@ -131,29 +129,43 @@ class Values:
                 return Lane(f"{name}_k", ctx.group_step), needs
         if name in ctx.carried:
             needs = frozenset([ROOT]) | ctx.step.symbols | ctx.lane_symbol.symbols
-        wide, dtype = ctx.accumulator_type(name), ctx.part.tensors[name].dtype
-        if wide is dtype:
-            return ctx.accumulator(name), needs
-        return self._put(
-            point, Math("cast", (ctx.accumulator(name),), (wide,), dtype), needs, scope
-        )
+        return self._as_result(point, ctx.accumulator(name), needs, scope)
 
     def _scanned(self, point: Point, scope: Scope) -> Found:
         """The element of a scan that this step has made."""
-        name, needs = point.name, point.symbols | self.ctx.lane_symbol.symbols | {ROOT}
-        wide, dtype = self.ctx.accumulator_type(name), self.ctx.part.tensors[name].dtype
-        value = self.ctx.scanned(name)
+        needs = point.symbols | self.ctx.lane_symbol.symbols | {ROOT}
+        return self._as_result(point, self.ctx.scanned(point.name), needs, scope)
+
+    def _as_result(
+        self, point: Point, value: Operand, needs: frozenset[str], scope: Scope
+    ) -> Found:
+        """An accumulator's value in the type of the result."""
+        wide, dtype = self.ctx.accumulator_type(point.name), self.ctx.part.tensors[point.name].dtype
         if wide is dtype:
             return value, needs
         return self._put(point, Math("cast", (value,), (wide,), dtype), needs, scope)
 
-    def name(self, base: str, key: object) -> str:
-        """A C name for (base, key): base for the first key, base_1 for the next one."""
-        if (base, key) not in self._names:
-            number = self._used.get(base, 0)
-            self._used[base] = number + 1
-            self._names[base, key] = f"{base}_{number}" if number else base
-        return self._names[base, key]
+    # ---- positions
+
+    def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, frozenset[str]]:
+        """A position or condition with each element in a variable, and what it depends on."""
+        needs, names = at.symbols, dict[Scalar, Scalar]()
+        for one in sorted(at.elements, key=lambda element: element.sort_key):
+            found = scope.find(one)
+            if found is None:
+                value = self._get(self.places.point(one), scope)
+                found = self.places.put(one, value, scope)
+            names[one] = symbol(str(found[0]), one.lo, one.hi)
+            needs |= found[1]
+        return at.with_elements(names), needs
+
+    def _access(
+        self, position: Scalar, condition: Scalar, scope: Scope
+    ) -> tuple[Scalar, Scalar, frozenset[str]]:
+        """`_place` for both parts of an access, and what they depend on together."""
+        position, needs = self._place(position, scope)
+        condition, more = self._place(condition, scope)
+        return position, condition, needs | more
 
     # ---- loads
 
@@ -162,12 +174,12 @@ class Values:
         if view.by_value:
             return self._by_value(point, scope)
         position = offset(point.index, self.ctx.part.strides[view.name])
-        if self._is_vector(point, position):
+        if self.ctx.loads_vector(point, position):
             return self._load_vector(point, position, scope)
         ring = self._ring(point, position)
         if ring is not None:
             return self._load_ring(point, ring, scope)
-        position, condition, needs = self.places.access(position, point.condition, scope)
+        position, condition, needs = self._access(position, point.condition, scope)
         load = Load(view.name, position, view.dtype, 1, condition)
         name = self.name(f"{view.name}_e", point)
         scope.home(needs).put(Let(name, view.dtype, load))
@@ -182,18 +194,6 @@ class Values:
         value = Math("cast", (view.name,), (DataType.Float,), view.dtype)
         scope.home(NONE).put(Let(name, view.dtype, value))
         return name, NONE
-
-    def _is_vector(self, point: Point, position: Scalar) -> bool:
-        view = self.ctx.part.tensors[point.name]
-        alignment = dict(self.ctx.scheduled.alignment).get(view.name, MAX_BYTES)
-        return self.ctx.width > 1 and is_vector(
-            position,
-            point.condition,
-            self.ctx.lane_symbol,
-            self.ctx.width,
-            itemsize=view.dtype.bytes,
-            alignment=alignment,
-        )
 
     def _ring(self, point: Point, position: Scalar) -> RingLoad | None:
         """One load for all lanes, if they walk on in a row whose end they may pass.
@@ -220,17 +220,14 @@ class Values:
     def _load_ring(self, point: Point, load: RingLoad, scope: Scope) -> Found:
         needs = load.first.symbols | load.at.symbols | load.condition.symbols
         name = self.name(f"{point.name}_v", (load.first, load.at, load.condition))
-        home = scope.home(needs)
-        if home.find(name) is None:
-            home.put(Let(name, load.dtype, load, load.width))
-            home.values[name] = (name, needs)
+        scope.put_once(needs, Let(name, load.dtype, load, load.width))
         lane = self.ctx.lane_symbol
         return Lane(name, None, lane), needs | lane.symbols
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         base = position - ctx.lane_symbol
-        base, condition, needs = self.places.access(base, point.condition, scope)
+        base, condition, needs = self._access(base, point.condition, scope)
         # Past the end of a row is another row, which the lanes' work leaves out.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
         load = Load(view.name, base, view.dtype, ctx.width, condition, limit, ctx.whole_steps[1])
@@ -246,9 +243,7 @@ class Values:
             buffer.filled_in = self.nest
             return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | needs
         name = self.name(f"{view.name}_v", (base, condition))
-        if home.find(name) is None:
-            home.put(Let(name, view.dtype, load, ctx.width))
-            home.values[name] = (name, needs)
+        scope.put_once(needs, Let(name, view.dtype, load, ctx.width))
         if buffer is not None and buffer.filled_in is None:
             position = buffer.position - ctx.lane_symbol
             scope.home(needs | position.symbols).put(
@@ -272,7 +267,7 @@ class Values:
         if kind is OpKind.INDEX:
             # Also where the place does not matter, as in an expanded source, the index is checked.
             at = index_element(expr, point.index, point.condition, self.ctx.part.tensors)
-            self.places.place(at, scope)
+            self._place(at, scope)
             return self._get(self.ctx.demand.reads[point][-1], scope)
         if kind is OpKind.POINTWISE:
             return self._math(point, expr, scope)
@@ -311,11 +306,12 @@ class Values:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.part.tensors[point.name].dtype
         if self.divisors.is_count(expr, dtype):
-            divided = self.divisors.by_count(point, expr, operands[0], dtype, scope)
-            known = replace(expr, inputs=(expr.inputs[0], str(divided.operands[1])))
+            divided, by = self.divisors.by_count(point, expr, operands[0], dtype, scope)
+            known = replace(expr, inputs=(expr.inputs[0], by))
             return self._put(point, divided, needs, scope, known)
         if self.divisors.is_of_row(point, expr, dtype):
-            by = self.divisors.of_row(self.ctx.demand.reads[point][-1], operands[1], scope)
+            divisor = self.ctx.demand.reads[point][-1]
+            by = self.divisors.of_row(divisor, self._get(divisor, scope), scope)
             return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
         short = self.ctx.short_form(expr, dtype)
         if short:
@@ -333,7 +329,7 @@ class Values:
             given = self.ctx.dtype_of(expr.inputs[0])
             cast = Math("cast", operands[:1], (given,), dtype)
             return self._put(point, cast, needs, scope)
-        index, more = self.places.place(point.index[0], scope)
+        index, more = self._place(point.index[0], scope)
         needs |= more
         start, step = operands
         if not isinstance(start, Literal) or not isinstance(step, Literal):
@@ -373,7 +369,7 @@ class Values:
         words = None
         if self.ctx.is_cpu and expr.op == "uniform" and not position.elements:
             words = self._words(point, position, (operands[2], operands[3]), needs, scope)
-        position, more = self.places.place(position, scope)
+        position, more = self._place(position, scope)
         value = Random(expr.op, position, operands, view.dtype, words)
         return self._put(point, value, needs | more, scope)
 
@@ -399,10 +395,7 @@ class Values:
         if not aside or count > MOST_WORDS or not point.condition.is_const:
             return None
         name = self.name(f"{point.name}_w", point)
-        if scope.find(name) is None:
-            home = scope.home(needs | first.symbols)
-            home.put(Words(name, stream, first, count, view.dtype))
-            home.values[name] = (name, needs | first.symbols)
+        scope.put_once(needs | first.symbols, Words(name, stream, first, count, view.dtype))
         return Lane(name, lane + first % view.dtype.random_share)
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
@@ -419,7 +412,7 @@ class Values:
             where.append(const(1))
         result, needs = found[-1]
         for (operand, symbols), when in zip(found[-2::-1], where[-2::-1], strict=True):
-            condition, more = self.places.place(when, scope)
+            condition, more = self._place(when, scope)
             needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))
             choose = Choose(condition, operand, result, dtype)

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a legal Kernel is, checked without running it.
+
+names:     each is defined above its use, in the same block or one around it, and once there
+writes:    only variables, arrays and results are written
+barriers:  all threads of a block reach them: no condition or loop around one differs by thread
+bounds:    places in arrays of known size lie inside, for all values of the loops around
+
+    --> Set(Lane(T7_o, j_i), T7_e, DataType.BFloat16)   # T7_e is not defined here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+
+from thunder_fuser.errors import VerifyError
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.record import Literal
+from thunder_fuser.ir.scalar import Scalar, symbol
+from thunder_fuser.lower.kernel import (
+    WAITS,
+    Accumulate,
+    Address,
+    Array,
+    Block,
+    CheckedIndex,
+    Coordinate,
+    For,
+    If,
+    Kernel,
+    Lane,
+    Let,
+    Parameter,
+    Set,
+    SharedLoad,
+    SharedStore,
+    Statement,
+    Store,
+    Stream,
+    Variable,
+    Words,
+    called,
+)
+from thunder_fuser.lower.text import statements_text
+
+Declaration = Parameter | For | Let | Array | Words | Variable | Stream
+
+
+def verify_kernel(kernel: Kernel, after: str = "lower") -> Kernel:
+    """The kernel itself if it is legal; else VerifyError with its text, the wrong lines marked."""
+    verifier = _Verifier(kernel)
+    verifier.block(kernel.body, verifier.names)
+    if verifier.wrong:
+        marks = {at: "; ".join(dict.fromkeys(why)) for at, why in verifier.wrong.items()}
+        text = statements_text(kernel.body, marks)
+        raise VerifyError(f"kernel {kernel.name} after {after}", got=f"\n{text}")
+    return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A name: what declares it, whether threads of a block differ in it, and its bounds."""
+
+    declared: Declaration
+    varies: bool = False
+    bounds: Scalar | None = None
+
+
+Names = dict[str, _Known]
+
+
+class _Verifier:
+    """Walks a kernel. `names` are those in scope; `wrong` collects sentences by statement.
+
+    where: the conditions that hold here. varying: those, and loops, in which threads differ.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        (x, y), grid = kernel.threads, kernel.grid
+        self.extents = {ParallelType.TIDX: x, ParallelType.TIDY: y, ParallelType.BIDX: grid[0]}
+        self.names: Names = {p.name: _Known(p) for p in kernel.parameters}
+        self.where: tuple[Scalar, ...] = ()
+        self.varying = ""
+        self.wrong: dict[int, list[str]] = {}
+        self.line: Statement | None = None
+        self.varies = False
+
+    def refuse(self, why: str) -> None:
+        self.wrong.setdefault(id(self.line), []).append(why)
+
+    # ---- statements
+
+    def block(self, statements: Iterable[Statement], names: Names) -> None:
+        """Statements whose names end with them."""
+        outer, self.names = self.names, dict(names)
+        here: set[str] = set()
+        for statement in statements:
+            self.line, self.varies = statement, False
+            if isinstance(statement, For):
+                self.loop(statement)
+            elif isinstance(statement, If):
+                self.branches(statement)
+            elif isinstance(statement, Block):
+                self.block(statement.body, self.names)
+            else:
+                self.simple(statement, here)
+        self.names = outer
+
+    def simple(self, s: Statement, here: set[str]) -> None:
+        """One without a body: what it reads, waits for, writes, and defines."""
+        self.read(s)
+        if self.varying and called(s) in WAITS:
+            self.refuse(f"not all threads of a block come here: {self.varying}")
+        if isinstance(s, Store):
+            self.written(s.buffer)
+        elif isinstance(s, Set | Accumulate):
+            self.written(s.target.array if isinstance(s.target, Lane) else s.target)
+        if isinstance(s, SharedStore):
+            self.inside(s.array, s.position, s.width)
+        if isinstance(s, Let | Array | Words | Variable | Stream):
+            if s.name in here:
+                self.refuse(f"{s.name} is defined twice")
+            here.add(s.name)
+            if isinstance(s, Let):
+                self.names[s.name] = _Known(s, self.varies, self.let_bounds(s))
+            else:  # what is in a thread's own memory is taken to differ
+                is_shared = isinstance(s, Array) and s.shared_offset is not None
+                self.names[s.name] = _Known(s, not is_shared)
+
+    def let_bounds(self, let: Let) -> Scalar | None:
+        """The name as a symbol with the bounds of its value, if that is an index."""
+        value = let.value
+        if isinstance(value, CheckedIndex):
+            return symbol(let.name, 0, int(value.size) - 1)
+        if isinstance(value, Coordinate):
+            return symbol(let.name, 0, self.extents.get(value.parallel, self.kernel.grid[1]) - 1)
+        if not isinstance(value, Scalar):
+            return None
+        plain = self.bounded(value)
+        last = min([plain.hi, *(self.last_where(holds, value) for holds in self.where)])
+        return symbol(let.name, plain.lo, last)
+
+    def last_where(self, holds: Scalar, value: Scalar) -> float:
+        """The largest value where a condition holds.
+
+        s*256 + t, where s < 2 or s*256 + t < 560:  559
+        """
+        if holds.op != "lt":
+            return self.bounded(value).hi
+        below = holds.parts[0]
+        arms = below.parts if below.op == "min" else (below,)
+        return max(self.last_below(arm, value) for arm in arms)
+
+    def last_below(self, arm: Scalar, value: Scalar) -> float:
+        """The largest value where arm < 0."""
+        rest, (terms, constant) = value - arm, arm.terms
+        if rest.is_const:
+            return rest.value - 1
+        if len(terms) == 1 and terms[0][1] == 1 and terms[0][0].op == "sym":
+            name = terms[0][0].text
+            return self.bounded(value).substitute({name: symbol(name, 0, -constant - 1)}).hi
+        return self.bounded(value).hi
+
+    def loop(self, loop: For) -> None:
+        for name in (loop.extent, *(a.variable for a in loop.accumulators), *loop.streams):
+            self.read(name)
+        varies, last = self.varies, self.bounded(loop.extent).hi - 1
+        known = _Known(loop, varies, symbol(loop.variable, 0, last))
+        streams = {f"{name}_v": self.names[name] for name in loop.streams if name in self.names}
+        names = {**self.names, **streams, loop.variable: known}
+        self.inside_of(f"{loop.variable} < {loop.extent}" if varies else "", (), loop.body, names)
+
+    def branches(self, branch: If) -> None:
+        self.read(branch.condition)
+        holds = branch.condition.parts if branch.condition.op == "and" else (branch.condition,)
+        differs = str(branch.condition) if self.varies else ""
+        self.inside_of(differs, holds, branch.body, self.names)
+        self.inside_of(differs, (), branch.otherwise, self.names)
+
+    def inside_of(
+        self, differs: str, holds: tuple[Scalar, ...], body: Iterable[Statement], names: Names
+    ) -> None:
+        """A body behind a condition or in a loop; `differs`: what threads differ in, or nothing."""
+        saved = self.where, self.varying
+        self.where, self.varying = (*self.where, *holds), self.varying or differs
+        self.block(body, names)
+        self.where, self.varying = saved
+
+    # ---- names
+
+    def read(self, node: object) -> None:
+        """Every name that a node reads is in scope, and every place in an array inside it."""
+        if isinstance(node, str):
+            self.known(node)
+        elif isinstance(node, Scalar):
+            for name in node.symbols:
+                self.known(name)
+        elif isinstance(node, tuple):
+            for one in node:
+                self.read(one)
+        elif not isinstance(node, Literal | None):
+            for name in _names_in(type(node)):  # type: ignore[arg-type]
+                self.read(getattr(node, name))
+            self.places(node)
+
+    def places(self, node: object) -> None:
+        if isinstance(node, Coordinate):
+            self.varies |= node.parallel.is_thread
+        elif isinstance(node, Lane):
+            self.lane(node)
+        elif isinstance(node, Address):
+            self.written(node.variable)
+        elif isinstance(node, SharedLoad):
+            self.inside(node.array, node.position, node.width)
+
+    def known(self, name: str) -> None:
+        found = self.names.get(name)
+        if found is not None:
+            self.varies |= found.varies
+        elif name:
+            self.refuse(f"{name} is not defined here")
+
+    def written(self, name: str) -> None:
+        """A name that a statement writes to."""
+        found = self.names.get(name)
+        if found is None:
+            return
+        is_input = isinstance(found.declared, Parameter) and found.declared.kind != "output"
+        if is_input or isinstance(found.declared, Let | For):
+            self.refuse(f"{name} is written, but is no variable, array or result")
+
+    # ---- bounds
+
+    def lane(self, lane: Lane) -> None:
+        """The place in an array, and the one in a vector."""
+        if lane.at is not None:
+            self.inside(lane.array, lane.at)
+        found = self.names.get(lane.array)
+        if lane.lane is not None and found is not None and isinstance(found.declared, Array | Let):
+            self.within(f"{lane.array}'s lane", lane.lane, 1, found.declared.width)
+
+    def inside(self, array: str, at: Scalar, width: int = 1) -> None:
+        """`width` elements of an array from `at` on."""
+        found = self.names.get(array)
+        if found is not None and isinstance(found.declared, Array):
+            self.within(array, at, width, found.declared.count)
+
+    def within(self, what: str, at: Scalar, width: int, count: int) -> None:
+        known = self.bounded(at)
+        if known.lo < 0 or known.hi + width > count:
+            last = known.hi + width - 1
+            self.refuse(f"{what} has {count} elements, and {at} is from {known.lo} to {last}")
+
+    def bounded(self, at: Scalar) -> Scalar:
+        """The same index with the bounds that names have here."""
+        found: Mapping[str, Scalar] = {
+            name: known.bounds
+            for name in at.symbols
+            if (known := self.names.get(name)) is not None and known.bounds is not None
+        }
+        return at.substitute(found) if found else at
+
+
+_WITH_NAMES = ("Name", "Operand", "Argument", "Lane", "Scalar", "Value")
+
+
+@cache
+def _names_in(kind: type) -> tuple[str, ...]:
+    """The fields of a node in which there may be names."""
+    found = (f for f in fields(kind) if f.name != "name")
+    return tuple(f.name for f in found if any(word in str(f.type) for word in _WITH_NAMES))
