@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rooms of the package: how long each may be.
+"""The rooms of the package: how long each may be, and that no two files import each other in turn.
 
 CONTRIBUTING.md has the table of the rooms. A capability that needs more lines raises the number of
 its room there, on purpose and in its own commit.
@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+
+import grimp
+import networkx as nx
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "thunder_fuser"
@@ -44,3 +47,14 @@ def test_each_room_has_the_lines_that_the_table_gives_it() -> None:
 
 def test_files_are_short() -> None:
     assert {str(path): count for path, count in lines().items() if count > LONGEST} == {}
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports for type checkers alone included."""
+    graph = grimp.build_graph("thunder_fuser")
+    imports = nx.DiGraph(
+        (module, other)
+        for module in graph.modules for other in graph.find_modules_directly_imported_by(module)
+    )
+    circles = [sorted(one) for one in nx.strongly_connected_components(imports) if len(one) > 1]
+    assert circles == []
