@@ -100,7 +100,7 @@ def test_the_kernel_of_a_norm_is_one_with_and_without_a_forced_segment() -> None
 
 
 def two_sums(dtype: DataType) -> Graph:
-    """Sums over rows and over columns of a dear bf16 value, which both cast up."""
+    """Sums over rows and over columns of an expensive bf16 value, which both cast up."""
     fd, x = rows(64, 128, dtype=dtype)
     y = fd.ops.cast(fd.ops.cast(fd.ops.tanh(x), D.BFloat16), D.Float)
     fd.add_output(fd.ops.sum(fd.ops.mul(y, y), [1]))

@@ -65,7 +65,7 @@ def empty() -> Graph:
     return fd, [meta(0, 4)]
 
 
-def dear_edge() -> Graph:
+def expensive_edge() -> Graph:
     """What costs more than it moves is not computed twice: the second segment reads it."""
     fd, x = rows(64, 128)
     y = fd.ops.lgamma(fd.ops.digamma(x))
@@ -90,7 +90,7 @@ GRAPHS = {
     "layer_norm": (layer_norm(64, 128), ["persistent"]),
     "row_and_column_sums": (row_and_column_sums(), ["reduction", "reduction"]),
     "cheap_edge": (cheap_edge(), ["reduction", "reduction"]),
-    "dear_edge": (dear_edge(), ["reduction", "reduction"]),
+    "expensive_edge": (expensive_edge(), ["reduction", "reduction"]),
     "forced_cut": (forced_cut(), ["pointwise", "pointwise"]),
     "around_a_matmul": (around_a_matmul(), ["pointwise", "expr_eval", "pointwise"]),
     "two_results": (two_results(), ["pointwise", "pointwise"]),
@@ -128,8 +128,8 @@ def test_cheap_edges_are_recomputed() -> None:
     assert [segment.part.inputs for segment in plan.segments] == [("T0",), ("T0",)]
 
 
-def test_dear_edges_are_read() -> None:
-    fd, inputs = dear_edge()
+def test_expensive_edges_are_read() -> None:
+    fd, inputs = expensive_edge()
     first, second = fd.plan(inputs).segments
     assert set(second.part.inputs) <= set(first.part.outputs)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""1 + tanh(x), the dear part of gelu's tanh form, becomes one operation.
+"""1 + tanh(x), the expensive part of gelu's tanh form, becomes one operation.
 
     T1 = tanh(T0); T2 = add(1.0, T1)    ->  T2 = one_plus_tanh(T0)
 

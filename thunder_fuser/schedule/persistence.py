@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which values stay on chip between the nests of a normalization, and where.
 
-Inputs are kept in their own, narrow type and cast again; only what is dear to recompute (exp) is
-kept beside them. A row too long for one block is shared by the blocks of a cluster, where there
+Inputs are kept in their own, narrow type and cast again; only what is expensive to recompute (exp)
+is kept beside them. A row too long for one block is shared by the blocks of a cluster, where there
 are clusters. If all of it does not fit, the inputs alone; if they do not, nothing: each nest then
 reads memory again.
 
@@ -60,12 +60,12 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
     nothing = Placement((), "none", params.threads, params.cluster)
     if not scheduled.params.inner:
         return nothing
-    everything = _unplaced(scheduled, with_dear=True)
+    everything = _unplaced(scheduled, with_expensive=True)
     if target.is_cpu:
         fits = _bytes(everything) <= CPU_ROW_BYTES
         held = replace(nothing, buffers=_in("registers", everything), memory="registers")
         return held if fits else nothing
-    inputs = _unplaced(scheduled, with_dear=False)
+    inputs = _unplaced(scheduled, with_expensive=False)
     for kept in filter(None, (everything, inputs)):
         found = _blocks_for(scheduled, _bytes_at_once(kept))
         if found is not None:
@@ -79,20 +79,20 @@ def place_persistent(scheduled: ScheduledFusion) -> Placement:
 
 def kept_inputs(scheduled: ScheduledFusion) -> tuple[PersistentBuffer, ...]:
     """The inputs of a row that several nests read, in registers, whatever they take."""
-    return _in("registers", _unplaced(scheduled, with_dear=False))
+    return _in("registers", _unplaced(scheduled, with_expensive=False))
 
 
 def held_of(scheduled: ScheduledFusion, rows: int) -> tuple[PersistentBuffer, ...]:
     """What several nests read of a group of so many rows, in registers: its inputs whatever they
-    take, with them what is dear if that fits; on a CPU this alone."""
-    everything = _unplaced(scheduled, with_dear=True)
+    take, with them what is expensive if that fits; on a CPU this alone."""
+    everything = _unplaced(scheduled, with_expensive=True)
     if scheduled.target.is_cpu:
         kept = everything if rows * _bytes(everything) <= CPU_ROW_BYTES else []
     else:
         threads = prod(scheduled.params.threads)
         room = threads * register_bytes(threads, scheduled.options)
         fits = everything and rows * _bytes_at_once(everything) <= room
-        kept = everything if fits else _unplaced(scheduled, with_dear=False)
+        kept = everything if fits else _unplaced(scheduled, with_expensive=False)
     held = _in("registers", kept)
     return tuple(replace(buffer, bytes=rows * buffer.bytes) for buffer in held)
 
@@ -105,14 +105,14 @@ def _in(memory: str, kept: list[UnplacedBuffer]) -> tuple[PersistentBuffer, ...]
     return tuple(replace(one.buffer, memory=memory) for one in kept)
 
 
-def _unplaced(scheduled: ScheduledFusion, *, with_dear: bool) -> list[UnplacedBuffer]:
-    """The points that several nests need: inputs, and with them what is dear to recompute."""
+def _unplaced(scheduled: ScheduledFusion, *, with_expensive: bool) -> list[UnplacedBuffer]:
+    """The points that several nests need: inputs, and with them what is expensive to recompute."""
     demand = scheduled.part.demand
     seen = _nests_of_points(scheduled)
     shared = [point for point, where in seen.items() if len(where) > 1]
     inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in demand.reads]
-    dear = [p for p in shared if with_dear and _is_dear(scheduled, p)]
-    kept = [p for p in dict.fromkeys([*inputs, *dear]) if _row_bytes(scheduled, p)]
+    expensive = [p for p in shared if with_expensive and _is_expensive(scheduled, p)]
+    kept = [p for p in dict.fromkeys([*inputs, *expensive]) if _row_bytes(scheduled, p)]
     last = _read_again(scheduled, seen, frozenset(kept))
     return [
         UnplacedBuffer(PersistentBuffer(p, _row_bytes(scheduled, p), ""), min(seen[p]), last[p])
@@ -149,7 +149,7 @@ def _walks(point: Point, reduced: tuple[str, ...]) -> bool:
     return any(at.symbols & set(reduced) for at in point.index)
 
 
-def _is_dear(scheduled: ScheduledFusion, point: Point) -> bool:
+def _is_expensive(scheduled: ScheduledFusion, point: Point) -> bool:
     """True if the point's own op is expensive."""
     expr = scheduled.part.producer.get(point.name)
     computes = expr is not None and expr.row.kind in (OpKind.POINTWISE, OpKind.RANDOM)

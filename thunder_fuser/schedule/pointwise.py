@@ -95,13 +95,13 @@ def too_many_places(part: Part, scheduler: str) -> Reject | None:
 
 
 def _repeats(part: Part, lookup: OpRecord) -> bool:
-    """True if more elements are looked up than there are, and computing one is dear."""
+    """True if more elements are looked up than there are, and computing one is expensive."""
     source = str(lookup.inputs[lookup.row.source])
     sizes, wanted = part.tensors[source].sizes, part.tensors[lookup.outputs[0]].sizes
-    return prod(wanted) > prod(sizes) and _is_dear(part, source)
+    return prod(wanted) > prod(sizes) and _is_expensive(part, source)
 
 
-def _is_dear(part: Part, name: str) -> bool:
+def _is_expensive(part: Part, name: str) -> bool:
     """True if an op of the part behind the value costs more than a round trip through memory."""
     seen: set[str] = set()
     stack = [name]
