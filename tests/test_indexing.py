@@ -227,7 +227,7 @@ def test_a_row_of_a_reduction_is_looked_up_in_a_second_kernel(run: Runner) -> No
     check(run, body, [x, index], x.sum(1)[index], "reduction", "pointwise", tolerance=1e-5)
 
 
-def test_an_expensive_source_is_made_once_where_more_is_looked_up_than_there_is(run: Runner) -> None:
+def test_an_expensive_source_is_computed_once_where_more_is_looked_up(run: Runner) -> None:
     x, few, many = rand(6, 10), indices(6, 6), indices(6, 60)
 
     def body(fd: Any, a: Any, i: Any) -> Any:
