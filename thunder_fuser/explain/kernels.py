@@ -60,7 +60,7 @@ def _kernels_of(one: Compiled) -> Iterator[Kernel]:
 
 
 def _texts(one: Compiled) -> dict[str, str]:
-    """File name -> text, one file for the result of each verb."""
+    """File name -> text, one file for the result of each stage."""
     texts = {
         "definition.py": str(one.fusion),
         "segments.txt": str(with_params(one.program.segmented)),
