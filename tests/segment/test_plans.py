@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.planning import forced
 from graphs import Graph, meta, rows, softmax
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from strategies import Case, cases
 
+from benchmarks.prices import forced
 from thunder_fuser import compiler
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.definition import FusionDefinition

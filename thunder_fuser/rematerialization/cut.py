@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from thunder_fuser.union_find import UnionFind
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -89,24 +91,17 @@ def _reached(graph: Graph, maker: dict[int, int]) -> list[int]:
 
 def _components(graph: Graph, maker: dict[int, int], values: list[int]) -> Iterator[list[int]]:
     """The values, in groups that no operation which may be recomputed connects."""
-    parent = {value: value for value in values}
-
-    def root(value: int) -> int:
-        while parent[value] != value:
-            parent[value] = parent[parent[value]]
-            value = parent[value]
-        return value
-
+    known, joined = set(values), UnionFind[int]()
     for value in values:
         node = graph.nodes[maker[value]]
         # Operands of an op that is never recomputed are another component's.
         near = chain(node.outputs, node.inputs if node.price is not None else ())
         for other in near:
-            if other in parent:
-                parent[root(other)] = root(value)
+            if other in known:
+                joined.join(value, other)
     groups: dict[int, list[int]] = {}
     for value in values:
-        groups.setdefault(root(value), []).append(value)
+        groups.setdefault(joined.find(value), []).append(value)
     yield from groups.values()
 
 

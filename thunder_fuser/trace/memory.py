@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.sharing import COPIES, FENCES, MOVES
+from thunder_fuser.union_find import UnionFind
 
 _WRITTEN_LATER = Reject("a view of a tensor that is written in place")
 
@@ -32,19 +33,13 @@ def written_in_place(ops: Sequence[Op]) -> set[str]:
 
 def one_memory(ops: Sequence[Op]) -> dict[str, str]:
     """For each tensor that may share memory with others, one name for all of them."""
-    leader: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        while (above := leader.get(name, name)) != name:
-            leader[name] = leader.get(above, above)
-            name = above
-        return name
-
+    same: UnionFind[str] = UnionFind()
     groups = [group for op in ops for group in op.writes]
     groups += [group for op in ops for group in op.shares]
     for first, *others in filter(None, groups):
-        leader.update((find(name), find(first)) for name in others)
-    return {name: find(name) for name in leader}
+        for name in others:
+            same.join(first, name)
+    return {name: same.find(name) for group in groups for name in group}
 
 
 def leave_written_views(prepared: Prepared) -> Prepared:

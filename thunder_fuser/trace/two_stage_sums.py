@@ -30,6 +30,7 @@ from thunder_fuser.schedule import nested
 from thunder_fuser.trace.op import Op, Rules
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.union_find import UnionFind
 
 Fits = Callable[[int, int, int, int], bool]  # of groups, rows, columns and bytes an element
 
@@ -95,15 +96,15 @@ class _Sum:
 
 
 def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
-    """Of a run: by the names of their results, the sums to be two, and the elements of a row."""
+    """Of the sums of a region that become two, by the names of results: the elements of a row."""
     sums = {leaf.output.name: _Sum.of(leaf) for leaf in leaves if _is_sum(leaf)}
     if not any(one.columns for one in sums.values()):
         return {}
-    families, widest = _Families(leaves), _widest_after(leaves)
-    # What all elements wait for is one sum, and those beside it share its kernel.
+    families, widest = _families(leaves), _widest_after(leaves)
+    # A sum that a result as wide as its operand reads is needed whole first: it stays one sum.
     again = {one for name, one in sums.items() if widest.get(name, 0) >= prod(one.sizes)}
     alike: dict[str, dict[_Sum, None]] = {}  # the sums of each family
-    root = {leaf.output.name: families.root(leaf.args[0].name) for leaf in leaves if _is_sum(leaf)}
+    root = {leaf.output.name: families.find(leaf.args[0].name) for leaf in leaves if _is_sum(leaf)}
     for name, one in sums.items():
         alike.setdefault(root[name], {})[one] = None
     columns = {family: _pairs(list(found), again, fits) for family, found in alike.items()}
@@ -111,7 +112,7 @@ def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
 
 
 def _pairs(sums: Sequence[_Sum], again: set[_Sum], fits: Fits) -> dict[_Sum, int]:
-    """The sums of one family that are to be two, and the elements of a row."""
+    """The sums of one family that become two, and the elements of a row."""
     over = [one for one in sums if one.columns >= MIN_COLUMNS and one not in again]
     found: dict[_Sum, int] = {}
     for a, b in product(over, (one for one in sums if one.is_of_group)):
@@ -141,30 +142,22 @@ def _inner(one: _Sum, columns: int) -> tuple[int, ...]:
     return dims if prod(one.sizes[at:]) == columns and set(dims) <= set(one.dims) else ()
 
 
-class _Families:
-    """Values of one size that are made of each other, by union-find."""
-
-    def __init__(self, leaves: Sequence[BoundSymbol]) -> None:
-        self._parent: dict[str, str] = {}
-        for leaf in leaves:
-            if leaf.sym.id is PrimIDs.TRANSPOSE:
-                continue
-            tensors = [p for p in (*makes(leaf), *reads(leaf)) if _is_tensor(p)]
-            most = max((prod(_sizes(p)) for p in tensors), default=0)
-            names = [p.name for p in tensors if prod(_sizes(p)) == most]
-            for name in names[1:]:
-                self._parent[self.root(name)] = self.root(names[0])
-
-    def root(self, name: str) -> str:
-        """The name that stands for all values of the family."""
-        while (parent := self._parent.get(name, name)) != name:
-            self._parent[name] = self._parent.get(parent, parent)
-            name = parent
-        return name
+def _families(leaves: Sequence[BoundSymbol]) -> UnionFind[str]:
+    """Values of one size of which one is computed from the other."""
+    families: UnionFind[str] = UnionFind()
+    for leaf in leaves:
+        if leaf.sym.id is PrimIDs.TRANSPOSE:
+            continue
+        tensors = [p for p in (*makes(leaf), *reads(leaf)) if _is_tensor(p)]
+        most = max((prod(_sizes(p)) for p in tensors), default=0)
+        names = [p.name for p in tensors if prod(_sizes(p)) == most]
+        for name in names[1:]:
+            families.join(names[0], name)
+    return families
 
 
 def _widest_after(leaves: Sequence[BoundSymbol]) -> dict[str, int]:
-    """The most elements of what is made of each value."""
+    """For each value, the most elements of anything computed from it."""
     found: dict[str, int] = {}
     for leaf in reversed(leaves):
         outs = [p for p in makes(leaf) if _is_tensor(p)]
