@@ -183,7 +183,7 @@ def into(source: FusionDefinition) -> FusionDefinition:
 
 def test_writing_into_an_expanded_input() -> None:
     message = (
-        "argument T1: expected memory of its own for each element, as it is written, "
+        "argument T1: expected separate memory for each element, because it is overwritten, "
         "got strides (0, 1). To fix it: clone the tensor."
     )
     wide = torch.ones(6).expand(4, 6)
@@ -207,7 +207,7 @@ def test_two_outputs_into_one_input() -> None:
     t1 = fd.define_tensor(shape=[-1, -1], contiguity=True)
     fd.add_output(fd.ops.exp(t1), t1)
     fd.add_output(fd.ops.sin(t1), t1)
-    with pytest.raises(AliasError, match="expected one output an aliased input"):
+    with pytest.raises(AliasError, match="expected one output for each aliased input"):
         fd.entry
 
 
@@ -254,13 +254,13 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
     "ranks of cat": (
         lambda fd, t: fd.ops.cat([t, fd.define_tensor([3], True)], 0),
         DefinitionError,
-        "cat: expected operands of one rank, got [2, 1] "
+        "cat: expected operands of equal rank, got [2, 1] "
         "(at T2 = fd.ops.cat([T0, T1], dim=0) with T0: f32[i0{i0}, i1{i1}], T1: f32[i2{3}])",
     ),
     "more cut off than there is": (
         lambda fd, t: fd.ops.pad(fd.define_tensor([4, 6], True), [-7, 3]),
         DefinitionError,
-        "pad: axis 1: expected at most its 6 elements cut off, got 7 "
+        "pad: axis 1: expected at most its 6 elements removed, got 7 "
         "(at T2 = fd.ops.pad(T1, pad_widths=[-7, 3], value=0) with T1: f32[i2{4}, i3{6}])",
     ),
     "stride order": (

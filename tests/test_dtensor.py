@@ -77,7 +77,7 @@ def test_from_pytorch_is_of_the_whole_tensor(mesh: DeviceMesh) -> None:
 Arguments = Callable[[DeviceMesh], list[Any]]
 REFUSED: tuple[tuple[Arguments, type[Exception], str], ...] = (
     (lambda m: [dtensor(torch.ones(2), m, Shard(0)), torch.ones(8)], InputError,
-     "argument T1: expected a DTensor, as other arguments are"),
+     "argument T1: expected a DTensor like the other arguments"),
     (lambda m: [dtensor(torch.ones(2), m, Shard(0)), dtensor(torch.ones(8), m, WHOLE)],
      CommunicationError, "sharded alike, got mesh_x and whole"),
     (lambda m: [dtensor(torch.ones(8), m, Partial()), dtensor(torch.ones(8), m, WHOLE)],

@@ -262,7 +262,7 @@ NEEDS: tuple[tuple[Callable[[Recorder, Tensor, Tensor], Any], str], ...] = (
     (lambda fd, x, y: fd.ops.add(x, y), "sharded alike, got mesh_x and whole"),
     (lambda fd, x, y: fd.ops.add(x, fd.ops.permute(fd.ops.reshape(x, [4, 8]), [1, 0])), "alike"),
     (lambda fd, x, y: fd.ops.matmul(fd.ops.permute(x, [1, 0]), x), "matmul.*whole"),
-    (lambda fd, x, y: fd.ops.matmul(x, fd.ops.permute(x, [1, 0])), "one axis of the result"),
+    (lambda fd, x, y: fd.ops.matmul(x, fd.ops.permute(x, [1, 0])), "one axis for each dimension"),
     (lambda fd, x, y: fd.ops.index_select(x, 3, 0), "index_select"),
     (lambda fd, x, y: fd.ops.sort(x, 0)[0], "sort"),
     (lambda fd, x, y: fd.ops.reshape(x, [1, 32]), ""),
@@ -299,7 +299,7 @@ def negated(layout: Callable[[Tensor], Any], shape: tuple[int, ...] = (-1, -1)) 
 
 
 MISTAKES: tuple[tuple[Callable[[Tensor], Any], type[Exception], str], ...] = (
-    (lambda t: t.set_device_mesh([[0, 1], [2]]), MeshError, "lists of ranks of one length"),
+    (lambda t: t.set_device_mesh([[0, 1], [2]]), MeshError, "lists of equal length"),
     (lambda t: t.set_device_mesh([0, 0]), MeshError, "distinct ranks"),
     (lambda t: t.set_device_mesh([0, 1]).set_device_mesh([0, 2]), MeshError, "expected"),
     (lambda t: t.outer_split(0, 2).axis(0).parallelize(X), MeshError, "call set_device_mesh"),
@@ -312,7 +312,7 @@ MISTAKES: tuple[tuple[Callable[[Tensor], Any], type[Exception], str], ...] = (
     (lambda t: t.set_device_mesh([0, 1]).merge(0).outer_split(0, 2).parallelize(0, X)
      .set_allocation_domain([0, 1]), MeshError, "outermost part of one logical axis"),
     (lambda t: t.set_device_mesh([0, 1]).outer_split(0, 2).parallelize(0, X).split(0, 2),
-     DefinitionError, "an axis of one device"),
+     DefinitionError, "an axis that is not on devices"),
 )
 
 
@@ -357,7 +357,7 @@ def test_local_tensors_of_the_wrong_size() -> None:
             fd.execute([torch.zeros(2, 4, 3)])
         with pytest.raises(InputError, match="expected rank 2, or 3 with the axes on devices"):
             fd.execute([torch.zeros(8)])
-        with pytest.raises(InputError, match="expected stride 1, as its contiguity says"):
+        with pytest.raises(InputError, match=r"expected stride 1, .* contiguous"):
             fd.execute([torch.zeros(3, 4).t()])
 
 

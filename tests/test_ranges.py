@@ -179,7 +179,7 @@ def test_a_written_input_has_memory_for_each_element(name: str, run: Runner) -> 
     x = fd.define_tensor(shape=[-1, -1])
     fd.add_output(fd.ops.add(x, 1.0), alias_input=x)
     for _ in range(2):
-        with pytest.raises(InputError, match="argument T0: expected memory of its own for each"):
+        with pytest.raises(InputError, match="argument T0: expected separate memory for each"):
             fd.execute([shared], target=run.target)
     assert not shared.any()
 

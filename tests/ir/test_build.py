@@ -59,7 +59,7 @@ OUTPUTS: list[tuple[Build, type[Exception], str]] = [
     (
         lambda fd: aliased(fd, "x", "x"),
         AliasError,
-        "output T5: expected one output an aliased input, got a second one into T0",
+        "output T5: expected one output for each aliased input, got a second one into T0",
     ),
     (
         lambda fd: aliased(fd, "y", None),

@@ -70,7 +70,7 @@ def test_a_split_of_a_symbolic_axis_rounds_up() -> None:
         (Split("i0", 0), "split of i0: expected a factor >= 1, got 0"),
         (Reorder(("i0",)), "reorder: expected each of i0, i1, got i0"),
         (Reorder(("i0", "i0")), "reorder: expected each of i0, i1, got i0, i0"),
-        (Merge("i1", "i0"), "merge of i1 and i0: expected neighbours, got i0{4}, i1{100}"),
+        (Merge("i1", "i0"), "merge of i1 and i0: expected adjacent axes, got i0{4}, i1{100}"),
         (Parallelize("x", ParallelType.BIDX), "axis x: expected one of i0, i1, got x"),
     ],
 )

@@ -63,7 +63,7 @@ def test_8_bit_floats_do_not_promote(a: DataType) -> None:
             assert promote(a, b) is a
             continue
         for pair in ((a, b), (b, a)):
-            with pytest.raises(DtypeError, match="one dtype where one is an 8-bit float"):
+            with pytest.raises(DtypeError, match="equal dtypes beside an 8-bit float"):
                 promote(*pair)
 
 

@@ -151,7 +151,7 @@ def test_8_bit_floats_are_not_computed_with(name: str, dtype: DataType) -> None:
     with pytest.raises(DtypeError) as error:
         one_op(row, (dtype,) * row.arity, **({"dim": 0} if name == "cumsum" else {}))
     assert told(error.value) == (
-        f"ops.{name}: expected a type to compute in, got {dtype.name}. "
+        f"ops.{name}: expected a type with arithmetic, got {dtype.name}. "
         "To fix it: cast to DataType.Float first."
     )
 

@@ -165,5 +165,5 @@ def test_a_shape_of_other_elements_is_refused(shape: list[int]) -> None:
 def test_an_input_in_another_shape_is_refused() -> None:
     fd = FusionDefinition()
     fd.add_output(fd.define_tensor(shape=[2, 3], contiguity=True), shape=[6])
-    with pytest.raises(DefinitionError, match="a computed value"):
+    with pytest.raises(DefinitionError, match="a computed row-major value"):
         _ = fd.fusion

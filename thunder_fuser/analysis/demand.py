@@ -134,11 +134,9 @@ def _read(part: Dataflow, access: Access, outer: Scalar) -> Point:
     producer = part.producer.get(access.operand)
     if producer is not None and producer.row.kind is OpKind.REDUCTION:
         return Point(access.operand, access.index)
-    return Point(access.operand, access.index, _both(outer, access.condition))
-
-
-def _both(outer: Scalar, own: Scalar) -> Scalar:
-    return outer if own is TRUE else conjunction([outer, own])
+    own = access.condition
+    both = outer if own is TRUE else conjunction([outer, own])
+    return Point(access.operand, access.index, both)
 
 
 def _levels(

@@ -132,10 +132,6 @@ class Parts:
             if name in self._results or any(u not in inside for u in self.fusion.uses[name])
         )
 
-    def bytes_of(self, name: str) -> int:
-        """Bytes a tensor of the fusion takes in memory, expanded axes counted once."""
-        return bytes_in_memory(self.fusion.tensors[name], self.strides[name])
-
 
 def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
     """Bytes a tensor takes, expanded axes counted once."""

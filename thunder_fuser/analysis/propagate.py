@@ -60,7 +60,7 @@ def mesh_of(fusion: Fusion) -> Mesh | None:
         if view.shape and view.mesh is None:
             raise MeshError(
                 f"argument {name}", expected=f"the mesh {mesh}, as {found[mesh]} has", got="none",
-                do="call set_device_mesh; a tensor that is whole on every device needs no more",
+                do="call set_device_mesh, which is enough for a tensor that is whole everywhere",
             )  # fmt: skip
     return mesh
 
@@ -148,7 +148,7 @@ def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh 
     used = sum(found, ())
     if len(set(used)) != len(used):
         raise CommunicationError(
-            record_text(expr), expected="one axis of the result a dimension of the mesh",
+            record_text(expr), expected="at most one axis for each dimension of the mesh",
             got=f"{view} with {', '.join(map(_words, found))}", do="redistribute an operand first",
         )  # fmt: skip
     for at, on in enumerate(found):

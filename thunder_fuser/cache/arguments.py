@@ -71,15 +71,13 @@ def check_count(fusion: Fusion, arguments: Sequence[Any]) -> None:
 
 
 def _check_kind(view: TensorView, value: Any) -> None:
-    if view.is_scalar:
-        if not isinstance(value, (bool, int, float)):
-            raise InputError(f"argument {view.name}", expected="a number", got=_describe(value))
-        if not _holds(view.dtype, value):
-            raise InputError(
-                f"argument {view.name}", expected=_numbers(view.dtype), got=_describe(value)
-            )
-    elif not isinstance(value, torch.Tensor):
-        raise InputError(f"argument {view.name}", expected="a tensor", got=_describe(value))
+    if not view.is_scalar:
+        if not isinstance(value, torch.Tensor):
+            raise _refused(view, "a tensor", _describe(value))
+    elif not isinstance(value, (bool, int, float)):
+        raise _refused(view, "a number", _describe(value))
+    elif not _holds(view.dtype, value):
+        raise _refused(view, _numbers(view.dtype), _describe(value))
 
 
 def _check_argument(view: TensorView, value: Any) -> None:
@@ -90,32 +88,29 @@ def _check_argument(view: TensorView, value: Any) -> None:
     check_plain(f"argument {view.name}", value)
     check_memory(f"argument {view.name}", value)
     if not is_bound(view) and value.dim() != len(view.shape):
-        raise InputError(
-            f"argument {view.name}", expected=f"rank {len(view.shape)}", got=_describe(value)
-        )
+        raise _refused(view, f"rank {len(view.shape)}", _describe(value))
     sizes = () if is_bound(view) else value.shape
     for at, (extent, size) in enumerate(zip(view.shape, sizes, strict=False)):
         if extent.is_const and extent.value != size:
-            raise InputError(
-                f"argument {view.name}", expected=f"size {extent} on axis {at}", got=f"size {size}"
-            )
-    if value.dtype is not to_torch_dtype(view.dtype):
-        raise InputError(
-            f"argument {view.name}", expected=str(to_torch_dtype(view.dtype)), got=str(value.dtype)
-        )
+            raise _refused(view, f"size {extent} on axis {at}", f"size {size}")
+    dtype = to_torch_dtype(view.dtype)
+    if value.dtype is not dtype:
+        raise _refused(view, str(dtype), str(value.dtype))
     if value.device.type not in ("cpu", "cuda", "meta"):
-        raise InputError(
-            f"argument {view.name}", expected="a CPU or CUDA tensor", got=str(value.device)
-        )
+        raise _refused(view, "a CPU or CUDA tensor", str(value.device))
     if view.is_cpu and value.device.type != "cpu":
-        raise InputError(f"argument {view.name}", expected="a CPU tensor", got=str(value.device))
+        raise _refused(view, "a CPU tensor", str(value.device))
+
+
+def _refused(view: TensorView, expected: str, got: str) -> InputError:
+    return InputError(f"argument {view.name}", expected=expected, got=got)
 
 
 def _check_writable(name: str, value: torch.Tensor) -> None:
     if not is_distinct(value.shape, value.stride()):
         raise InputError(
             f"argument {name}",
-            expected="memory of its own for each element, as it is written",
+            expected="separate memory for each element, because it is overwritten",
             got=f"strides {value.stride()}",
             do="clone the tensor",
         )

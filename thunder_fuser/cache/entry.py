@@ -10,24 +10,20 @@ from typing import Any
 import torch
 
 from thunder_fuser.cache.arguments import check_count
-from thunder_fuser.cache.executable import Executable, ExecutableByShape
+from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ExecutableByShape
 from thunder_fuser.cache.programs import ProgramKey
 from thunder_fuser.cache.sharded_entry import ShardedEntry, shard
 from thunder_fuser.host.placements import is_dtensor
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.options import compile_options
 from thunder_fuser.single_flight import Bounded, make_lock
 from thunder_fuser.target import Target
 
-MOST_SHARDED = 64  # meshes and placements that one definition keeps an entry for
-
 
 class FusionEntry:
-    """A definition in the cache. `prepare` types it once, on the first thread that asks.
-
-    number: its id, which never changes and which no other definition gets.
-    """
+    """A definition in the cache. number: its id, which no other definition ever gets."""
 
     def __init__(self, definition: Definition, number: int) -> None:
         self.definition = definition
@@ -35,19 +31,16 @@ class FusionEntry:
         self.error: Exception | None = None
         self._executables: ExecutableByShape | None = None
         self._lock = make_lock()
-        self._sharded: Bounded[ShardedEntry] = Bounded(MOST_SHARDED)
+        self._sharded: Bounded[ShardedEntry] = Bounded(MOST_VARIANTS)
         self._users: list[None] = []  # append and pop are atomic, a counter is not
 
     @property
     def fusion(self) -> Fusion:
         """The typed fusion; raises the definition's error if it has one."""
-        return self._prepared().fusion
+        return self.prepare().general.fusion
 
-    def prepare(self) -> None:
-        """Types the definition if that has not been done. Raises the definition's error."""
-        self._prepared()
-
-    def _prepared(self) -> ExecutableByShape:
+    def prepare(self) -> ExecutableByShape:
+        """What runs the definition, made at the first call. Raises the definition's error."""
         if self._executables is None:
             with self._lock:
                 self._define()
@@ -66,7 +59,7 @@ class FusionEntry:
 
     def held_programs(self) -> list[tuple[ProgramKey, HostProgram]]:
         """The programs held now, each with its key."""
-        return self._prepared().general.programs.items()
+        return self.prepare().general.programs.items()
 
     # ---- use
 
@@ -75,7 +68,6 @@ class FusionEntry:
         self._users.append(None)
 
     def unpin(self) -> None:
-        """Ends one `pin`."""
         self._users.pop()
 
     @property
@@ -94,7 +86,7 @@ class FusionEntry:
             if any(map(is_dtensor, arguments)):
                 check_count(self.fusion, arguments)
                 return self._sharded_for(arguments).execute(arguments, target)
-            return self._prepared().execute(arguments, target)
+            return self.prepare().execute(arguments, target)
         finally:
             self.unpin()
 
@@ -106,22 +98,22 @@ class FusionEntry:
         )
         found = self._sharded.get(key)
         if found is None:
-            found = self._sharded.keep(key, shard(self._prepared(), arguments))
+            found = self._sharded.keep(key, shard(self.prepare(), arguments))
         return found
 
     def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
         """What runs a call, and the memory behind its arguments."""
-        return self._prepared().bind(arguments)
+        return self.prepare().bind(arguments)
 
     def callable(self, target: Target | None = None) -> Runner:
         """The function that finds the program of a call by one lookup and runs it."""
-        return self._prepared().general.callable(target)
+        return self.prepare().general.callable(target)
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
         """The program for such arguments, compiled on a miss. InputError if they do not fit."""
         self.pin()
         try:
             executable, values = self.bind(arguments)
-            return executable.program_for(values, target)
+            return executable.programs.program_for(values, target, compile_options())
         finally:
             self.unpin()

@@ -17,7 +17,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.host.bind import Bound, Shapes
 from thunder_fuser.host.dispatch import input_keys, make_dispatch
 from thunder_fuser.host.plain import on_resolved
-from thunder_fuser.host.program import HostProgram, Runner
+from thunder_fuser.host.program import Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
@@ -26,7 +26,7 @@ from thunder_fuser.single_flight import Bounded
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 
-# The most variants that one definition keeps of each kind: logical shapes, targets with options.
+# The most variants of a definition: targets with options, logical shapes, meshes with placements.
 MOST_VARIANTS = 64
 
 
@@ -49,10 +49,6 @@ class Executable:
             found = self._callables.keep((target, options), made)
         return found
 
-    def program_for(self, arguments: Sequence[Any], target: Target | None) -> HostProgram:
-        """The program for such arguments, compiled on a miss. InputError if they do not fit."""
-        return self.programs.program_for(arguments, target, compile_options())
-
 
 class ExecutableByShape:
     """The Executable of a definition, and one for each set of logical shapes that calls give."""
@@ -60,11 +56,6 @@ class ExecutableByShape:
     def __init__(self, definition: Definition) -> None:
         self.general = Executable(definition)
         self._shaped: Bounded[Executable] = Bounded(MOST_VARIANTS)
-
-    @property
-    def fusion(self) -> Fusion:
-        """The definition as it was given, without logical shapes of a call."""
-        return self.general.fusion
 
     def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
         """The Executable for a call, and the memory behind the arguments.
@@ -75,7 +66,7 @@ class ExecutableByShape:
         bound = self.general.bound
         if not bound.has_layouts:
             return self.general, arguments
-        check_count(self.fusion, arguments)
+        check_count(self.general.fusion, arguments)
         storages, shapes = bound.storages(arguments)
         return self._for_shapes(shapes) if shapes else self.general, storages
 

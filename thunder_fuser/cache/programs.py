@@ -55,9 +55,6 @@ class Programs:
         """The programs with their keys, the least recently used first."""
         return list(self._flight.values.items())  # type: ignore[arg-type]
 
-    def __len__(self) -> int:
-        return len(self._flight.values)
-
     def program_for(
         self, arguments: Sequence[Any], target: Target | None, options: CompileOptions
     ) -> HostProgram:

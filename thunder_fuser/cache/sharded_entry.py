@@ -31,6 +31,7 @@ from thunder_fuser.host.placements import (
 )
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.sharding import shards
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.single_flight import Bounded
@@ -44,7 +45,7 @@ class ShardedEntry:
 
     def __init__(self, executables: ExecutableByShape, arguments: Sequence[Any]) -> None:
         self._executables = executables
-        self.mesh = next(value.device_mesh for value in arguments if is_dtensor(value))
+        self.mesh = _first(arguments).device_mesh
         self._specs: Bounded[list[Any]] = Bounded(MOST_SHAPES)
 
     def execute(self, arguments: Sequence[Any], target: Target | None) -> list[Any]:
@@ -52,12 +53,10 @@ class ShardedEntry:
         local = [local_of(value) if is_dtensor(value) else value for value in arguments]
         key = tuple(v.shape if isinstance(v, torch.Tensor) else None for v in local)
         specs = self._specs.get(key)
+        places = self._places(arguments, local) if specs is None else []
+        results = self._executables.execute(local, target)
         if specs is None:
-            places = self._places(arguments, local)
-            results = self._executables.execute(local, target)
             specs = self._specs.keep(key, list(map(self._spec, results, places)))
-        else:
-            results = self._executables.execute(local, target)
         return [
             result if spec is None else DTensor(result, spec, requires_grad=False)
             for result, spec in zip(results, specs, strict=True)
@@ -71,7 +70,7 @@ class ShardedEntry:
 
     def _places(self, arguments: Sequence[Any], local: Sequence[Any]) -> list[Placements]:
         """The placements of the results, which our rules and DTensor's must agree on."""
-        fusion = self._executables.fusion
+        fusion = self._executables.general.fusion
         executable, values = self._executables.bind(local)
         check_arguments(executable.fusion, values)
         special = specialise(fusion, input_keys(fusion, tuple(values)))
@@ -87,11 +86,11 @@ def _first(arguments: Sequence[Any]) -> Any:
 
 def shard(executables: ExecutableByShape, arguments: Sequence[Any]) -> ShardedEntry:
     """The entry for such DTensors; InputError or MeshError if they do not go together."""
-    fusion = executables.fusion
+    fusion = executables.general.fusion
     mesh = mesh_of(_first(arguments))
     records = []
     for name, value in zip(fusion.inputs, arguments, strict=True):
-        _check_one(fusion, name, value, arguments)
+        _check_one(fusion, name, value, mesh)
         if is_dtensor(value):
             records += layout_records(name, mesh, sharding_of(name, value))
     if any(view.mesh is not None for view in fusion.tensors.values()):
@@ -100,21 +99,19 @@ def shard(executables: ExecutableByShape, arguments: Sequence[Any]) -> ShardedEn
     return ShardedEntry(ExecutableByShape((*fusion.definition, *records)), arguments)
 
 
-def _check_one(fusion: Fusion, name: str, value: Any, arguments: Sequence[Any]) -> None:
-    first = _first(arguments)
+def _check_one(fusion: Fusion, name: str, value: Any, mesh: Mesh) -> None:
     if is_dtensor(value):
-        if mesh_of(value) != mesh_of(first):
-            raise MeshError(
-                f"argument {name}", expected=f"the mesh {mesh_of(first)}", got=f"{mesh_of(value)}"
-            )
-        if value.dim() != len(fusion.tensors[name].shape):
+        own = mesh_of(value)
+        if own != mesh:
+            raise MeshError(f"argument {name}", expected=f"the mesh {mesh}", got=str(own))
+        rank, shape = len(fusion.tensors[name].shape), tuple(value.shape)
+        if len(shape) != rank:
             raise InputError(
-                f"argument {name}", expected=f"rank {len(fusion.tensors[name].shape)}",
-                got=f"a DTensor of shape {tuple(value.shape)}",
-            )  # fmt: skip
+                f"argument {name}", expected=f"rank {rank}", got=f"a DTensor of shape {shape}"
+            )
     elif isinstance(value, torch.Tensor) and value.dim():
         raise InputError(
-            f"argument {name}", expected="a DTensor, as other arguments are",
+            f"argument {name}", expected="a DTensor like the other arguments",
             got=f"a plain tensor of shape {tuple(value.shape)}",
             do="distribute it over the same mesh, with Replicate() if each device has it whole",
         )  # fmt: skip
@@ -126,13 +123,12 @@ def _check_same(fusion: Fusion, arguments: Sequence[Any]) -> None:
         view = fusion.tensors[name]
         if not is_dtensor(value):
             continue
-        if view.mesh != mesh_of(value):
-            raise MeshError(
-                f"argument {name}", expected=f"the mesh {view.mesh}", got=str(mesh_of(value))
-            )
+        own = mesh_of(value)
+        if view.mesh != own:
+            raise MeshError(f"argument {name}", expected=f"the mesh {view.mesh}", got=str(own))
         wanted, given = shards(view), sharding_of(name, value)
         if wanted != given:
             raise InputError(
                 f"argument {name}: placements", got=str(value.placements),
-                expected=str(placements_of(wanted, mesh_of(value), name)),
+                expected=str(placements_of(wanted, own, name)),
             )  # fmt: skip

@@ -262,11 +262,8 @@ class FusionCache:
 def _line(node: TrieNode) -> str:
     entry = node.entry
     mark = "" if entry is None else f"  <- fusion {entry.number}" + " failed" * bool(entry.error)
-    return f"{_text(node)} ({node.visits}){mark}"
-
-
-def _text(node: TrieNode) -> str:
-    return "" if node.record is None else record_text(node.record)
+    assert node.record is not None  # only the root has none
+    return f"{record_text(node.record)} ({node.visits}){mark}"
 
 
 def _checked_capacity(max_fusions: int | None) -> int:

@@ -110,7 +110,7 @@ def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bo
     if len(shape) != len(view.shape) or not local.transforms or view.mesh is not None:
         raise InputError(
             f"argument {view.name}: logical shape",
-            expected=f"rank {len(view.shape)}, beside a storage that strides cannot describe",
+            expected=f"rank {len(view.shape)}, with a storage that strides do not describe",
             got=str(shape),
         )
     for wanted, given in zip(view.shape, shape, strict=True):
@@ -187,7 +187,7 @@ def _without_devices(
         if value.shape[at] != 1:
             raise InputError(
                 f"argument {view.name}: axis {memory[at].name} on {memory[at].parallel.value}",
-                expected="size 1, of which each device has its own", got=f"size {value.shape[at]}",
+                expected="size 1 on each device", got=f"size {value.shape[at]}",
             )  # fmt: skip
     value = value.squeeze(tuple(apart))
     if local.transforms:
@@ -225,7 +225,7 @@ def _check_contiguity(name: str, axes: Iterable[tuple[str, bool | None, int, int
         if flag and stride != expected:
             raise InputError(
                 f"argument {name}: axis {axis}",
-                expected=f"stride {expected}, as its contiguity says", got=f"stride {stride}",
+                expected=f"stride {expected}, as it is defined contiguous", got=f"stride {stride}",
                 do="pass it through .contiguous(), or define it with contiguity False",
             )  # fmt: skip
         expected = stride * size

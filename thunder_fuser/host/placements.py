@@ -119,7 +119,7 @@ def check_placements(
     for output, mine, other in zip(fusion.outputs, ours, theirs or ours, strict=True):
         if tuple(other) != tuple(mine):
             raise CommunicationError(
-                f"result {output.name}", expected=f"placements {tuple(other)}, as DTensor has it",
+                f"result {output.name}", expected=f"placements {tuple(other)}, as in DTensor",
                 got=str(tuple(mine)), do="redistribute an argument first",
             )  # fmt: skip
 

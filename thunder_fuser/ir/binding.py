@@ -124,7 +124,7 @@ def _unmerge(known: dict[str, Scalar], merge: Merge, what: str) -> None:
     if merge.outer not in known or merge.inner not in known:
         raise InputError(
             f"{what}: axis {merged_name(merge.outer, merge.inner)} of the allocation",
-            expected=f"the size of {merge.outer} or of {merge.inner}, to tell it apart",
+            expected=f"the size of {merge.outer} or of {merge.inner}, to determine the other",
             got=f"size {whole} alone",
             do="give the logical shape beside the storage",
         )

@@ -63,7 +63,7 @@ def _check_ordered(record: OpRecord, view: TensorView) -> None:
     """DtypeError for complex numbers, which have no order, and for 8-bit floats."""
     if view.dtype.is_complex or view.dtype.is_float8:
         raise DtypeError(
-            f"ops.{record.op}: arg", expected="real numbers of a type to compute in",
+            f"ops.{record.op}: arg", expected="real numbers of a type with arithmetic",
             got=view.dtype.name,
         )  # fmt: skip
 
@@ -145,7 +145,7 @@ def _embedding_backward(record: OpRecord, operands: list[TensorView]) -> Extents
         raise DtypeError("embedding_backward: grad", expected="a float", got=grad.dtype.name)
     if not grad.shape or not may_be_equal(grad.shape[:-1], indices.shape):
         raise DefinitionError(
-            "embedding_backward: grad", expected="the sizes of indices and one more",
+            "embedding_backward: grad", expected="the sizes of the indices and one more axis",
             got=f"{list(map(str, grad.shape))} and {list(map(str, indices.shape))}",
         )  # fmt: skip
     return (const(count), grad.shape[-1])

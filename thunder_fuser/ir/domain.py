@@ -181,7 +181,7 @@ def _merge(domain: Domain, merge: Merge) -> Domain:
     if next_at != at + 1:
         raise ScheduleError(
             f"merge of {merge.outer} and {merge.inner}",
-            expected="neighbours",
+            expected="adjacent axes",
             got=", ".join(map(str, domain)),
         )
     outer, inner = domain[at], domain[next_at]

@@ -132,7 +132,7 @@ def _promote_two(a: DataType, b: DataType) -> DataType:
     if len(pair) > 1 and (a.is_float8 or b.is_float8):
         raise DtypeError(
             "promote",
-            expected="one dtype where one is an 8-bit float",
+            expected="equal dtypes beside an 8-bit float",
             got=f"{a.name}, {b.name}",
             do="cast to DataType.Float first",
         )

@@ -97,7 +97,7 @@ def _transform(axes: Sequence[IterDomain], record: OpRecord, name: str) -> Trans
     if record.op == "parallelize":
         return Parallelize(axis.name, ParallelType(record.attr("type")))
     if axis.parallel.is_device:
-        raise DefinitionError(what, expected="an axis of one device", got=str(axis))
+        raise DefinitionError(what, expected="an axis that is not on devices", got=str(axis))
     if record.op == "merge":
         normalise_axis(at + 1, len(axes), what)
         return Merge(axis.name, axes[at + 1].name)

@@ -33,7 +33,7 @@ class Mesh:
         while level and not all(map(_is_rank, level)):
             lengths = {len(one) if isinstance(one, (list, tuple)) else -1 for one in level}
             if len(lengths) != 1 or min(lengths) < 1:
-                raise MeshError("mesh", expected="lists of ranks of one length", got=shown(nested))
+                raise MeshError("mesh", expected="lists of equal length", got=shown(nested))
             sizes.append(lengths.pop())
             level = [one for row in level for one in row]
         if not 1 <= len(sizes) <= len(_TYPES) or len(set(level)) != len(level):

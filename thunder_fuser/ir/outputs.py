@@ -36,7 +36,7 @@ def check_alias(
     if target.name in written:
         raise AliasError(
             f"output {view.name}",
-            expected="one output an aliased input",
+            expected="one output for each aliased input",
             got=f"a second one into {target.name}",
         )
     if target.name not in inputs:

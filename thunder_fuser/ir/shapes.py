@@ -145,7 +145,7 @@ def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fre
     if len(dims) != len(domain) or sorted(set(dims)) != list(dims):
         raise DefinitionError(
             "broadcast_in_dim: broadcast_dims",
-            expected=f"{len(domain)} rising axes of the result",
+            expected=f"{len(domain)} increasing axes of the result",
             got=str(dims),
         )
     source = {
@@ -297,7 +297,7 @@ def _check_cropped(at: int, extent: Scalar, taken: int) -> None:
     """DefinitionError if negative widths remove more elements than the axis has."""
     if extent.is_const and extent.value + taken < 0:
         raise DefinitionError(
-            f"pad: axis {at}", expected=f"at most its {extent} elements cut off", got=f"{-taken}"
+            f"pad: axis {at}", expected=f"at most its {extent} elements removed", got=f"{-taken}"
         )
 
 
@@ -323,7 +323,7 @@ def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
     rank = len(operands[0])
     if any(len(domain) != rank for domain in operands):
         raise DefinitionError(
-            "cat", expected="operands of one rank", got=str([len(d) for d in operands])
+            "cat", expected="operands of equal rank", got=str([len(d) for d in operands])
         )
     dim = normalise_axis(record.attr("dim"), rank, "cat")
     if len(operands) == 1:

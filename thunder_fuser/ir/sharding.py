@@ -37,12 +37,14 @@ def shards(view: TensorView) -> Sharding:
     on = {t.axis: t.parallel for t in view.domain.transforms if isinstance(t, Parallelize)}
     if on and view.mesh is None:
         raise MeshError(
-            f"{view.name}: axis {next(iter(on))}", expected="a mesh beside an axis on devices",
+            f"{view.name}: axis {next(iter(on))}", expected="a mesh for an axis on devices",
             got="none", do="call set_device_mesh first",
         )  # fmt: skip
     if len(set(on.values())) != len(on):
         listed = ", ".join(f"{name}@{kind.value}" for name, kind in on.items())
-        raise MeshError(f"{view.name}", expected="one axis a dimension of the mesh", got=listed)
+        raise MeshError(
+            f"{view.name}", expected="at most one axis for each dimension of the mesh", got=listed
+        )
     outer = {t.axis: t for t in view.domain.transforms if isinstance(t, Split)}
     found = tuple(_of_axis(view, axis.name, on, outer) for axis in view.domain.no_reductions)
     lost = set(on) - {name for name, _ in sum(found, ())}
@@ -50,7 +52,7 @@ def shards(view: TensorView) -> Sharding:
         (name, *_) = sorted(lost)
         raise MeshError(
             f"{view.name}: axis {name} on {on[name].value}",
-            expected="the outermost part of one logical axis, of which each device has a run",
+            expected="the outermost part of one logical axis",
             got=f"allocation [{', '.join(map(str, view.domain.memory))}]",
             do="use outer_split, and parallelize its outer axis",
         )

@@ -145,7 +145,7 @@ def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
         if view.dtype.is_float8:
             raise DtypeError(
                 f"ops.{record.op}",
-                expected="a type to compute in",
+                expected="a type with arithmetic",
                 got=view.dtype.name,
                 do="cast to DataType.Float first",
             )

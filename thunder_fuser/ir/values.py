@@ -143,7 +143,7 @@ class Tensor(Value):
 
     def _owner(self) -> Owner:
         if self.owner is None:
-            raise DefinitionError(self.name, expected="a tensor of a definition", got="none's")
+            raise DefinitionError(self.name, expected="a tensor of a definition", got="one without")
         return self.owner
 
     def _axes(self) -> tuple[IterDomain, ...]:

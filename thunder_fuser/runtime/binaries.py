@@ -97,7 +97,7 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
     if option("assert_cache_hit"):
         raise CacheMissError(
             f"kernel {recipe.name}",
-            expected="to be stored (option assert_cache_hit)",
+            expected="a stored binary (option assert_cache_hit)",
             got=why_missed(recipe.fields, recipe.text, current_store()),
         )
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):

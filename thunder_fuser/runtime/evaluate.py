@@ -207,7 +207,7 @@ def _typed(
             )
     given = ", ".join(f"{tuple(one.shape)} {one.dtype}" for one in operands)
     return TorchCallError(
-        call, expected="operands that torch takes", got=f"{given}, of which torch says: {error}"
+        call, expected="operands that torch takes", got=f"{given}; torch says: {error}"
     )
 
 

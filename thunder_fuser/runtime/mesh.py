@@ -17,7 +17,7 @@ def coordinate(ranks: Any, word: str) -> int:
     """The coordinate of this process along a dimension ("mesh_x", ...) of a nested mesh."""
     if not dist.is_available() or not dist.is_initialized():
         raise MeshError(
-            "this process", expected="a rank, as a tensor is on a mesh", got="no process group",
+            "this process", expected="a process group for tensors on a mesh", got="none",
             do="call torch.distributed.init_process_group",
         )  # fmt: skip
     return _coordinate(ranks, word, dist.get_rank())

@@ -34,9 +34,9 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
     if torch.cuda.is_current_stream_capturing():
         raise LaunchError(
             "random numbers in a CUDA graph",
-            expected="calls one by one, each with a state of its own",
-            got="a call that is captured, whose every replay would have the same numbers",
-            do="leave dropout and the like out of the graph",
+            expected="no capture of a CUDA graph, which would replay the same numbers",
+            got="a captured call",
+            do="leave random ops such as dropout out of the graph",
         )
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]

@@ -124,7 +124,7 @@ def _candidates(requested: str) -> list[list[str]]:
         return [shlex.split(requested)]
     except ValueError as error:
         raise ToolchainError(
-            "CXX", expected="a command line of the shell", got=f"{requested!r} ({error})",
+            "CXX", expected="a shell command line", got=f"{requested!r} ({error})",
             do="correct or unset CXX",
         ) from error
 
@@ -210,7 +210,7 @@ def _scratch() -> Iterator[str]:
             yield path  # no Path, which interns every part of its name
     except OSError as error:
         raise ToolchainError(
-            "The folder of temporary files", expected="room for a kernel while it is compiled",
+            "The folder of temporary files", expected="disk space to compile a kernel",
             got=error.strerror or str(error), do="set TMPDIR to a folder that can be written",
         ) from error
 
@@ -225,7 +225,7 @@ def _failure(
     if ended.signal is not None:
         return ToolchainError(
             f"The C++ compiler {compiler.path}", expected="a shared library",
-            got=f"its end by {ended.signal.name} (exit status {ended.status}) {words}".rstrip(),
+            got=f"{ended.signal.name} (exit status {ended.status}) {words}".rstrip(),
         )
     title = f"{compiler.path} (exit status {ended.status})"
     return CompileError(describe_failure(title, words, text, "kernel.cpp"))

@@ -11,7 +11,7 @@ from math import prod
 
 from thunder_fuser.analysis.domain_map import DomainMap
 from thunder_fuser.analysis.index_map import ZERO, accesses
-from thunder_fuser.analysis.part import Parts
+from thunder_fuser.analysis.part import Parts, bytes_in_memory
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
@@ -68,7 +68,7 @@ class Facts:
 
     def _bytes(self, view: TensorView) -> int:
         """Bytes a value takes in memory, expanded axes counted once; none if passed by value."""
-        return 0 if view.by_value else self.parts.bytes_of(view.name)
+        return 0 if view.by_value else bytes_in_memory(view, self.parts.strides[view.name])
 
     def is_number(self, at: int) -> bool:
         """True if an expression computes what kernels take by value, or nothing else."""
