@@ -12,6 +12,7 @@ import difflib
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,3 +126,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Thunder's suite takes minutes a test: it comes first, or one worker would be at it when the
     others have ended."""
     items.sort(key=lambda item: item.path.name != "test_suite.py")
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts a command in the background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -43,14 +42,6 @@ def test_an_error_ends_the_other_jobs() -> None:
     with pytest.raises(ValueError, match="first"):
         run_jobs(jobs, threads=2)
     assert "abandoned" in ended
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A shell starts a command in the background with interrupts ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupt_passes_when_all_jobs_have_ended(interruptible: None) -> None:

@@ -277,7 +277,9 @@ def _runs(number: str) -> bool:
     return state not in "ZX"
 
 
-def test_an_interrupt_ends_the_compiler(store: Store, compiler: Compiler, tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_compiler(
+    store: Store, compiler: Compiler, tmp_path: Path, interruptible: None
+) -> None:
     """And passes through; the same function compiles when it is called again."""
     pids, again = tmp_path / "pids", tmp_path / "again"
     compiler(
