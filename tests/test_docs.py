@@ -42,7 +42,6 @@ from thunder_fuser.lower.text import statements_text
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.target import CPU, H200, Target
 from thunder_fuser.trace.prepared import run
@@ -295,7 +294,7 @@ def test_examples_in_docstrings() -> None:
 TOUR = {
     one.__name__: one
     for one in (
-        torch, thunder, read_trace, time, compile_options, run, claim, layout_of, record_region,
+        torch, thunder, read_trace, compile_options, run, claim, layout_of, record_region,
         FusionCache, plan_segments, input_keys, schedule, emit,
     )
 } | {"CPU": CPU, "TRACE_PASSES": TRACE_PASSES, "ltorch": ltorch}

@@ -35,7 +35,6 @@ from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
-from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.prepared import run
@@ -95,7 +94,7 @@ def traced(layer: Layer, depth: int) -> TraceCtx:
 
 
 def partitioned(trace: TraceCtx) -> tuple[Op, ...]:
-    return partition(read_trace(trace, time(), CPU, compile_options())).ops
+    return partition(read_trace(trace, CPU, compile_options())).ops
 
 
 def computing(layer: Layer, depth: int) -> tuple[Op, ...]:
@@ -130,7 +129,7 @@ def test_claiming(layer: Layer) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_passes_over_a_trace(layer: Layer) -> None:
     def make(depth: int) -> Callable[[], Any]:
-        prepared = read_trace(traced(layer, depth), time(), CPU, compile_options())
+        prepared = read_trace(traced(layer, depth), CPU, compile_options())
         return lambda: run(TRACE_PASSES, prepared)
 
     assert growth(make, 80) < LINEAR

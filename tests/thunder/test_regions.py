@@ -21,7 +21,6 @@ from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.passes import read_trace
 from thunder_fuser.executors.regions import Claims, Region, check_in_place, claim
 from thunder_fuser.options import compile_options
-from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.trace.memory import leave_written_views
 from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
@@ -45,7 +44,7 @@ def traced(build: Callable[[], Any]) -> TraceCtx:
 def claims_of_trace(trace: TraceCtx) -> Claims:
     """The claims of a trace, its regions found without rewriting it."""
     passes = (leave_written_views, reorder_matmuls, partition)
-    return claim(run(passes, read_trace(trace, time(), target.CPU, compile_options())).ops)
+    return claim(run(passes, read_trace(trace, target.CPU, compile_options())).ops)
 
 
 def claimed(build: Callable[[], Any]) -> Claims:

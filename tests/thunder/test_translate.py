@@ -19,7 +19,6 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.record import definition_text
 from thunder_fuser.options import compile_options
-from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.target import CPU
 
 GPU = devices.Device("cuda:0")
@@ -30,7 +29,7 @@ def text_of(build: Any, *layouts: Layout | None) -> list[str]:
     trace = TraceCtx(None)
     with tracectx(trace):
         result = build()
-    ops = read_trace(trace, time(), CPU, compile_options()).ops
+    ops = read_trace(trace, CPU, compile_options()).ops
     region = Region.of(ops, [result.name])
     definition = record_region(region.leaves, region.inputs, region.outputs, layouts)
     define(definition)

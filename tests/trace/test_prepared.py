@@ -18,7 +18,6 @@ from thunder.core.trace import TraceCtx, tracectx
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace
 from thunder_fuser.options import compile_options
-from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.prepared import Pass, Prepared, run
 
@@ -30,7 +29,7 @@ def function(x: Any, w: Any) -> Any:
 
 def prepared(call: Callable[..., Any] = function) -> Prepared:
     trace = thunder.trace()(call, torch.randn(4, 4), torch.randn(4, 4))
-    return read_trace(trace, time(), CPU, compile_options())
+    return read_trace(trace, CPU, compile_options())
 
 
 def test_an_op_says_what_its_bound_symbol_reads_and_makes() -> None:

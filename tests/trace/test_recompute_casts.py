@@ -14,7 +14,6 @@ from cases import rand
 from thunder_fuser.executors.passes import read_trace
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 from thunder_fuser.options import compile_options
-from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.recompute_casts import recompute_casts
@@ -100,7 +99,7 @@ def test_what_is_stored_anyway_stays(function: Callable[..., Any], expected: str
 
 def partitioned(function: Callable[..., Any]) -> Prepared:
     trace = thunder.trace()(function, rand(8, 8), rand(8, 8, seed=1))
-    return partition(read_trace(trace, time(), CPU, compile_options()))
+    return partition(read_trace(trace, CPU, compile_options()))
 
 
 @pytest.mark.parametrize("function", [torch_reads_it, torch_reads_a_view, returned])

@@ -21,7 +21,6 @@ from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.options import compile_options
-from thunder_fuser.rematerialization.policy import time
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
@@ -52,7 +51,7 @@ def op(kind: str, makes: int, *reads: int) -> Op:
 
 def order(*ops: Op) -> list[int]:
     rules: Any = None
-    prepared = Prepared(TraceCtx(None), ops, rules, CPU, compile_options(), time())
+    prepared = Prepared(TraceCtx(None), ops, rules, CPU, compile_options())
     places = {id(one): at for at, one in enumerate(ops)}
     return [places[id(one)] for one in reorder_matmuls(prepared).ops]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from thunder_fuser.executors.regions import Region
+from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.policy import VIEW
-from thunder_fuser.trace.prepared import Recomputation
 from thunder_fuser.trace.proxies import makes
 
 _SHOWN = 4

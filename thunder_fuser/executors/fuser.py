@@ -41,10 +41,11 @@ from thunder_fuser.executors.regions import (
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
+from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
 from thunder_fuser.trace.op import Reject
-from thunder_fuser.trace.prepared import Recomputation, run
+from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
 
 _KEYWORD = "fuser_"
@@ -126,8 +127,8 @@ class ThunderFuser(FusionExecutor):
         given = _given_options()
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
         with options(**given):
-            before = read_trace(trace, policy, target_of(trace), compile_options())
-        prepared = run(TRACE_PASSES, before)
+            before = read_trace(trace, target_of(trace), compile_options())
+        prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
         claims = claim(prepared.ops)
         items = without_dead_views([*self._fueled(claims.items, given)])
         if given.get("donation", option("donation")):
@@ -136,11 +137,11 @@ class ThunderFuser(FusionExecutor):
             check_in_place(items, self._prefix(given))
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
-        fused.bound_symbols = [*self._bound(items, prepared.recomputation, given)]
+        fused.bound_symbols = [*self._bound(items, recomputation, given)]
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
         regions = tuple(item for item in items if isinstance(item, Region))
-        self._keep(fused, Claims(regions, claims.unfused), prepared.recomputation)
+        self._keep(fused, Claims(regions, claims.unfused), recomputation)
         return fused
 
     def _bound(

@@ -2,7 +2,7 @@
 """A trace of Thunder -> a prepared one, and the passes over it, each checked after it has run.
 
 Before the partition an op has no region. After it, every op that can be fused has the region that
-it will run in.
+it will run in. What the backward recomputes is decided behind them, see rematerialization/apply.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from thunder_fuser.executors.mistyped import where_types_agree
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.support import device_of, leaves_of, support
 from thunder_fuser.host.device import target_of_device
-from thunder_fuser.rematerialization.apply import rematerialize
-from thunder_fuser.rematerialization.policy import Policy
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.approximate import tag_approximate
 from thunder_fuser.trace.excess_precision import drop_roundings, expand_casts
@@ -45,17 +43,14 @@ TRACE_PASSES: tuple[Pass, ...] = (
     drop_roundings,
     tag_approximate,
     sum_in_two_stages,
-    rematerialize,
 )
 
 
-def read_trace(
-    trace: TraceCtx, policy: Policy, target: Target, options: CompileOptions
-) -> Prepared:
-    """The trace before the passes. policy: what its backward may recompute."""
+def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prepared:
+    """The trace before the passes."""
     agreed = where_types_agree(trace.bound_symbols, support)
     rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
-    return Prepared(trace, read(trace.bound_symbols, rules), rules, target, options, policy)
+    return Prepared(trace, read(trace.bound_symbols, rules), rules, target, options)
 
 
 def _place(bsym: BoundSymbol) -> Hashable:

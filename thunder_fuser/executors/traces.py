@@ -17,7 +17,7 @@ from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.regions import Claims
 from thunder_fuser.options import Value
-from thunder_fuser.trace.prepared import Recomputation
+from thunder_fuser.rematerialization.apply import Recomputation
 
 _LONGEST = 160
 

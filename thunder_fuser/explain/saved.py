@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from thunder_fuser.executors.comments import Comments, named
 from thunder_fuser.executors.traces import Jitted, fusions_of, recomputation_of
 from thunder_fuser.explain.table import kib, table
+from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
 from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN, Tags
-from thunder_fuser.trace.prepared import Recomputation
 
 _WHY = {
     CHECKPOINT: "a checkpoint of a residual stream",

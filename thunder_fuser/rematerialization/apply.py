@@ -19,7 +19,7 @@ What Thunder itself repeats for torch.utils.checkpoint belongs to the backward b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import compress, count
 from math import prod
@@ -32,11 +32,11 @@ from thunder.core.trace import tracectx
 
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.rematerialization.cost import Machine
-from thunder_fuser.rematerialization.plan import Facts, Operation, Value, plan
-from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Tags
+from thunder_fuser.rematerialization.plan import Facts, Operation, Plan, Value, plan
+from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy, Tags
 from thunder_fuser.trace.memory import written_in_place
 from thunder_fuser.trace.op import Op, alike
-from thunder_fuser.trace.prepared import Prepared, Recomputation
+from thunder_fuser.trace.prepared import Prepared, check
 from thunder_fuser.trace.proxies import makes
 from thunder_fuser.trace.sharing import VIEWS, proxies
 
@@ -53,20 +53,34 @@ _SCANS = frozenset({"torch.cumsum", PrimIDs.ARGMAX, PrimIDs.ARGMIN, PrimIDs.VAR_
 _NAMES = {"convert_element_type": "cast", "random_uniform": "uniform", "random_normal": "normal"}
 
 
-def rematerialize(prepared: Prepared) -> Prepared:
-    """The trace with the policy's cut made; unchanged if it has no backward."""
+@dataclass(frozen=True)
+class Recomputation:
+    """What the backward reads of the forward: what is saved, and what it recomputes.
+
+    copies: for each recomputed value the names of its copies; kinds: type and shape of each value
+    that is saved or recomputed, as in "bf16[2, 16]"; stages: the policy's.
+    """
+
+    facts: Facts
+    plan: Plan
+    copies: dict[str, tuple[str, ...]]
+    kinds: dict[str, str]
+    stages: int
+
+
+def rematerialize(prepared: Prepared, policy: Policy) -> tuple[Prepared, Recomputation | None]:
+    """The trace with the policy's cut made; unchanged, and None, if it has no backward."""
     if not prepared.has_backward:
-        return prepared
-    policy = prepared.policy
+        return prepared, None
     facts = facts_of(prepared.ops)
     decided = plan(facts, policy, Machine.of(prepared.target))
     again = {value.name for at in decided.again for value in facts.operations[at].outputs}
     writer = _Writer(prepared, again - set(decided.kept))
-    ops = tuple(writer.ops())
+    after = prepared.with_ops(writer.ops())
+    check("rematerialize", prepared, after)
     copies = {name: tuple(names) for name, names in writer.copies.items()}
     kinds = _kinds(prepared.ops, {*decided.kept, *copies})
-    recomputation = Recomputation(facts, decided, copies, kinds, policy.stages)
-    return replace(prepared, ops=ops, recomputation=recomputation)
+    return after, Recomputation(facts, decided, copies, kinds, policy.stages)
 
 
 # ------------------------------------------------------------------------------ a trace as facts

@@ -11,42 +11,19 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import VerifyError
-from thunder_fuser.rematerialization.plan import Facts, Plan
-from thunder_fuser.rematerialization.policy import Policy
 from thunder_fuser.target import Target
 from thunder_fuser.trace.op import Op, Rules
 
 
-@dataclass(frozen=True)
-class Recomputation:
-    """What the backward reads of the forward: what is saved, and what it recomputes.
-
-    copies: for each recomputed value the names of its copies; kinds: type and shape of each value
-    that is saved or recomputed, as in "bf16[2, 16]"; stages: the policy's.
-    """
-
-    facts: Facts
-    plan: Plan
-    copies: dict[str, tuple[str, ...]]
-    kinds: dict[str, str]
-    stages: int
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A joint or inference trace between two passes.
-
-    trace: where new values take their names; recomputation: None before that pass, and where there
-    is no backward.
-    """
+    """A joint or inference trace between two passes. trace: where new values take their names."""
 
     trace: TraceCtx
     ops: tuple[Op, ...]
     rules: Rules
     target: Target
     options: CompileOptions
-    policy: Policy
-    recomputation: Recomputation | None = None
 
     def with_ops(self, ops: Iterable[Op]) -> Prepared:
         return replace(self, ops=tuple(ops))
@@ -63,14 +40,15 @@ def run(passes: Sequence[Pass], prepared: Prepared) -> Prepared:
     """Runs the passes in order, and checks what each has made."""
     for one in passes:
         after = one(prepared)
-        if after is not prepared:
-            check(one.__name__, prepared, after)
+        check(one.__name__, prepared, after)
         prepared = after
     return prepared
 
 
 def check(name: str, before: Prepared, after: Prepared) -> None:
     """VerifyError unless each value is made before it is read, nothing is lost, and types stay."""
+    if after is before:
+        return
     known = _made(before.ops)
     made = _made(after.ops)
     for value in made.keys() & known.keys():
