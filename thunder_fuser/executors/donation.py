@@ -15,7 +15,7 @@ This needs the calls to run in the order of the trace. Thunder's split into forw
 keeps the order of the backward, but moves what only the backward needs out of the forward: so
 regions of such a forward get nothing. Collectives are moved too, and transforms of the final trace
 may do anything (CUDA graphs run a backward several times before it counts): with these nothing is
-donated. A fusion that Thunder edits later is made anew, without.
+donated. A fusion that Thunder edits later is built again, without donations.
 """
 
 from __future__ import annotations

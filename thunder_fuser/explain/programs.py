@@ -48,7 +48,7 @@ class Compiled:
         return sum(one.part.bytes_of(n) for one in self.segments for n in one.part.outputs)
 
     def schedules(self) -> list[ScheduledFusion | None]:
-        """The schedule of each segment, made anew; None where torch runs it."""
+        """The schedule of each segment, computed again; None where torch runs it."""
         alignment = {
             name: key.alignment
             for name, key in zip(self.program.segmented.fusion.inputs, self.keys, strict=True)

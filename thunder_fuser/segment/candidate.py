@@ -94,16 +94,18 @@ def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> fr
 
 
 def is_twice(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
-    """True if two sets compute a dear expression in a fusion that compares: its bits could differ
-    from kernel to kernel, and what is searched for in one be missing in the other."""
+    """True if two sets compute one expensive expression in a fusion that compares.
+
+    Its bits could differ between two kernels, so one could miss the value that the other found.
+    """
     if not facts.compares:
         return False
     seen: set[int] = set()
     for exprs in sets:
-        dear = {at for at in exprs if not facts.exprs[at].row.is_cheap}
-        if not dear.isdisjoint(seen):
+        expensive = {at for at in exprs if not facts.exprs[at].row.is_cheap}
+        if not expensive.isdisjoint(seen):
             return True
-        seen |= dear
+        seen |= expensive
     return False
 
 
