@@ -2,7 +2,7 @@
 """What all tests share.
 
 `golden` compares a text with a file under golden/; `run` runs a definition on each target; every
-kernel and fusion that a test makes is checked when it ends (watch.py).
+kernel and fusion that a test makes is checked when it ends (helpers/watch.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cases import TARGETS, Runner
-from quick import pytest_collection_finish, pytest_configure  # noqa: F401
-from watch import watched
+from helpers.cases import TARGETS, Runner
+from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
+from helpers.watch import watched
 
 from thunder_fuser.single_flight import WARNED
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from without_torch import PACKAGE, TESTS, printed
+from helpers.without_torch import PACKAGE, TESTS, printed
 
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import (

@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 from conftest import Golden
-from graphs import Graph, biased, layer_norm, scanned, softmax, summed, transposed, turned
-from kernels import kernel_text, scheduled
-from watch import check_sources
+from helpers.graphs import Graph, biased, layer_norm, scanned, softmax, summed, transposed, turned
+from helpers.kernels import kernel_text, scheduled
+from helpers.watch import check_sources
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from graphs import Graph, meta, rows, softmax
+from helpers.graphs import Graph, meta, rows, softmax
+from helpers.strategies import Case, cases
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from strategies import Case, cases
 
 from benchmarks.prices import forced
 from thunder_fuser import compiler
