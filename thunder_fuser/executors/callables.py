@@ -71,7 +71,8 @@ class RegionCallable:
         self._given = given
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
-        self._keeping = self._freeing = None
+        self._keeping: Any = None
+        self._freeing: Any = None
         if not region.makes_views:
             self._keeping = make_dispatch(inputs, self._miss, checked=False)
         if region.donated_if_freed:
@@ -95,7 +96,7 @@ class RegionCallable:
     def runners(self) -> list[Runner]:
         """What its calls have run, for each layout and shape of theirs."""
         calls = filter(None, (self._keeping, self._freeing))
-        return [run for call in calls for run in call.__globals__["runners"].values()]
+        return [run for call in calls for run in call.runners.values()]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         views = views_for(self.region, args) if self.region.moves_only else None

@@ -11,6 +11,7 @@ import torch
 from thunder_fuser._version import __version__
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.explain.table import table
+from thunder_fuser.host.native import why_not_native
 from thunder_fuser.options import OPTIONS, option
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
@@ -27,6 +28,7 @@ def environment() -> str:
         *((name, package_version(name)) for name in _PACKAGES),
         ("NVRTC", _nvrtc()),
         ("compiler", _compiler()),
+        ("calls", f"in Python: {why}" if (why := why_not_native()) else "in C"),
         ("device", _device()),
     ]
     return f"{table(('what', 'found'), rows)}\n\n{_options()}"
