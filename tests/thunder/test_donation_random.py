@@ -12,7 +12,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser.executors import callables
-from thunder_fuser.executors.fallback import torch_function
+from thunder_fuser.executors.without_kernel import torch_function
 from thunder_fuser.executors.traces import jit
 
 CALLS = (

@@ -32,9 +32,9 @@ from thunder_fuser.ir.handles import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
+from thunder_fuser.ir.record import Definition, Literal, Operand
 from thunder_fuser.ir.strides import Contiguity, compute_tensor_descriptor
-from thunder_fuser.ir.type_rules import ValueType, common_type, gives_scalar, result_types
+from thunder_fuser.ir.type_rules import Typed, ValueType, common_type
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.trace.approximate import Accuracy
 from thunder_fuser.trace.proxies import makes, reads
@@ -120,46 +120,27 @@ def types_of_results(
 class TypedRecorder(Recorder):
     """A Recorder that knows the type of each value, so that only needed casts are recorded."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._types: dict[str, ValueType] = {}
-
-    def record(self, record: OpRecord) -> None:
-        """Appends one call, noting the types of its results."""
-        super().record(record)
-        self._types.update(zip(record.outputs, self._result_types(record), strict=True))
-
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
         """Appends one op. Beside tensors of a narrow integer type torch wraps numbers around."""
         row = OPS[op]
         if row.kind is OpKind.POINTWISE and row.rule is not DtypeRule.ATTRIBUTE:
             operands = inputs[1:] if row.rule is DtypeRule.SELECT else inputs
-            dtype = common_type([self._type_of(operand) for operand in operands])
+            dtype = common_type([self._typed(operand) for operand in operands])
             inputs = tuple(_wrapped(operand, dtype) for operand in inputs)
         return super().call(op, inputs, attrs)
 
     def dtype_of(self, value: Any) -> DataType:
         """The type of a value, or of a number."""
-        if isinstance(value, Value):
-            return self._types[value.name].dtype
-        return of_number(value)
+        return self.view_of(value.name).dtype if isinstance(value, Value) else of_number(value)
 
     def as_type(self, value: Value, dtype: DataType) -> Value:
         """The value in the given type."""
         return value if self.dtype_of(value) is dtype else self.ops.cast(value, dtype)
 
-    def _result_types(self, record: OpRecord) -> list[ValueType]:
-        if record.op not in OPS:  # arguments say their type; other calls have no results
-            is_scalar = record.op == "define_scalar"
-            return [ValueType(record.attr("dtype"), is_scalar) for _ in record.outputs]  # type: ignore[arg-type]
-        operands = [self._type_of(operand) for operand in record.inputs]
-        is_scalar = gives_scalar(record, operands)
-        return [ValueType(dtype, is_scalar) for dtype in result_types(record, operands)]
-
-    def _type_of(self, operand: Operand) -> ValueType:
+    def _typed(self, operand: Operand) -> Typed:
         if isinstance(operand, Literal):
             return ValueType(of_number(operand.value), is_scalar=True)
-        return self._types[operand]
+        return self.view_of(operand)
 
 
 def _wrapped(operand: Operand, dtype: DataType) -> Operand:
