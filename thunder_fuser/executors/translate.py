@@ -15,7 +15,7 @@ the call, and a value that Thunder calls int8 or bool only for that reason is In
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -83,13 +83,8 @@ def record_region(
 
     donated: the names of inputs that results may be written into.
     """
-    fd = TypedRecorder()
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
-    env: dict[str, Any] = {}
-    for proxy, layout in zip(inputs, layouts, strict=True):
-        env[proxy.name] = _define_input(fd, proxy, layout, on_gpu, proxy.name in donated)
-    for bsym in leaves:
-        _record(fd, env, bsym)
+    fd, env = _recorded(leaves, inputs, layouts, donated, on_gpu)
     given = {env[proxy.name] for proxy in inputs}
     for proxy in outputs:
         value = env[proxy.name]
@@ -104,16 +99,12 @@ def types_of_results(
     types: Mapping[str, DataType | None],
 ) -> tuple[DataType, ...]:
     """Those that a region would make; `types` are those of inputs, if not the trace's."""
-    fd = TypedRecorder()
-    env: dict[str, Any] = {}
+    layouts = []
     for proxy in inputs:
         layout = whole_layout(proxy) if isinstance(proxy, TensorProxy) else None
         dtype = types.get(proxy.name)
-        if layout is not None and dtype is not None:
-            layout = replace(layout, dtype=dtype)
-        env[proxy.name] = _define_input(fd, proxy, layout, False, False)
-    for bsym in leaves:
-        _record(fd, env, bsym)
+        layouts.append(replace(layout, dtype=dtype) if layout and dtype else layout)
+    fd, env = _recorded(leaves, inputs, layouts)
     return tuple(fd.dtype_of(env[proxy.name]) for proxy in results)
 
 
@@ -154,8 +145,25 @@ def _is_on_gpu(proxy: Proxy) -> bool:
     return isinstance(proxy, TensorProxy) and proxy.device.devicetype is DeviceType.CUDA
 
 
+def _recorded(
+    leaves: Sequence[BoundSymbol],
+    inputs: Sequence[Proxy],
+    layouts: Sequence[Layout | None],
+    donated: Container[str] = (),
+    on_gpu: bool = False,
+) -> tuple[TypedRecorder, dict[str, Any]]:
+    """The primitives as calls, and {name of a proxy: its value}."""
+    fd, env = TypedRecorder(), {}
+    for proxy, layout in zip(inputs, layouts, strict=True):
+        is_cpu = on_gpu and not _is_on_gpu(proxy)
+        env[proxy.name] = _define_input(fd, proxy, layout, is_cpu, proxy.name in donated)
+    for bsym in leaves:
+        _record(fd, env, bsym)
+    return fd, env
+
+
 def _define_input(
-    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, on_gpu: bool, donated: bool
+    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, is_cpu: bool, donated: bool
 ) -> Value:
     if isinstance(proxy, NumberProxy):
         return fd.define_scalar(dtype=_PYTHON_TYPES[proxy.python_type])  # type: ignore[return-value]
@@ -163,14 +171,7 @@ def _define_input(
         raise DefinitionError(
             f"region input {proxy.name}", expected="a tensor or a number", got=type(proxy).__name__
         )
-    return fd.define_tensor(
-        shape=layout.shape,
-        contiguity=layout.contiguity,
-        dtype=layout.dtype,
-        is_cpu=on_gpu and not _is_on_gpu(proxy),
-        stride_order=layout.stride_order,
-        donated=donated,
-    )
+    return fd.define_tensor(**asdict(layout), is_cpu=is_cpu, donated=donated)
 
 
 def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:

@@ -82,7 +82,7 @@ def with_gradient(
     forward: Callable[..., tuple[Any, Backward]],
     transform: Function | None = None,
 ) -> Composite:
-    """A Composite of forward(*args) -> (result, backward).
+    """A Composite of forward(*args) -> (result, backward); gradients are cast to their tensors'.
 
     transform: what to call where no gradient is asked for, if not forward.
     """
@@ -90,7 +90,7 @@ def with_gradient(
     def gradient(*args: Any, **kwargs: Any) -> Any:
         result, backward = forward(*args, **kwargs)
         for tensor, found in backward(get_grad(result)):
-            put_grad(tensor, found)
+            put_grad(tensor, as_type(found, tensor.dtype))
         return result
 
     def result_of(*args: Any, **kwargs: Any) -> Any:

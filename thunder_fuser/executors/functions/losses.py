@@ -218,8 +218,8 @@ class _BinaryCrossEntropy:
             scale = scale * (1.0 / self.input.numel)
         scale = scale if w is None else scale * w
         spread = _at_least((1.0 - x) * x, 1e-12)
-        yield self.input, as_type(scale * ((x - t) / spread), self.input.dtype)
-        yield self.target, as_type(scale * (ltorch.log1p(-x) - ltorch.log(x)), self.target.dtype)
+        yield self.input, scale * ((x - t) / spread)
+        yield self.target, scale * (ltorch.log1p(-x) - ltorch.log(x))
 
     def refuses(self) -> Reject | None:
         name = "binary_cross_entropy"
@@ -245,7 +245,7 @@ def _log_softmax(a: Any, /, dim: int, *, dtype: Any = None) -> tuple[Any, Backwa
         """g - softmax * sum(g), of the result as it was rounded, as in torch."""
         y = wide(result)
         g = as_type(g, y.dtype)
-        yield a, as_type(g - ltorch.exp(y) * ltorch.sum(g, dim, True), a.dtype)
+        yield a, g - ltorch.exp(y) * ltorch.sum(g, dim, True)
 
     return result, backward
 
@@ -348,7 +348,7 @@ class _CrossEntropy:
         g = as_type(g, x.dtype)
         scale = _column(ltorch.where(self.counted(), g if total is None else g / total, 0.0))
         softmax = ltorch.exp(x - _column(rows.most) - _column(rows.log_sum))
-        return as_type(self.row_gradient(rows, softmax) * scale, self.logits.dtype)
+        return self.row_gradient(rows, softmax) * scale
 
     def row_gradient(self, rows: _Rows, softmax: Any) -> Any:
         """softmax - (column is target), weighted and smoothed."""

@@ -122,9 +122,8 @@ def _pair(value: Function, gradients: Function) -> Composite:
         both = as_type(x, kind), as_type(y, kind)
 
         def backward(g: Any) -> Any:
-            found = gradients(*both, as_type(g, kind))
-            for one, its in zip((x, y), found, strict=True):
-                yield one, as_type(sum_to(its, one.shape), one.dtype)
+            for one, found in zip((x, y), gradients(*both, as_type(g, kind)), strict=True):
+                yield one, sum_to(found, one.shape)
 
         return as_type(value(*both), _type_of_both(x, y)), backward
 
@@ -191,7 +190,7 @@ def _activation(curve: Callable[..., Curve]) -> Composite:
         y, slope = curve(wide(x), **numbers)
         result = as_type(y, x.dtype)
         result = ltorch._copy_(x, result) if inplace else result
-        return result, lambda g: [(x, as_type(as_type(g, y.dtype) * slope(), x.dtype))]
+        return result, lambda g: [(x, as_type(g, y.dtype) * slope())]
 
     def refuses(x: Any, *given: Any, **named: Any) -> Reject | None:
         if not all(isinstance(one, (int, float, NoneType)) for one in (*given, *named.values())):

@@ -211,12 +211,11 @@ class _Norm:
         h = g if self.weight is None else g * self.wide(self.weight)
         normal, along, mean_h = self.sums(x, mean, r, h)
         dx = h - normal * along if mean_h is None else h - mean_h - normal * along
-        yield self.x, as_type(dx * r, self.x.dtype)
+        yield self.x, dx * r
         outer = tuple(range(self.row[0]))
         for parameter, of_rows in ((self.weight, g * normal), (self.bias, g)):
             if parameter is not None:
-                found = ltorch.sum(of_rows, outer) if outer else of_rows
-                yield parameter, as_type(found, parameter.dtype)
+                yield parameter, ltorch.sum(of_rows, outer) if outer else of_rows
 
     def sums(self, x: Any, mean: Any, r: Any, h: Any) -> tuple[Any, Any, Any]:
         """(n, mean(h * n), mean(h)); no mean(h) for rows that are not centred."""
