@@ -21,7 +21,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.literals import refuse_number
+from thunder_fuser.executors.rows import refuse_number
 from thunder_fuser.executors.types import EXACT, FLOATS, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.trace.op import Reject

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.fallback import torch_function
+from thunder_fuser.executors.without_kernel import torch_function
 from thunder_fuser.explain.programs import Compiled
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.presegment.specialise import InputKey
