@@ -30,11 +30,6 @@ def jit(function: Callable[..., Any], **given: Value) -> Jitted:
     return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
 
 
-def jit_alone(function: Callable[..., Any]) -> Jitted:
-    """thunder.jit with its torch executor only: what the fuser's costs are compared with."""
-    return thunder.jit(function, executors=[])  # type: ignore[no-any-return]
-
-
 def final_traces(jitted: Jitted) -> list[TraceCtx]:
     """The traces that run: forward, then backward if there is one."""
     stats = thunder.compile_stats(jitted)
