@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from thunder_fuser.analysis.propagate import propagate
 from thunder_fuser.errors import FuserError, InputError
-from thunder_fuser.executors.dtensor_prims import PREFIX
+from thunder_fuser.executors import dtensor_prims as ours
 from thunder_fuser.executors.rows import Row
 from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, known_type
 from thunder_fuser.host.placements import (
@@ -52,22 +52,6 @@ def _op(name: str) -> Callable[..., Any]:
 
 def _cast(fd: Recorder, a: Any, dtype: Any) -> Any:
     return fd.ops.cast(a, known_type(dtype))
-
-
-def _sum(fd: Recorder, a: Any, dims: Sequence[int], keepdim: bool) -> Any:
-    return fd.ops.sum(a, list(dims), keepdim)
-
-
-def _expand(fd: Recorder, a: Any, shape: Sequence[int]) -> Any:
-    return fd.ops.expand(a, list(shape))
-
-
-def _broadcast(fd: Recorder, a: Any, shape: Sequence[int], dims: Sequence[int]) -> Any:
-    return fd.ops.broadcast_in_dim(a, list(shape), list(dims))
-
-
-def _reshape(fd: Recorder, a: Any, shape: Sequence[int]) -> Any:
-    return fd.ops.reshape(a, list(shape))
 
 
 def _relu_backward(fd: Recorder, g: Any, y: Any) -> Any:
@@ -149,35 +133,31 @@ def _norm_weight_gradient(
     return ops.sum(ops.mul(g, normal), list(range(rank - len(shape))))
 
 
-def _ours(name: str) -> str:
-    return PREFIX + "dtensor_" + name
-
-
 DTENSOR = (
     Row(Own.CONVERT_ELEMENT_TYPE, _cast, STORED),
-    Row(Own.RESHAPE, _reshape, STORED),
+    Row(Own.RESHAPE, _op("reshape"), STORED),
     Row(Own.TRANSPOSE, _op("permute"), STORED),
-    Row(Own.BROADCAST_IN_DIM, _broadcast, STORED),
+    Row(Own.BROADCAST_IN_DIM, _op("broadcast_in_dim"), STORED),
     Row(Own.EXP, _op("exp"), MATH),
     Row(Own.NEG, _op("neg"), NUMBERS),
     Row(Own.RECIPROCAL, _op("reciprocal"), MATH),
     Row(Own.ADD, _op("add"), NUMBERS),
     Row(Own.MUL, _op("mul"), NUMBERS),
-    Row(_ours("sub"), _op("sub"), NUMBERS),
-    Row(_ours("div"), _op("truediv"), NUMBERS),
-    Row(_ours("tanh"), _op("tanh"), FLOATS),
-    Row(_ours("relu"), _op("relu"), NUMBERS),
-    Row(_ours("relu_backward"), _relu_backward, FLOATS),
-    Row(_ours("sigmoid"), _op("sigmoid"), FLOATS),
-    Row(_ours("sum"), _sum, NUMBERS),
-    Row(_ours("expand"), _expand, STORED),
-    Row(_ours("gelu"), _gelu, FLOATS),
-    Row(_ours("gelu_backward"), _gelu_backward, FLOATS),
-    Row(_ours("softmax"), _softmax, FLOATS),
-    Row(_ours("softmax_backward"), _softmax_backward, FLOATS),
-    Row(_ours("layer_norm"), _norm, FLOATS),
-    Row(_ours("layer_norm_input_gradient"), _norm_input_gradient, FLOATS),
-    Row(_ours("layer_norm_weight_gradient"), _norm_weight_gradient, FLOATS),
+    Row(ours.sub.id, _op("sub"), NUMBERS),
+    Row(ours.div.id, _op("truediv"), NUMBERS),
+    Row(ours.tanh.id, _op("tanh"), FLOATS),
+    Row(ours.relu.id, _op("relu"), NUMBERS),
+    Row(ours.relu_backward.id, _relu_backward, FLOATS),
+    Row(ours.sigmoid.id, _op("sigmoid"), FLOATS),
+    Row(ours.total.id, _op("sum"), NUMBERS),
+    Row(ours.expand.id, _op("expand"), STORED),
+    Row(ours.gelu.id, _gelu, FLOATS),
+    Row(ours.gelu_backward.id, _gelu_backward, FLOATS),
+    Row(ours.softmax.id, _softmax, FLOATS),
+    Row(ours.softmax_backward.id, _softmax_backward, FLOATS),
+    Row(ours.norm.id, _norm, FLOATS),
+    Row(ours.norm_input_gradient.id, _norm_input_gradient, FLOATS),
+    Row(ours.norm_weight_gradient.id, _norm_weight_gradient, FLOATS),
 )
 
 

@@ -39,9 +39,6 @@ from thunder.torch.experimental.dtensor_proxy import (
 from thunder.torch.experimental.dtensor_utils import run_with_fake_tensor
 from thunder.torch.langctx import register_method
 
-PREFIX = "thunder_fuser."
-
-
 # ---------------------------------------------------------------------------------- primitives
 
 
@@ -55,7 +52,7 @@ def _primitive(name: str, call: Callable[..., Any]) -> Symbol:
             return tuple(_proxy(first, one) for one in found)
         return _proxy(first, found)
 
-    symbol = make_prim(PREFIX + name, name, meta=meta)
+    symbol = make_prim(f"thunder_fuser.{name}", name, meta=meta)
     run = torch_executor.register_operator(name, like=symbol, fn=call)
     torch_executor.register_implementation(symbol, run)
     return symbol
@@ -73,6 +70,7 @@ def _proxy(first: DTensorProxy, made: Any) -> DTensorProxy:
 
 def _weight_gradient(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """[.., n], [.., k] -> [n, k]"""
+    g, x = (one if one.dim() > 1 else one.unsqueeze(0) for one in (g, x))
     return torch.matmul(g.flatten(0, -2).t(), x.flatten(0, -2))
 
 
@@ -95,10 +93,12 @@ def _norm_input_gradient(g: Any, x: Any, shape: Any, *statistics: Any) -> Any:
 def _norm_weight_gradient(g: Any, x: Any, shape: Any, mean: Any, rstd: Any) -> Any:
     """sum of g * (x - mean) * rstd over all axes but the normalised ones."""
     lead = list(range(x.dim() - len(shape)))
-    return torch.sum(g * (x - mean) * rstd, lead)
+    found = g * (x - mean) * rstd
+    return torch.sum(found, lead) if lead else found  # torch sums all axes where none is named
 
 
 add, mul = own.dtensor_add_prim, own.dtensor_mul_prim
+neg, reciprocal = own.dtensor_neg_prim, own.dtensor_reciprocal_prim
 sub = _primitive("dtensor_sub", torch.sub)
 div = _primitive("dtensor_div", torch.div)
 tanh = _primitive("dtensor_tanh", torch.tanh)
@@ -125,152 +125,73 @@ norm_weight_gradient = _primitive("dtensor_layer_norm_weight_gradient", _norm_we
 
 # ----------------------------------------------------------------------------------- gradients
 
+# Of the result's gradient, the result, and all operands -> the gradient of one operand.
+Gradient = Callable[..., Any]
 
-def _give(operand: Any, gradient: Callable[[], Any]) -> None:
-    """The gradient of an operand, summed to its sizes where it was broadcast; numbers get none."""
-    if isinstance(operand, TensorProxy):
-        put_grad(operand, _summed(gradient(), operand))
+
+def _sum_gradient(g: Any, y: Any, a: Any, dims: Sequence[int], keepdim: bool) -> Any:
+    if not keepdim:
+        gone = {dim % a.ndim for dim in dims}
+        shape = tuple(1 if at in gone else size for at, size in enumerate(a.shape))
+        g = own.dtensor_reshape_prim(g, shape)
+    return expand(g, tuple(a.shape))
+
+
+def _over_rows(g: Any, row: int) -> Any:
+    """The sum over all axes but the last ones, as many as a row has."""
+    lead = tuple(range(g.ndim - row))
+    return total(g, lead, False) if lead else g
+
+
+# The gradients of the first operands; the others are numbers, shapes and axes.
+_GRADIENTS: dict[Symbol, tuple[Gradient, ...]] = {
+    add: (lambda g, y, a, b: g, lambda g, y, a, b: g),
+    mul: (lambda g, y, a, b: mul(g, b), lambda g, y, a, b: mul(g, a)),
+    sub: (lambda g, y, a, b: g, lambda g, y, a, b: neg(g)),
+    div: (lambda g, y, a, b: div(g, b), lambda g, y, a, b: neg(div(mul(g, y), b))),
+    neg: (lambda g, y, a: neg(g),),
+    reciprocal: (lambda g, y, a: neg(mul(g, mul(y, y))),),
+    own.dtensor_broadcast_in_dim_prim: (lambda g, y, a, shape, dims: g,),
+    tanh: (lambda g, y, a: sub(g, mul(g, mul(y, y))),),
+    relu: (lambda g, y, a: relu_backward(g, y),),
+    sigmoid: (lambda g, y, a: mul(g, sub(y, mul(y, y))),),
+    total: (_sum_gradient,),
+    gelu: (lambda g, y, a, kind: gelu_backward(g, a, kind),),
+    softmax: (lambda g, y, a, dim: softmax_backward(g, y, dim),),
+    norm: (
+        lambda g, y, x, shape, w, b, eps: norm_input_gradient(g, x, shape, *y[1:], w),
+        lambda g, y, x, shape, w, b, eps: None,
+        lambda g, y, x, shape, w, b, eps: norm_weight_gradient(g, x, shape, *y[1:]),
+        lambda g, y, x, shape, w, b, eps: _over_rows(g, len(shape)),
+    ),
+    own.dtensor_linear_prim: (
+        lambda g, y, x, w, b: matmul(g, w),
+        lambda g, y, x, w, b: weight_gradient(g, x),
+        lambda g, y, x, w, b: _over_rows(g, 1),
+    ),
+}  # fmt: skip
+
+
+def _with_gradients(symbol: Symbol, gradients: Sequence[Gradient]) -> Callable[..., Any]:
+    """The call of a primitive that tells Thunder's autodiff its gradients."""
+
+    def call(*args: Any) -> Any:
+        y = symbol(*args)
+        g = get_grad(y[0] if isinstance(y, tuple) else y)
+        for operand, gradient in zip(args, gradients, strict=False):
+            if isinstance(operand, TensorProxy):
+                put_grad(operand, _summed(gradient(g, y, *args), operand))
+        return y
+
+    return call
 
 
 def _summed(g: Any, operand: TensorProxy) -> Any:
+    """The gradient summed to the sizes of an operand that was broadcast."""
     lead = g.ndim - operand.ndim
     grown = [at for at in range(lead, g.ndim) if operand.shape[at - lead] != g.shape[at]]
-    if not lead and not grown:
-        return g
     g = total(g, tuple(range(lead)), False) if lead else g
     return total(g, tuple(at - lead for at in grown), True) if grown else g
-
-
-def _add_grad(a: Any, b: Any) -> Any:
-    y = add(a, b)
-    g = get_grad(y)
-    _give(a, lambda: g)
-    _give(b, lambda: g)
-    return y
-
-
-def _mul_grad(a: Any, b: Any) -> Any:
-    y = mul(a, b)
-    g = get_grad(y)
-    _give(a, lambda: mul(g, b))
-    _give(b, lambda: mul(g, a))
-    return y
-
-
-def _sub_grad(a: Any, b: Any) -> Any:
-    y = sub(a, b)
-    g = get_grad(y)
-    _give(a, lambda: g)
-    _give(b, lambda: own.dtensor_neg_prim(g))
-    return y
-
-
-def _div_grad(a: Any, b: Any) -> Any:
-    y = div(a, b)
-    g = get_grad(y)
-    _give(a, lambda: div(g, b))
-    _give(b, lambda: own.dtensor_neg_prim(div(mul(g, y), b)))
-    return y
-
-
-def _neg_grad(a: Any) -> Any:
-    y = own.dtensor_neg_prim(a)
-    put_grad(a, own.dtensor_neg_prim(get_grad(y)))
-    return y
-
-
-def _reciprocal_grad(a: Any) -> Any:
-    y = own.dtensor_reciprocal_prim(a)
-    put_grad(a, own.dtensor_neg_prim(mul(get_grad(y), mul(y, y))))
-    return y
-
-
-def _broadcast_grad(a: Any, shape: Any, dims: Sequence[int]) -> Any:
-    y = own.dtensor_broadcast_in_dim_prim(a, shape, dims)
-    put_grad(a, _summed(get_grad(y), a))
-    return y
-
-
-def _tanh_grad(a: Any) -> Any:
-    y = tanh(a)
-    g = get_grad(y)
-    put_grad(a, sub(g, mul(g, mul(y, y))))
-    return y
-
-
-def _relu_grad(a: Any) -> Any:
-    y = relu(a)
-    put_grad(a, relu_backward(get_grad(y), y))
-    return y
-
-
-def _sigmoid_grad(a: Any) -> Any:
-    y = sigmoid(a)
-    put_grad(a, mul(get_grad(y), sub(y, mul(y, y))))
-    return y
-
-
-def _sum_grad(a: Any, dims: Sequence[int], keepdim: bool) -> Any:
-    y = total(a, dims, keepdim)
-    g, rank = get_grad(y), a.ndim
-    if not keepdim:
-        gone = {dim % rank for dim in dims}
-        shape = tuple(1 if at in gone else size for at, size in enumerate(a.shape))
-        g = own.dtensor_reshape_prim(g, shape)
-    put_grad(a, expand(g, tuple(a.shape)))
-    return y
-
-
-def _gelu_grad(a: Any, kind: str) -> Any:
-    y = gelu(a, kind)
-    put_grad(a, gelu_backward(get_grad(y), a, kind))
-    return y
-
-
-def _softmax_grad(a: Any, dim: int) -> Any:
-    y = softmax(a, dim)
-    put_grad(a, softmax_backward(get_grad(y), y, dim))
-    return y
-
-
-def _norm_grad(x: Any, shape: Any, w: Any, b: Any, eps: float) -> Any:
-    y, mean, rstd = norm(x, shape, w, b, eps)
-    g = get_grad(y)
-    put_grad(x, norm_input_gradient(g, x, shape, mean, rstd, w))
-    if w is not None:
-        put_grad(w, norm_weight_gradient(g, x, shape, mean, rstd))
-    if b is not None:
-        put_grad(b, total(g, tuple(range(x.ndim - len(shape))), False))
-    return y, mean, rstd
-
-
-def _linear_grad(x: Any, w: Any, b: Any) -> Any:
-    y = own.dtensor_linear_prim(x, w, b)
-    g = get_grad(y)
-    put_grad(x, matmul(g, w))
-    put_grad(w, weight_gradient(g, x))
-    if b is not None:
-        put_grad(b, total(g, tuple(range(g.ndim - 1)), False))
-    return y
-
-
-_GRADIENTS = {
-    add: _add_grad,
-    mul: _mul_grad,
-    sub: _sub_grad,
-    div: _div_grad,
-    own.dtensor_neg_prim: _neg_grad,
-    own.dtensor_reciprocal_prim: _reciprocal_grad,
-    own.dtensor_broadcast_in_dim_prim: _broadcast_grad,
-    own.dtensor_linear_prim: _linear_grad,
-    tanh: _tanh_grad,
-    relu: _relu_grad,
-    sigmoid: _sigmoid_grad,
-    total: _sum_grad,
-    gelu: _gelu_grad,
-    softmax: _softmax_grad,
-    norm: _norm_grad,
-}
 
 
 # ------------------------------------------------------------------------- what torch calls them
@@ -337,8 +258,8 @@ _FUNCTIONS: tuple[tuple[Any, Any, Callable[..., Any], str | None], ...] = (
 
 
 def _register() -> None:
-    for symbol, gradient in _GRADIENTS.items():
-        register_grad(symbol, gradient)
+    for symbol, gradients in _GRADIENTS.items():
+        register_grad(symbol, _with_gradients(symbol, gradients))
     for torch_function, plain, ours, method in _FUNCTIONS:
         call = own.dispatch_to_impl(plain, ours)
         names = [torch_function] if method is None else [
