@@ -30,10 +30,10 @@ from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
-from thunder_fuser.executors.refusals import Unfused
 from thunder_fuser.executors.regions import (
     Claims,
     Region,
+    Unfused,
     check_in_place,
     claim,
     without_dead_views,

@@ -44,7 +44,7 @@ from thunder_fuser.trace.proxies import makes, reads
 MIN_OPS = 128
 
 # Views that are repeated on the other side of a cut, from their operand.
-_REPEATED = frozenset(
+REPEATED = frozenset(
     {
         PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
         PrimIDs.BROADCAST_IN_DIM,
@@ -146,7 +146,7 @@ def _crossing(ops: Sequence[Op], run: range, users: Users) -> list[int]:
                 name = shown.get(proxy.name, proxy.name)
                 lives.setdefault(name, _Life(at, at, _bytes(proxy))).last = at
             for out in makes(leaf):
-                if leaf.sym.id in _REPEATED:
+                if leaf.sym.id in REPEATED:
                     source = reads(leaf)[0].name
                     shown[out.name] = shown.get(source, source)
                 else:
