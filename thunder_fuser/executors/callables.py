@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,26 +18,21 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import (
     CacheMissError,
-    CompileError,
     EmulatorError,
-    FallbackWarning,
     FuserError,
     LaunchError,
     OptionError,
-    ToolchainError,
 )
 from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.executors.fallback import torch_function
+from thunder_fuser.executors.fallback import torch_function, warn_of_fallback
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.executors.repro import write_repro
 from thunder_fuser.executors.translate import layout_of, record_region, whole_layout
 from thunder_fuser.executors.views import view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
-from thunder_fuser.single_flight import first_time
 from thunder_fuser.stages import stage
 
 Runner = Callable[..., Sequence[torch.Tensor]]
@@ -149,34 +142,9 @@ class RegionCallable:
         return definition
 
     def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:
-        if first_time(("fallback", _cause(error))):
-            reason = " ".join(str(error).split()).rstrip(".")
-            has_script = bool(definition) and not isinstance(error, ToolchainError)
-            again = _again(self.name, reason, definition, args) if has_script else ""
-            warnings.warn(
-                f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
-                f" not be compiled: {reason}. Regions that fail alike are not announced.{again}",
-                FallbackWarning,
-                stacklevel=3,
-            )
+        warn_of_fallback(self.name, len(self.region.leaves), error, definition, args)
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
-
-
-def _cause(error: FuserError) -> str:
-    """The same for kernels that fail alike: the compiler's first complaint, without its line."""
-    complaints = [line for line in str(error).splitlines() if " error" in line]
-    if isinstance(error, CompileError) and complaints:
-        return re.sub(r"\d+", "", complaints[0])
-    return str(error)
-
-
-def _again(name: str, reason: str, definition: Definition, args: Sequence[Any]) -> str:
-    try:
-        path = write_repro(name, reason, definition, args)
-    except OSError as error:
-        return f" No script that shows it could be written ({error.strerror or error})."
-    return f" To see it again, without Thunder: python {path}"
 
 
 def bind_callable(bsym: BoundSymbol) -> None:

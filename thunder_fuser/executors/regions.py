@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
+from typing import TypeAlias
 
 from thunder.core.devices import DeviceType
 from thunder.core.prims import PrimIDs
@@ -110,7 +111,7 @@ class Region:
         return all(leaf.sym.id in MOVES for leaf in self.leaves)
 
 
-Item = BoundSymbol | Region
+Item: TypeAlias = BoundSymbol | Region
 
 
 def read_by(item: Item) -> Sequence[Proxy]:

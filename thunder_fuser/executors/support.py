@@ -19,14 +19,16 @@ from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.executors.division import check_divisor
 from thunder_fuser.executors.dtensor import DTENSOR, refuse_placements
 from thunder_fuser.executors.indexing import INDEXING
-from thunder_fuser.executors.literals import refuse_number, refuse_numbers
-from thunder_fuser.executors.padding import padded
-from thunder_fuser.executors.powers import power
 from thunder_fuser.executors.random import STATELESS, recorded
-from thunder_fuser.executors.rows import Row
+from thunder_fuser.executors.rows import Row, padded, power
+from thunder_fuser.executors.torch_only import (
+    check_divisor,
+    refuse_composite,
+    refuse_number,
+    refuse_numbers,
+)
 from thunder_fuser.executors.types import (
     ANY,
     ARITHMETIC,
@@ -40,7 +42,6 @@ from thunder_fuser.executors.types import (
     data_type,
     known_type,
 )
-from thunder_fuser.executors.whole import refuse_composite
 from thunder_fuser.ir.dtypes import DataType, fits
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.trace.op import Reject

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call whose values only torch computes right -> a Reject.
+
+    logsumexp(i8 x, 0)         Thunder takes it apart into a subtraction of int8, which wraps
+    clamp(f32 x, max=nan)      into a comparison with NaN; to torch, a bound of NaN alone is none
+    add(i32 x, u8 y, alpha=2)  into a product of uint8, which wraps before it is an int32
+    mul(i64 x, 10**30)         a number that the type of the integers beside it cannot hold
+    floor_divide(i64 x, y)     a divisor that may be 0
+
+torch has such a composite whole. What differs in its type alone needs no rule here, see
+mistyped.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from thunder.core.devices import DeviceType
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.executors.types import EXACT, FLOATS, data_type, is_known_number
+from thunder_fuser.ir.dtypes import DataType, promote
+from thunder_fuser.trace.op import Reject
+
+# ------------------------------------------------------------------------ numbers beside integers
+
+# Their arguments are operands: the numbers among them are no dimensions or sizes.
+_COMPUTING: frozenset[PrimIDs | str] = frozenset(
+    {
+        PrimIDs.ADD, PrimIDs.SUB, PrimIDs.MUL, PrimIDs.DIV, PrimIDs.FMOD, PrimIDs.REMAINDER,
+        PrimIDs.POW, PrimIDs.MAXIMUM, PrimIDs.MINIMUM, PrimIDs.EQ, PrimIDs.NE, PrimIDs.LT,
+        PrimIDs.LE, PrimIDs.GT, PrimIDs.GE, PrimIDs.BITWISE_AND, PrimIDs.BITWISE_OR,
+        PrimIDs.BITWISE_XOR, PrimIDs.BITWISE_LEFT_SHIFT, PrimIDs.BITWISE_RIGHT_SHIFT,
+        PrimIDs.WHERE,
+    }
+)  # fmt: skip
+
+
+def refuse_numbers(
+    id: PrimIDs | str, operands: Sequence[Any], tensors: Sequence[TensorProxy]
+) -> Reject | None:
+    """A Reject if one of the numbers is beyond the type of the integers beside it, or int64.
+
+    torch raises for it, or takes what is left of it, as the function has it; a primitive of ours
+    would always do the latter.
+    """
+    if id not in _COMPUTING:
+        return None
+    kinds = [kind for t in tensors if (kind := data_type(t.dtype)) is not None and kind.is_int]
+    kind = promote(*kinds) if kinds else DataType.Int
+    return next(filter(None, (refuse_number(one, kind) for one in operands)), None)
+
+
+def refuse_number(given: Any, dtype: DataType) -> Reject | None:
+    """A Reject for a whole number that a type of integers cannot hold."""
+    number = _known(given)
+    if type(number) is not int or not dtype.is_int:
+        return None
+    signed = dtype is not DataType.UInt8
+    end = 2 ** (8 * dtype.bytes - signed)
+    held = -end * signed <= number < end
+    return None if held else Reject(f"the number {number}, which {dtype} cannot hold")
+
+
+def check_divisor(a: Any, b: Any) -> Reject | None:
+    """None for a division of floats, on a GPU, or by a number other than 0.
+
+    On a CPU torch raises where integers are divided by 0, which a kernel cannot; on a GPU it does
+    not raise either.
+    """
+    tensors = [one for one in (a, b) if isinstance(one, TensorProxy)]
+    if not tensors:
+        return Reject("its result is a number")
+    on_cpu = all(one.device.devicetype is DeviceType.CPU for one in tensors)
+    if not on_cpu or not all(data_type(one.dtype) in EXACT for one in tensors):
+        return None
+    divisor = _known(b)
+    known = isinstance(divisor, (int, float)) and divisor != 0
+    return None if known else Reject("division of integers by what may be 0, where torch raises")
+
+
+def _known(value: Any) -> Any:
+    """The number that the trace was compiled for; anything else is itself."""
+    return value.value if is_known_number(value) else value
+
+
+# ------------------------------------------------------------------------------------- composites
+
+_LOST = 2.0**-150  # rounds to 0 in float32, as what is smaller does
+_SHORT = frozenset({DataType.Half, DataType.BFloat16})
+
+
+def refuse_composite(bsym: BoundSymbol) -> Reject | None:
+    """A Reject for what torch must have whole; None for what may be taken apart."""
+    name = str(bsym.sym.id).removeprefix("torch.")
+    for names, why, holds in _TABLE:
+        if name in names and holds(bsym):
+            return Reject(f"{bsym.sym.name}: {why}")
+    return next(filter(None, (refuse_number(one, DataType.Int) for one in bsym.args)), None)
+
+
+def _flat(bsym: BoundSymbol) -> list[Any]:
+    return tree_flatten((bsym.args, bsym.kwargs))[0]  # type: ignore[no-any-return]
+
+
+def _tensors(bsym: BoundSymbol) -> list[TensorProxy]:
+    return [one for one in _flat(bsym) if isinstance(one, TensorProxy)]
+
+
+def _types(bsym: BoundSymbol) -> set[DataType | None]:
+    return {data_type(one.dtype) for one in _tensors(bsym)}
+
+
+def _numbers(bsym: BoundSymbol) -> list[Any]:
+    return [_known(one) for one in _flat(bsym)]
+
+
+def _of_integers(bsym: BoundSymbol) -> bool:
+    return bool(_types(bsym) & EXACT)
+
+
+def _asked(bsym: BoundSymbol) -> DataType | None:
+    """The type that it is told to compute in."""
+    dtype = bsym.kwargs.get("dtype")
+    return None if dtype is None else data_type(dtype)
+
+
+def _scaled(bsym: BoundSymbol) -> bool:
+    alpha = bsym.kwargs.get("alpha", 1)
+    return (isinstance(alpha, TensorProxy) or alpha != 1) and _of_integers(bsym)
+
+
+def _bounds(bsym: BoundSymbol) -> list[float]:
+    return [one for one in _numbers(bsym) if isinstance(one, float)]
+
+
+def _differ(bsym: BoundSymbol) -> bool:
+    return len({tuple(one._shape) for one in _tensors(bsym)}) > 1 or len(_types(bsym)) > 1
+
+
+def _by_lost(bsym: BoundSymbol) -> bool:
+    divisor = _numbers(bsym)[1]
+    return isinstance(divisor, float) and divisor != 0 and abs(divisor) <= _LOST
+
+
+def _by_rounded(bsym: BoundSymbol) -> bool:
+    short = [one for one in _tensors(bsym) if data_type(one.dtype) in _SHORT]
+    return any(_rounds(one, short[0]) for one in _numbers(bsym) if short)
+
+
+def _rounds(number: Any, beside: TensorProxy) -> bool:
+    if not isinstance(number, (int, float)):
+        return False
+    held = torch.tensor(float(number), dtype=torch.float64).to(to_torch_dtype(beside.dtype))
+    return float(held) != number
+
+
+_ACTIVATIONS = (
+    "celu", "hardshrink", "hardswish", "relu6", "rrelu", "selu", "threshold",
+    *(
+        f"nn.functional.{name}"
+        for name in (
+            "elu", "gelu", "hardsigmoid", "hardtanh", "leaky_relu", "logsigmoid", "mish", "silu",
+            "softplus", "softshrink",
+        )
+    ),
+)  # fmt: skip
+
+# The functions, why torch must have them whole, and when. The comments say what Thunder makes of
+# such a call.
+_TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
+    # of integers: its argument, of which torch makes a copy
+    (("abs", "ceil", "floor", "round", "trunc"), "a copy, which torch makes",
+     lambda bsym: bsym.subsymbols[-1].sym.id is PrimIDs.SHALLOW_COPY),
+    # a gather
+    (("diagonal",), "a view, which torch makes without a kernel", lambda bsym: True),
+    (("logsumexp", "log_softmax", "softmax"), "of integers", _of_integers),
+    # floats, where torch keeps integers or refuses them
+    (_ACTIVATIONS, "of other than floats",
+     lambda bsym: data_type(bsym.args[0].dtype) not in FLOATS),
+    # what takes bool, or makes int64 of it
+    (("pow",), "of bool", lambda bsym: any(isinstance(one, bool) for one in _numbers(bsym))),
+    (("pow", "sub"), "of bool", lambda bsym: DataType.Bool in _types(bsym)),
+    # a product in the type of the second operand, which torch brings to the common one
+    (("add", "sub"), "alpha beside integers", _scaled),
+    # a sum that is cast to the type, for which torch must raise if it has no fractions
+    (("mean",), "in a type of integers", lambda bsym: _asked(bsym) in EXACT),
+    # a cast to the short type, in which large integers are infinite, and a sum of that
+    (("mean", "sum"), "of integers in 16-bit floats",
+     lambda bsym: _asked(bsym) in _SHORT and _of_integers(bsym)),
+    # comparisons with NaN, or of integers with floats; a bound of NaN alone is none
+    (("clamp",), "a bound of NaN", lambda bsym: any(map(math.isnan, _bounds(bsym)))),
+    (("clamp",), "integers between floats",
+     lambda bsym: bool(_bounds(bsym)) and _of_integers(bsym)),
+    # the primitive, which has the shape of the first; torch refuses several types
+    (("lerp",), "tensors of several shapes or types", _differ),
+    # a comparison with 0 of the number as Python has it; to torch, 1e-50 is 0 in float32
+    (("floor_divide",), "a divisor that float32 does not hold", _by_lost),
+    # a remainder in float32, by a number that torch has rounded to 16 bits
+    (("fmod", "remainder"), "a number that a 16-bit float does not hold", _by_rounded),
+    # exp of a large logarithm, where a float loses a digit
+    (("polygamma",), "exp of a logarithm", lambda bsym: bsym.args[0] != 0),
+)  # fmt: skip
