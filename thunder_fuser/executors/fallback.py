@@ -75,7 +75,7 @@ def warn_of_fallback(
         f"{name} runs its {ops} torch ops one by one, for it could not be compiled: {reason}."
         f" Regions that fail alike are not announced.{again}",
         FallbackWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from types import MappingProxyType
 from typing import TypeAlias
 
 from thunder.core.devices import DeviceType
@@ -45,7 +44,7 @@ _VIEW = Reject("a view, which torch makes without a kernel")
 _CALL = Reject("a torch call with no fused op on one of its sides")
 
 Views = Mapping[str, BoundSymbol]
-_NO_VIEWS: Views = MappingProxyType({})
+_NO_VIEWS: Views = {}
 
 
 @dataclass(frozen=True, slots=True)

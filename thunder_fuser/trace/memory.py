@@ -31,15 +31,15 @@ def written_in_place(ops: Sequence[Op]) -> set[str]:
     return names
 
 
-def one_memory(ops: Sequence[Op]) -> dict[str, str]:
-    """For each tensor that may share memory with others, one name for all of them."""
+def one_memory(ops: Sequence[Op]) -> UnionFind[str]:
+    """Classes of tensors that may share memory."""
     same: UnionFind[str] = UnionFind()
     groups = [group for op in ops for group in op.writes]
     groups += [group for op in ops for group in op.shares]
     for first, *others in filter(None, groups):
         for name in others:
             same.join(first, name)
-    return {name: same.find(name) for group in groups for name in group}
+    return same
 
 
 def leave_written_views(prepared: Prepared) -> Prepared:

@@ -63,7 +63,7 @@ class _Copier:
         return self.rules.rewritten(op, swapped)
 
     def _place(self, proxy: Proxy) -> str:
-        return self.memory.get(proxy.name, proxy.name)
+        return self.memory.find(proxy.name)
 
     def _copied(self, targets: Sequence[Proxy], stale: Sequence[TensorProxy]) -> Iterator[Op]:
         """Copies of what is about to be overwritten, and the fence before that."""
