@@ -10,7 +10,6 @@ which Thunder has noted on its proxies.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,14 +17,12 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.pytree import tree_map
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
-from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs as Own
 from torch.distributed.tensor import DTensor
 
 from thunder_fuser.analysis.propagate import propagate
 from thunder_fuser.errors import FuserError, InputError
-from thunder_fuser.executors import dtensor_prims as ours
 from thunder_fuser.executors.rows import Row
-from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, known_type
+from thunder_fuser.executors.types import known_type
 from thunder_fuser.host.placements import (
     layout_records,
     local_of,
@@ -41,124 +38,6 @@ from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
 Runner = Callable[..., Sequence[Any]]
-
-
-# ---------------------------------------------------------------------------------- the table
-
-
-def _op(name: str) -> Callable[..., Any]:
-    return lambda fd, *args: getattr(fd.ops, name)(*args)
-
-
-def _cast(fd: Recorder, a: Any, dtype: Any) -> Any:
-    return fd.ops.cast(a, known_type(dtype))
-
-
-def _relu_backward(fd: Recorder, g: Any, y: Any) -> Any:
-    return fd.ops.where(fd.ops.gt(y, 0), g, 0.0)
-
-
-_ROOT, _CUBE = math.sqrt(2 / math.pi), 0.044715
-
-
-def _gelu(fd: Recorder, a: Any, kind: str) -> Any:
-    ops = fd.ops
-    if kind == "none":
-        return ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
-    return ops.mul(ops.mul(a, 0.5), ops.add(ops.tanh(_inner(fd, a)), 1.0))
-
-
-def _inner(fd: Recorder, a: Any) -> Any:
-    """sqrt(2 / pi) * (a + 0.044715 a^3)"""
-    ops = fd.ops
-    cube = ops.mul(ops.mul(ops.mul(a, a), a), _CUBE)
-    return ops.mul(ops.add(a, cube), _ROOT)
-
-
-def _gelu_backward(fd: Recorder, g: Any, a: Any, kind: str) -> Any:
-    ops = fd.ops
-    if kind == "none":
-        below = ops.mul(ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0), 0.5)
-        density = ops.mul(ops.exp(ops.mul(ops.mul(a, a), -0.5)), 1 / math.sqrt(2 * math.pi))
-        return ops.mul(g, ops.add(below, ops.mul(a, density)))
-    t = ops.tanh(_inner(fd, a))
-    slope = ops.mul(ops.add(ops.mul(ops.mul(a, a), 3 * _CUBE), 1.0), _ROOT)
-    rising = ops.mul(ops.mul(ops.mul(a, 0.5), ops.sub(1.0, ops.mul(t, t))), slope)
-    return ops.mul(g, ops.add(ops.mul(ops.add(t, 1.0), 0.5), rising))
-
-
-def _softmax(fd: Recorder, a: Any, dim: int) -> Any:
-    powers = fd.ops.exp(fd.ops.sub(a, fd.ops.max(a, [dim], True)))
-    return fd.ops.truediv(powers, fd.ops.sum(powers, [dim], True))
-
-
-def _softmax_backward(fd: Recorder, g: Any, y: Any, dim: int) -> Any:
-    total = fd.ops.sum(fd.ops.mul(g, y), [dim], True)
-    return fd.ops.mul(fd.ops.sub(g, total), y)
-
-
-def _last(shape: Sequence[int]) -> list[int]:
-    return list(range(-len(shape), 0))
-
-
-def _norm(fd: Recorder, x: Any, shape: Sequence[int], *rest: Any) -> Any:
-    ops, (w, b, eps) = fd.ops, rest
-    variance, mean = ops.var_mean(x, _last(shape), 0, True)
-    rstd = ops.rsqrt(ops.add(variance, eps))
-    y = ops.mul(ops.sub(x, mean), rstd)
-    y = y if w is None else ops.mul(y, w)
-    return (y if b is None else ops.add(y, b)), mean, rstd
-
-
-def _norm_input_gradient(
-    fd: Recorder, g: Any, x: Any, shape: Sequence[int], *statistics: Any
-) -> Any:
-    """rstd * (gw - mean(gw) - n * mean(gw * n)), with gw = g * w and n = (x - mean) * rstd"""
-    mean, rstd, w = statistics
-    ops, axes, count = fd.ops, _last(shape), math.prod(shape)
-    gw = g if w is None else ops.mul(g, w)
-    normal = ops.mul(ops.sub(x, mean), rstd)
-    first = ops.mul(ops.sum(gw, axes, True), 1 / count)
-    second = ops.mul(ops.sum(ops.mul(gw, normal), axes, True), 1 / count)
-    return ops.mul(ops.sub(ops.sub(gw, first), ops.mul(normal, second)), rstd)
-
-
-def _norm_weight_gradient(
-    fd: Recorder, g: Any, x: Any, shape: Sequence[int], *statistics: Any
-) -> Any:
-    """sum of g * (x - mean) * rstd over all rows"""
-    mean, rstd = statistics
-    ops, rank = fd.ops, len(fd.view_of(x.name).shape)
-    normal = ops.mul(ops.sub(x, mean), rstd)
-    return ops.sum(ops.mul(g, normal), list(range(rank - len(shape))))
-
-
-DTENSOR = (
-    Row(Own.CONVERT_ELEMENT_TYPE, _cast, STORED),
-    Row(Own.RESHAPE, _op("reshape"), STORED),
-    Row(Own.TRANSPOSE, _op("permute"), STORED),
-    Row(Own.BROADCAST_IN_DIM, _op("broadcast_in_dim"), STORED),
-    Row(Own.EXP, _op("exp"), MATH),
-    Row(Own.NEG, _op("neg"), NUMBERS),
-    Row(Own.RECIPROCAL, _op("reciprocal"), MATH),
-    Row(Own.ADD, _op("add"), NUMBERS),
-    Row(Own.MUL, _op("mul"), NUMBERS),
-    Row(ours.sub.id, _op("sub"), NUMBERS),
-    Row(ours.div.id, _op("truediv"), NUMBERS),
-    Row(ours.tanh.id, _op("tanh"), FLOATS),
-    Row(ours.relu.id, _op("relu"), NUMBERS),
-    Row(ours.relu_backward.id, _relu_backward, FLOATS),
-    Row(ours.sigmoid.id, _op("sigmoid"), FLOATS),
-    Row(ours.total.id, _op("sum"), NUMBERS),
-    Row(ours.expand.id, _op("expand"), STORED),
-    Row(ours.gelu.id, _gelu, FLOATS),
-    Row(ours.gelu_backward.id, _gelu_backward, FLOATS),
-    Row(ours.softmax.id, _softmax, FLOATS),
-    Row(ours.softmax_backward.id, _softmax_backward, FLOATS),
-    Row(ours.norm.id, _norm, FLOATS),
-    Row(ours.norm_input_gradient.id, _norm_input_gradient, FLOATS),
-    Row(ours.norm_weight_gradient.id, _norm_weight_gradient, FLOATS),
-)
 
 
 # ------------------------------------------------------------------------------- the questions
