@@ -36,6 +36,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import Definition, OpRecord
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.sharing import proxies
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -45,10 +46,7 @@ Runner = Callable[..., Sequence[Any]]
 
 def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
     """The mesh of what a bound symbol reads and makes; None if it is of plain tensors."""
-    for proxy in (*reads(bsym), *makes(bsym)):
-        if isinstance(proxy, DTensorProxy):
-            return Mesh.of(proxy.device_mesh.mesh.tolist())
-    return None
+    return next((mesh_of(p) for p in proxies(bsym) if isinstance(p, DTensorProxy)), None)
 
 
 def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:
@@ -106,18 +104,31 @@ def sharded(definition: Definition, inputs: Sequence[Any]) -> Definition:
 
 def on_locals(run: Runner, inputs: Sequence[Any], outputs: Sequence[Any]) -> Runner:
     """A function of local tensors as one of DTensors, placed as the trace has them."""
-    wanted = [p.spec._o if isinstance(p, DTensorProxy) else None for p in inputs]
-    made = [p.spec._o for p in outputs]
+    wanted, made = _specs(inputs), _specs(outputs)
 
     def call(*args: Any) -> list[Any]:
-        local = [_local(arg, spec) for arg, spec in zip(args, wanted, strict=True)]
-        results = run(*local)
-        return [
-            DTensor(result, spec, requires_grad=False)
-            for result, spec in zip(results, made, strict=True)
-        ]
+        return [*map(_whole, run(*map(_local, args, wanted)), made)]
 
     return call
+
+
+def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
+    """A function of DTensors as one of local tensors; the inverse of `on_locals`."""
+    specs = _specs(inputs)
+
+    def call(*args: Any) -> list[Any]:
+        return [result._local_tensor for result in run(*map(_whole, args, specs))]
+
+    return call
+
+
+def _specs(given: Sequence[Any]) -> list[Any]:
+    """Mesh and placements of each DTensor; None for what is none."""
+    return [p.spec._o if isinstance(p, DTensorProxy) else None for p in given]
+
+
+def _whole(local: Any, spec: Any) -> Any:
+    return local if spec is None else DTensor(local, spec, requires_grad=False)
 
 
 def _local(arg: Any, spec: Any) -> Any:
@@ -129,15 +140,3 @@ def _local(arg: Any, spec: Any) -> Any:
             got=f"{arg._spec.placements} on {arg._spec.mesh}",
         )  # fmt: skip
     return local_of(arg)
-
-
-def on_dtensors(run: Runner, inputs: Sequence[Any]) -> Runner:
-    """A function of DTensors as one of local tensors; the inverse of `on_locals`."""
-    specs = [p.spec._o if isinstance(p, DTensorProxy) else None for p in inputs]
-
-    def call(*args: Any) -> list[Any]:
-        pairs = zip(args, specs, strict=True)
-        given = [a if s is None else DTensor(a, s, requires_grad=False) for a, s in pairs]
-        return [result._local_tensor for result in run(*given)]
-
-    return call

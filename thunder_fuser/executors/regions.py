@@ -157,21 +157,20 @@ def claim(ops: Sequence[Op]) -> Claims:
     """The regions of a prepared trace, with the edges that Note [Edges] gives them."""
     users, trace = users_of(ops), _Claimed()
     for places in _regions(ops):
-        first = ops[places[0]]
-        if first.refusal is not None:
-            trace.left(first, None if first.bsym.sym.id in _SILENT else first.refusal)
+        if not ops[places[0]].is_fusible:
+            trace.leave(ops[places[0]])
             continue
         edges = edges_of(ops, places, users)
         formed = _formed(ops, edges, users, trace.views)
         for at in edges.before:
-            trace.left(ops[at], _at_an_edge(ops[at]))
+            trace.leave(ops[at])
         if isinstance(formed, Region):
             trace.add(formed)
         else:
             for at in edges.inside:
-                trace.left(ops[at], formed)
+                trace.leave(ops[at], formed)
         for at in edges.after:
-            trace.left(ops[at], _at_an_edge(ops[at]))
+            trace.leave(ops[at])
     return Claims(tuple(trace.items), tuple(trace.unfused))
 
 
@@ -183,10 +182,6 @@ def _regions(ops: Sequence[Op]) -> Iterator[list[int]]:
         return -1 - at if region is None else region
 
     return ([*places] for _, places in groupby(range(len(ops)), number))
-
-
-def _at_an_edge(op: Op) -> Reject:
-    return _VIEW if op.only(VIEWS) else _CALL
 
 
 class _Claimed:
@@ -201,11 +196,12 @@ class _Claimed:
         self.unfused: list[Unfused] = []
         self._known: dict[Unfused, Unfused] = {}
 
-    def left(self, op: Op, why: Reject | None) -> None:
-        """Adds an op that torch runs; why: None if nobody asks."""
+    def leave(self, op: Op, of_region: Reject | None = None) -> None:
+        """Adds an op that torch runs: for its own sake, its region's, or as it is at an edge."""
         self.add(by_torch(op.bsym))
-        if why is not None:
-            one = Unfused.of(op.bsym, why)
+        if op.bsym.sym.id not in _SILENT:
+            at_edge = _VIEW if op.only(VIEWS) else _CALL
+            one = Unfused.of(op.bsym, op.refusal or of_region or at_edge)
             self.unfused.append(self._known.setdefault(one, one))
 
     def add(self, item: Item) -> None:

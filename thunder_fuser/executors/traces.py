@@ -6,7 +6,8 @@ What explain and the demo ask of Thunder goes through here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import thunder
@@ -91,8 +92,9 @@ def _short(line: str) -> str:
 
 
 def _ops_text(one: RegionCallable) -> str:
-    counts: dict[str, int] = {}
-    for leaf in one.region.leaves:
-        counts[leaf.sym.name] = counts.get(leaf.sym.name, 0) + 1
-    listed = " ".join(name if n == 1 else f"{name}*{n}" for name, n in counts.items())
-    return f"\n      # {listed}"
+    return f"\n      # {counted(leaf.sym.name for leaf in one.region.leaves)}"
+
+
+def counted(names: Iterable[str]) -> str:
+    """(mul, exp, mul)  ->  mul*2 exp"""
+    return " ".join(name if n == 1 else f"{name}*{n}" for name, n in Counter(names).items())

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of
+from thunder_fuser.executors.traces import Jitted, claims_of, counted, fusions_of
 from thunder_fuser.explain.programs import Compiled, compiled
 from thunder_fuser.explain.table import kib, table
 
@@ -55,8 +55,7 @@ def _pass_of(one: RegionCallable) -> str:
 
 
 def _row(one: RegionCallable, program: Compiled, times: Times | None) -> tuple[str, ...]:
-    counts = Counter(segment.scheduler.name for segment in program.segments)
-    schedulers = " ".join(name if n == 1 else f"{name}*{n}" for name, n in counts.items())
+    schedulers = counted(segment.scheduler.name for segment in program.segments)
     row = (
         one.name, _pass_of(one),
         str(len(program.fusion.exprs)), str(len(program.segments)), str(len(program.kernels)),

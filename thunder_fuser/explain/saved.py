@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.executors.comments import Comments, named
-from thunder_fuser.executors.traces import Jitted, fusions_of, recomputation_of
+from thunder_fuser.executors.traces import Jitted, counted, fusions_of, recomputation_of
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
@@ -95,7 +94,7 @@ class Saved:
         for one in self.again:
             found.setdefault((one.ops, one.bytes), []).append(one)
         return [
-            (named([one.fusion for one in row]), named(row[0].values), _counted(ops), kib(bytes))
+            (named([one.fusion for one in row]), named(row[0].values), counted(ops), kib(bytes))
             for (ops, bytes), row in found.items()
         ]
 
@@ -155,11 +154,6 @@ def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
         if values and not one.region.makes_views:
             ops = (facts.operations[facts.maker[name]].name for name in values)
             yield Again(one.name, tuple(values), tuple(ops), comments.bytes(values))
-
-
-def _counted(ops: Sequence[str]) -> str:
-    """(mul, exp, mul)  ->  mul*2 exp"""
-    return " ".join(op if n == 1 else f"{op}*{n}" for op, n in Counter(ops).items())
 
 
 def _us(nanoseconds: float) -> str:
