@@ -31,8 +31,7 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 from thunder.core.trace import tracectx
 
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.rematerialization.cost import Machine
-from thunder_fuser.rematerialization.plan import Facts, Operation, Plan, Value, plan
+from thunder_fuser.rematerialization.plan import Facts, Machine, Operation, Plan, Value, plan
 from thunder_fuser.rematerialization.policy import RANDOM, STORED, VIEW, WRITTEN, Policy, Tags
 from thunder_fuser.trace.memory import written_in_place
 from thunder_fuser.trace.op import Op, alike

@@ -22,92 +22,85 @@ Each is solved by itself, so that a model's layers cost as much each, however ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from typing import Generic, TypeVar
 
 import networkx
 
 from thunder_fuser.union_find import UnionFind
 
+V = TypeVar("V", bound=Hashable)  # names a value
+
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """An operation: results and operands are numbers of values; None: never recomputed."""
+class Node(Generic[V]):
+    """An operation. price: of recomputing its outputs; None: never recomputed."""
 
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inputs: tuple[V, ...]
+    outputs: tuple[V, ...]
     price: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
-    """Operations in an order in which they can run; `keeping[v]` is the price of keeping value v.
+class Graph(Generic[V]):
+    """Operations in an order in which they can run, the price of keeping each of their results, and
+    those that are needed later. Values that no operation makes are at hand now and later."""
 
-    Values that no operation makes are at hand now and later.
-    """
-
-    nodes: tuple[Node, ...]
-    keeping: tuple[int, ...]
-    needed: frozenset[int]
+    nodes: tuple[Node[V], ...]
+    keeping: Mapping[V, int]
+    needed: frozenset[V]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Values kept, operations (their places in the graph) recomputed, and what both cost."""
+class Cut(Generic[V]):
+    """Values kept, and operations recomputed: their places in the graph."""
 
-    kept: frozenset[int]
+    kept: frozenset[V]
     again: frozenset[int]
-    price: int
 
 
-def minimum_cut(graph: Graph) -> Cut:
+def minimum_cut(graph: Graph[V]) -> Cut[V]:
     """The cheapest way to have all needed values later."""
     maker = {value: at for at, node in enumerate(graph.nodes) for value in node.outputs}
-    reached = _reached(graph, maker)
-    kept: set[int] = set()
+    kept: set[V] = set()
     again: set[int] = set()
-    for part in _components(graph, maker, reached):
-        k, a = _solve(graph, maker, part)
-        kept |= k
-        again |= a
-    price = sum(graph.keeping[value] for value in kept)
-    price += sum(graph.nodes[at].price or 0 for at in again)
-    return Cut(frozenset(kept), frozenset(again), price)
+    for part in _components(graph, maker, _reached(graph, maker)):
+        part_kept, part_again = _solve(graph, maker, part)
+        kept |= part_kept
+        again |= part_again
+    return Cut(frozenset(kept), frozenset(again))
 
 
-def _reached(graph: Graph, maker: dict[int, int]) -> list[int]:
+def _reached(graph: Graph[V], maker: dict[V, int]) -> dict[V, None]:
     """Values that may have to be there later: the needed ones, and operands of what makes them."""
-    stack = sorted(value for value in graph.needed if value in maker)
-    seen = set(stack)
+    stack = [value for value in maker if value in graph.needed]
+    seen = dict.fromkeys(stack)
     while stack:
         node = graph.nodes[maker[stack.pop()]]
-        if node.price is None:
-            continue
-        for value in node.inputs:
+        for value in node.inputs if node.price is not None else ():
             if value in maker and value not in seen:
-                seen.add(value)
+                seen[value] = None
                 stack.append(value)
-    return sorted(seen)
+    return seen
 
 
-def _components(graph: Graph, maker: dict[int, int], values: list[int]) -> Iterator[list[int]]:
+def _components(graph: Graph[V], maker: dict[V, int], values: dict[V, None]) -> Iterable[list[V]]:
     """The values, in groups that no operation which may be recomputed connects."""
-    known, joined = set(values), UnionFind[int]()
+    joined = UnionFind[V]()
     for value in values:
         node = graph.nodes[maker[value]]
         # Operands of an op that is never recomputed are another component's.
-        near = chain(node.outputs, node.inputs if node.price is not None else ())
-        for other in near:
-            if other in known:
+        for other in (*node.outputs, *(node.inputs if node.price is not None else ())):
+            if other in values:
                 joined.join(value, other)
-    groups: dict[int, list[int]] = {}
+    groups: dict[V, list[V]] = {}
     for value in values:
         groups.setdefault(joined.find(value), []).append(value)
-    yield from groups.values()
+    return groups.values()
 
 
-def _solve(graph: Graph, maker: dict[int, int], values: list[int]) -> tuple[set[int], set[int]]:
+def _solve(graph: Graph[V], maker: dict[V, int], values: list[V]) -> tuple[set[V], set[int]]:
     """(values kept, operations recomputed) of one component."""
     ops = sorted({maker[value] for value in values})
     if all(graph.nodes[at].price is None for at in ops):
