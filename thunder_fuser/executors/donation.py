@@ -38,8 +38,7 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.trace.memory import one_memory, written_in_place
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.proxies import reads
-from thunder_fuser.trace.sharing import VIEWS, parts
+from thunder_fuser.trace.proxies import VIEWS, parts, reads
 
 
 def with_donations(

@@ -16,8 +16,7 @@ import torch
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import MOVES, VIEWS
+from thunder_fuser.trace.proxies import MOVES, VIEWS, makes, reads
 
 _REPEATED = frozenset(
     {
