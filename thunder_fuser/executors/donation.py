@@ -38,7 +38,7 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.executors.regions import Item, Region, read_by
 from thunder_fuser.trace.memory import one_memory, written_in_place
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.sharing import VIEWS, parts
+from thunder_fuser.trace.proxies import VIEWS, parts
 
 
 def with_donations(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:

@@ -36,7 +36,6 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import Definition, OpRecord
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import proxies
 
 Runner = Callable[..., Sequence[Any]]
 
@@ -46,7 +45,8 @@ Runner = Callable[..., Sequence[Any]]
 
 def mesh_of_call(bsym: BoundSymbol) -> Mesh | None:
     """The mesh of what a bound symbol reads and makes; None if it is of plain tensors."""
-    return next((mesh_of(p) for p in proxies(bsym) if isinstance(p, DTensorProxy)), None)
+    found = (*reads(bsym), *makes(bsym))
+    return next((mesh_of(p) for p in found if isinstance(p, DTensorProxy)), None)
 
 
 def refuse_placements(bsym: BoundSymbol, row: Row) -> Reject | None:

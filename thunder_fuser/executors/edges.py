@@ -34,8 +34,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.trace.op import Kinds, Op
-from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import MOVES, VIEWS
+from thunder_fuser.trace.proxies import MOVES, VIEWS, makes, reads
 from thunder_fuser.trace.split_regions import REPEATED, Users
 
 _ENTRY = frozenset({PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE})

@@ -27,8 +27,7 @@ from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import is_known_number
 from thunder_fuser.trace.op import Kinds, Op, Reject, users_of
-from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import COPIES, MOVES, VIEWS, parts
+from thunder_fuser.trace.proxies import COPIES, MOVES, VIEWS, makes, parts, reads
 from thunder_fuser.trace.split_regions import Users
 
 # Bound symbols that compute nothing: no one asks why they were not fused.

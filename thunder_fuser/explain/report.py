@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.traces import Jitted, claims_of, counted, fusions_of
-from thunder_fuser.explain.programs import Compiled, compiled
+from thunder_fuser.explain.kernels import Compiled, compiled
 from thunder_fuser.explain.table import kib, table
 
 Why = tuple[str, str, str]

@@ -28,8 +28,7 @@ from thunder.core.trace import detached_trace, get_tracectx
 from thunder_fuser.executors.eager import may_differ, types_in_torch
 from thunder_fuser.executors.functions.define import Function, Rewrite
 from thunder_fuser.executors.types import ANY, COMPLEX, data_type
-from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import VIEWS, parts
+from thunder_fuser.trace.proxies import VIEWS, makes, parts, reads
 
 
 def lookasides(rewrites: Mapping[str, Rewrite]) -> dict[Function, Function]:
