@@ -42,16 +42,12 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs as
 from thunder.torch.experimental.dtensor_utils import run_with_fake_tensor
 from thunder.torch.langctx import register_method
 
-from thunder_fuser.executors.rows import Row
+from thunder_fuser.executors.rows import Row, op
 from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, known_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 
 # ------------------------------------------------------------------------- what a region records
-
-
-def _op(name: str) -> Callable[..., Any]:
-    return lambda fd, *args: getattr(fd.ops, name)(*args)
 
 
 _ROOT, _CUBE = math.sqrt(2 / math.pi), 0.044715
@@ -158,17 +154,17 @@ _aten = torch.ops.aten
 # The torch call of each of ours, what a region records for it, and of which types. Without the
 # latter two torch runs it.
 _TABLE: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None, frozenset[DataType]]] = {
-    "sub": (torch.sub, _op("sub"), NUMBERS),
-    "div": (torch.div, _op("truediv"), NUMBERS),
-    "tanh": (torch.tanh, _op("tanh"), FLOATS),
-    "relu": (torch.relu, _op("relu"), NUMBERS),
+    "sub": (torch.sub, op("sub"), NUMBERS),
+    "div": (torch.div, op("truediv"), NUMBERS),
+    "tanh": (torch.tanh, op("tanh"), FLOATS),
+    "relu": (torch.relu, op("relu"), NUMBERS),
     "relu_backward": (
         lambda g, y: _aten.threshold_backward(g, y, 0),
         lambda fd, g, y: fd.ops.where(fd.ops.gt(y, 0), g, 0.0), FLOATS,
     ),
-    "sigmoid": (torch.sigmoid, _op("sigmoid"), FLOATS),
-    "sum": (lambda a, dims, keepdim: torch.sum(a, list(dims), keepdim), _op("sum"), NUMBERS),
-    "expand": (lambda a, shape: a.expand(tuple(shape)), _op("expand"), STORED),
+    "sigmoid": (torch.sigmoid, op("sigmoid"), FLOATS),
+    "sum": (lambda a, dims, keepdim: torch.sum(a, list(dims), keepdim), op("sum"), NUMBERS),
+    "expand": (lambda a, shape: a.expand(tuple(shape)), op("expand"), STORED),
     "gelu": (lambda a, kind: F.gelu(a, approximate=kind), _record_gelu, FLOATS),
     "gelu_backward": (
         lambda g, a, kind: _aten.gelu_backward(g, a, approximate=kind),
@@ -226,14 +222,14 @@ ours = SimpleNamespace(
 
 DTENSOR = (
     Row(Own.CONVERT_ELEMENT_TYPE, lambda fd, a, dtype: fd.ops.cast(a, known_type(dtype)), STORED),
-    Row(Own.RESHAPE, _op("reshape"), STORED),
-    Row(Own.TRANSPOSE, _op("permute"), STORED),
-    Row(Own.BROADCAST_IN_DIM, _op("broadcast_in_dim"), STORED),
-    Row(Own.EXP, _op("exp"), MATH),
-    Row(Own.NEG, _op("neg"), NUMBERS),
-    Row(Own.RECIPROCAL, _op("reciprocal"), MATH),
-    Row(Own.ADD, _op("add"), NUMBERS),
-    Row(Own.MUL, _op("mul"), NUMBERS),
+    Row(Own.RESHAPE, op("reshape"), STORED),
+    Row(Own.TRANSPOSE, op("permute"), STORED),
+    Row(Own.BROADCAST_IN_DIM, op("broadcast_in_dim"), STORED),
+    Row(Own.EXP, op("exp"), MATH),
+    Row(Own.NEG, op("neg"), NUMBERS),
+    Row(Own.RECIPROCAL, op("reciprocal"), MATH),
+    Row(Own.ADD, op("add"), NUMBERS),
+    Row(Own.MUL, op("mul"), NUMBERS),
     *(
         Row(getattr(ours, name).id, record, dtypes)
         for name, (_, record, dtypes) in _TABLE.items() if record is not None

@@ -25,9 +25,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.trace.op import Op, Rules
 from thunder_fuser.trace.prepared import Prepared
 
@@ -86,23 +84,6 @@ random_uniform = STATELESS.register_operator(
 random_normal = STATELESS.register_operator(
     "random_normal", meta=_element_type, fn=_in_torch(random.normal), tags=[OpTags.RANDOM_OP],
 )
-
-
-def recorded(name: str) -> Callable[..., Any]:
-    """How a random primitive, with or without a stream, is written in the fuser's own language."""
-
-    def record(
-        fd: Recorder, shape: Any, first: Any = 0.0, second: Any = 1.0, stream: Any = None,
-        *, device: Any, dtype: Any, seed: Any = None, offset: Any = None,
-    ) -> Any:  # fmt: skip
-        if stream is not None:
-            seed, start, number = stream
-            offset = fd.ops.add(start, number) if number else start
-        given = () if seed is None else (seed, offset)
-        wanted = from_torch_dtype(to_torch_dtype(to_dtype(dtype)))
-        return getattr(fd.ops, name)(first, second, list(shape), wanted, *given)
-
-    return record
 
 
 # -------------------------------------------------------------------------------------- the pass

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call whose values only torch computes right -> a Reject.
+"""A composite that Thunder takes apart into less than torch computes -> a Reject.
 
-    logsumexp(i8 x, 0)         Thunder takes it apart into a subtraction of int8, which wraps
+    logsumexp(i8 x, 0)         into a subtraction of int8, which wraps
     clamp(f32 x, max=nan)      into a comparison with NaN; to torch, a bound of NaN alone is none
     add(i32 x, u8 y, alpha=2)  into a product of uint8, which wraps before it is an int32
-    mul(i64 x, 10**30)         a number that the type of the integers beside it cannot hold
-    floor_divide(i64 x, y)     a divisor that may be 0
 
-torch has such a composite whole. What differs in its type alone needs no rule here, see
-mistyped.py.
+torch has it whole. What differs in its type alone needs no rule here, see mistyped.py.
 """
 
 from __future__ import annotations
@@ -18,80 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from thunder.core.devices import DeviceType
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
-from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.executors.rows import flat, refuse_number
 from thunder_fuser.executors.types import EXACT, FLOATS, data_type, is_known_number
-from thunder_fuser.ir.dtypes import DataType, promote
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.trace.op import Reject
-
-# ------------------------------------------------------------------------ numbers beside integers
-
-# Their arguments are operands: the numbers among them are no dimensions or sizes.
-_COMPUTING: frozenset[PrimIDs | str] = frozenset(
-    {
-        PrimIDs.ADD, PrimIDs.SUB, PrimIDs.MUL, PrimIDs.DIV, PrimIDs.FMOD, PrimIDs.REMAINDER,
-        PrimIDs.POW, PrimIDs.MAXIMUM, PrimIDs.MINIMUM, PrimIDs.EQ, PrimIDs.NE, PrimIDs.LT,
-        PrimIDs.LE, PrimIDs.GT, PrimIDs.GE, PrimIDs.BITWISE_AND, PrimIDs.BITWISE_OR,
-        PrimIDs.BITWISE_XOR, PrimIDs.BITWISE_LEFT_SHIFT, PrimIDs.BITWISE_RIGHT_SHIFT,
-        PrimIDs.WHERE,
-    }
-)  # fmt: skip
-
-
-def refuse_numbers(
-    id: PrimIDs | str, operands: Sequence[Any], tensors: Sequence[TensorProxy]
-) -> Reject | None:
-    """A Reject if one of the numbers is beyond the type of the integers beside it, or int64.
-
-    torch raises for it, or takes what is left of it, as the function has it; a primitive of ours
-    would always do the latter.
-    """
-    if id not in _COMPUTING:
-        return None
-    kinds = [kind for t in tensors if (kind := data_type(t.dtype)) is not None and kind.is_int]
-    kind = promote(*kinds) if kinds else DataType.Int
-    return next(filter(None, (refuse_number(one, kind) for one in operands)), None)
-
-
-def refuse_number(given: Any, dtype: DataType) -> Reject | None:
-    """A Reject for a whole number that a type of integers cannot hold."""
-    number = _known(given)
-    if type(number) is not int or not dtype.is_int:
-        return None
-    signed = dtype is not DataType.UInt8
-    end = 2 ** (8 * dtype.bytes - signed)
-    held = -end * signed <= number < end
-    return None if held else Reject(f"the number {number}, which {dtype} cannot hold")
-
-
-def check_divisor(a: Any, b: Any) -> Reject | None:
-    """None for a division of floats, on a GPU, or by a number other than 0.
-
-    On a CPU torch raises where integers are divided by 0, which a kernel cannot; on a GPU it does
-    not raise either.
-    """
-    tensors = [one for one in (a, b) if isinstance(one, TensorProxy)]
-    if not tensors:
-        return Reject("its result is a number")
-    on_cpu = all(one.device.devicetype is DeviceType.CPU for one in tensors)
-    if not on_cpu or not all(data_type(one.dtype) in EXACT for one in tensors):
-        return None
-    divisor = _known(b)
-    known = isinstance(divisor, (int, float)) and divisor != 0
-    return None if known else Reject("division of integers by what may be 0, where torch raises")
-
-
-def _known(value: Any) -> Any:
-    """The number that the trace was compiled for; anything else is itself."""
-    return value.value if is_known_number(value) else value
-
-
-# ------------------------------------------------------------------------------------- composites
 
 _LOST = 2.0**-150  # rounds to 0 in float32, as what is smaller does
 _SHORT = frozenset({DataType.Half, DataType.BFloat16})
@@ -106,12 +38,8 @@ def refuse_composite(bsym: BoundSymbol) -> Reject | None:
     return next(filter(None, (refuse_number(one, DataType.Int) for one in bsym.args)), None)
 
 
-def _flat(bsym: BoundSymbol) -> list[Any]:
-    return tree_flatten((bsym.args, bsym.kwargs))[0]  # type: ignore[no-any-return]
-
-
 def _tensors(bsym: BoundSymbol) -> list[TensorProxy]:
-    return [one for one in _flat(bsym) if isinstance(one, TensorProxy)]
+    return [one for one in flat((bsym.args, bsym.kwargs)) if isinstance(one, TensorProxy)]
 
 
 def _types(bsym: BoundSymbol) -> set[DataType | None]:
@@ -119,7 +47,7 @@ def _types(bsym: BoundSymbol) -> set[DataType | None]:
 
 
 def _numbers(bsym: BoundSymbol) -> list[Any]:
-    return [_known(one) for one in _flat(bsym)]
+    return [one.value if is_known_number(one) else one for one in flat((bsym.args, bsym.kwargs))]
 
 
 def _of_integers(bsym: BoundSymbol) -> bool:
