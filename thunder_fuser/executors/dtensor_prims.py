@@ -47,6 +47,9 @@ from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, known_t
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 
+_aten = torch.ops.aten
+
+
 # ------------------------------------------------------------------------- what a region records
 
 
@@ -125,7 +128,7 @@ def _record_norm_weight_gradient(
     return ops.sum(ops.mul(g, normal), list(range(rank - len(shape))))
 
 
-# ------------------------------------------------------------------------------ what torch calls
+# ------------------------------------------------------------------------------- what torch runs
 
 
 def _weight_gradient(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -148,8 +151,6 @@ def _norm_weight_gradient(g: Any, x: Any, shape: Any, mean: Any, rstd: Any) -> A
 
 
 # ------------------------------------------------------------------------------------- the table
-
-_aten = torch.ops.aten
 
 # The torch call of each of ours, what a region records for it, and of which types. Without the
 # latter two torch runs it.
@@ -311,7 +312,7 @@ def _summed(g: Any, operand: TensorProxy) -> Any:
     return ours.sum(g, tuple(at - lead for at in grown), True) if grown else g
 
 
-# ------------------------------------------------------------------------- what torch calls them
+# ------------------------------------------------------------------------------ torch's functions
 
 
 def _with_alpha(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,17 +27,16 @@ from thunder_fuser.executors.indexing import CALLS
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import is_known_number
 from thunder_fuser.trace.op import Kinds, Op, Reject, users_of
-from thunder_fuser.trace.proxies import COPIES, MOVES, VIEWS, makes, parts, reads
+from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, VIEWS, makes, parts, reads
 from thunder_fuser.trace.split_regions import Users
 
 # Bound symbols that compute nothing: no one asks why they were not fused.
 _SILENT = frozenset(
     {
         PrimIDs.UNPACK_TRIVIAL, PrimIDs.UNPACK_SEQUENCE, PrimIDs.RETURN, PrimIDs.GET_GRAD,
-        PrimIDs.PUT_GRAD, PrimIDs.DEL, PrimIDs.COMMENT, PrimIDs.UPDATE_ALIASES, "update_aliases",
-        "draw_random",
+        PrimIDs.PUT_GRAD, PrimIDs.DEL, PrimIDs.COMMENT, "draw_random", *FENCES,
     }
-)
+)  # fmt: skip
 
 _VIEW = Reject("a view, which torch makes without a kernel")
 _CALL = Reject("a torch call with no fused op on one of its sides")
