@@ -49,9 +49,7 @@ from thunder_fuser.ir.language import Recorder
 
 _aten = torch.ops.aten
 
-
 # ------------------------------------------------------------------------- what a region records
-
 
 _ROOT, _CUBE = math.sqrt(2 / math.pi), 0.044715
 
