@@ -97,7 +97,7 @@ class _Memory:
     def __init__(self, ops: Sequence[Op]) -> None:
         self._same = one_memory(ops)
         self._makers: dict[str, Op] = {}
-        taken = set(map(self._same.find, written_in_place(ops)))
+        taken = {self._same.get(name, name) for name in written_in_place(ops)}
         taken |= set(map(self.of, ops[-1].reads))  # what the trace returns
         for op in ops:
             made = set(map(self.of, op.makes))
@@ -111,7 +111,7 @@ class _Memory:
 
     def of(self, proxy: Proxy) -> str:
         """One name for all that may share the tensor's memory."""
-        return self._same.find(proxy.name)
+        return self._same.get(proxy.name, proxy.name)
 
     def own(self, proxies: Sequence[Proxy]) -> Iterator[Proxy]:
         """The plain tensors whose memory a product made, and no other of these shares."""

@@ -76,7 +76,10 @@ def recomputation_of(jitted: Jitted) -> Recomputation:
 
 def trace_text(jitted: Jitted) -> str:
     """The forward trace as it runs, one line a call; a fusion's line ends with its ops."""
-    ops = {one.name: _ops_text(one) for one in fusions_of(jitted)}
+    ops = {
+        one.name: f"\n      # {counted(leaf.sym.name for leaf in one.region.leaves)}"
+        for one in fusions_of(jitted)
+    }
     lines = []
     for line in str(final_traces(jitted)[0]).splitlines():
         text = line.strip()
@@ -89,10 +92,6 @@ def trace_text(jitted: Jitted) -> str:
 def _short(line: str) -> str:
     """What is returned is followed by all that is saved for the backward, which is long."""
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
-
-
-def _ops_text(one: RegionCallable) -> str:
-    return f"\n      # {counted(leaf.sym.name for leaf in one.region.leaves)}"
 
 
 def counted(names: Iterable[str]) -> str:

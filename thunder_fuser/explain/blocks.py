@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two transformer blocks, sizes -> nn.Module and a seeded input: what the demo and its tests run.
+"""Sizes -> two transformer blocks and a seeded input: what the demo, tests and benchmarks run.
 
 A GPT-2-style block (layer norm, fused qkv, GELU) and a Llama-style one (RMS norm, rotary position
 embedding, SwiGLU). Between their matmuls lie the op patterns a fuser is for. Dropout is off.

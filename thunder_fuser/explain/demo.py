@@ -75,9 +75,7 @@ def _one(given: Demo, name: str, dtype: str) -> bool:
     print(f"{title}\n{'=' * len(title)}\n")
     block = make_block(name, given.sizes, torch_dtype, given.device)
     jitted = jit(block, strict=True, emulate=given.emulate)
-    samples = [
-        make_input(given.sizes, torch_dtype, given.device, seed) for seed in range(SAMPLES)
-    ]
+    samples = [make_input(given.sizes, torch_dtype, given.device, seed) for seed in range(SAMPLES)]
     cache = FusionCache.get()
     hits, misses = cache.hits, cache.misses
     with progress(f"compiling the {name} block in {dtype}"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -34,8 +34,8 @@ def environment() -> str:
         ("python", platform.python_version()),
         ("torch", torch.__version__),
         *((name, package_version(name)) for name in _PACKAGES),
-        ("NVRTC", _nvrtc()),
-        ("compiler", _compiler()),
+        ("NVRTC", _found(lambda: "{}.{}".format(*nvrtc_version()))),
+        ("compiler", _found(lambda: "{0.version} ({0.path})".format(find_compiler()))),
         ("device", _device()),
     ]
     head = ("option", "value", "environment", "meaning")
@@ -51,20 +51,12 @@ def package_version(package: str) -> str:
         return "not installed"
 
 
-def _nvrtc() -> str:
+def _found(version_text: Callable[[], str]) -> str:
+    """The version of a tool, or why there is none."""
     try:
-        major, minor = nvrtc_version()
+        return version_text()
     except ToolchainError as error:
         return str(error)
-    return f"{major}.{minor}"
-
-
-def _compiler() -> str:
-    try:
-        found = find_compiler()
-    except ToolchainError as error:
-        return str(error)
-    return f"{found.version} ({found.path})"
 
 
 def _device() -> str:
@@ -172,16 +164,11 @@ def _left_out(count: int, libraries: bool) -> str:
 def explain(key: str = "") -> str:
     """The entry a key begins with, or the newest: which of its fields no other entry shares."""
     entries = list(_store().entries())
-    found = [one for one in entries if one.key.startswith(key) and one.entry is not None]
+    found = [(one, one.entry) for one in entries if one.entry and one.key.startswith(key)]
     if not found:
         raise InputError("cache explain", expected="what a key begins with", got=repr(key))
-    one = max(found, key=lambda stored: stored.file.used)
-    return _explained(one, [other for other in entries if other.key != one.key])
-
-
-def _explained(one: Stored, others: Sequence[Stored]) -> str:
-    assert one.entry is not None
-    fields = table(("field", "value"), list(one.entry.fields.items()))
-    near = nearest(one.entry.fields, one.entry.text, others)
+    one, entry = max(found, key=lambda pair: pair[0].file.used)
+    fields = table(("field", "value"), list(entry.fields.items()))
+    near = nearest(entry.fields, entry.text, [other for other in entries if other.key != one.key])
     told = "there is no other entry" if near is None else str(near)
     return f"entry {one.key}\n\n{fields}\n\n{told}"

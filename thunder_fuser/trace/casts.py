@@ -36,9 +36,8 @@ def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
     ids = {leaf.sym.id for leaf in op.leaves}
     if op.leaves[0] is op.bsym or PrimIDs.LERP in ids or not any(map(_is_cast, op.leaves)):
         yield op
-        return
-    for leaf in op.leaves:
-        yield rules.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
+    else:
+        yield from rules.apart(op)
 
 
 def recompute_casts(prepared: Prepared) -> Prepared:

@@ -19,30 +19,26 @@ from thunder_fuser.union_find import UnionFind
 _WRITTEN_LATER = Reject("a view of a tensor that is written in place")
 
 
-def written_in_place(ops: Sequence[Op]) -> set[str]:
-    """Tensors that are written in place and, forward and back, what may share their memory.
-
-    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
-    """
-    names = {name for op in ops for group in op.writes for name in group}
-    if not names:
-        return names
-    sharing = [group for op in ops for group in op.shares]
-    for group in (*reversed(sharing), *sharing):
-        if names.intersection(group):
-            names.update(group)
-    return names
-
-
-def one_memory(ops: Sequence[Op]) -> UnionFind[str]:
-    """Classes of tensors that may share memory."""
+def one_memory(ops: Sequence[Op]) -> dict[str, str]:
+    """For each tensor that may share memory with others, one name for all of them."""
     same: UnionFind[str] = UnionFind()
     groups = [group for op in ops for group in op.writes]
     groups += [group for op in ops for group in op.shares]
     for first, *others in filter(None, groups):
         for name in others:
             same.join(first, name)
-    return same
+    return {name: same.find(name) for group in groups for name in group}
+
+
+def written_in_place(ops: Sequence[Op]) -> set[str]:
+    """Tensors that are written in place, and what may share their memory.
+
+    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
+    """
+    names = {name for op in ops for group in op.writes for name in group}
+    memory = one_memory(ops) if names else {}
+    written = {memory[name] for name in names}
+    return {name for name, place in memory.items() if place in written}
 
 
 def leave_written_views(prepared: Prepared) -> Prepared:
@@ -118,7 +114,7 @@ class _Copier:
                     before.setdefault(self._place(out), []).append(out)
 
     def _place(self, proxy: Proxy) -> str:
-        return self.memory.find(proxy.name)
+        return self.memory.get(proxy.name, proxy.name)
 
     def _copied(self, targets: Sequence[Proxy], stale: Sequence[TensorProxy]) -> Iterator[Op]:
         """Copies of what is about to be overwritten, and the fence before that."""

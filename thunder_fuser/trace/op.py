@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from thunder.core.prims import PrimIDs
@@ -55,6 +55,11 @@ class Rules:
     def rewritten(self, op: Op, bsym: BoundSymbol) -> Op:
         """The Op with another bound symbol, which computes the same of other operands."""
         return op if bsym is op.bsym else self._op(bsym, op.refusal, op.region)
+
+    def apart(self, op: Op) -> Iterator[Op]:
+        """The primitives of a fusible Op, with its tags and in its region."""
+        for leaf in op.leaves:
+            yield self.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags), op.region)
 
     def reading(self, op: Op, swaps: Mapping[Variable, Proxy]) -> Op:
         """The Op with other names of the same values as operands."""
@@ -142,11 +147,6 @@ class Op:
 
     def in_region(self, region: int | None) -> Op:
         return replace(self, region=region)
-
-
-def read(bsyms: Sequence[BoundSymbol], rules: Rules) -> tuple[Op, ...]:
-    """The Op of each bound symbol."""
-    return tuple(map(rules.op, bsyms))
 
 
 def alike(one: Op, other: Op) -> bool:
