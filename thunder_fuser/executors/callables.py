@@ -25,11 +25,10 @@ from thunder_fuser.errors import (
 )
 from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
 from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
-from thunder_fuser.executors.views import view_function, views_for
+from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
 from thunder_fuser.ir.record import Definition

@@ -18,8 +18,8 @@ Note [Edges]: at the edges of a region, ops that torch answers with a view stay 
   * shallow_copy and broadcast_in_dim outside whose results the region reads are repeated in it, so
     that it reads (and the backward saves) their operands.
 So do ops that are one torch call anyway (scatter, sort, ...): they are taken only between others.
-A run of nothing but views is a region without a kernel, see views.py; one that is left with nothing
-but views and such calls by the rules above is no region at all.
+A run of nothing but views is a region without a kernel, see without_kernel.py; one that is left
+with nothing but views and such calls by the rules above is no region at all.
 """
 
 from __future__ import annotations

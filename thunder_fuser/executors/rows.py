@@ -3,7 +3,7 @@
 
 A row's `record` writes the primitive in the fuser's own language; the translator casts its result
 to the type of the trace, so rows need not care for promotion. What moves elements by indices is in
-indexing.py, what is of DTensors in dtensor.py.
+indexing.py, what is of DTensors in dtensor_prims.py.
 """
 
 from __future__ import annotations
@@ -158,10 +158,6 @@ def _check_broadcast(a: TensorProxy, shape: Sequence[Any], dims: Sequence[int]) 
     )
 
 
-def _check_full(shape: Any, fill_value: Any, *, device: Any, dtype: Any) -> Reject | None:
-    return check_shape(shape) or refuse_number(fill_value, known_type(dtype))
-
-
 def _check_random(shape: Any, *given: Any, device: Any, dtype: Any, **stream: Any) -> Reject | None:
     if data_type(dtype) not in FLOATS:
         return Reject(f"random numbers of dtype {dtype}")
@@ -181,10 +177,6 @@ def _check_pad(a: TensorProxy, padding_value: Any, config: Any) -> Reject | None
 def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
     asked = {name: value for name, value in kwargs.items() if value is not None}
     return Reject(f"clone with {', '.join(asked)}") if asked else None
-
-
-def _check_relu(a: TensorProxy, inplace: bool = False) -> Reject | None:
-    return Reject("relu in place") if inplace else None
 
 
 def _check_pow(a: Any, b: Any) -> Reject | None:
@@ -222,9 +214,6 @@ def _check_place(a: TensorProxy, dim: int | None) -> Reject | None:
     return Reject("extremum over an empty axis") if 0 in a._shape else None
 
 
-_check_variance = no_computed("variance with a computed correction")
-
-
 def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | None:
     """torch sums a 0-dim tensor along its axis 0; it has none."""
     if not a.ndim:
@@ -240,10 +229,6 @@ def _check_cumsum(a: TensorProxy, dim: int, *, dtype: Any = None) -> Reject | No
 def op(name: str) -> Record:
     """Recorded as the op of that name, arguments as they are."""
     return lambda fd, *args, **more: getattr(fd.ops, name)(*args, **more)
-
-
-def _cast(fd: Recorder, a: Any, dtype: Any) -> Any:
-    return fd.ops.cast(a, known_type(dtype))
 
 
 def _bitwise_not(fd: Any, a: Any) -> Any:
@@ -281,12 +266,8 @@ def _random(name: str) -> Record:
     return record
 
 
-def _std(fd: Recorder, *args: Any, **given: Any) -> Any:
-    return fd.ops.sqrt(fd.ops.var(*args, **given))
-
-
 def _cumsum(fd: Recorder, a: Any, dim: int, *, dtype: Any = None) -> Any:
-    return fd.ops.cumsum(a if dtype is None else _cast(fd, a, dtype), dim)
+    return fd.ops.cumsum(a if dtype is None else fd.ops.cast(a, known_type(dtype)), dim)
 
 
 _POWERS: dict[float, Callable[[Any, Any], Any]] = {
@@ -340,13 +321,19 @@ def _spread(fd: Recorder, a: Any, value: Any, axis: int, config: Any) -> Any:
 # ---------------------------------------------------------------------------------- the table
 
 _P = PrimIDs
+_variance = no_computed("variance with a computed correction")
 PRIMITIVES = (
     # ---- casts, copies
-    Row(_P.CONVERT_ELEMENT_TYPE, _cast, STORED),
+    Row(_P.CONVERT_ELEMENT_TYPE, lambda fd, a, dtype: fd.ops.cast(a, known_type(dtype)), STORED),
     Row(_P.SHALLOW_COPY, lambda fd, a: a, STORED),
     Row(_P.CLONE, lambda fd, a, **_: fd.ops.set(a), STORED, _check_clone),
     # ---- factories
-    Row(_P.FULL, _full, check=_check_full),
+    Row(
+        _P.FULL, _full,
+        check=lambda shape, fill_value, *, device, dtype: (
+            check_shape(shape) or refuse_number(fill_value, known_type(dtype))
+        ),
+    ),
     Row(_P.IOTA, _iota, check=lambda length, **_: check_sizes(length)),
     # ---- random numbers; executors/random.py makes the last two of the first two
     Row(_P.UNIFORM, _random("uniform"), check=_check_random),
@@ -381,11 +368,14 @@ PRIMITIVES = (
     Row(_P.BITWISE_NOT, _bitwise_not, EXACT),
     Row(_P.POW, _power, ARITHMETIC, _check_pow),
     # As where(a > 0, a, 0), which Thunder makes of it, it would lose NaN.
-    Row("torch.relu", lambda fd, a, inplace=False: fd.ops.relu(a), NUMBERS, _check_relu),
+    Row(
+        "torch.relu", lambda fd, a, inplace=False: fd.ops.relu(a), NUMBERS,
+        check=lambda a, inplace=False: Reject("relu in place") if inplace else None,
+    ),
     # ---- reductions and scans
     *rows("sum prod", NUMBERS | COMPLEX),
-    *rows("var var_mean", FLOATS, _check_variance),
-    Row(_P.STD, _std, FLOATS, _check_variance),
+    *rows("var var_mean", FLOATS, _variance),
+    Row(_P.STD, lambda fd, *of, **how: fd.ops.sqrt(fd.ops.var(*of, **how)), FLOATS, _variance),
     Row(_P.AMAX, op("max"), check=_check_extremum),
     Row(_P.AMIN, op("min"), check=_check_extremum),
     *rows("argmax argmin", NUMBERS, _check_place),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region of views alone -> the function that makes them with torch, without a kernel.
+"""A Region -> a function of torch ops with the same arguments and results.
+
+It is what runs where a region cannot be compiled. One of views alone needs no kernel: its function
+is made with as little as torch can do.
 
     t1 = prims.transpose(x, (1, 0)); t2 = prims.reshape(t1, (2, 3, 4)); return t2
 ->  def views(a0):
@@ -18,15 +21,52 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
+import thunder.torch as ltorch
 import torch
+from thunder.core import prims
+from thunder.core.codeutils import SigInfo
 from thunder.core.prims import PrimIDs
 from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx, tracectx
+from thunder.executors.passes import transform_for_execution
+from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.trace.proxies import makes
 
 Views = Callable[..., list[torch.Tensor]]
+
+
+def torch_function(region: Region, name: str) -> Callable[..., Any]:
+    """The region's primitives, each run by Thunder's torch executor."""
+    trace = _trace_of(region, name)
+    return transform_for_execution(trace, (torch_executor,)).python_callable()  # type: ignore[no-any-return]
+
+
+def _trace_of(region: Region, name: str) -> TraceCtx:
+    trace = TraceCtx(None)
+    trace.args, trace.kwargs = list(region.inputs), {}
+    leaves = [_with_torch_impl(leaf) for leaf in region.leaves]
+    made = (proxy for leaf in leaves for proxy in makes(leaf))
+    trace.names = {proxy.name for proxy in (*region.inputs, *made)}
+    with tracectx(trace):
+        for proxy in region.inputs:
+            prims.unpack_trivial(proxy, name=proxy.name)
+    trace.bound_symbols += [*leaves, prims.python_return.bind(list(region.outputs), output=None)]
+    trace._siginfo = SigInfo(name)
+    trace._siginfo.args = [(proxy.name, None) for proxy in region.inputs]
+    return trace
+
+
+def _with_torch_impl(leaf: BoundSymbol) -> BoundSymbol:
+    """prims.lerp is the one primitive of the table that torch runs only as its composite."""
+    if leaf.sym.id is not PrimIDs.LERP:
+        return leaf
+    return ltorch.lerp.bind(*leaf.args, output=leaf.output, subsymbols=(leaf,))
+
+
+# ------------------------------------------------------------------------------------------ views
 
 
 class _NeedsCopyError(Exception):
@@ -74,10 +114,8 @@ def _call(leaf: BoundSymbol, a: str, reshape: str) -> str:
     match leaf.sym.id:
         case PrimIDs.SHALLOW_COPY:
             return a
-        case PrimIDs.REAL:
-            return f"{a}.real"
-        case PrimIDs.IMAG:
-            return f"{a}.imag"
+        case PrimIDs.REAL | PrimIDs.IMAG as part:
+            return f"{a}.{part.name.lower()}"
         case PrimIDs.RESHAPE:
             return f"{a}.{reshape}({tuple(arguments[0])})"
         case PrimIDs.TRANSPOSE:
@@ -93,11 +131,9 @@ def _call(leaf: BoundSymbol, a: str, reshape: str) -> str:
 
 
 def _slices(
-    shape: Sequence[int],
-    starts: Sequence[int],
-    ends: Sequence[int],
+    shape: Sequence[int], starts: Sequence[int], ends: Sequence[int],
     strides: Sequence[int] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Only the axes that change: indexing costs torch half a microsecond an axis.
 
     (4, 8), [0, 2], [4, 8]  ->  .narrow(1, 2, 6)
