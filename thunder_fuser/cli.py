@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import FuserError
-from thunder_fuser.explain import stored
+from thunder_fuser.explain import machine
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
-from thunder_fuser.explain.environment import environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,21 +79,21 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         return one
 
     libraries = "also CPU libraries, which are code that runs in your process"
-    part("info", "show the folder and its size", lambda _: stored.info())
-    one = part("list", "a line for each entry", lambda given: stored.listing(given.pattern))
+    part("info", "show the folder and its size", lambda _: machine.info())
+    one = part("list", "a line for each entry", lambda given: machine.listing(given.pattern))
     one.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
     one = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
     one.add_argument("--remove", action="store_true", help="remove what is damaged")
     one.set_defaults(run=_run_verify)
-    one = part("prune", "evict least recently used", lambda given: stored.prune(given.megabytes))
+    one = part("prune", "evict least recently used", lambda given: machine.prune(given.megabytes))
     one.add_argument("megabytes", type=_count, help="what may stay")
-    part("clear", "remove every entry", lambda _: stored.clear())
+    part("clear", "remove every entry", lambda _: machine.clear())
     one = part("explain", "in which fields an entry differs from the nearest other one",
-               lambda given: stored.explain(given.key))  # fmt: skip
+               lambda given: machine.explain(given.key))  # fmt: skip
     one.add_argument("key", nargs="?", default="", help="what its key begins with; default: newest")
     for name, help, run in (
-        ("export", "write the entries into a new file", stored.export_to),
-        ("import", "add the entries of a file", stored.import_from),
+        ("export", "write the entries into a new file", machine.export_to),
+        ("import", "add the entries of a file", machine.import_from),
     ):
         one = part(name, help, partial(_carry, run))
         one.add_argument("file", type=Path)
@@ -123,7 +122,7 @@ def _count(text: str) -> int:
 
 
 def _run_verify(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    text, good = stored.verify(remove=given.remove)
+    text, good = machine.verify(remove=given.remove)
     print(text)
     return 0 if good else 1
 
@@ -137,5 +136,5 @@ def _device(parser: argparse.ArgumentParser, wanted: str | None) -> str:
 
 
 def _run_env(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    print(environment())
+    print(machine.environment())
     return 0

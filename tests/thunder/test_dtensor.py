@@ -134,6 +134,21 @@ def test_layer_norm_whole_on_every_device(mesh: DeviceMesh) -> None:
     assert not fuser.last_claims.unfused
 
 
+ONE_ROW = {
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (16,), w, b), (16,), 2),
+    "linear": (F.linear, (8, 16), 0),
+}
+
+
+@pytest.mark.parametrize("name", ONE_ROW)
+def test_a_single_row(mesh: DeviceMesh, name: str) -> None:
+    """There is no axis to sum a gradient over; torch.sum takes no axes for all of them."""
+    function, weight, regions = ONE_ROW[name]
+    shapes = ((16,), weight, weight[:1])
+    given = [dtensor(mesh, *shape, placement=WHOLE, seed=at) for at, shape in enumerate(shapes)]
+    check(function, given, regions=regions)
+
+
 def test_sums_over_devices_stay_with_torch(mesh: DeviceMesh) -> None:
     x = dtensor(mesh, 3, 8, placement=Shard(0))
     result = jitted(lambda x: torch.sum(torch.tanh(x), 0))(x)

@@ -23,9 +23,12 @@ from thunder_fuser.trace.proxies import makes, reads
 MOST = 0  # objects a region, beyond Thunder's own; there were 102
 
 SCRIPT = """
-import gc, json
-from thunder_fuser.executors.traces import claims_of, jit, jit_alone
+import gc, json, thunder
+from thunder_fuser.executors.traces import claims_of, jit
 from benchmarks.compile_time.layers import residual, step
+
+def jit_alone(function):
+    return thunder.jit(function, executors=[])
 
 def left(make, layers):
     function = make(residual)
