@@ -82,5 +82,6 @@ class Repeater:
         copy = self._prepared.rules.fused(bsym.from_bsym(tags=bsym.tags | direction), reader.region)
         if reader.region is not None:
             return copy
-        joins = last is not None and last.region is not None and alike(last, copy)
-        return copy.in_region(last.region if joins else next(self._numbers))
+        if last is not None and last.region is not None and alike(last, copy):
+            return copy.in_region(last.region)
+        return copy.in_region(next(self._numbers))
