@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import calls, indexed, shapes
+from thunder_fuser.ir import indexed, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
@@ -44,6 +44,7 @@ from thunder_fuser.ir.type_rules import (
     gives_scalar,
     made_type,
     pointwise_types,
+    result_types,
 )
 
 
@@ -351,8 +352,6 @@ class _Definer:
         last = record.outputs
         record = OpRecord(record.op, (source,), last, attrs)
         domain = self.tensors[source].domain.no_reductions
-        if not adds:
-            shapes.check_extremum(domain, record)
         axes = shapes.reduction(domain, record, self.fresh)
         out = self._emit(record, TensorView("", compute, TensorDomain.of(axes)))
         if compute is not dtype:
@@ -451,10 +450,11 @@ class _Definer:
         return name
 
     def _external(self, record: OpRecord) -> list[TensorView]:
-        found = calls.results(record, [self._as_view(o) for o in record.inputs])
+        operands = [self._as_view(o) for o in record.inputs]
+        extents = indexed.extents(record, operands)
         return [
             TensorView("", dtype, TensorDomain.of(tuple(map(self.fresh, extents))))
-            for dtype, extents in found
+            for dtype in result_types(record, operands)
         ]
 
     def _indexed(self, record: OpRecord) -> TensorView:

@@ -21,7 +21,6 @@ from typing import Any
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 
-
 _S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
 
 

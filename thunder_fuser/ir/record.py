@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import Op
 from thunder_fuser.ir.op_table import OPS
@@ -89,6 +90,11 @@ class OpRecord:
     @property
     def row(self) -> Op:
         return OPS[self.op]
+
+    def error(self, what: str, expected: str, got: object, do: str = "") -> DefinitionError:
+        """The error of one of its arguments: "pad: pad_widths: expected ..., got ..."."""
+        thing = f"{self.op}: {what}" if what else self.op
+        return DefinitionError(thing, expected=expected, got=str(got), do=do)
 
     @property
     def computes(self) -> tuple[object, ...]:
