@@ -94,8 +94,8 @@ def _take_along_axis(record: OpRecord, source: Domain, index: Domain, fresh: Fre
 def _gather(record: OpRecord, source: Domain, index: Domain, fresh: Fresh) -> Domain:
     """The index may be shorter than the source along axes that are not indexed."""
     _check_rank(record, "index", index, len(source))
-    sizes = ([axis.extent for axis in domain] for domain in (index, source))
-    _check_at_most(record, *sizes, free=indexed_axis(record, len(source)))
+    own, most = ([axis.extent for axis in domain] for domain in (index, source))
+    _check_at_most(record, own, most, free=indexed_axis(record, len(source)))
     return index
 
 

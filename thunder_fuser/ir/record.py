@@ -87,6 +87,10 @@ class OpRecord:
         found = next((value for key, value in self.attrs if key == name), None)
         return found.value if isinstance(found, Literal) else found
 
+    def ints(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a list of integers."""
+        return self.attr(name)  # type: ignore[return-value]
+
     @property
     def row(self) -> Op:
         return OPS[self.op]

@@ -122,7 +122,7 @@ def _stride_order(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) 
 
 def _broadcast(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0], is_broadcast_dim=[False, True] -> [i0, b1]"""
-    flags = _values(record, "is_broadcast_dim")
+    flags = record.ints("is_broadcast_dim")
     if sum(not flag for flag in flags) != len(domain):
         raise record.error("is_broadcast_dim", f"{len(domain)} times False", flags)
     rest = iter(domain)
@@ -132,7 +132,7 @@ def _broadcast(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> 
 def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0{4}], shape=[2, 4], broadcast_dims=[1] -> [i1{2}, i0{4}]"""
     shape = sizes(record.attr("shape"))
-    dims = _values(record, "broadcast_dims")
+    dims = record.ints("broadcast_dims")
     if len(dims) != len(domain) or sorted(set(dims)) != list(dims):
         expected = f"{len(domain)} increasing axes of the result"
         raise record.error("broadcast_dims", expected, dims)
@@ -244,9 +244,9 @@ def _check_slice(record: OpRecord, rank: int) -> None:
     strides = record.attr("strides")
     if strides is not None:
         _check_rank(record, "strides", rank)
-        if any(step < 1 for step in _values(record, "strides")):
+        if any(step < 1 for step in record.ints("strides")):
             raise record.error("strides", "numbers >= 1", strides)
-    starts, ends = _values(record, "start_indices"), _values(record, "end_indices")
+    starts, ends = record.ints("start_indices"), record.ints("end_indices")
     for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if isinstance(start, int) and (start < 0 or (isinstance(end, int) and end < start)):
             raise record.error(f"axis {at}", "0 <= start <= end", f"{start}:{end}")
@@ -272,7 +272,7 @@ def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain
 
 def pad_widths(record: OpRecord, rank: int) -> tuple[tuple[int, int], ...]:
     """(before, after) of each logical axis, from the flat list of the call."""
-    flat = _values(record, "pad_widths")
+    flat = record.ints("pad_widths")
     if len(flat) % 2 or len(flat) > 2 * rank:
         raise record.error("pad_widths", f"an even number, at most {2 * rank}, of integers", flat)
     pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -325,13 +325,9 @@ def may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
     return len(a) == len(b) and all(x is y or not (x.is_const and y.is_const) for x, y in pairs)
 
 
-def _values(record: OpRecord, key: str) -> tuple[int, ...]:
-    return record.attr(key)  # type: ignore[return-value]
-
-
 def _check_rank(record: OpRecord, key: str, rank: int) -> None:
-    if len(_values(record, key)) != rank:
-        raise record.error(key, f"{rank} entries", list(_values(record, key)))
+    if len(record.ints(key)) != rank:
+        raise record.error(key, f"{rank} entries", list(record.ints(key)))
 
 
 _RULES: dict[str, Callable[[Domain, OpRecord, Sizes, Fresh], Domain]] = {
