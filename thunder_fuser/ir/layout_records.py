@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from thunder_fuser.errors import DefinitionError, MeshError, ScheduleError
+from thunder_fuser.errors import DefinitionError, MeshError
 from thunder_fuser.ir.domain import (
     IterDomain,
     Merge,
@@ -28,8 +28,6 @@ from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
 from thunder_fuser.ir.sharding import shards
 
-_MOVES = ("split", "merge", "reorder")
-
 
 class Layouts:
     """The transforms of each tensor so far, and the tensors with a set allocation domain."""
@@ -40,33 +38,24 @@ class Layouts:
 
     def add(self, record: OpRecord, view: TensorView) -> TensorView:
         """The tensor after one more call."""
+        name, chain = view.name, self._chains.get(view.name, ())
         if record.op == "set_device_mesh":
-            return self._with_mesh(view, Mesh.of(record.attr("mesh")))
-        if record.op in _MOVES and view.name in self._set:
-            raise DefinitionError(
-                f"{view.name}.{record.op}", expected="transforms before set_allocation_domain",
-                got="one after it",
-            )  # fmt: skip
+            mesh = Mesh.of(record.attr("mesh"))
+            if view.mesh not in (None, mesh):
+                raise MeshError(f"{name}: mesh", expected=str(view.mesh), got=str(mesh))
+            return replace(view, mesh=mesh)
         if record.op == "set_allocation_domain":
-            self._set.add(view.name)
-            return replace(view, domain=_allocated(view, record, self._chains.get(view.name, ())))
-        return self._transformed(view, record)
-
-    def _with_mesh(self, view: TensorView, mesh: Mesh) -> TensorView:
-        if view.mesh not in (None, mesh):
-            raise MeshError(f"{view.name}: mesh", expected=str(view.mesh), got=str(mesh))
-        return replace(view, mesh=mesh)
-
-    def _transformed(self, view: TensorView, record: OpRecord) -> TensorView:
+            self._set.add(name)
+            return replace(view, domain=_allocated(view, record, chain))
+        if record.op != "parallelize" and name in self._set:
+            expected = "transforms before set_allocation_domain"
+            raise DefinitionError(f"{name}.{record.op}", expected=expected, got="one after it")
         axes = view.domain.loop_axes
-        transform = _transform(axes, record, view.name)
-        self._chains[view.name] = (*self._chains.get(view.name, ()), transform)
-        try:
-            domain = view.domain.with_loop(apply(axes, transform))
-        except ScheduleError as error:
-            raise DefinitionError(f"{view.name}.{record.op}", got=str(error)) from None
-        if view.name in self._set:
-            domain = replace(domain, transforms=self._chains[view.name])
+        transform = _transform(axes, record, name)
+        self._chains[name] = (*chain, transform)
+        domain = replace(view.domain, loop=apply(axes, transform))
+        if name in self._set:
+            domain = replace(domain, transforms=self._chains[name])
         return replace(view, domain=domain)
 
     def finish(self, view: TensorView) -> TensorView:
@@ -74,21 +63,24 @@ class Layouts:
         chain = self._chains.get(view.name, ())
         if chain and view.name not in self._set:
             if not any(isinstance(one, Parallelize) for one in chain):
-                raise DefinitionError(
-                    view.name, expected="set_allocation_domain after transforms", got="none",
-                    do="call set_allocation_domain(t.get_loop_domain())",
-                )  # fmt: skip
+                raise _not_set(view, "transforms")
             view = replace(view, domain=_on_devices(view, chain))
         if view.mesh is not None or any(a.parallel.is_device for a in view.domain.transformed):
             shards(view)  # raises for an invalid sharding
         return view
 
 
+def _not_set(view: TensorView, calls: str) -> DefinitionError:
+    expected = f"set_allocation_domain after {calls}"
+    do = "call set_allocation_domain(t.get_loop_domain())"
+    return DefinitionError(view.name, expected=expected, got="none", do=do)
+
+
 def _transform(axes: Sequence[IterDomain], record: OpRecord, name: str) -> Transform:
     """The transform of a call, with names of axes in place of positions."""
     what = f"{name}.{record.op}"
     if record.op == "reorder":
-        order: tuple[int, ...] = record.attr("order")  # type: ignore[assignment]
+        order = record.ints("order")
         if sorted(order) != list(range(len(axes))):
             raise DefinitionError(what, expected=f"each of {len(axes)} axes once", got=str(order))
         return Reorder(tuple(axes[at].name for at in order))
@@ -101,26 +93,23 @@ def _transform(axes: Sequence[IterDomain], record: OpRecord, name: str) -> Trans
     if record.op == "merge":
         normalise_axis(at + 1, len(axes), what)
         return Merge(axis.name, axes[at + 1].name)
-    factor = record.attr("factor")
-    if not isinstance(factor, int) or factor < 1:
+    factor: int = record.attr("factor")  # type: ignore[assignment]
+    if factor < 1:
         raise DefinitionError(what, expected="a factor >= 1", got=repr(factor))
     return Split(axis.name, factor, bool(record.attr("inner_split")))
 
 
-def _allocated(
-    view: TensorView, record: OpRecord, chain: tuple[Transform, ...]
-) -> TensorDomain:
+def _allocated(view: TensorView, record: OpRecord, chain: tuple[Transform, ...]) -> TensorDomain:
     axes, what = view.domain.loop_axes, f"{view.name}.set_allocation_domain"
-    order: tuple[int, ...] = record.attr("axes")  # type: ignore[assignment]
+    order = record.ints("axes")
     if sorted(order) != list(range(len(axes))):
         listed = ", ".join(map(str, axes))
         raise DefinitionError(what, expected=f"each axis of [{listed}] once", got=str(order))
     given = record.attr("contiguity")
     flags = given if isinstance(given, tuple) else (bool(given),) * len(axes)
     if len(flags) != len(axes):
-        raise DefinitionError(
-            f"{what}: contiguity", expected=f"{len(axes)} entries", got=str(list(flags))
-        )
+        expected = f"{len(axes)} entries"
+        raise DefinitionError(f"{what}: contiguity", expected=expected, got=str(list(flags)))
     contiguity = tuple(
         None if axes[at].is_broadcast or axes[at].parallel.is_device else flag
         for at, flag in zip(order, flags, strict=True)
@@ -135,17 +124,13 @@ def _on_devices(view: TensorView, chain: tuple[Transform, ...]) -> TensorDomain:
     allocation [i1, i0] of T0, i0 split over devices  ->  [i1, i0.o, i0.i]
     """
     if any(not isinstance(one, (Split, Parallelize)) for one in chain):
-        raise DefinitionError(
-            view.name, expected="set_allocation_domain after merge and reorder", got="none",
-            do="call set_allocation_domain(t.get_loop_domain())",
-        )  # fmt: skip
-    flags = dict(zip([a.name for a in view.domain.memory], view.domain.contiguity, strict=True))
+        raise _not_set(view, "merge and reorder")
     order = [axis.name for axis in view.domain.memory]
     axes = replace(view.domain, transforms=chain).transformed
-    places = sorted(range(len(axes)), key=lambda at: order.index(axes[at].name.split(".")[0]))
+    sources = [order.index(axis.name.split(".")[0]) for axis in axes]
+    places = sorted(range(len(axes)), key=lambda at: sources[at])
     contiguity = tuple(
-        None if axes[at].parallel.is_device else flags[axes[at].name.split(".")[0]] for at in places
+        None if axes[at].parallel.is_device else view.domain.contiguity[sources[at]]
+        for at in places
     )
-    return replace(
-        view.domain, transforms=chain, allocation=tuple(places), contiguity=contiguity
-    )
+    return replace(view.domain, transforms=chain, allocation=tuple(places), contiguity=contiguity)

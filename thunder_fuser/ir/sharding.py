@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from thunder_fuser.errors import MeshError
+from thunder_fuser.ir.binding import axis_sizes
 from thunder_fuser.ir.domain import (
     Domain,
     Merge,
@@ -34,7 +35,7 @@ Sharding = tuple[tuple[ParallelType, ...], ...]
 
 def shards(view: TensorView) -> Sharding:
     """The sharding in a tensor's domains; MeshError if it is invalid."""
-    on = {t.axis: t.parallel for t in view.domain.transforms if isinstance(t, Parallelize)}
+    on = _devices(view.domain)
     if on and view.mesh is None:
         raise MeshError(
             f"{view.name}: axis {next(iter(on))}", expected="a mesh for an axis on devices",
@@ -63,45 +64,36 @@ def _of_axis(
     view: TensorView, name: str, on: dict[str, ParallelType], splits: dict[str, Split]
 ) -> tuple[tuple[str, ParallelType], ...]:
     """(part, dimension) for the parts of a logical axis on devices."""
+    part = name + ".o"
     if name in on:  # the whole axis, with one element on each device
-        _check_size(view, name, on[name])
+        _check_parts(view, name, name, on[name])
         return ((name, on[name]),)
-    if name + ".o" not in on or name not in splits:
+    if part not in on or name not in splits:
         return ()
-    _check_size(view, name + ".o", on[name + ".o"])
-    _check_divides(view, name, on[name + ".o"])
-    return ((name + ".o", on[name + ".o"]), *_of_axis(view, name + ".i", on, splits))
+    _check_parts(view, name, part, on[part])
+    return ((part, on[part]), *_of_axis(view, name + ".i", on, splits))
 
 
-def _extents(domain: TensorDomain) -> dict[str, object]:
-    axes: Domain = domain.no_reductions
-    found: dict[str, object] = {axis.name: axis.extent for axis in axes}
-    for count in range(len(domain.transforms) + 1):
-        made = replace(domain, transforms=domain.transforms[:count]).transformed
-        found.update({axis.name: axis.extent for axis in made})
-    return found
-
-
-def _check_size(view: TensorView, name: str, parallel: ParallelType) -> None:
+def _check_parts(view: TensorView, name: str, part: str, parallel: ParallelType) -> None:
+    """MeshError unless the part of an axis has one element for each device, in equal runs."""
     assert view.mesh is not None
-    extent, devices = _extents(view.domain)[name], view.mesh.size(parallel)
-    if extent is not const(devices):
-        raise MeshError(
-            f"{view.name}: axis {name} on {parallel.value}",
-            expected=f"size {devices}, the devices of {view.mesh} along it", got=f"size {extent}",
-        )  # fmt: skip
-
-
-def _check_divides(view: TensorView, name: str, parallel: ParallelType) -> None:
-    assert view.mesh is not None
-    extent, devices = _extents(view.domain)[name], view.mesh.size(parallel)
-    size = extent.value if extent.is_const else 0  # type: ignore[attr-defined]
-    if size % devices:
+    extents = axis_sizes(view.domain, {a.name: a.extent for a in view.domain.no_reductions})
+    extent, devices = extents[name], view.mesh.size(parallel)
+    if extents[part] is not const(devices):
+        expected = f"size {devices}, the devices of {view.mesh} along it"
+        what = f"{view.name}: axis {part} on {parallel.value}"
+        raise MeshError(what, expected=expected, got=f"size {extents[part]}")
+    if extent.is_const and extent.value % devices:
         raise MeshError(
             f"{view.name}: axis {name} over {parallel.value}",
             expected=f"a multiple of {devices} devices: a split over devices must divide",
-            got=f"size {size}", do="pad the axis first",
+            got=f"size {extent.value}", do="pad the axis first",
         )  # fmt: skip
+
+
+def _devices(domain: TensorDomain) -> dict[str, ParallelType]:
+    """The axes on devices, each with its dimension of the mesh."""
+    return {t.axis: t.parallel for t in domain.transforms if isinstance(t, Parallelize)}
 
 
 def local_domain(view: TensorView) -> TensorDomain:
@@ -112,7 +104,7 @@ def local_domain(view: TensorView) -> TensorDomain:
     """
     if view.mesh is None:
         return view.domain
-    on = {t.axis: t.parallel for t in view.domain.transforms if isinstance(t, Parallelize)}
+    on = _devices(view.domain)
     names: dict[str, str] = {}  # i0.i stands for i0 where i0.o is on devices
     kept: list[Transform] = []
     for transform in view.domain.transforms:
@@ -128,21 +120,13 @@ def local_domain(view: TensorView) -> TensorDomain:
             kept.append(Reorder(tuple(_name(n, names) for n in here)))
         elif isinstance(transform, Split):
             kept.append(replace(transform, axis=_name(transform.axis, names)))
-    logical = local_axes(view.domain.logical, view)
-    places = view.domain.allocation
-    gone = [
-        at
-        for at, axis in enumerate(view.domain.transformed)
-        if axis.name in on and not _whole(axis.name)
-    ]
-    rest = [
-        (at - sum(g < at for g in gone), flag)
-        for at, flag in zip(places, view.domain.contiguity, strict=True)
-        if at not in gone
-    ]
-    return TensorDomain(
-        logical, tuple(at for at, _ in rest), tuple(flag for _, flag in rest), logical, tuple(kept)
-    )
+    axes = view.domain.transformed
+    stays = [at for at, axis in enumerate(axes) if axis.name not in on or _whole(axis.name)]
+    places = zip(view.domain.allocation, view.domain.contiguity, strict=True)
+    rest = [(stays.index(at), flag) for at, flag in places if at in stays]
+    allocation, contiguity = tuple(at for at, _ in rest), tuple(flag for _, flag in rest)
+    logical = _local_axes(view.domain.logical, view)
+    return TensorDomain(logical, allocation, contiguity, logical, tuple(kept))
 
 
 def _whole(name: str) -> bool:
@@ -160,22 +144,23 @@ def _name(name: str, names: dict[str, str]) -> str:
     return name
 
 
-def local_axes(axes: Domain, view: TensorView) -> Domain:
+def _local_axes(axes: Domain, view: TensorView) -> Domain:
     """The logical axes with the extents of one device's part."""
+    counts = iter(_device_counts(view))
+    return tuple(
+        axis if axis.is_reduction else replace(axis, extent=axis.extent // next(counts))
+        for axis in axes
+    )
+
+
+def _device_counts(view: TensorView) -> list[int]:
+    """The number of devices that each logical axis is spread over."""
     assert view.mesh is not None
-    spread = iter(shards(view))
-    found = []
-    for axis in axes:
-        extent = axis.extent
-        for parallel in () if axis.is_reduction else next(spread):
-            extent = extent // view.mesh.size(parallel)
-        found.append(replace(axis, extent=extent))
-    return tuple(found)
+    return [prod(map(view.mesh.size, axis)) for axis in shards(view)]
 
 
 def global_sizes(view: TensorView, local: Sequence[int]) -> tuple[int, ...]:
     """The logical sizes of a tensor whose part on each device has these sizes."""
     if view.mesh is None:
         return tuple(local)
-    devices = [prod(map(view.mesh.size, axis)) for axis in shards(view)]
-    return tuple(size * count for size, count in zip(local, devices, strict=True))
+    return tuple(size * count for size, count in zip(local, _device_counts(view), strict=True))
