@@ -89,8 +89,8 @@ def _check_equal(domain: TensorDomain, name: str, wanted: Scalar, got: Scalar, w
 def _unmerge(known: dict[str, Scalar], merge: Merge, what: str) -> None:
     """Size of outer*inner, size of one side -> size of the other side."""
     name = merged_name(merge.outer, merge.inner)
-    thing, do = f"{what}: axis {name} of the allocation", "give the logical shape beside the storage"
-    whole = known[name]
+    whole, thing = known[name], f"{what}: axis {name} of the allocation"
+    do = "give the logical shape beside the storage"
     for side, other in ((merge.outer, merge.inner), (merge.inner, merge.outer)):
         factor = known.get(other)
         if side in known or factor is None:

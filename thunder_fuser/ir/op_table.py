@@ -22,6 +22,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 
 _S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
+_A = DtypeRule.ATTRIBUTE
 
 
 def _pointwise(
@@ -89,7 +90,7 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
         OpKind.RANDOM,
         f"{first}, {second}, shape, dtype, rng_seed=None, rng_offset=None",
         4,
-        DtypeRule.ATTRIBUTE,
+        _A,
         f"{name}(a, b, (c, d), shape, own).to(dtype)",
         f"{name}_<{{to}}>({bits}, {{0}}, {{1}})",
         cost=cost,
@@ -101,7 +102,9 @@ def _scan(name: str, rule: DtypeRule, torch: str) -> Op:
     return Op(name, OpKind.SCAN, "arg, dim", 1, rule, torch)
 
 
-def _movement(name: str, signature: str, torch: str, arity: int = 1) -> Op:
+def _movement(name: str, signature: str, torch: str = "", arity: int = 1) -> Op:
+    """By default runtime/evaluate.py has a function of the same name."""
+    torch = torch or f"{name}({signature.replace('arg', 'a', 1)})"
     return Op(name, OpKind.MOVEMENT, signature, arity, DtypeRule.KEEP, torch, cost=0)
 
 
@@ -109,10 +112,19 @@ def _index(name: str, signature: str, torch: str, source: int = 0) -> Op:
     return Op(name, OpKind.INDEX, signature, 2, DtypeRule.KEEP, torch, cost=4, source=source)
 
 
+def _factory(name: str, signature: str, operands: tuple[str, ...], torch: str, cost: int) -> Op:
+    arity = len(operands)
+    return Op(name, OpKind.FACTORY, signature, arity, _A, torch, cost=cost, keywords=operands)
+
+
 def _external(name: str, signature: str, arity: int, torch: str, *results: DataType | None) -> Op:
     kinds = results or (None,)
     return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds)
 
+
+_CAST = "convert<{to}>({0})"
+_ORDER = "dim=-1, descending=False, stable=False"
+_ORDERED = "dim=dim, descending=descending, stable=stable"
 
 _ROWS = (
     # ---- unary
@@ -204,26 +216,13 @@ _ROWS = (
     _pointwise("clamp", "x, min, max", _S, "clamp_", bools=False),
     _pointwise("threshold", "x, threshold, value", _S, "threshold_", "torch.where(a <= b, c, a)"),
     # ---- cast
-    Op(
-        "cast",
-        OpKind.POINTWISE,
-        "arg, dtype",
-        1,
-        DtypeRule.ATTRIBUTE,
-        "a.to(dtype)",
-        c="convert<{to}>({0})",
-        c_int="convert<{to}>({0})",
-    ),
+    Op("cast", OpKind.POINTWISE, "arg, dtype", 1, _A, "a.to(dtype)", _CAST, _CAST),
     # ---- movement
     _movement("set", "arg", "a.clone()"),
     _movement("segment_set", "arg", "a.clone()"),
     _movement("stride_order", "arg, stride_order", "a"),
-    _movement("broadcast", "arg, is_broadcast_dim", "broadcast(a, is_broadcast_dim)"),
-    _movement(
-        "broadcast_in_dim",
-        "arg, shape, broadcast_dims",
-        "broadcast_in_dim(a, shape, broadcast_dims)",
-    ),
+    _movement("broadcast", "arg, is_broadcast_dim"),
+    _movement("broadcast_in_dim", "arg, shape, broadcast_dims"),
     _movement("expand", "arg, shape", "a.expand(shape)"),
     _movement("squeeze", "arg, dims", "a.squeeze(dims)"),
     _movement("permute", "arg, dims", "a.permute(dims)"),
@@ -250,25 +249,13 @@ _ROWS = (
         source=1,
     ),
     # ---- factories
-    Op(
-        "full",
-        OpKind.FACTORY,
-        "shape, fill_value, dtype",
-        1,
-        DtypeRule.ATTRIBUTE,
-        "a.to(dtype).expand(shape)",
-        cost=0,
-        keywords=("fill_value",),
-    ),
-    Op(
+    _factory("full", "shape, fill_value, dtype", ("fill_value",), "a.to(dtype).expand(shape)", 0),
+    _factory(
         "iota",
-        OpKind.FACTORY,
         "length, start=0, step=1, dtype=None",
-        2,
-        DtypeRule.ATTRIBUTE,
+        ("start", "step"),
         "iota(length, a, b, dtype)",
-        cost=1,
-        keywords=("start", "step"),
+        1,
     ),
     # ---- random numbers. A quarter of Philox is cheaper than writing and reading four bytes.
     _random("uniform", "lo", "hi", "{word}", cost=2),
@@ -279,7 +266,7 @@ _ROWS = (
         OpKind.SCALAR,
         "arg, dim",
         1,
-        DtypeRule.ATTRIBUTE,
+        _A,
         "torch.tensor(a.shape[dim], device=a.device)",
         cost=0,
     ),
@@ -311,21 +298,8 @@ _ROWS = (
         "torch.ops.aten.embedding_dense_backward("
         "a, b, num_weights, padding_idx, scale_grad_by_freq)",
     ),
-    _external(
-        "argsort",
-        "arg, dim=-1, descending=False, stable=False",
-        1,
-        "torch.argsort(a, dim=dim, descending=descending, stable=stable)",
-        DataType.Int,
-    ),
-    _external(
-        "sort",
-        "arg, dim=-1, descending=False, stable=False",
-        1,
-        "torch.sort(a, dim=dim, descending=descending, stable=stable)",
-        None,
-        DataType.Int,
-    ),
+    _external("argsort", f"arg, {_ORDER}", 1, f"torch.argsort(a, {_ORDERED})", DataType.Int),
+    _external("sort", f"arg, {_ORDER}", 1, f"torch.sort(a, {_ORDERED})", None, DataType.Int),
     _external(
         "topk",
         "arg, k, dim=-1, largest=True, sorted=False",
