@@ -46,16 +46,12 @@ from thunder_fuser.ir.type_rules import (
 )
 
 
-def define(definition: Definition, *, check: bool = True) -> Fusion:
-    """The typed Fusion of a definition; DefinitionError if it is invalid.
-
-    With check=False the definition may lack outputs, because it is still being recorded.
-    """
+def define(definition: Definition) -> Fusion:
+    """The typed Fusion of a definition; DefinitionError if it is invalid."""
     definer = _Definer()
     for record in definition:
         definer.add(record)
-    if check:
-        definer.finish()
+    definer.finish()
     return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
 
 
@@ -98,8 +94,10 @@ class _Definer:
 
     def add(self, record: OpRecord) -> None:
         """Types one record and appends it, after the casts and broadcasts that it implies."""
-        for operand in names_of(record):
-            self._check_known(operand, record)
+        for name in names_of(record):
+            if name not in self.renamed:
+                known = ", ".join(self.renamed) or "nothing"
+                raise record.error(name, f"a defined value ({known})", name)
         record = rename(record, self.renamed)
         try:
             self._add(record)
@@ -136,22 +134,19 @@ class _Definer:
     def _where(self, record: OpRecord) -> str:
         """For an error: the call, its operands, and the arguments that share axes with them."""
         names = dict.fromkeys(names_of(record))
-        axes = {axis.name for name in names for axis in self.tensors[name].domain.logical}
+        axes = {axis for name in names for axis in self._axis_names(name)}
         given = [one.outputs[0] for one in self.records if one.op == "define_tensor"]
         sources = [
-            name
+            str(self.tensors[name])
             for name in given
-            if name not in names
-            and any(axis.name in axes for axis in self.tensors[name].domain.logical)
+            if name not in names and not axes.isdisjoint(self._axis_names(name))
         ]
         read = ", ".join(str(self.tensors[name]) for name in names)
         text = record_text(record) + f" with {read}" * bool(read)
-        return text + f", of {', '.join(str(self.tensors[n]) for n in sources)}" * bool(sources)
+        return text + f", of {', '.join(sources)}" * bool(sources)
 
-    def _check_known(self, name: str, record: OpRecord) -> None:
-        if name not in self.renamed:
-            known = ", ".join(self.renamed) or "nothing"
-            raise record.error(name, f"a defined value ({known})", name)
+    def _axis_names(self, name: str) -> list[str]:
+        return [axis.name for axis in self.tensors[name].domain.logical]
 
     def _emit(self, record: OpRecord, *views: TensorView) -> str:
         """Appends a record with new names for its results; returns the first name."""
@@ -215,14 +210,14 @@ class _Definer:
     # ---- inputs and outputs
 
     def _input_tensor(self, record: OpRecord) -> TensorView:
-        axes = tuple(map(self._input_axis, record.ints("shape")))
+        axes = tuple(
+            self.fresh(const(size) if size >= 0 else symbol(f"i{self._axes}", lo=0))
+            for size in record.ints("shape")
+        )
         allocation = allocation_of(record.ints("stride_order"))
         domain = TensorDomain.of(axes).with_allocation(allocation, record.attr("contiguity"))  # type: ignore[arg-type]
         is_cpu = bool(record.attr("is_cpu"))
         return TensorView("", record.attr("dtype"), domain, is_cpu=is_cpu)  # type: ignore[arg-type]
-
-    def _input_axis(self, size: int) -> IterDomain:
-        return self.fresh(const(size) if size >= 0 else symbol(f"i{self._axes}", lo=0))
 
     def _define_scalar(self, record: OpRecord) -> str:
         drawn = record.attr("drawn")
