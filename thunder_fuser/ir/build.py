@@ -19,7 +19,7 @@ from thunder_fuser.ir import indexed, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
-from thunder_fuser.ir.layout_records import Layouts
+from thunder_fuser.ir.layouts import Layouts
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import (
@@ -38,7 +38,7 @@ from thunder_fuser.ir.strides import allocation_of, check_stride_order
 from thunder_fuser.ir.type_rules import (
     check_collected,
     check_literals,
-    check_number,
+    check_numbers,
     check_operands,
     gives_scalar,
     pointwise_types,
@@ -234,10 +234,9 @@ class _Definer:
         if is_ordered:
             check_stride_order(record.ints("stride_order"), len(view.shape))
         if alias is not None and is_ordered:
-            raise AliasError(
-                f"output {view.name}", expected="an alias or a stride order", got="both",
-                do="leave stride_order out: the input's memory has an order of its own",
-            )  # fmt: skip
+            expected = "an alias or a stride order"
+            do = "leave stride_order out: the input's memory has an order of its own"
+            raise AliasError(f"output {view.name}", expected=expected, got="both", do=do)
         if record.attr("shape") is not None:
             self._check_shape(view, record)
         if alias is not None:
@@ -249,12 +248,9 @@ class _Definer:
         """A result in another shape is a view: it must be computed here, in row-major order."""
         shape, is_input = list(record.ints("shape")), view.name in self._tensor_inputs
         if len(record.attrs) > 1 or is_input or not view.domain.is_row_major:
-            raise DefinitionError(
-                f"output {view.name}",
-                expected="a computed row-major value, no stride order, no alias",
-                got=f"shape={shape} of {view}",
-                do="reshape the result before add_output",
-            )
+            expected = "a computed row-major value, no stride order, no alias"
+            got, do = f"shape={shape} of {view}", "reshape the result before add_output"
+            raise DefinitionError(f"output {view.name}", expected=expected, got=got, do=do)
         is_static = all(extent.is_const for extent in view.shape)
         if not is_static or prod(view.sizes) != prod(shape):
             expected = f"as many elements as {view}"
@@ -269,10 +265,9 @@ class _Definer:
         if target.name not in self._tensor_inputs:
             raise AliasError(what, expected="an input to alias", got=target.name)
         if view.dtype is not target.dtype or not shapes.may_be_equal(view.shape, target.shape):
-            raise AliasError(
-                what, expected=f"the dtype and sizes of {target}", got=str(view),
-                do="cast or reshape the result before add_output",
-            )  # fmt: skip
+            expected = f"the dtype and sizes of {target}"
+            do = "cast or reshape the result before add_output"
+            raise AliasError(what, expected=expected, got=str(view), do=do)
 
     # ---- ops
 
@@ -393,14 +388,9 @@ class _Definer:
             record = replace(record, attrs=(*record.attrs, ("dtype", dtype)))
         if is_iota and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
-        self._check_numbers(record)
+        check_numbers(record, self._views(record))
         check_literals(record, record.inputs, [dtype] * len(record.inputs))
         self._emit(record, _view(dtype, axes))
-
-    def _check_numbers(self, record: OpRecord) -> None:
-        operands = zip(record.row.keywords, record.inputs, self._views(record), strict=False)
-        for word, operand, view in operands:
-            check_number(record, word, operand, view)
 
     def _random(self, record: OpRecord) -> None:
         """Makes the random stream of an op explicit:
@@ -417,7 +407,7 @@ class _Definer:
         if len(record.inputs) == 3:
             wanted = "rng_seed and rng_offset, or neither"
             raise DefinitionError(f"ops.{record.op}", expected=wanted, got="one of them")
-        self._check_numbers(record)
+        check_numbers(record, self._views(record))
         stream = record.inputs[2:] or (self._seed or self._drawn("seed"), self._drawn("offset"))
         compute = (dtype.compute, dtype.compute, DataType.Int, DataType.Int)
         inputs = self._cast_all((*record.inputs[:2], *stream), compute)
@@ -427,28 +417,22 @@ class _Definer:
         attrs = (("dtype", DataType.Int), ("drawn", word))
         return self._define_scalar(OpRecord("define_scalar", (), (), attrs))
 
-    def _external(self, record: OpRecord) -> None:
-        operands = self._views(record)
-        extents = indexed.extents(record, operands)
-        types = result_types(record, operands)
-        self._emit(record, *(_view(dtype, tuple(map(self.fresh, extents))) for dtype in types))
-
-    def _indexed(self, record: OpRecord) -> None:
+    def _call(self, record: OpRecord) -> None:
         operands = self._views(record)
         axes = indexed.axes(record, operands, self.fresh)
-        self._emit(record, _view(operands[record.row.source].dtype, axes))
+        self._emit(record, *map(_view, result_types(record, operands), axes))
 
 
 _BY_KIND: dict[OpKind, Callable[[_Definer, OpRecord], None]] = {
     OpKind.POINTWISE: _Definer._pointwise,
     OpKind.MOVEMENT: _Definer._movement,
-    OpKind.INDEX: _Definer._indexed,
+    OpKind.INDEX: _Definer._call,
     OpKind.REDUCTION: _Definer._reduction,
     OpKind.SCAN: _Definer._scan,
     OpKind.FACTORY: _Definer._factory,
     OpKind.RANDOM: _Definer._random,
     OpKind.SCALAR: _Definer._size_of,
-    OpKind.EXTERNAL: _Definer._external,
+    OpKind.EXTERNAL: _Definer._call,
 }
 _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
     "add": operator.add,

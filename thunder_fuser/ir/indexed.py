@@ -28,21 +28,19 @@ INDEX_TYPES = (DataType.Int, DataType.Int32)
 Extents = Sequence[Scalar]
 
 
-def axes(record: OpRecord, operands: list[TensorView], fresh: Fresh) -> Domain:
-    """The axes of a read; DefinitionError or DtypeError names the operand that does not fit."""
+def axes(record: OpRecord, operands: list[TensorView], fresh: Fresh) -> list[Domain]:
+    """The axes of each result; DefinitionError or DtypeError names the operand that does not fit.
+
+    Operands are tensors, except that an index, and the source of `scatter`, may be a number.
+    """
+    if record.op in _CALLS:
+        sizes = _CALLS[record.op](record, operands)
+        return [tuple(map(fresh, sizes)) for _ in record.row.results]
     source, index = operands[record.row.source], operands[1 - record.row.source]
     _check_index(record, index)
     indexed_axis(record, len(source.shape))
     domains = source.domain.no_reductions, index.domain.no_reductions
-    return distinct(_READS[record.op](record, *domains, fresh), fresh)
-
-
-def extents(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """The extents of each result of a torch call; the errors are those of `axes`.
-
-    Operands are tensors, except that the last one of `scatter` may be a number.
-    """
-    return _CALLS[record.op](record, operands)
+    return [distinct(_READS[record.op](record, *domains, fresh), fresh)]
 
 
 def indexed_axis(record: OpRecord, rank: int) -> int:
@@ -54,10 +52,8 @@ def indexed_axis(record: OpRecord, rank: int) -> int:
 def _check_index(record: OpRecord, index: TensorView) -> None:
     """DtypeError unless the tensor holds integers of 32 or 64 bits."""
     if index.dtype not in INDEX_TYPES:
-        raise DtypeError(
-            f"{record.op}: index", expected="Int or Int32", got=index.dtype.name,
-            do="cast it to DataType.Int",
-        )  # fmt: skip
+        what, do = f"{record.op}: index", "cast it to DataType.Int"
+        raise DtypeError(what, expected="Int or Int32", got=index.dtype.name, do=do)
 
 
 def _check_rank(record: OpRecord, name: str, given: Sequence[object], *ranks: int) -> None:
@@ -119,9 +115,8 @@ def _embedding_fwd(record: OpRecord, source: Domain, index: Domain, fresh: Fresh
 
 def _product(record: OpRecord, operands: list[TensorView]) -> Extents:
     if len({view.dtype for view in operands}) != 1:
-        raise DtypeError(
-            record.op, expected="one dtype", got=", ".join(v.dtype.name for v in operands)
-        )
+        listed = ", ".join(view.dtype.name for view in operands)
+        raise DtypeError(record.op, expected="one dtype", got=listed)
     return matmul(record, [view.shape for view in operands])
 
 

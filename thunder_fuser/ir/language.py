@@ -169,14 +169,14 @@ class Recorder:
         """Marks a result. It is returned in this stride order or shape, or written into
         `alias_input`."""
         name = self.operand(output, "add_output", "output")
-        attrs: list[tuple[str, AttrValue]] = []
+        attrs: dict[str, AttrValue] = {}
         if stride_order is not None:
-            attrs.append(("stride_order", check_stride_order(stride_order, len(stride_order))))
+            attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
-            attrs.append(("alias", self.operand(alias_input, "add_output", "alias_input")))
+            attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
         if shape is not None:
-            attrs.append(("shape", tuple(shape)))
-        self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
+            attrs["shape"] = tuple(shape)
+        self.record(OpRecord("add_output", (name,), (), tuple(attrs.items())))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
         """Appends one op and returns its result, or a tuple of several results."""
@@ -218,9 +218,8 @@ class Ops(Composites):
     def __getattr__(self, name: str) -> Any:
         row = OPS.get(name)
         if row is None:
-            raise DefinitionError(
-                f"ops.{name}", expected="an op of the table", do="see thunder_fuser.ir.op_table.OPS"
-            )
+            do = "see thunder_fuser.ir.op_table.OPS"
+            raise DefinitionError(f"ops.{name}", expected="an op of the table", do=do)
         return lambda *args, **kwargs: self._call(row, args, kwargs)
 
     def __dir__(self) -> Iterable[str]:
@@ -228,7 +227,8 @@ class Ops(Composites):
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
-        given = [v for name in row.operands if not row.is_absent(name, v := bound.pop(name))]
+        operands = [(bound.pop(name), row.default(name)) for name in row.operands]
+        given = [value for value, default in operands if value is not None or default is not None]
         if row.arity < 0:
             given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
         inputs = tuple(

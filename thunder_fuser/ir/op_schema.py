@@ -96,10 +96,6 @@ class Op:
         """The default of an argument; inspect.Parameter.empty if it is required."""
         return self.parameters.parameters[name].default
 
-    def is_absent(self, name: str, value: Any) -> bool:
-        """True for an optional operand that is left out."""
-        return value is None and self.default(name) is None
-
     @property
     def is_cheap(self) -> bool:
         """True if recomputing it costs less than moving its result through memory."""

@@ -148,16 +148,15 @@ def check_operands(record: OpRecord) -> None:
             raise record.error(record.row.operand_name(at), "a tensor", operand.value)
 
 
-def check_number(record: OpRecord, word: str, operand: Operand, view: TensorView) -> None:
-    """DefinitionError unless an operand is one number, as factories and random ops require."""
-    is_stream = word.startswith("rng")
-    if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
-        kind = "an integer" if is_stream else "a real number"
-        raise DefinitionError(
-            f"ops.{record.op}: {word}",
-            expected=f"{kind}, a scalar or a tensor of rank 0",
-            got=str(view) if isinstance(operand, str) else repr(operand.value),
-        )
+def check_numbers(record: OpRecord, views: Sequence[TensorView]) -> None:
+    """DefinitionError unless each operand is one number, as factories and random ops require."""
+    for word, operand, view in zip(record.row.keywords, record.inputs, views, strict=False):
+        is_stream = word.startswith("rng")
+        if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
+            kind = "an integer" if is_stream else "a real number"
+            expected = f"{kind}, a scalar or a tensor of rank 0"
+            got = str(view) if isinstance(operand, str) else repr(operand.value)
+            raise DefinitionError(f"ops.{record.op}: {word}", expected=expected, got=got)
 
 
 def check_literals(
