@@ -18,10 +18,10 @@ from thunder_fuser.ir import shapes
 from thunder_fuser.ir.domain import Domain, ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.indexed import indexed_axis
+from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text
-from thunder_fuser.ir.sharding import Sharding, shards
 from thunder_fuser.union_find import UnionFind
 
 Node = tuple[str, int]  # a tensor and one of its axes

@@ -31,8 +31,8 @@ from thunder_fuser.host.placements import (
 )
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.layouts import shards
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.sharding import shards
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.single_flight import Bounded
 from thunder_fuser.target import Target

@@ -22,9 +22,9 @@ from thunder_fuser.host.allocated import AllocatedTensor
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import local_domain
 from thunder_fuser.ir.record import LAYOUT, Definition
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.ir.sharding import local_domain
 from thunder_fuser.presegment.specialise import InputKey, specialise
 
 Runner = Callable[..., list[Any]]

@@ -19,9 +19,9 @@ from torch.distributed.tensor.experimental import implicit_replication
 
 from thunder_fuser.errors import CommunicationError, InputError, VerifyError
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.layouts import Sharding
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord
-from thunder_fuser.ir.sharding import Sharding
 from thunder_fuser.runtime.evaluate import values_of
 
 Placements = tuple[Any, ...]

@@ -22,9 +22,9 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import Merge, ParallelType, Split, TensorDomain, Transform, apply
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import local_domain
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import LAYOUT, AttrValue, Literal, OpRecord, names_of
-from thunder_fuser.ir.sharding import local_domain
 from thunder_fuser.ir.strides import compute_tensor_descriptor, contiguous_strides
 
 
