@@ -74,6 +74,11 @@ class Scalar:
         return self.op == "const"
 
     @property
+    def is_known(self) -> bool:
+        """True for a number that a kernel's text may show: not one from the sizes of a call."""
+        return self.op == "const" and type(self.args[0]) is not Sized
+
+    @property
     def value(self) -> int:
         """The value of a constant; ValueError for anything else."""
         if self.op != "const":
