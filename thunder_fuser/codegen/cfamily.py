@@ -154,20 +154,12 @@ def _if(p: CPrinter, s: If) -> list[str]:
     return [*lines, "}"]
 
 
-def _block(p: CPrinter, s: Block) -> list[str]:
-    return [f"{{  // {s.comment}", *indented(p.block(s.body)), "}"]
-
-
 def _let(p: CPrinter, s: Let) -> list[str]:
     comment = f"  // {s.comment}" if s.comment else ""
     line = f"const {p.type_of(s.dtype, s.width)} {s.name} = {p.value(s.value, s.dtype)};{comment}"
     if isinstance(s.value, Coordinate) and s.value.below:
         return [line, f"__builtin_assume({s.name} < {s.value.below});"]
     return [line]
-
-
-def _variable(p: CPrinter, s: Variable) -> list[str]:
-    return [f"{C_TYPES[s.dtype]} {s.name} = {p.value(s.init, s.dtype)};"]
 
 
 def _stream(p: CPrinter, s: Stream) -> list[str]:
@@ -189,10 +181,6 @@ def _words(p: CPrinter, s: Words) -> list[str]:
     stream = ", ".join(p.value(o, DataType.Int) for o in s.stream)
     fill = f"philox_fill({s.name}, {stream}, {p.index(s.first // share)}, {groups})"
     return [f"Bits<{to}>::type {s.name}[{groups * share}]; {fill};"]
-
-
-def _set(p: CPrinter, s: Set) -> list[str]:
-    return [f"{p.value(s.target)} = {p.value(s.value, s.dtype)};"]
 
 
 def _accumulate(p: CPrinter, s: Accumulate) -> list[str]:
@@ -221,13 +209,13 @@ def _prefetch(p: CPrinter, s: Prefetch) -> list[str]:
 STATEMENTS: Mapping[type, Callable[[CPrinter, Any], list[str]]] = {
     For: lambda p, s: p.loop(s),
     If: _if,
-    Block: _block,
+    Block: lambda p, s: [f"{{  // {s.comment}", *indented(p.block(s.body)), "}"],
     Let: _let,
-    Variable: _variable,
+    Variable: lambda p, s: [f"{C_TYPES[s.dtype]} {s.name} = {p.value(s.init, s.dtype)};"],
     Stream: _stream,
     Array: _array,
     Words: _words,
-    Set: _set,
+    Set: lambda p, s: [f"{p.value(s.target)} = {p.value(s.value, s.dtype)};"],
     Accumulate: _accumulate,
     Store: _store,
     Prefetch: _prefetch,
