@@ -16,7 +16,7 @@ from helpers.graphs import meta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thunder_fuser.codegen.size_parameters import division_by
+from thunder_fuser.codegen.indices import division_by
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition

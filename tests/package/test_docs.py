@@ -37,8 +37,8 @@ from thunder_fuser.executors.translate import layout_of, record_region
 from thunder_fuser.host.dispatch import call_text, input_keys
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import definition_text
+from thunder_fuser.lower.kernel import statements_text
 from thunder_fuser.lower.lower import lower
-from thunder_fuser.lower.text import statements_text
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
