@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.dataflow import Dataflow
-from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
+from thunder_fuser.analysis.demand import Dataflow, Demand, axis_symbols, demand_of
 from thunder_fuser.analysis.domain_map import DomainMap
 from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView

@@ -14,15 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from thunder_fuser.analysis.index_map import (
-    TRUE,
-    ZERO,
-    Access,
-    Index,
-    accesses,
-    index_accesses,
-    reduction_index,
-)
+from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.errors import CommunicationError, MeshError
 from thunder_fuser.ir import shapes
 from thunder_fuser.ir.domain import IterType, ParallelType
@@ -203,22 +195,13 @@ def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
 
     T1 = slice(T0, [0, 2], [8, 6]);  T1[x, y] reads T0[x, y + 2]     x is in step, y is whole
     """
+    reduced = (ZERO,) * max((_rank(tensors, name) for name in names_of(expr)), default=0)
     for out in expr.outputs:
         index = tuple(symbol(str(at)) for at in range(_rank(tensors, out)))
-        for access in _reads(expr, index, tensors):
+        for access in accesses(expr, index, tensors, reduced):
             yield from (Whole((out, int(at))) for at in access.condition.symbols)
             for at, read in enumerate(access.index):
                 yield from _read(tensors, out, (access.operand, at), read)
-
-
-def _reads(expr: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    if expr.row.kind is OpKind.INDEX:
-        return index_accesses(expr, index, TRUE, tensors)
-    if expr.row.kind is OpKind.REDUCTION:
-        (source,) = names_of(expr)
-        rank = _rank(tensors, source)
-        return [Access(source, reduction_index(expr, index, (ZERO,) * rank, rank))]
-    return accesses(expr, index, tensors)
 
 
 def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> Facts:

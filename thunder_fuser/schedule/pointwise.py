@@ -84,7 +84,7 @@ def have_one_space(stored: Iterable[Axes]) -> bool:
 def too_many_places(part: Part, scheduler: str) -> Reject | None:
     """Refuses a part in which some value would be computed again and again."""
     for name in part.producer:
-        count = part.demand.count(name)
+        count = len({point.index for point in part.demand.points(name)})
         if count > MAX_PLACES:
             return Reject(scheduler, f"{name} would be computed at {count} places")
     for expr in part.exprs:
