@@ -9,7 +9,7 @@ a later nest. Readers of a scan are in the same nest, because the scan makes its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -59,6 +59,10 @@ class Point:
     def symbols(self) -> frozenset[str]:
         """Every symbol of the index and the condition."""
         return self.condition.symbols.union(*(at.symbols for at in self.index))
+
+    def walks(self, axes: Collection[str]) -> bool:
+        """True if the index depends on one of the axes."""
+        return any(not at.symbols.isdisjoint(axes) for at in self.index)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from thunder_fuser.analysis.part import offset
-from thunder_fuser.analysis.vectorize import MAX_BYTES
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, If, Lane, Set, SharedStore, Statement, Store
 from thunder_fuser.lower.scope import Scope
 from thunder_fuser.lower.tiles import Window
 from thunder_fuser.lower.values import Values
+from thunder_fuser.schedule.axes import MAX_BYTES
 
 
 class Stores:

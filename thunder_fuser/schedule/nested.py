@@ -22,19 +22,12 @@ from dataclasses import dataclass, replace
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.analysis.pattern import Axes, Pattern, rows_and_groups
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.persistence import MAX_ELEMENTS, MAX_STEPS, held_of, register_bytes
-from thunder_fuser.schedule.pointwise import too_many_places
 from thunder_fuser.schedule.repeatable import Row, row_of
-from thunder_fuser.schedule.scheduled import (
-    HeuristicParams,
-    ScheduledFusion,
-    Transforms,
-    reference,
-)
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, read_elsewhere
+from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
+from thunder_fuser.schedule.scheduler import Made, Match, Reject, refuse_ops, refuse_reads
 from thunder_fuser.target import Target
 
 WARP = 32
@@ -59,49 +52,46 @@ class GroupShape:
         return self.cluster * self.steps * self.threads[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Nested(Match):
     """Reductions of rows, and of their results over the rows of a group.
 
-    The axes of groups, of a group's rows and of columns, each in memory order.
+    kept: the axes of groups, then `rows`, those of a group's rows; reduced: those of columns.
     """
 
     name = "nested"
 
-    groups: tuple[str, ...]
     rows: tuple[str, ...]
-    columns: tuple[str, ...]
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:
-        axes = _nest(part, options)
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        axes = refuse_ops(part, cls.name, OpKind.SCAN, OpKind.EXTERNAL) or _nest(part, options)
         if isinstance(axes, Reject):
             return axes
-        found = cls(part, target, options, *axes)
-        groups, rows, columns = (size_of(part, one) for one in axes)
-        if not fits(groups, rows, columns, found.bytes_read, target=target, options=options):
-            reason = f"a group of {rows} rows with {columns} columns does not fit on chip"
-            return Reject(NAME, reason)
-        elsewhere = read_elsewhere(part, part.reductions, NAME)
-        return elsewhere or too_many_places(part, NAME) or found
+        groups, rows, columns = axes
+        found = cls(part, target, options, (*groups, *rows), columns, rows=rows)
+        n, m = size_of(part, groups), size_of(part, rows)
+        if not fits(n, m, found.reduced_size, found.bytes_read, target=target, options=options):
+            reason = f"a group of {m} rows with {found.reduced_size} columns does not fit on chip"
+            return Reject(cls.name, reason)
+        return refuse_reads(part, cls.name, part.reductions) or found
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The axes of groups."""
+        return self.kept[: -len(self.rows)]
 
     @property
     def bytes_read(self) -> int:
         """Bytes of what is read for each element."""
-        return bytes_read(self.part, frozenset(self.columns))
+        return bytes_read(self.part, frozenset(self.reduced))
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        made = _cpu(self) if self.target.is_cpu else _cuda(self)
-        kept = (*self.groups, *self.rows)
-        scheduled = self.scheduled(
-            made, alignment, kept=kept, reduced=self.columns, rows=self.rows
-        )
+        params, transforms = _cpu(self) if self.target.is_cpu else _cuda(self)
+        scheduled = self.scheduled((params, transforms), alignment, rows=self.rows)
         held = held_of(scheduled, size_of(self.part, self.rows))
         memory = "none" if self.target.is_cpu and not held else "registers"
-        return replace(scheduled, params=replace(made[0], memory=memory), persistent=held)
-
-
-NAME = Nested.name
+        return replace(scheduled, params=replace(params, memory=memory), persistent=held)
 
 
 def bytes_read(part: Part, columns: Axes) -> int:
@@ -167,27 +157,27 @@ def _nest(
     part: Part, options: CompileOptions
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | Reject:
     """The axes of groups, rows and columns of all reductions, or why they do not nest."""
-    if part.has_empty or part.chunked or part.scans:
-        return Reject(NAME, "there is a scan, a partial result or a tensor without elements")
-    if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
-        return Reject(NAME, "there is a torch call")
+    if part.chunked:
+        return Reject(Nested.name, "there is a partial result")
     first: dict[Pattern, str] = {}
     for name, pattern in part.patterns.items():
         first.setdefault(pattern, name)
     if len(first) != 2:
-        return Reject(NAME, f"reductions of {len(first)} patterns, not of two")
+        return Reject(Nested.name, f"reductions of {len(first)} patterns, not of two")
     pair = rows_and_groups(first)
     if pair is None or not pair[1].kept:
-        return Reject(NAME, "one pattern does not reduce what the other one keeps, in groups")
+        return Reject(
+            Nested.name, "one pattern does not reduce what the other one keeps, in groups"
+        )
     row, group = pair
     for name, axes in part.stored_axes.items():
         if axes not in (group.kept, row.kept, row.walked):
-            return Reject(NAME, f"result {name} is of no group, row or element")
+            return Reject(Nested.name, f"result {name} is of no group, row or element")
     order = summed_order(part, part.producer[first[row]], row.walked, options)
     groups, columns = order[: len(group.kept)], order[len(row.kept) :]
     is_nested = set(groups) == group.kept and set(columns) == row.reduced
     if not is_nested or not are_innermost(part, row.reduced):
-        return Reject(NAME, "a group's rows, or their columns, are not neighbours in memory")
+        return Reject(Nested.name, "a group's rows, or their columns, are not neighbours in memory")
     over = summed_order(part, part.producer[first[group]], row.kept, options)
     return groups, tuple(a for a in over if a in group.reduced), columns
 
@@ -201,33 +191,27 @@ def are_innermost(part: Part, columns: frozenset[str]) -> bool:
 
 def _cuda(found: Nested) -> Made:
     """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
-    part, target, options = found.part, found.target, found.options
-    rows, columns = size_of(part, found.rows), size_of(part, found.columns)
-    shape = group_shape(rows, columns, found.bytes_read, target, options)
+    rows, target = size_of(found.part, found.rows), found.target
+    shape = group_shape(rows, found.reduced_size, found.bytes_read, target, found.options)
     assert shape is not None
     x, y = shape.threads
-    s = Transforms(reference(part, (*found.groups, *found.rows), found.columns))
+    s = Transforms(found.domain)
     group = s.merge(found.groups)
     steps, row = s.split(s.merge(found.rows), y)
     if shape.cluster > 1:
         rank, _ = s.split(steps, shape.steps)
-        s.parallelize(rank, ParallelType.CLUSTER)
-    vectors, lane = s.split(s.merge(found.columns), shape.width)
-    _, thread = s.split(vectors, x)
-    s.parallelize(group, ParallelType.BIDX)
-    s.parallelize(row, ParallelType.TIDY)
-    s.parallelize(thread, ParallelType.TIDX)
-    s.parallelize(lane, ParallelType.VECTORIZE)
-    params = HeuristicParams(NAME, shape.width, shape.threads, cluster=shape.cluster)
+        s.bind(CLUSTER=rank)
+    vectors, lane = s.split(s.merge(found.reduced), shape.width)
+    s.bind(BIDX=group, TIDY=row, TIDX=s.deal(vectors, x), VECTORIZE=lane)
+    params = HeuristicParams(found.name, shape.width, shape.threads, cluster=shape.cluster)
     return params, tuple(s.made)
 
 
 def _cpu(found: Nested) -> Made:
     """[K, C, R] -> [K@bx, C, R@vectorize]"""
-    s = Transforms(reference(found.part, (*found.groups, *found.rows), found.columns))
+    s = Transforms(found.domain)
     group = s.merge(found.groups)
     s.merge(found.rows)
-    lane = s.merge(found.columns)
-    s.parallelize(group, ParallelType.BIDX)
-    s.parallelize(lane, ParallelType.VECTORIZE)
-    return HeuristicParams(NAME, s.extent(lane)), tuple(s.made)
+    lane = s.merge(found.reduced)
+    s.bind(BIDX=group, VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)

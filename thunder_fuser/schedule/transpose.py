@@ -23,23 +23,16 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
-from thunder_fuser.analysis.part import Part, offset
-from thunder_fuser.analysis.vectorize import coefficient, is_linear
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import Domain, ParallelType, Transform
+from thunder_fuser.ir.domain import Transform
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.schedule import pointwise
-from thunder_fuser.schedule.axes import accesses, best_width, collapse, size_of
+from thunder_fuser.schedule.axes import best_width, coefficient, collapse, is_linear, size_of
 from thunder_fuser.schedule.loop_index import loop_index
-from thunder_fuser.schedule.scheduled import (
-    HeuristicParams,
-    ScheduledFusion,
-    Tile,
-    Transforms,
-    reference,
-)
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.pointwise import Pointwise
+from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Tile, Transforms
+from thunder_fuser.schedule.scheduler import Match, Reject, refuse_ops
 from thunder_fuser.target import Target
 
 THREADS = 256
@@ -79,13 +72,12 @@ class Walk:
     """Transforms that make a thread's loops, and its place in the tile: (slow, fast) index."""
 
     transforms: tuple[Transform, ...]
-    lane: str
     width: int
     slow: Scalar
     fast: Scalar
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Transpose(Match):
     """What pointwise takes, if it is large and some tensor lies across the others.
 
@@ -99,49 +91,49 @@ class Transpose(Match):
     orders: Orders
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
         refused = _refuse(part, target)
-        if refused is not None:
-            return refused
-        found = _orders(part)
+        if refused is None and isinstance(Pointwise.match(part, target, options), Reject):
+            refused = Reject(cls.name, "pointwise does not take it either")
+        found = refused or _orders(part)
         if isinstance(found, Reject):
             return found
-        return _tile_refused(part, target, found) or cls(part, target, options, found)
+        order = (*found.rest, *found.across, *found.inner)
+        refused = _tile_refused(part, target, found)
+        return refused or cls(part, target, options, order, orders=found)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         part, found = self.part, self.orders
         across, inner = _tile_sides(part, self.target, found)
-        order = (*found.rest, *found.across, *found.inner)
-        domain = reference(part, order, ())
 
-        def walk(slow: Side, fast: Side, unrolled: bool) -> Walk:
-            return _widest_walk(part, domain, (slow, fast), across, alignment, unrolled=unrolled)
+        def widest(slow: Side, fast: Side, unrolled: bool) -> Walk:
+            def build(s: Transforms, width: int) -> Walk | None:
+                return _walk(s, (slow, fast), across, width, unrolled)
+
+            width = best_width(part, self.domain, build, alignment)
+            walk = build(Transforms(self.domain), width)
+            assert walk is not None  # 1 divides everything
+            return walk
 
         # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
-        computed = walk(across, inner, unrolled=not found.loads)
-        moved = walk(inner, across, unrolled=not found.stores)
+        computed = widest(across, inner, unrolled=not found.loads)
+        moved = widest(inner, across, unrolled=not found.stores)
         itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
         elements, here, there = _layout(across, inner, computed, moved, itemsize)
         tile = Tile(found.loads, found.stores, moved.transforms, elements, here, there)
-        params = HeuristicParams(NAME, computed.width, (THREADS, 1))
-        return self.scheduled((params, computed.transforms), alignment, kept=order, tile=tile)
-
-
-NAME = Transpose.name
+        params = HeuristicParams(self.name, computed.width, (THREADS, 1))
+        return self.scheduled((params, computed.transforms), alignment, tile=tile)
 
 
 def _refuse(part: Part, target: Target) -> Reject | None:
-    """What is no matter of how tensors lie in memory."""
+    """Refuses for other reasons than how tensors lie in memory."""
     if target.is_cpu:
-        return Reject(NAME, "the CPU's caches need no tile in shared memory")
-    if pointwise.refuse(part) is not None:
-        return Reject(NAME, "pointwise does not take it either")
-    if any(expr.row.kind is OpKind.INDEX for expr in part.exprs):
-        return Reject(NAME, "it reads where a tensor of indices says")
+        return Reject(Transpose.name, "the CPU's caches need no tile in shared memory")
     largest = max((part.bytes_of(name) for name in part.outputs), default=0)
     if largest < SMALLEST_TILE * target.sm_count:
-        return Reject(NAME, f"{largest} bytes are too few for {target.sm_count} multiprocessors")
-    return None
+        reason = f"{largest} bytes are too few for {target.sm_count} multiprocessors"
+        return Reject(Transpose.name, reason)
+    return refuse_ops(part, Transpose.name, OpKind.INDEX)
 
 
 # ---- which tensors lie across
@@ -155,9 +147,9 @@ def _orders(part: Part) -> Orders | Reject:
     fast = _fast_axes(part)
     weights = _weights(part, fast)
     if len(weights) < 2:
-        return Reject(NAME, "all tensors have the same fast axis")
+        return Reject(Transpose.name, "all tensors have the same fast axis")
     along = max(weights, key=lambda axis: weights[axis])
-    staged = [p for p, a in fast.items() if a != along and along in _position(part, p).symbols]
+    staged = [p for p, a in fast.items() if a != along and along in part.accessed[p].symbols]
     others = {axis for point, axis in fast.items() if point in staged}
     refused = _staging_refused(part, staged, along, others)
     if refused is not None:
@@ -167,15 +159,10 @@ def _orders(part: Part) -> Orders | Reject:
     return _two_orders(part, straight, across, staged)
 
 
-def _position(part: Part, point: Point) -> Scalar:
-    return offset(point.index, part.strides[point.name])
-
-
 def _fast_axes(part: Part) -> dict[Point, str]:
     """The axis along which each access walks memory element by element, if there is one."""
     found: dict[Point, str] = {}
-    for point in accesses(part):
-        position = _position(part, point)
+    for point, position in part.accessed.items():
         symbols = position.symbols  # few, where a part may have hundreds of axes
         for name in (name for name in part.extents if name in symbols):
             if coefficient(position, name) == 1 and is_linear(position, name):
@@ -197,30 +184,32 @@ def _staging_refused(
 ) -> Reject | None:
     """Refuses what one tile cannot straighten."""
     if not staged:
-        return Reject(NAME, f"no tensor lies across {along}")
+        return Reject(Transpose.name, f"no tensor lies across {along}")
     if len(others) > 1:
         named = ", ".join(sorted(others))
-        return Reject(NAME, f"what lies across {along} is fast along {named}, not along one axis")
+        return Reject(
+            Transpose.name, f"what lies across {along} is fast along {named}, not along one axis"
+        )
     if len({point.name for point in staged}) < len(staged):
-        return Reject(NAME, f"a tensor is read across {along} at several places")
+        return Reject(Transpose.name, f"a tensor is read across {along} at several places")
     for point in staged:
-        position = _position(part, point)
+        position = part.accessed[point]
         if not all(is_linear(position, axis) for axis in (along, *others)):
-            return Reject(NAME, f"{point.name} is read across {along} through a reshape")
+            return Reject(Transpose.name, f"{point.name} is read across {along} through a reshape")
     return None
 
 
 def _rank(part: Part, point: Point) -> tuple[int, int]:
     """The largest of the tensors that have most axes stands for an order."""
-    return len(_position(part, point).symbols), part.bytes_of(point.name)
+    return len(part.accessed[point].symbols), part.bytes_of(point.name)
 
 
 def _two_orders(part: Part, straight: Point, across: Point, staged: Sequence[Point]) -> Orders:
     """The axes in both orders, each inner end as long as a tile's side if neighbours allow it."""
     axes = [(name,) for name in part.axes(part.outputs[0])]
-    by_last = {g[-1]: g for g in collapse(part, _sorted(_position(part, straight), axes))}
+    by_last = {g[-1]: g for g in collapse(part, _sorted(part.accessed[straight], axes))}
     ours = list(by_last.values())
-    theirs = [by_last[name] for name in _sorted(_position(part, across), ours)]
+    theirs = [by_last[name] for name in _sorted(part.accessed[across], ours)]
     inner, other = [ours[-1]], [theirs[-1]]
     side = LINE_BYTES // max(part.tensors[point.name].dtype.bytes for point in staged)
     _lengthen(part, other, theirs, inner, side)
@@ -272,12 +261,16 @@ def _tile_refused(part: Part, target: Target, found: Orders) -> Reject | None:
     sizes = [part.tensors[p.name].dtype.bytes for p in _staged(part, found)]
     elements = across.length * inner.length
     if elements * max(sizes) < SMALLEST_TILE:
-        return Reject(NAME, f"a tile of {across.length} x {inner.length} elements is too small")
+        return Reject(
+            Transpose.name, f"a tile of {across.length} x {inner.length} elements is too small"
+        )
     if elements * sum(sizes) > target.smem_bytes_per_block // 2:
-        return Reject(NAME, f"tiles of {len(sizes)} tensors do not fit into shared memory")
+        return Reject(
+            Transpose.name, f"tiles of {len(sizes)} tensors do not fit into shared memory"
+        )
     blocks = _blocks(part, found, across, inner)
     if blocks < target.sm_count:
-        return Reject(NAME, f"{blocks} tiles for {target.sm_count} multiprocessors")
+        return Reject(Transpose.name, f"{blocks} tiles for {target.sm_count} multiprocessors")
     return None
 
 
@@ -322,7 +315,7 @@ def _power_of_two(limit: int) -> int:
 
 
 def _walk(
-    domain: Domain, sides: tuple[Side, Side], across: Side, width: int, unrolled: bool
+    s: Transforms, sides: tuple[Side, Side], across: Side, width: int, unrolled: bool
 ) -> Walk | None:
     """A block's tile, walked along the second side; None if the width does not divide it.
 
@@ -331,7 +324,7 @@ def _walk(
     [rest, a{N}, b{3}], 2048 x 3 by 8: both are one axis, in one run of memory
         [rest*a*b.o.o@blockIdx.x, step{3}, thread{256}@threadIdx.x, a*b.i{8}@vectorize]
     """
-    s, (slow, fast) = Transforms(domain), sides
+    domain, (slow, fast) = s.domain, sides
     rest = [axis.name for axis in domain if axis.name not in (*slow.axes, *fast.axes)]
     s.reorder(*rest, *slow.axes, *fast.axes)
     rows, columns = s.merge(slow.axes), s.merge(fast.axes)
@@ -351,38 +344,14 @@ def _walk(
         s.reorder(*numbers, row, vector, lane)
         tile = s.merge((row, vector))
     step, thread = s.split(tile, THREADS)
-    s.parallelize(s.merge(tuple(numbers)), ParallelType.BIDX)
+    s.bind(BIDX=s.merge(tuple(numbers)))
     if unrolled and s.extent(step) <= MAX_UNROLL:
-        s.parallelize(step, ParallelType.UNROLL)
-    s.parallelize(thread, ParallelType.TIDX)
-    s.parallelize(lane, ParallelType.VECTORIZE)
+        s.bind(UNROLL=step)
+    s.bind(TIDX=thread, VECTORIZE=lane)
     loops = loop_index(domain, tuple(s.made))
     at = loops.index[vector] * width + loops.loops[lane]
     place = (at // fast.length, at % fast.length) if one_run else (loops.index[row], at)
-    return Walk(tuple(s.made), lane, width, *place)
-
-
-def _widest_walk(
-    part: Part,
-    domain: Domain,
-    sides: tuple[Side, Side],
-    across: Side,
-    alignment: dict[str, int],
-    *,
-    unrolled: bool,
-) -> Walk:
-    """The walk of a tile in the vectors that take the fewest memory instructions."""
-
-    def make(width: int) -> Walk | None:
-        return _walk(domain, sides, across, width, unrolled)
-
-    def transforms_for(width: int) -> tuple[Transform, ...] | None:
-        made = make(width)
-        return None if made is None else made.transforms
-
-    narrow = make(1)
-    assert narrow is not None  # 1 divides everything
-    return make(best_width(part, domain, transforms_for, alignment)) or narrow
+    return Walk(tuple(s.made), width, *place)
 
 
 def _layout(
