@@ -13,7 +13,7 @@ reads memory again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
@@ -21,7 +21,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import size_of
 from thunder_fuser.schedule.repeatable import has_order
-from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion
+from thunder_fuser.schedule.scheduled import HeuristicParams, PersistentBuffer, ScheduledFusion
 
 EXPENSIVE = 8  # the cost of exp
 CPU_ROW_BYTES = 256 * 1024  # a row buffer that stays in the second-level cache
@@ -36,59 +36,58 @@ MAX_ELEMENTS = 108
 Buffers = tuple[PersistentBuffer, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What is kept, where (registers, shared or none), the block and the cluster for it."""
+def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
+    """The best of: all in registers, inputs in registers, inputs in shared memory, nothing.
 
-    buffers: Buffers
-    memory: str
-    threads: tuple[int, int]
-    cluster: int = 1
-
-
-def place_persistent(scheduled: ScheduledFusion) -> Placement:
-    """The best of: all in registers, inputs in registers, inputs in shared memory, nothing."""
+    The threads and the cluster are those that hold it: the transforms are left to the caller.
+    """
     target, params = scheduled.target, scheduled.params
-    nothing = Placement((), "none", params.threads, params.cluster)
     if not params.inner:
-        return nothing
+        return scheduled
     everything = _unplaced(scheduled, with_expensive=True)
     if target.is_cpu:
-        held = replace(nothing, buffers=_in("registers", everything), memory="registers")
-        return held if _bytes(everything) <= CPU_ROW_BYTES else nothing
+        fits = _bytes(everything) <= CPU_ROW_BYTES
+        return _placed(scheduled, params, "registers", everything) if fits else scheduled
     inputs = _unplaced(scheduled, with_expensive=False)
     for kept in filter(None, (everything, inputs)):
         found = _blocks_for(scheduled, _bytes_at_once(kept))
         if found is not None:
-            return Placement(_in("registers", kept), "registers", *found)
+            return _placed(scheduled, found, "registers", kept)
     if not has_order(scheduled.part, scheduled.options):
-        nothing = replace(nothing, threads=(LONG_ROW_THREADS, 1))
-    if inputs and _bytes(inputs) // nothing.cluster <= target.smem_bytes_per_block - SCRATCH_BYTES:
-        return replace(nothing, buffers=_in("shared", inputs), memory="shared")
-    return nothing
+        params = replace(params, threads=(LONG_ROW_THREADS, 1))
+    if inputs and _bytes(inputs) // params.cluster <= target.smem_bytes_per_block - SCRATCH_BYTES:
+        return _placed(scheduled, params, "shared", inputs)
+    return replace(scheduled, params=params)
 
 
-def kept_inputs(scheduled: ScheduledFusion) -> Buffers:
-    """The inputs of a row that several nests read, in registers, whatever they take."""
-    return _in("registers", _unplaced(scheduled, with_expensive=False))
+def _placed(
+    scheduled: ScheduledFusion, params: HeuristicParams, memory: str, kept: Buffers
+) -> ScheduledFusion:
+    held = tuple(replace(one, memory=memory) for one in kept)
+    return replace(scheduled, params=replace(params, memory=memory), persistent=held)
 
 
-def held_of(scheduled: ScheduledFusion, rows: int) -> Buffers:
-    """What several nests read of a group of so many rows, in registers: its inputs whatever they
-    take, with them what is expensive if that fits; on a CPU this alone."""
+def with_inputs(scheduled: ScheduledFusion) -> ScheduledFusion:
+    """With the inputs of a row that several nests read in registers, whatever they take."""
+    kept = _unplaced(scheduled, with_expensive=False)
+    return _placed(scheduled, scheduled.params, "registers", kept)
+
+
+def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
+    """With what several nests read of a group of so many rows in registers: its inputs whatever
+    they take, with them what is expensive if that fits; on a CPU this alone."""
     kept = _unplaced(scheduled, with_expensive=True)
     if scheduled.target.is_cpu:
         kept = kept if rows * _bytes(kept) <= CPU_ROW_BYTES else ()
+        if not kept:
+            return scheduled
     else:
         threads = prod(scheduled.params.threads)
         room = threads * register_bytes(threads, scheduled.options)
         if not kept or rows * _bytes_at_once(kept) > room:
             kept = _unplaced(scheduled, with_expensive=False)
-    return tuple(replace(one, memory="registers", bytes=rows * one.bytes) for one in kept)
-
-
-def _in(memory: str, kept: Buffers) -> Buffers:
-    return tuple(replace(one, memory=memory) for one in kept)
+    kept = tuple(replace(one, bytes=rows * one.bytes) for one in kept)
+    return _placed(scheduled, scheduled.params, "registers", kept)
 
 
 def _bytes(kept: Buffers) -> int:
@@ -167,35 +166,34 @@ def _read_again(
 # ---- the threads that hold it
 
 
-def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> tuple[tuple[int, int], int] | None:
+def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> HeuristicParams | None:
     """The smallest cluster, of one block if possible, and block whose registers hold a row."""
     own = scheduled.params
     if has_order(scheduled.part, scheduled.options):  # the block and the cluster are settled
-        fits = _fits(scheduled, row_bytes, own.threads, own.cluster)
-        return (own.threads, own.cluster) if fits else None
+        return own if _fits(scheduled, row_bytes, own) else None
     cluster = 1
     while cluster <= scheduled.target.max_cluster:
         x, y = own.threads if cluster == 1 else (CLUSTER_THREADS, 1)
-        most = max(LONG_ROW_THREADS, own.threads[0] if cluster == 1 else 0)
+        most = max(LONG_ROW_THREADS, x)
         while x <= most:
-            if _fits(scheduled, row_bytes, (x, y), cluster):
-                return (x, y), cluster
+            found = replace(own, threads=(x, y), cluster=cluster)
+            if _fits(scheduled, row_bytes, found):
+                return found
             x, y = x * 2, max(y // 2, 1)
         cluster *= 2
     return None
 
 
-def _fits(
-    scheduled: ScheduledFusion, row_bytes: int, threads: tuple[int, int], cluster: int
-) -> bool:
-    """True if these threads of each block hold a row in registers.
+def _fits(scheduled: ScheduledFusion, row_bytes: int, params: HeuristicParams) -> bool:
+    """True if the threads of a block or cluster hold a row in registers.
 
     A thread's part must also be a loop short enough to unroll, or its array is no registers.
     """
-    columns, dealt = size_of(scheduled.part, scheduled.reduced), threads[0] * cluster
-    steps = -(-columns // (dealt * scheduled.params.vectorize))
-    short = steps <= MAX_STEPS and columns <= dealt * MAX_ELEMENTS
-    return short and row_bytes <= dealt * register_bytes(prod(threads), scheduled.options)
+    columns, dealt = size_of(scheduled.part, scheduled.reduced), params.threads[0] * params.cluster
+    steps = -(-columns // (dealt * params.vectorize))
+    is_short = steps <= MAX_STEPS and columns <= dealt * MAX_ELEMENTS
+    of_thread = register_bytes(prod(params.threads), scheduled.options)
+    return is_short and row_bytes <= dealt * of_thread
 
 
 def register_bytes(threads: int, options: CompileOptions) -> int:

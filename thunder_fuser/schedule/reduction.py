@@ -116,16 +116,17 @@ class Persistent(Rows):
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         shifted = _may_shift(self)
         unplaced = self.unplaced(alignment, shifted=shifted)
-        params, transforms = unplaced.params, unplaced.transforms
         placed = place_persistent(unplaced)
-        again = shifted and placed.memory != "registers"  # steps that are read each pass
-        if again or (placed.threads, placed.cluster) != (params.threads, params.cluster):
-            shifted = shifted and not again
-            params, transforms = inner_with(
-                self, alignment, placed.threads, cluster=placed.cluster, shifted=shifted
-            )
-        params = replace(params, memory=placed.memory)
-        return replace(unplaced, params=params, transforms=transforms, persistent=placed.buffers)
+        own, wanted = unplaced.params, placed.params
+        again = shifted and wanted.memory != "registers"  # steps that are read each pass
+        if not again and (wanted.threads, wanted.cluster) == (own.threads, own.cluster):
+            return placed
+        shifted = shifted and not again
+        params, transforms = inner_with(
+            self, alignment, wanted.threads, cluster=wanted.cluster, shifted=shifted
+        )
+        params = replace(params, memory=wanted.memory)
+        return replace(placed, params=params, transforms=transforms)
 
 
 def _refuse_axes(part: Part, scheduler: str) -> Reject | None:

@@ -9,8 +9,7 @@ from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.schedule.inner_outer import InnerOuter
-from thunder_fuser.schedule.nested import Nested
+from thunder_fuser.schedule.nested import InnerOuter, Nested
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.reduction import Persistent, Reduction
 from thunder_fuser.schedule.scan import Scan
