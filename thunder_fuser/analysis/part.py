@@ -9,8 +9,7 @@ from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.demand import Dataflow, Demand, Point, axis_symbols, demand_of
-from thunder_fuser.analysis.domain_map import DomainMap
-from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
+from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of

@@ -30,8 +30,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from thunder_fuser.analysis.domain_map import Axes, Pattern, rows_and_groups
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.pattern import Axes, Pattern, rows_and_groups
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from thunder_fuser.analysis.domain_map import Axes
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.pattern import Axes
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import (

@@ -22,7 +22,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import collapse, row_shift, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
-from thunder_fuser.schedule.repeatable import row_of, rows_of_block
+from thunder_fuser.schedule.repeatable import row_of, settled_shape
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
 from thunder_fuser.schedule.scheduler import Made, Match, Reject, refuse_ops, refuse_reads
 from thunder_fuser.target import Target
@@ -226,7 +226,7 @@ def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
     while x * y < 1024 and y * 4 < rows:
         y *= 2
     if found.chunk and found.has_order:
-        y = rows_of_block(columns, found.target)
+        y = settled_shape(columns, 1, found.target).threads[1]
         x = 128 // y
 
     def build(s: Transforms, width: int) -> bool:

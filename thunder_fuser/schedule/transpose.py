@@ -19,7 +19,7 @@ read in one run of 3 * N elements.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
@@ -42,21 +42,6 @@ SMALLEST_TILE = 2048
 BLOCKS_PER_SM = 4  # blocks wanted; one is the least
 MAX_UNROLL = 8  # steps whose loads are under way at once
 BANKS, BANK_BYTES = 32, 4
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """The two orders of memory of a part, axes slowest first, and what must cross between them.
-
-    inner: the (virtual) inner axes of the computation; across: those of what is staged; rest: all
-    other axes.
-    """
-
-    rest: tuple[str, ...]
-    across: tuple[str, ...]
-    inner: tuple[str, ...]
-    loads: tuple[Point, ...]
-    stores: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,43 +69,107 @@ class Transpose(Match):
     Refuses on the CPU, whose caches take the place of the tile; where all tensors share one fast
     axis, or those that do not are uniform along it (a broadcast); where there are more than two
     fast axes; where what lies across is read through a reshape's // and %, or at several places.
+
+    inner: the (virtual) inner axes of the computation; across: those of what is staged, which are
+    inputs and results. kept has all other axes, then across, then inner.
     """
 
     name = "transpose"
 
-    orders: Orders
+    across: tuple[str, ...]
+    inner: tuple[str, ...]
+    staged: tuple[Point, ...]
 
     @classmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
         refused = _refuse(part, target)
         if refused is None and isinstance(Pointwise.match(part, target, options), Reject):
             refused = Reject(cls.name, "pointwise does not take it either")
-        found = refused or _orders(part)
+        found = refused or cls._found(part, target, options)
         if isinstance(found, Reject):
             return found
-        order = (*found.rest, *found.across, *found.inner)
-        refused = _tile_refused(part, target, found)
-        return refused or cls(part, target, options, order, orders=found)
+        return found.refuse_tile() or found
+
+    @classmethod
+    def _found(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+        """With the two orders, or why there is no second one.
+
+        T0[i0, i1], T2[i1, i0]  ->  across (i1,), inner (i0,), staged (T0,)
+        """
+        fast = _fast_axes(part)
+        weights = _weights(part, fast)
+        if len(weights) < 2:
+            return Reject(cls.name, "all tensors have the same fast axis")
+        along = max(weights, key=lambda axis: weights[axis])
+        staged = [p for p, a in fast.items() if a != along and along in part.accessed[p].symbols]
+        others = {fast[point] for point in staged}
+        refused = _refuse_staging(part, staged, along, others)
+        if refused is not None:
+            return refused
+        rest, across, inner = _two_orders(part, [p for p in fast if fast[p] == along], staged)
+        kept = (*rest, *across, *inner)
+        points = tuple(staged)
+        return cls(part, target, options, kept, across=across, inner=inner, staged=points)
+
+    @property
+    def itemsizes(self) -> list[int]:
+        """The bytes of an element of each tensor that is staged."""
+        return [self.part.tensors[point.name].dtype.bytes for point in self.staged]
+
+    def refuse_tile(self) -> Reject | None:
+        """Refuses tiles that are too small, too few or, of too many tensors, too large."""
+        sides, sizes, target = self.sides(), self.itemsizes, self.target
+        across, inner = (side.length for side in sides)
+        if across * inner * max(sizes) < SMALLEST_TILE:
+            return Reject(self.name, f"a tile of {across} x {inner} elements is too small")
+        if across * inner * sum(sizes) > target.smem_bytes_per_block // 2:
+            return Reject(self.name, f"tiles of {len(sizes)} tensors do not fit into shared memory")
+        blocks = self.blocks(*sides)
+        if blocks < target.sm_count:
+            return Reject(self.name, f"{blocks} tiles for {target.sm_count} multiprocessors")
+        return None
+
+    def sides(self) -> tuple[Side, Side]:
+        """The sides of a tile along `across` and along `inner`.
+
+        bf16 [8192, 8192] -> 64 x 128, 16 KiB; [1e8, 2] -> 2 x 4096
+        """
+        widest = max(self.itemsizes)
+        extents = size_of(self.part, self.across), size_of(self.part, self.inner)
+        for tile_bytes in TILE_BYTES:
+            shape = _fit(*extents, tile_bytes // widest, LINE_BYTES // widest)
+            across, inner = Side(self.across, shape[0]), Side(self.inner, shape[1])
+            enough = self.blocks(across, inner) >= BLOCKS_PER_SM * self.target.sm_count
+            if enough and prod(shape) * sum(self.itemsizes) <= 2 * TILE_BYTES[0]:
+                break
+        return across, inner
+
+    def blocks(self, *sides: Side) -> int:
+        """The number of tiles."""
+        sizes = [size_of(self.part, side.axes) for side in sides]
+        tiles = [-(-size // side.length) for size, side in zip(sizes, sides, strict=True)]
+        return self.kept_size // prod(sizes) * prod(tiles)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        part, found = self.part, self.orders
-        across, inner = _tile_sides(part, self.target, found)
+        made = self.part.producer
+        loads = tuple(point for point in self.staged if point.name not in made)
+        stores = tuple(point.name for point in self.staged if point.name in made)
+        across, inner = self.sides()
 
         def widest(slow: Side, fast: Side, unrolled: bool) -> Walk:
             def build(s: Transforms, width: int) -> Walk | None:
                 return _walk(s, (slow, fast), across, width, unrolled)
 
-            width = best_width(part, self.domain, build, alignment)
+            width = best_width(self.part, self.domain, build, alignment)
             walk = build(Transforms(self.domain), width)
             assert walk is not None  # 1 divides everything
             return walk
 
         # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
-        computed = widest(across, inner, unrolled=not found.loads)
-        moved = widest(inner, across, unrolled=not found.stores)
-        itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
-        elements, here, there = _layout(across, inner, computed, moved, itemsize)
-        tile = Tile(found.loads, found.stores, moved.transforms, elements, here, there)
+        computed = widest(across, inner, unrolled=not loads)
+        moved = widest(inner, across, unrolled=not stores)
+        layout = _layout(across, inner, computed, moved, min(self.itemsizes))
+        tile = Tile(loads, stores, moved.transforms, *layout)
         params = HeuristicParams(self.name, computed.width, (THREADS, 1))
         return self.scheduled((params, computed.transforms), alignment, tile=tile)
 
@@ -137,26 +186,6 @@ def _refuse(part: Part, target: Target) -> Reject | None:
 
 
 # ---- which tensors lie across
-
-
-def _orders(part: Part) -> Orders | Reject:
-    """The two orders, or why there is no second one.
-
-    T0[i0, i1], T2[i1, i0]  ->  rest (), across (i1,), inner (i0,), loads (T0,)
-    """
-    fast = _fast_axes(part)
-    weights = _weights(part, fast)
-    if len(weights) < 2:
-        return Reject(Transpose.name, "all tensors have the same fast axis")
-    along = max(weights, key=lambda axis: weights[axis])
-    staged = [p for p, a in fast.items() if a != along and along in part.accessed[p].symbols]
-    others = {axis for point, axis in fast.items() if point in staged}
-    refused = _staging_refused(part, staged, along, others)
-    if refused is not None:
-        return refused
-    straight = max((p for p in fast if fast[p] == along), key=lambda p: _rank(part, p))
-    across = max(staged, key=lambda p: _rank(part, p))
-    return _two_orders(part, straight, across, staged)
 
 
 def _fast_axes(part: Part) -> dict[Point, str]:
@@ -179,49 +208,44 @@ def _weights(part: Part, fast: Mapping[Point, str]) -> dict[str, int]:
     return weights
 
 
-def _staging_refused(
+def _refuse_staging(
     part: Part, staged: Sequence[Point], along: str, others: set[str]
 ) -> Reject | None:
     """Refuses what one tile cannot straighten."""
+    name = Transpose.name
     if not staged:
-        return Reject(Transpose.name, f"no tensor lies across {along}")
+        return Reject(name, f"no tensor lies across {along}")
     if len(others) > 1:
         named = ", ".join(sorted(others))
-        return Reject(
-            Transpose.name, f"what lies across {along} is fast along {named}, not along one axis"
-        )
+        return Reject(name, f"what lies across {along} is fast along {named}, not along one axis")
     if len({point.name for point in staged}) < len(staged):
-        return Reject(Transpose.name, f"a tensor is read across {along} at several places")
+        return Reject(name, f"a tensor is read across {along} at several places")
     for point in staged:
-        position = part.accessed[point]
-        if not all(is_linear(position, axis) for axis in (along, *others)):
-            return Reject(Transpose.name, f"{point.name} is read across {along} through a reshape")
+        if not all(is_linear(part.accessed[point], axis) for axis in (along, *others)):
+            return Reject(name, f"{point.name} is read across {along} through a reshape")
     return None
 
 
-def _rank(part: Part, point: Point) -> tuple[int, int]:
-    """The largest of the tensors that have most axes stands for an order."""
-    return len(part.accessed[point].symbols), part.bytes_of(point.name)
+def _two_orders(
+    part: Part, straight: Sequence[Point], staged: Sequence[Point]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """All other axes, those across and the inner ones, each inner end as long as a tile's side if
+    neighbours allow it. The largest of the tensors that have most axes stands for an order."""
 
+    def position(points: Sequence[Point]) -> Scalar:
+        sizes = {p: (len(part.accessed[p].symbols), part.bytes_of(p.name)) for p in points}
+        return part.accessed[max(points, key=lambda point: sizes[point])]
 
-def _two_orders(part: Part, straight: Point, across: Point, staged: Sequence[Point]) -> Orders:
-    """The axes in both orders, each inner end as long as a tile's side if neighbours allow it."""
     axes = [(name,) for name in part.axes(part.outputs[0])]
-    by_last = {g[-1]: g for g in collapse(part, _sorted(part.accessed[straight], axes))}
+    by_last = {g[-1]: g for g in collapse(part, _sorted(position(straight), axes))}
     ours = list(by_last.values())
-    theirs = [by_last[name] for name in _sorted(part.accessed[across], ours)]
-    inner, other = [ours[-1]], [theirs[-1]]
+    theirs = [by_last[name] for name in _sorted(position(staged), ours)]
+    inner, across = [ours[-1]], [theirs[-1]]
     side = LINE_BYTES // max(part.tensors[point.name].dtype.bytes for point in staged)
-    _lengthen(part, other, theirs, inner, side)
-    _lengthen(part, inner, ours, other, 2 * side)
-    rest = [group for group in ours if group not in (*inner, *other)]
-    return Orders(
-        _joined(rest),
-        _joined(other),
-        _joined(inner),
-        tuple(p for p in staged if p.name not in part.producer),
-        tuple(p.name for p in staged if p.name in part.producer),
-    )
+    _lengthen(part, across, theirs, inner, side)
+    _lengthen(part, inner, ours, across, 2 * side)
+    rest = [group for group in ours if group not in (*inner, *across)]
+    return _joined(rest), _joined(across), _joined(inner)
 
 
 def _sorted(position: Scalar, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -249,51 +273,6 @@ def _joined(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 # ---- the tile
-
-
-def _staged(part: Part, found: Orders) -> tuple[Point, ...]:
-    return (*found.loads, *(part.demand.results[name] for name in found.stores))
-
-
-def _tile_refused(part: Part, target: Target, found: Orders) -> Reject | None:
-    """Refuses tiles that are too small, too few or, of too many tensors, too large."""
-    across, inner = _tile_sides(part, target, found)
-    sizes = [part.tensors[p.name].dtype.bytes for p in _staged(part, found)]
-    elements = across.length * inner.length
-    if elements * max(sizes) < SMALLEST_TILE:
-        return Reject(
-            Transpose.name, f"a tile of {across.length} x {inner.length} elements is too small"
-        )
-    if elements * sum(sizes) > target.smem_bytes_per_block // 2:
-        return Reject(
-            Transpose.name, f"tiles of {len(sizes)} tensors do not fit into shared memory"
-        )
-    blocks = _blocks(part, found, across, inner)
-    if blocks < target.sm_count:
-        return Reject(Transpose.name, f"{blocks} tiles for {target.sm_count} multiprocessors")
-    return None
-
-
-def _tile_sides(part: Part, target: Target, found: Orders) -> tuple[Side, Side]:
-    """The sides of a tile along `across` and along `inner`.
-
-    bf16 [8192, 8192] -> 64 x 128, 16 KiB; [1e8, 2] -> 2 x 4096
-    """
-    sizes = [part.tensors[p.name].dtype.bytes for p in _staged(part, found)]
-    extents = size_of(part, found.across), size_of(part, found.inner)
-    across, inner = Side(found.across, 1), Side(found.inner, 1)
-    for tile_bytes in TILE_BYTES:
-        shape = _fit(*extents, tile_bytes // max(sizes), LINE_BYTES // max(sizes))
-        across, inner = replace(across, length=shape[0]), replace(inner, length=shape[1])
-        enough = _blocks(part, found, across, inner) >= BLOCKS_PER_SM * target.sm_count
-        if enough and prod(shape) * sum(sizes) <= 2 * TILE_BYTES[0]:
-            break
-    return across, inner
-
-
-def _blocks(part: Part, found: Orders, *sides: Side) -> int:
-    tiles = [-(-size_of(part, side.axes) // side.length) for side in sides]
-    return size_of(part, found.rest) * prod(tiles)
 
 
 def _fit(across: int, inner: int, elements: int, side: int) -> tuple[int, int]:
@@ -357,48 +336,29 @@ def _walk(
 def _layout(
     across: Side, inner: Side, computed: Walk, moved: Walk, itemsize: int
 ) -> tuple[int, Scalar, Scalar]:
-    """The elements of a tile in shared memory, and where each walk finds its element there."""
-    places = (computed.slow, computed.fast), (moved.fast, moved.slow)
-    if across.length > inner.length:
-        places = (computed.fast, computed.slow), (moved.slow, moved.fast)
-        layout = Layout.of(inner.length, across.length, computed.width, moved.width, itemsize)
-    else:
-        layout = Layout.of(across.length, inner.length, moved.width, computed.width, itemsize)
-    here, there = (layout.position(row, column) for row, column in places)
-    return layout.elements, here, there
+    """The elements of a tile in shared memory, and where each walk finds its element there.
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A tile in shared memory: rows of `pitch` elements, `group` rows turned by `turn` chunks more.
-
-    Columns are the longer side. One walk has vectors along them, inside a chunk; the other has its
-    lanes on `group` rows, and without the turn a warp would meet rows 0, group, 2 * group ... in
-    one bank.
+    A tile is rows of `pitch` elements, with columns along its longer side. One walk has vectors
+    along them, inside a chunk; the other has its lanes on `group` rows. Each group is turned by
+    `turn` chunks more than the one before, or a warp would meet rows 0, group, 2 * group ... in one
+    bank.
 
         chunks of row 0:      0 1 2 3 4 5 6 7
         chunks of row group:  7 0 1 2 3 4 5 6     (turn 1)
     """
+    rows, columns, group, width = across.length, inner.length, moved.width, computed.width
+    places = (computed.slow, computed.fast), (moved.fast, moved.slow)
+    if rows > columns:
+        rows, columns, group, width = columns, rows, width, group
+        places = (computed.fast, computed.slow), (moved.slow, moved.fast)
+    chunk = max(width, BANK_BYTES // itemsize)
+    pitch = -(-columns // chunk) * chunk
+    lanes = min(BANKS, BANKS * BANK_BYTES // itemsize)  # that the banks serve at once
+    turn = max(1, lanes * group // (rows * chunk))
 
-    rows: int
-    pitch: int
-    chunk: int
-    group: int
-    turn: int
+    def position(row: Scalar, column: Scalar) -> Scalar:
+        turned = column // chunk + row // group * turn
+        return row * pitch + turned % (pitch // chunk) * chunk + column % chunk
 
-    @staticmethod
-    def of(rows: int, columns: int, group: int, width: int, itemsize: int) -> Layout:
-        chunk = max(width, BANK_BYTES // itemsize)
-        lanes = min(BANKS, BANKS * BANK_BYTES // itemsize)  # that the banks serve at once
-        pitch = -(-columns // chunk) * chunk
-        return Layout(rows, pitch, chunk, group, max(1, lanes * group // (rows * chunk)))
-
-    @property
-    def elements(self) -> int:
-        return self.rows * self.pitch
-
-    def position(self, row: Scalar, column: Scalar) -> Scalar:
-        """Where the element at (row, column) is."""
-        chunk = column // self.chunk + row // self.group * self.turn
-        at = chunk % (self.pitch // self.chunk) * self.chunk
-        return row * self.pitch + at + column % self.chunk
+    here, there = (position(*place) for place in places)
+    return rows * pitch, here, there

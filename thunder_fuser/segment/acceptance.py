@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from thunder_fuser.analysis.domain_map import rows_and_groups
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.pattern import rows_and_groups
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.schedule.pointwise import have_one_space
