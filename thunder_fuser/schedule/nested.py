@@ -47,7 +47,7 @@ from thunder_fuser.schedule.repeatable import Row, has_long_rows, row_of, settle
 from thunder_fuser.schedule.row_shape import fits as fits_rows
 from thunder_fuser.schedule.row_shape import row_shape
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, refuse_ops, refuse_reads
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Match, Reject
 from thunder_fuser.target import Target
 
 CPU_SUM_BYTES = 256 * 1024  # sums over rows that a thread keeps in its second-level cache
@@ -62,26 +62,23 @@ CPU_GROUPS = 16  # are work enough for a CPU's threads
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerOuter(Match):
+class InnerOuter(KernelMatch):
     """Reductions of rows, and partial ones over a run of rows, that share what they read.
 
     kept: the axes of rows; reduced: of columns.
     """
 
     name = "inner_outer"
+    takes_no = (OpKind.SCAN, OpKind.EXTERNAL)
 
     run: int  # the rows of one
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        refused = refuse_ops(part, cls.name, OpKind.SCAN, OpKind.EXTERNAL)
-        found = refused or cls._found(part, target, options)
-        if isinstance(found, Reject):
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        found = cls._found(part, target, options)
+        if isinstance(found, Reject) or found.is_held:
             return found
-        if not found.is_held:
-            reason = f"{found.reduced_size} columns and their sums do not fit on chip"
-            return Reject(cls.name, reason)
-        return refuse_reads(part, cls.name, part.reductions) or found
+        return Reject(cls.name, f"{found.reduced_size} columns and their sums do not fit on chip")
 
     @classmethod
     def _found(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | Reject:
@@ -175,28 +172,28 @@ class GroupShape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nested(Match):
+class Nested(KernelMatch):
     """Reductions of rows, and of their results over the rows of a group.
 
     kept: the axes of groups, then `rows`, those of a group's rows; reduced: those of columns.
     """
 
     name = "nested"
+    takes_no = (OpKind.SCAN, OpKind.EXTERNAL)
 
     rows: tuple[str, ...]
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        refused = refuse_ops(part, cls.name, OpKind.SCAN, OpKind.EXTERNAL)
-        found = refused or cls._found(part, target, options)
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        found = cls._found(part, target, options)
         if isinstance(found, Reject):
             return found
         groups, rows = size_of(part, found.groups), size_of(part, found.rows)
         columns, read = found.reduced_size, found.bytes_read
-        if not fits(groups, rows, columns, read, target=target, options=options):
-            reason = f"a group of {rows} rows with {columns} columns does not fit on chip"
-            return Reject(cls.name, reason)
-        return refuse_reads(part, cls.name, part.reductions) or found
+        if fits(groups, rows, columns, read, target=target, options=options):
+            return found
+        reason = f"a group of {rows} rows with {columns} columns does not fit on chip"
+        return Reject(cls.name, reason)
 
     @classmethod
     def _found(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:

@@ -24,7 +24,7 @@ from thunder_fuser.schedule.axes import (
     size_of,
 )
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, refuse_ops, refuse_reads
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Match, Reject
 from thunder_fuser.target import Target
 
 THREADS = 128
@@ -33,18 +33,18 @@ CPU_TILE = 32  # elements a side of a transposed tile: a cache line or two each 
 
 
 @dataclass(frozen=True)
-class Pointwise(Match):
+class Pointwise(KernelMatch):
     """No reductions, scans or torch calls; all results over the same axes; little recomputation."""
 
     name = "pointwise"
+    takes_no = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL)
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        refused = refuse_ops(part, cls.name, OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL)
-        if refused is None and not have_one_space(part.stored_axes.values()):
-            listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in part.outputs)
-            refused = Reject(cls.name, f"results over different axes: {listed}")
-        return refused or refuse_reads(part, cls.name) or cls(part, target, options)
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        if have_one_space(part.stored_axes.values()):
+            return cls(part, target, options)
+        listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in part.outputs)
+        return Reject(cls.name, f"results over different axes: {listed}")
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         axes = self.part.axes(self.part.outputs[0])
@@ -58,7 +58,7 @@ def have_one_space(stored: Iterable[Axes]) -> bool:
     return len(set(stored)) <= 1
 
 
-def _cuda(found: Match, alignment: dict[str, int]) -> Made:
+def _cuda(found: Pointwise, alignment: dict[str, int]) -> Made:
     """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
 
     Long rows of odd length: [M, N] -> [M, N.o, N.i@vectorize], M and N.o walked as one.
@@ -102,7 +102,7 @@ def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
     return groups[-1] if of_rows or size_of(part, order) % (MAX_BYTES // narrow) else ()
 
 
-def _unroll(found: Match, width: int) -> int:
+def _unroll(found: Pointwise, width: int) -> int:
     """Vectors a thread must have under way to saturate memory, if enough blocks remain.
 
     An SM holding max_threads_per_sm threads needs bytes_in_flight_per_sm under way.
@@ -121,7 +121,7 @@ def _unroll(found: Match, width: int) -> int:
     return unroll
 
 
-def _cpu(found: Match) -> Made:
+def _cpu(found: Pointwise) -> Made:
     groups = collapse(found.part, found.kept)
     s = Transforms(found.domain)
     names = [s.merge(group) for group in groups] or [s.domain[0].name]

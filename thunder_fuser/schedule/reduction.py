@@ -24,7 +24,7 @@ from thunder_fuser.schedule.axes import collapse, row_shift, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.repeatable import row_of, settled_shape
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, refuse_ops, refuse_reads
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
 CPU_COLUMNS = 256
@@ -37,16 +37,17 @@ ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Match):
+class Rows(KernelMatch):
     """A part whose reductions have one pattern."""
+
+    takes_no = (OpKind.EXTERNAL, OpKind.SCAN)
 
     inner: bool
     chunk: int  # > 0: each block reduces a run of so many, and the results are partial
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        refused = refuse_ops(part, cls.name, OpKind.EXTERNAL, OpKind.SCAN)
-        refused = refused or _refuse_axes(part, cls.name)
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+        refused = _refuse_axes(part, cls.name)
         if refused is not None:
             return refused
         (pattern,) = set(part.patterns.values())
@@ -58,8 +59,7 @@ class Rows(Match):
         if chunked and chunked.reduced != reduced:
             return Reject(cls.name, "partial results over axes that lie otherwise in memory")
         inner, chunk = order[-1] in pattern.reduced, chunked.size if chunked else 0
-        found = cls(part, target, options, kept, reduced, inner=inner, chunk=chunk)
-        return refuse_reads(part, cls.name, part.reductions) or found
+        return cls(part, target, options, kept, reduced, inner=inner, chunk=chunk)
 
     @cached_property
     def passes(self) -> int:
@@ -86,8 +86,8 @@ class Reduction(Rows):
     name = "reduction"
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        found = super().match(part, target, options)
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+        found = super().find(part, target, options)
         if isinstance(found, Rows) and found.passes > 1:
             return Reject(cls.name, f"needs {found.passes} passes over the data")
         return found
@@ -103,8 +103,8 @@ class Persistent(Rows):
     name = "persistent"
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        found = super().match(part, target, options)
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+        found = super().find(part, target, options)
         if isinstance(found, Reject):
             return found
         if found.chunk:
@@ -172,7 +172,7 @@ def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
 
 
 def inner_with(
-    found: Match,
+    found: KernelMatch,
     alignment: dict[str, int],
     threads: tuple[int, int],
     *,
@@ -204,7 +204,7 @@ def inner_with(
     return HeuristicParams(found.name, width, (x, y), cluster=cluster), transforms
 
 
-def _runs(s: Transforms, found: Match, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
+def _runs(s: Transforms, found: KernelMatch, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
     """The loop over runs of the reduced axes, if results are partial, and what one block walks.
 
     [K, R] -> [K, R.o@by, R.i]

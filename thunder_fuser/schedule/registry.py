@@ -23,16 +23,12 @@ class ExprEval(Match):
     """Exactly one expression, which torch has a call for, such as a matmul."""
 
     name = "expr_eval"
-    makes_kernel = False
 
     @classmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
         if len(part.exprs) != 1 or part.exprs[0].row.kind is not OpKind.EXTERNAL:
             return Reject(cls.name, "not a single torch call")
         return cls(part, target, options)
-
-    def schedule(self, alignment: dict[str, int]) -> None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,6 @@ class NoOp(Match):
     """
 
     name = "no_op"
-    makes_kernel = False
 
     @classmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
@@ -55,9 +50,6 @@ class NoOp(Match):
             if not any(0 in part.tensors[name].sizes for name in names):
                 return Reject(cls.name, f"{expr.op} -> {expr.outputs[0]} has elements to compute")
         return cls(part, target, options) if own else Reject(cls.name, "it computes numbers")
-
-    def schedule(self, alignment: dict[str, int]) -> None:
-        return None
 
 
 SCHEDULERS: tuple[type[Match], ...] = (

@@ -24,7 +24,7 @@ from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.reduction import inner_with
 from thunder_fuser.schedule.repeatable import width_of
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, refuse_ops, refuse_reads
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Match, Reject
 from thunder_fuser.target import Target
 
 CPU_CHUNK = 1024  # elements of a row scanned at once: their array stays in the first-level cache
@@ -36,27 +36,32 @@ COLUMNS_PER_SM = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scan(Match):
+class Scan(KernelMatch):
     """Scans along one axis, and pointwise work, all with the same axes.
 
     kept: the axes beside the scanned one, in memory order; reduced: the scanned one.
     """
 
     name = "scan"
+    takes_no = (OpKind.REDUCTION, OpKind.EXTERNAL)
 
     is_fastest: bool  # the scanned axis, in memory
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        refused = refuse_ops(part, cls.name, OpKind.REDUCTION, OpKind.EXTERNAL)
-        refused = refused or _refuse_axes(part) or refuse_reads(part, cls.name, part.scans)
-        if refused is not None:
-            return refused
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        if not part.scans:
+            return Reject(cls.name, "there is no scan")
+        scanned, *others = sorted({_axis(part, expr.outputs[0]) for expr in part.scans})
+        if others:
+            listed = ", ".join((scanned, *others))
+            return Reject(cls.name, f"scans along {len(others) + 1} axes: {listed}")
+        made = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
+        if not have_one_space(frozenset(part.axes(name)) for name in made):
+            listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
+            return Reject(cls.name, f"values over different axes: {listed}")
         first = part.scans[0]
-        name = first.outputs[0]
-        order, scanned = summed_order(part, first, part.axes(name), options), _axis(part, name)
-        kept = tuple(a for a in order if a != scanned)
-        fastest = order[-1] == scanned
+        order = summed_order(part, first, part.axes(first.outputs[0]), options)
+        kept, fastest = tuple(a for a in order if a != scanned), order[-1] == scanned
         return cls(part, target, options, kept, (scanned,), is_fastest=fastest)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
@@ -68,19 +73,6 @@ class Scan(Match):
         else:
             made = _cuda_outer(self, alignment)
         return self.scheduled(made, alignment)
-
-
-def _refuse_axes(part: Part) -> Reject | None:
-    if not part.scans:
-        return Reject(Scan.name, "there is no scan")
-    scanned = sorted({_axis(part, expr.outputs[0]) for expr in part.scans})
-    if len(scanned) > 1:
-        return Reject(Scan.name, f"scans along {len(scanned)} axes: {', '.join(scanned)}")
-    made = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
-    if not have_one_space(frozenset(part.axes(name)) for name in made):
-        listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
-        return Reject(Scan.name, f"values over different axes: {listed}")
-    return None
 
 
 def _axis(part: Part, name: str) -> str:

@@ -9,7 +9,6 @@ found.schedule(alignment)               ->  ScheduledFusion
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -52,31 +51,52 @@ class Reject:
 
 @dataclass(frozen=True)
 class Match(ABC):
-    """A part that a scheduler takes, and the axes that it keeps and reduces, in memory order.
-
-    The subclass is the scheduler; it adds what it found.
-    """
+    """A part that a scheduler takes. The subclass is the scheduler; it adds what it found."""
 
     part: Part
     target: Target
     options: CompileOptions
-    kept: tuple[str, ...] = ()
-    reduced: tuple[str, ...] = ()
 
     name: ClassVar[str]
-    makes_kernel: ClassVar[bool] = True  # else torch runs the part
+    makes_kernel: ClassVar[bool] = False  # else torch runs the part
 
     @classmethod
     @abstractmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
         """The part as this scheduler would schedule it, or why it does not take it."""
 
-    @abstractmethod
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion | None:
         """The schedule for arguments whose addresses these numbers of bytes divide.
 
         None where torch runs the part.
         """
+        return None
+
+
+@dataclass(frozen=True)
+class KernelMatch(Match):
+    """A part that becomes a kernel, and the axes that it keeps and reduces, in memory order."""
+
+    kept: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+    makes_kernel = True
+    takes_no: ClassVar[tuple[OpKind, ...]]
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        found = _refuse_ops(part, cls) or cls.find(part, target, options)
+        if isinstance(found, Reject):
+            return found
+        return _refuse_reads(part, cls.name) or found
+
+    @classmethod
+    @abstractmethod
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        """As `match`, of a part that has elements, and no op of the kinds of `takes_no`."""
+
+    @abstractmethod
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion: ...
 
     @cached_property
     def has_order(self) -> bool:
@@ -129,25 +149,23 @@ class Match(ABC):
         )
 
 
-# ---- refusals of several schedulers
-
-
-def refuse_ops(part: Part, scheduler: str, *kinds: OpKind) -> Reject | None:
-    """Refuses tensors without elements, and ops of these kinds."""
+def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:
+    """Refuses tensors without elements, and ops of kinds that the scheduler does not take."""
     if part.has_empty:
-        return Reject(scheduler, "a tensor has no elements")
+        return Reject(scheduler.name, "a tensor has no elements")
     for expr in part.exprs:
-        if expr.row.kind in kinds:
-            kind = expr.row.kind.value
-            return Reject(scheduler, f"it takes no {kind} op: {expr.op} -> {expr.outputs[0]}")
+        kind = expr.row.kind
+        if kind in scheduler.takes_no:
+            reason = f"it takes no {kind.value} op: {expr.op} -> {expr.outputs[0]}"
+            return Reject(scheduler.name, reason)
     return None
 
 
-def refuse_reads(part: Part, scheduler: str, made: Iterable[OpRecord] = ()) -> Reject | None:
-    """Refuses results of `made` that are read elsewhere than at their own element, and values that
-    would be computed again and again."""
+def _refuse_reads(part: Part, scheduler: str) -> Reject | None:
+    """Refuses reductions and scans that are read elsewhere than at their own element, and values
+    that would be computed again and again."""
     symbols = axis_symbols(part)
-    for expr in made:
+    for expr in (*part.reductions, *part.scans):
         name = expr.outputs[0]
         own = result_index(part, name, symbols)
         if any(p.index != own or not p.condition.is_const for p in part.demand.points(name)):

@@ -32,7 +32,7 @@ from thunder_fuser.schedule.axes import best_width, coefficient, collapse, is_li
 from thunder_fuser.schedule.loop_index import loop_index
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Tile, Transforms
-from thunder_fuser.schedule.scheduler import Match, Reject, refuse_ops
+from thunder_fuser.schedule.scheduler import KernelMatch, Match, Reject
 from thunder_fuser.target import Target
 
 THREADS = 256
@@ -63,7 +63,7 @@ class Walk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transpose(Match):
+class Transpose(KernelMatch):
     """What pointwise takes, if it is large and some tensor lies across the others.
 
     Refuses on the CPU, whose caches take the place of the tile; where all tensors share one fast
@@ -75,20 +75,24 @@ class Transpose(Match):
     """
 
     name = "transpose"
+    takes_no = (OpKind.INDEX,)
 
     across: tuple[str, ...]
     inner: tuple[str, ...]
     staged: tuple[Point, ...]
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        refused = _refuse(part, target)
-        if refused is None and isinstance(Pointwise.match(part, target, options), Reject):
-            refused = Reject(cls.name, "pointwise does not take it either")
-        found = refused or cls._found(part, target, options)
-        if isinstance(found, Reject):
-            return found
-        return found.refuse_tile() or found
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        if target.is_cpu:
+            return Reject(cls.name, "the CPU's caches need no tile in shared memory")
+        largest = max((part.bytes_of(name) for name in part.outputs), default=0)
+        if largest < SMALLEST_TILE * target.sm_count:
+            reason = f"{largest} bytes are too few for {target.sm_count} multiprocessors"
+            return Reject(cls.name, reason)
+        if isinstance(Pointwise.match(part, target, options), Reject):
+            return Reject(cls.name, "pointwise does not take it either")
+        found = cls._found(part, target, options)
+        return found if isinstance(found, Reject) else found.refuse_tile() or found
 
     @classmethod
     def _found(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
@@ -172,17 +176,6 @@ class Transpose(Match):
         tile = Tile(loads, stores, moved.transforms, *layout)
         params = HeuristicParams(self.name, computed.width, (THREADS, 1))
         return self.scheduled((params, computed.transforms), alignment, tile=tile)
-
-
-def _refuse(part: Part, target: Target) -> Reject | None:
-    """Refuses for other reasons than how tensors lie in memory."""
-    if target.is_cpu:
-        return Reject(Transpose.name, "the CPU's caches need no tile in shared memory")
-    largest = max((part.bytes_of(name) for name in part.outputs), default=0)
-    if largest < SMALLEST_TILE * target.sm_count:
-        reason = f"{largest} bytes are too few for {target.sm_count} multiprocessors"
-        return Reject(Transpose.name, reason)
-    return refuse_ops(part, Transpose.name, OpKind.INDEX)
 
 
 # ---- which tensors lie across
