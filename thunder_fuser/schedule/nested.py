@@ -47,7 +47,7 @@ from thunder_fuser.schedule.repeatable import Row, has_long_rows, row_of, settle
 from thunder_fuser.schedule.row_shape import fits as fits_rows
 from thunder_fuser.schedule.row_shape import row_shape
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Made, Match, Reject
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
 CPU_SUM_BYTES = 256 * 1024  # sums over rows that a thread keeps in its second-level cache
@@ -74,14 +74,7 @@ class InnerOuter(KernelMatch):
     run: int  # the rows of one
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        found = cls._found(part, target, options)
-        if isinstance(found, Reject) or found.is_held:
-            return found
-        return Reject(cls.name, f"{found.reduced_size} columns and their sums do not fit on chip")
-
-    @classmethod
-    def _found(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | Reject:
         """With the axes of rows and of columns, or why there are none."""
         chunked, partial = part.chunked, set(part.partial)
         if chunked is None:
@@ -106,15 +99,20 @@ class InnerOuter(KernelMatch):
             return Reject(cls.name, "rows do not lie one after another in memory")
         return cls(part, target, options, rows, order[len(rows) :], run=chunked.size)
 
-    @property
-    def is_held(self) -> bool:
-        """True if a thread, block or cluster keeps the columns of a row and their sums."""
+    def refuse(self) -> Reject | None:
+        """Refuses columns that no thread, block or cluster keeps with their sums."""
         columns, target = self.reduced_size, self.target
         if target.is_cpu:
-            return columns * 8 * len(self.part.partial) <= CPU_SUM_BYTES
-        if self.has_order:
-            return not has_long_rows(columns, target)
-        return fits_rows(columns, target)
+            fits = columns * 8 * len(self.part.partial) <= CPU_SUM_BYTES
+        elif self.has_order:
+            fits = not has_long_rows(columns, target)
+        else:
+            fits = fits_rows(columns, target)
+        return (
+            None
+            if fits
+            else Reject(self.name, f"{columns} columns and their sums do not fit on chip")
+        )
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         made = _cpu_runs(self) if self.target.is_cpu else _cuda_runs(self, alignment)
@@ -184,19 +182,7 @@ class Nested(KernelMatch):
     rows: tuple[str, ...]
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        found = cls._found(part, target, options)
-        if isinstance(found, Reject):
-            return found
-        groups, rows = size_of(part, found.groups), size_of(part, found.rows)
-        columns, read = found.reduced_size, found.bytes_read
-        if fits(groups, rows, columns, read, target=target, options=options):
-            return found
-        reason = f"a group of {rows} rows with {columns} columns does not fit on chip"
-        return Reject(cls.name, reason)
-
-    @classmethod
-    def _found(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:
         """With the axes of groups, rows and columns of all reductions, or why they do not nest."""
         if part.chunked:
             return Reject(cls.name, "there is a partial result")
@@ -234,6 +220,14 @@ class Nested(KernelMatch):
     def bytes_read(self) -> int:
         """Bytes of what is read for each element."""
         return bytes_read(self.part, frozenset(self.reduced))
+
+    def refuse(self) -> Reject | None:
+        groups, rows = size_of(self.part, self.groups), size_of(self.part, self.rows)
+        sizes = groups, rows, self.reduced_size, self.bytes_read
+        if fits(*sizes, target=self.target, options=self.options):
+            return None
+        reason = f"a group of {rows} rows with {sizes[2]} columns does not fit on chip"
+        return Reject(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         made = _cpu_groups(self) if self.target.is_cpu else _cuda_groups(self)

@@ -24,7 +24,7 @@ from thunder_fuser.schedule.axes import (
     size_of,
 )
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Made, Match, Reject
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
 THREADS = 128
@@ -40,7 +40,7 @@ class Pointwise(KernelMatch):
     takes_no = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL)
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Pointwise | Reject:
         if have_one_space(part.stored_axes.values()):
             return cls(part, target, options)
         listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in part.outputs)

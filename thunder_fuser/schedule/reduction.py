@@ -85,12 +85,10 @@ class Reduction(Rows):
 
     name = "reduction"
 
-    @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        found = super().find(part, target, options)
-        if isinstance(found, Rows) and found.passes > 1:
-            return Reject(cls.name, f"needs {found.passes} passes over the data")
-        return found
+    def refuse(self) -> Reject | None:
+        if self.passes == 1:
+            return None
+        return Reject(self.name, f"needs {self.passes} passes over the data")
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         return self.unplaced(alignment)
@@ -102,16 +100,12 @@ class Persistent(Rows):
 
     name = "persistent"
 
-    @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        found = super().find(part, target, options)
-        if isinstance(found, Reject):
-            return found
-        if found.chunk:
-            return Reject(cls.name, "a row is not reduced by one block")
-        if found.passes == 1:
-            return Reject(cls.name, "nothing is used again after its reduction")
-        return found
+    def refuse(self) -> Reject | None:
+        if self.chunk:
+            return Reject(self.name, "a row is not reduced by one block")
+        if self.passes == 1:
+            return Reject(self.name, "nothing is used again after its reduction")
+        return None
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         shifted = _may_shift(self)

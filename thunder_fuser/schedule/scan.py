@@ -24,7 +24,7 @@ from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.reduction import inner_with
 from thunder_fuser.schedule.repeatable import width_of
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Made, Match, Reject
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
 CPU_CHUNK = 1024  # elements of a row scanned at once: their array stays in the first-level cache
@@ -48,7 +48,7 @@ class Scan(KernelMatch):
     is_fastest: bool  # the scanned axis, in memory
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Scan | Reject:
         if not part.scans:
             return Reject(cls.name, "there is no scan")
         scanned, *others = sorted({_axis(part, expr.outputs[0]) for expr in part.scans})

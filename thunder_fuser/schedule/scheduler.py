@@ -88,12 +88,16 @@ class KernelMatch(Match):
         found = _refuse_ops(part, cls) or cls.find(part, target, options)
         if isinstance(found, Reject):
             return found
-        return _refuse_reads(part, cls.name) or found
+        return found.refuse() or _refuse_reads(part, cls.name) or found
 
     @classmethod
     @abstractmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        """As `match`, of a part that has elements, and no op of the kinds of `takes_no`."""
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> KernelMatch | Reject:
+        """What the scheduler finds in a part that has elements, and no op that it does not take."""
+
+    def refuse(self) -> Reject | None:
+        """Why the scheduler does not take what it found, such as rows that do not fit on chip."""
+        return None
 
     @abstractmethod
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion: ...

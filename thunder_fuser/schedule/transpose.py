@@ -32,7 +32,7 @@ from thunder_fuser.schedule.axes import best_width, coefficient, collapse, is_li
 from thunder_fuser.schedule.loop_index import loop_index
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Tile, Transforms
-from thunder_fuser.schedule.scheduler import KernelMatch, Match, Reject
+from thunder_fuser.schedule.scheduler import KernelMatch, Reject
 from thunder_fuser.target import Target
 
 THREADS = 256
@@ -82,7 +82,7 @@ class Transpose(KernelMatch):
     staged: tuple[Point, ...]
 
     @classmethod
-    def find(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
         if target.is_cpu:
             return Reject(cls.name, "the CPU's caches need no tile in shared memory")
         largest = max((part.bytes_of(name) for name in part.outputs), default=0)
@@ -91,11 +91,10 @@ class Transpose(KernelMatch):
             return Reject(cls.name, reason)
         if isinstance(Pointwise.match(part, target, options), Reject):
             return Reject(cls.name, "pointwise does not take it either")
-        found = cls._found(part, target, options)
-        return found if isinstance(found, Reject) else found.refuse_tile() or found
+        return cls._orders(part, target, options)
 
     @classmethod
-    def _found(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+    def _orders(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
         """With the two orders, or why there is no second one.
 
         T0[i0, i1], T2[i1, i0]  ->  across (i1,), inner (i0,), staged (T0,)
@@ -120,7 +119,7 @@ class Transpose(KernelMatch):
         """The bytes of an element of each tensor that is staged."""
         return [self.part.tensors[point.name].dtype.bytes for point in self.staged]
 
-    def refuse_tile(self) -> Reject | None:
+    def refuse(self) -> Reject | None:
         """Refuses tiles that are too small, too few or, of too many tensors, too large."""
         sides, sizes, target = self.sides(), self.itemsizes, self.target
         across, inner = (side.length for side in sides)
