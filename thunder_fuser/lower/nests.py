@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.part import offset
-from thunder_fuser.analysis.vectorize import MAX_BYTES
+from thunder_fuser.schedule.axes import MAX_BYTES
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.accumulators import Accumulators, each_lane, identity

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from thunder_fuser.analysis.pattern import Axes, Pattern
+from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.facts import Facts
