@@ -8,17 +8,19 @@ from collections.abc import Callable
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify
-from thunder_fuser.presegment.common import remove_common
-from thunder_fuser.presegment.dead import remove_dead
-from thunder_fuser.presegment.fold import fold_scalars
-from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.rfactor import rfactor
-from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
-from thunder_fuser.presegment.trivial import remove_trivial_reductions
+from thunder_fuser.presegment.simplify import (
+    fold_scalars,
+    join_one_plus_tanh,
+    remove_common,
+    remove_dead,
+    remove_round_trips,
+    remove_trivial_reductions,
+)
 from thunder_fuser.presegment.two_stage_reductions import two_stage_reductions
 from thunder_fuser.target import Target
 
