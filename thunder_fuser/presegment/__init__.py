@@ -11,7 +11,7 @@ from thunder_fuser.ir.verify import verify
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
-from thunder_fuser.presegment.rfactor import rfactor
+from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
@@ -21,7 +21,6 @@ from thunder_fuser.presegment.simplify import (
     remove_round_trips,
     remove_trivial_reductions,
 )
-from thunder_fuser.presegment.two_stage_reductions import two_stage_reductions
 from thunder_fuser.target import Target
 
 Pass = Callable[[Fusion], Fusion]

@@ -12,15 +12,16 @@ intermediate so laid out is written to memory, where alone a layout has a meanin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.domain import Domain, Reorder, Split, TensorDomain, apply
+from thunder_fuser.ir.domain import Domain, Reorder, Split, TensorDomain, Transform, apply
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.record import LAYOUT, AttrValue, Literal, OpRecord, names_of, rename
-from thunder_fuser.ir.strides import compute_tensor_descriptor, contiguous_strides, stride_order_of
+from thunder_fuser.ir.record import LAYOUT, Literal, OpRecord, names_of, rename
+from thunder_fuser.ir.strides import stride_order_of
+from thunder_fuser.presegment.rewrite import Chain
+from thunder_fuser.presegment.specialise import strided
 
 
 def lay_out(fusion: Fusion) -> Fusion:
@@ -47,41 +48,30 @@ def lay_out(fusion: Fusion) -> Fusion:
     return define(tuple(records))
 
 
-def _input(record: OpRecord, view: TensorView) -> Iterator[OpRecord]:
+def _input(record: OpRecord, view: TensorView) -> list[OpRecord]:
     """The storage that is given, and what the tensor is of it."""
-    domain, strides = view.domain, record.attr("strides")
-    if not domain.transforms:
-        yield record
-        return
-    sizes = tuple(size.value for size in binding.allocation_sizes(domain, view.shape))
-    if strides is None:
-        strides = contiguous_strides(sizes)
-    contiguity, order = compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
-    new: dict[str, AttrValue] = {
-        "shape": sizes,
-        "contiguity": contiguity,
-        "stride_order": order,
-        "strides": strides,
-    }
-    attrs = tuple({**dict(record.attrs), **new}.items())
+    if not view.domain.transforms:
+        return [record]
+    sizes = tuple(size.value for size in binding.allocation_sizes(view.domain, view.shape))
     storage = f"{view.name}.storage"
-    yield replace(record, outputs=(storage,), attrs=attrs)
-    yield from _named(from_storage(domain, storage), view.name)
+    given = strided(record, sizes, record.attr("strides"))
+    return [
+        replace(given, outputs=(storage,)),
+        *_from_storage(view.domain, storage).named(view.name),
+    ]
 
 
-def _output(record: OpRecord, fusion: Fusion, stands: dict[str, str]) -> Iterator[OpRecord]:
+def _output(record: OpRecord, fusion: Fusion, stands: dict[str, str]) -> list[OpRecord]:
     """A result laid out as its own domain says, or as the input it is written into."""
     (name,) = names_of(record)
     alias = record.attr("alias")
     view = fusion.tensors[name if alias is None else str(alias)]
     source = stands.get(name, name)
     if not view.domain.transforms:
-        yield replace(record, inputs=(source,))
-        return
-    made = list(to_storage(view.domain, source))
+        return [replace(record, inputs=(source,))]
+    made = to_storage(view.domain, source)
     attrs = tuple((k, f"{v}.storage" if k == "alias" else v) for k, v in record.attrs)
-    yield from made
-    yield replace(record, inputs=made[-1].outputs, attrs=attrs)
+    return [*made, replace(record, inputs=made[-1].outputs, attrs=attrs)]
 
 
 def _intermediate(view: TensorView, is_result: bool) -> list[OpRecord]:
@@ -91,88 +81,81 @@ def _intermediate(view: TensorView, is_result: bool) -> list[OpRecord]:
         plain = TensorDomain.of(domain.logical)
         if domain.allocation == plain.allocation or not domain.allocation:
             return []
-        order = stride_order_of(domain.allocation)
-        return [_op("stride_order", view.name, f"{view.name}.o", stride_order=order)]
+        chain = Chain(view.name, "order")
+        chain.add("stride_order", stride_order=stride_order_of(domain.allocation))
+        return chain.records
     if is_result:
         return []  # its storage is written where it is given back
-    there = list(to_storage(domain, view.name))
-    kept = _op("segment_set", there[-1].outputs[0], f"{view.name}.memory")
-    return [*there, kept, *from_storage(domain, kept.outputs[0])]
+    chain = _to_storage(domain, view.name)
+    chain.add("segment_set")
+    return [*chain.records, *from_storage(domain, chain.last)]
 
 
-def to_storage(domain: TensorDomain, name: str) -> Iterator[OpRecord]:
+def to_storage(domain: TensorDomain, name: str) -> list[OpRecord]:
     """logical -> memory: a split is a reshape, after a pad where it does not divide."""
-    axes = domain.no_reductions
-    source, count = name, 0
-    for transform in domain.transforms:
-        made = apply(axes, transform)
-        if isinstance(transform, Split):
-            padded = _padded(axes, made, transform)
-            if padded != _sizes(axes):
-                widths = [w for a, b in zip(_sizes(axes), padded, strict=True) for w in (b - a, 0)]
-                count += 1
-                padding = tuple(reversed(widths))
-                out = f"{name}.to{count}"
-                record = _op("pad", source, out, pad_widths=padding, value=Literal.of(0))
-                yield record
-                source = record.outputs[0]
-        count += 1
-        if isinstance(transform, Reorder):
-            names = [axis.name for axis in axes]
-            dims = tuple(names.index(axis.name) for axis in made)
-            record = _op("permute", source, f"{name}.to{count}", dims=dims)
-        else:
-            record = _op("reshape", source, f"{name}.to{count}", new_shape=_sizes(made))
-        yield record
-        source, axes = record.outputs[0], made
-    if domain.allocation != tuple(range(len(axes))):
-        yield _op("permute", source, f"{name}.to", dims=domain.allocation)
+    return _to_storage(domain, name).records
 
 
 def from_storage(domain: TensorDomain, name: str) -> list[OpRecord]:
     """memory -> logical, the transforms undone: a split that did not divide leaves a slice."""
-    steps = [domain.no_reductions]
-    for transform in domain.transforms:
-        steps.append(apply(steps[-1], transform))
-    places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
-    moved = places != tuple(range(len(places)))
-    found = [_op("permute", name, f"{name}.from", dims=places)] if moved else []
-    for count, transform in enumerate(reversed(domain.transforms)):
-        before, after = steps[-2 - count], steps[-1 - count]
-        source, out = found[-1].outputs[0] if found else name, f"{name}.from{count}"
+    return _from_storage(domain, name).records
+
+
+def _to_storage(domain: TensorDomain, name: str) -> Chain:
+    chain = Chain(name, "to")
+    for transform, before, after in _steps(domain):
+        sizes, padded = _sizes(before), _padded(transform, before, after)
         if isinstance(transform, Reorder):
-            names = [axis.name for axis in after]
-            dims = tuple(names.index(axis.name) for axis in before)
-            found.append(_op("permute", source, out, dims=dims))
+            chain.add("permute", dims=_places(after, before))
             continue
-        padded = _sizes(before)
-        if isinstance(transform, Split):
-            padded = _padded(before, after, transform)
-        found.append(_op("reshape", source, out, new_shape=padded))
-        if padded != _sizes(before):
-            starts = (0,) * len(padded)
-            ends = _sizes(before)
-            found.append(
-                _op("slice", out, f"{out}s", start_indices=starts, end_indices=ends)
-            )
-    return found
+        if padded != sizes:
+            widths = [w for a, b in zip(sizes, padded, strict=True) for w in (b - a, 0)]
+            chain.add("pad", pad_widths=tuple(reversed(widths)), value=Literal.of(0))
+        chain.add("reshape", new_shape=_sizes(after))
+    if domain.allocation != tuple(range(len(domain.allocation))):
+        chain.add("permute", dims=domain.allocation)
+    return chain
 
 
-def _padded(before: Domain, after: Domain, split: Split) -> tuple[int, ...]:
-    """The sizes before a split, the axis as long as both of its parts together."""
+def _from_storage(domain: TensorDomain, name: str) -> Chain:
+    chain = Chain(name, "from")
+    places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
+    if places != tuple(range(len(places))):
+        chain.add("permute", dims=places)
+    for transform, before, after in reversed(_steps(domain)):
+        sizes, padded = _sizes(before), _padded(transform, before, after)
+        if isinstance(transform, Reorder):
+            chain.add("permute", dims=_places(before, after))
+            continue
+        chain.add("reshape", new_shape=padded)
+        if padded != sizes:
+            chain.add("slice", start_indices=(0,) * len(sizes), end_indices=sizes)
+    return chain
+
+
+def _steps(domain: TensorDomain) -> list[tuple[Transform, Domain, Domain]]:
+    """The transforms, each with the axes before and after it."""
+    steps: list[tuple[Transform, Domain, Domain]] = []
+    axes = domain.no_reductions
+    for transform in domain.transforms:
+        steps.append((transform, axes, apply(axes, transform)))
+        axes = steps[-1][2]
+    return steps
+
+
+def _places(axes: Domain, among: Domain) -> tuple[int, ...]:
+    names = [axis.name for axis in among]
+    return tuple(names.index(axis.name) for axis in axes)
+
+
+def _padded(transform: Transform, before: Domain, after: Domain) -> tuple[int, ...]:
+    """The sizes before a transform, where an axis that it splits is as long as both parts."""
+    if not isinstance(transform, Split):
+        return _sizes(before)
     by_name = {axis.name: axis.extent.value for axis in after}
-    whole = by_name[split.axis + ".o"] * by_name[split.axis + ".i"]
-    return tuple(whole if a.name == split.axis else a.extent.value for a in before)
+    whole = by_name[transform.axis + ".o"] * by_name[transform.axis + ".i"]
+    return tuple(whole if a.name == transform.axis else a.extent.value for a in before)
 
 
 def _sizes(axes: Domain) -> tuple[int, ...]:
     return tuple(axis.extent.value for axis in axes)
-
-
-def _op(op: str, source: str, out: str, **attrs: AttrValue) -> OpRecord:
-    return OpRecord(op, (source,), (out,), tuple(attrs.items()))
-
-
-def _named(records: list[OpRecord], name: str) -> list[OpRecord]:
-    """The records, the last of which gives `name`."""
-    return [*records[:-1], replace(records[-1], outputs=(name,))]

@@ -19,13 +19,22 @@ from math import prod
 
 from thunder_fuser.analysis.propagate import mesh_of, propagate
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.domain import Merge, ParallelType, Split, TensorDomain, Transform, apply
+from thunder_fuser.ir.domain import (
+    Merge,
+    ParallelType,
+    Reorder,
+    Split,
+    TensorDomain,
+    Transform,
+    apply,
+)
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import LAYOUT, AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.ir.sharding import local_domain
-from thunder_fuser.ir.strides import compute_tensor_descriptor, contiguous_strides
+from thunder_fuser.presegment.rewrite import Chain, with_attrs
+from thunder_fuser.presegment.specialise import strided
 
 
 def localise(fusion: Fusion) -> Fusion:
@@ -82,18 +91,12 @@ class _Localiser:
 
     def _input(self, record: OpRecord) -> OpRecord:
         (name,) = record.outputs
-        local = local_domain(self.fusion.tensors[name])
-        sizes, strides = self._sizes(name), record.attr("strides")
-        new: dict[str, AttrValue] = {"shape": sizes}
-        if not local.transforms:
-            strides = contiguous_strides(sizes) if strides is None else strides
-            contiguity, order = compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
-            new |= {"contiguity": contiguity, "stride_order": order, "strides": strides}
-        else:
-            flags = (None if size == 1 else True for size in sizes)
-            order = tuple(range(len(sizes) - 1, -1, -1))
-            new |= {"contiguity": tuple(flags), "stride_order": order}
-        return replace(record, attrs=tuple({**dict(record.attrs), **new}.items()))
+        sizes = self._sizes(name)
+        if not local_domain(self.fusion.tensors[name]).transforms:
+            return strided(record, sizes, record.attr("strides"))
+        flags = tuple(None if size == 1 else True for size in sizes)
+        order = tuple(reversed(range(len(sizes))))
+        return with_attrs(record, shape=sizes, contiguity=flags, stride_order=order)
 
     def _size(self, record: OpRecord) -> Iterator[OpRecord]:
         """The size of the whole tensor: that of the part times the devices."""
@@ -106,16 +109,14 @@ class _Localiser:
         yield replace(record, outputs=(f"{name}.local",))
         yield OpRecord("mul", (f"{name}.local", Literal.of(parts)), (name,))
 
-    def _op(self, record: OpRecord) -> Iterator[OpRecord]:
-        name = record.outputs[0]
-        key = _SIZES.get(record.op)
+    def _op(self, record: OpRecord) -> list[OpRecord]:
         if record.op in _PLACED:
-            yield from self._part_of(record)
-        elif key is None:
-            yield record
-        else:
-            new = {key: self._ends(record) if record.op == "slice" else self._sizes(name)}
-            yield replace(record, attrs=tuple({**dict(record.attrs), **new}.items()))
+            return self._part_of(record)
+        if record.op == "slice":
+            return [with_attrs(record, end_indices=self._ends(record))]
+        if record.op in _SIZES:
+            return [with_attrs(record, **{_SIZES[record.op]: self._sizes(record.outputs[0])})]
+        return [record]
 
     def _ends(self, record: OpRecord) -> tuple[int, ...]:
         """Where a slice ends: an axis on devices is in it as a whole."""
@@ -124,27 +125,24 @@ class _Localiser:
         rows = zip(self.spread[name], self._sizes(name), ends, strict=True)
         return tuple(size if on else end for on, size, end in rows)
 
-    def _part_of(self, record: OpRecord) -> Iterator[OpRecord]:
+    def _part_of(self, record: OpRecord) -> list[OpRecord]:
         """This device's part of a tensor that is made whole: of each axis one run.
 
         [8, 4] over two devices  ->  [2, 4, 4], the run of this one [1, 4, 4]  ->  [4, 4]
         """
         (name,) = record.outputs
-        whole, source = f"{name}.whole", f"{name}.runs"
-        yield replace(record, outputs=(whole,))
         sizes: list[int] = []
         kinds: list[ParallelType | None] = []
         for on, size in zip(self.spread[name], self._sizes(name), strict=True):
             sizes += [*map(self.mesh.size, on), size]
             kinds += [*on, None]
-        yield _op("reshape", whole, source, new_shape=tuple(sizes))
+        chain = Chain(f"{name}.whole", "part")
+        chain.add("reshape", new_shape=tuple(sizes))
         for dim, kind in enumerate(kinds):
             if kind is not None:
-                out = f"{name}.on_{kind.value}"
-                inputs = (source, _coordinate(kind))
-                yield OpRecord("index_select", inputs, (out,), (("dim", dim),))
-                source = out
-        yield _op("reshape", source, name, new_shape=self._sizes(name))
+                chain.add("index_select", _coordinate(kind), dim=dim)
+        chain.add("reshape", new_shape=self._sizes(name))
+        return [replace(record, outputs=(f"{name}.whole",)), *chain.named(name)]
 
     def _layout(self, view: TensorView) -> Iterator[OpRecord]:
         """The LAYOUT records that are left: those of the part's own memory."""
@@ -153,42 +151,36 @@ class _Localiser:
             return
         plain = TensorDomain.of(local.logical)
         if local.transforms or local.allocation != plain.allocation:
-            yield from layout_records(view.name, local)
+            yield from _layout_records(view.name, local)
 
 
-def layout_records(name: str, domain: TensorDomain) -> Iterator[OpRecord]:
+def _layout_records(name: str, domain: TensorDomain) -> Iterator[OpRecord]:
     """The calls that give a tensor the allocation of a domain."""
     axes = domain.no_reductions
     for transform in domain.transforms:
-        names = [axis.name for axis in axes]
-        yield OpRecord(*_call(name, transform, names))
+        op, attrs = _call(transform, [axis.name for axis in axes])
+        yield OpRecord(op, (name,), (), attrs)
         axes = apply(axes, transform)
     attrs = (("axes", domain.allocation), ("contiguity", domain.contiguity))
     yield OpRecord("set_allocation_domain", (name,), (), attrs)
 
 
 def _call(
-    name: str, transform: Transform, axes: list[str]
-) -> tuple[str, tuple[str], tuple[()], tuple[tuple[str, AttrValue], ...]]:
-    if isinstance(transform, Split):
-        attrs: tuple[tuple[str, AttrValue], ...] = (
-            ("axis", axes.index(transform.axis)),
-            ("factor", transform.factor),
-            ("inner_split", transform.inner),
-        )
-        return "split", (name,), (), attrs
-    if isinstance(transform, Merge):
-        return "merge", (name,), (), (("axis", axes.index(transform.outer)),)
-    order = tuple(axes.index(axis) for axis in transform.order)  # type: ignore[union-attr]
-    return "reorder", (name,), (), (("order", order),)
+    transform: Transform, axes: list[str]
+) -> tuple[str, tuple[tuple[str, AttrValue], ...]]:
+    match transform:
+        case Split(axis, factor, inner):
+            at = axes.index(axis)
+            return "split", (("axis", at), ("factor", factor), ("inner_split", inner))
+        case Merge(outer=outer):
+            return "merge", (("axis", axes.index(outer)),)
+        case Reorder(order):
+            return "reorder", (("order", tuple(map(axes.index, order))),)
+    raise AssertionError(transform)
 
 
 def _coordinate(kind: ParallelType) -> str:
     return f"coordinate.{kind.value}"
-
-
-def _op(op: str, source: str, out: str, **attrs: AttrValue) -> OpRecord:
-    return OpRecord(op, (source,), (out,), tuple(attrs.items()))
 
 
 # The attribute that holds the sizes of an op's result.
@@ -196,7 +188,6 @@ _SIZES = {
     "broadcast_in_dim": "shape",
     "expand": "shape",
     "reshape": "new_shape",
-    "slice": "end_indices",
     "full": "shape",
 }
 

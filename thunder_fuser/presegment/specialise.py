@@ -16,7 +16,12 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, OpRecord
 from thunder_fuser.ir.sharding import global_sizes, local_domain
-from thunder_fuser.ir.strides import allocation_of, compute_tensor_descriptor
+from thunder_fuser.ir.strides import (
+    allocation_of,
+    compute_tensor_descriptor,
+    contiguous_strides,
+)
+from thunder_fuser.presegment.rewrite import with_attrs
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,31 +105,27 @@ def _record(
     integers: Mapping[str, int],
 ) -> OpRecord:
     if record.op == "define_tensor":
-        view, key = fusion.tensors[record.outputs[0]], keys[record.outputs[0]]
-        return replace(record, attrs=_tensor_attrs(record, view, key))
+        return _tensor(record, fusion.tensors[record.outputs[0]], keys[record.outputs[0]])
     attrs = tuple((k, _sizes(v, integers) if k in NAMED_ATTRS else v) for k, v in record.attrs)
     return record if attrs == record.attrs else replace(record, attrs=attrs)
 
 
-def _tensor_attrs(
-    record: OpRecord, view: TensorView, key: InputKey
-) -> tuple[tuple[str, AttrValue], ...]:
-    if view.mesh is not None or view.domain.transforms:
-        sizes = logical_sizes(view, key)
-        own: Mapping[str, AttrValue] = {
-            "shape": sizes,
-            "contiguity": _of_sizes(record, sizes),
-            "strides": key.strides,
-        }
-        return tuple({**dict(record.attrs), **own}.items())
-    contiguity, order = compute_tensor_descriptor(key.sizes, key.strides)
-    new: dict[str, AttrValue] = {
-        "shape": key.sizes,
-        "contiguity": contiguity,
-        "stride_order": order,
-        "strides": key.strides,
-    }
-    return tuple({**dict(record.attrs), **new}.items())
+def _tensor(record: OpRecord, view: TensorView, key: InputKey) -> OpRecord:
+    if view.mesh is None and not view.domain.transforms:
+        return strided(record, key.sizes, key.strides)
+    sizes = logical_sizes(view, key)
+    return with_attrs(
+        record, shape=sizes, contiguity=_of_sizes(record, sizes), strides=key.strides
+    )
+
+
+def strided(record: OpRecord, sizes: tuple[int, ...], strides: AttrValue) -> OpRecord:
+    """A define_tensor with these sizes and strides; row-major if `strides` is None."""
+    strides = contiguous_strides(sizes) if strides is None else strides
+    contiguity, order = compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
+    return with_attrs(
+        record, shape=sizes, contiguity=contiguity, stride_order=order, strides=strides
+    )
 
 
 def _of_sizes(record: OpRecord, sizes: tuple[int, ...]) -> tuple[bool | None, ...]:
