@@ -13,12 +13,11 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.plans import run as plans
-from benchmarks.plans.exhaustive import least_cost
+from benchmarks.plans.exhaustive import least_cost, plan_cost
 from benchmarks.plans.families import FAMILIES
 from benchmarks.plans.random_graphs import random_graph
 from thunder_fuser.segment import acceptance, acyclic
-from thunder_fuser.segment.segmenter import plan_cost
-from thunder_fuser.segment.summary import MAX_OPS
+from thunder_fuser.segment.acceptance import MAX_OPS
 from thunder_fuser.target import H200
 
 

@@ -42,18 +42,12 @@ class Facts:
         self.bytes = {name: self._bytes(view) for name, view in fusion.tensors.items()}
         self.elements = {name: prod(view.sizes) for name, view in fusion.tensors.items()}
         self._empty = {name for name, n in self.elements.items() if not n}
-        self.operands = [
-            tuple(n for n in dict.fromkeys(names_of(e)) if not fusion.tensors[n].by_value)
-            for e in self.exprs
-        ]
-        self.numbers = [
-            tuple(n for n in dict.fromkeys(names_of(e)) if fusion.tensors[n].by_value)
-            for e in self.exprs
-        ]
+        self.operands, self.numbers = self._reads(by_value=False), self._reads(by_value=True)
         self.uses: dict[str, list[int]] = {name: [] for name in fusion.tensors}
         for at, names in enumerate(self.operands):
             for name in names:
                 self.uses[name].append(at)
+        self.cuts = {n for e in self.exprs if e.op == "segment_set" for n in e.outputs}
         self.compares = any(self._compares(expr) for expr in self.exprs)
         self.symbols: dict[str, Scalar] = {}
         whole = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL, OpKind.INDEX)
@@ -65,6 +59,14 @@ class Facts:
         self.depth = self._depths()
 
     # ---- values
+
+    def _reads(self, *, by_value: bool) -> list[tuple[str, ...]]:
+        """What each expression reads: what kernels take by value, or the tensors."""
+        tensors = self.fusion.tensors
+        return [
+            tuple(n for n in dict.fromkeys(names_of(e)) if tensors[n].by_value == by_value)
+            for e in self.exprs
+        ]
 
     def _bytes(self, view: TensorView) -> int:
         """Bytes a value takes in memory, expanded axes counted once; none if passed by value."""
