@@ -21,8 +21,7 @@ from thunder_fuser.segment import acceptance
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.merge import MOST_COARSENED, coarsen
-from thunder_fuser.segment.privatize import privatize
-from thunder_fuser.segment.summary import Summary, summaries
+from thunder_fuser.segment.units import Summary, units_of
 from thunder_fuser.target import H200
 
 
@@ -37,7 +36,7 @@ def _units(fd: FusionDefinition, inputs: list[object]) -> list[Summary]:
     keys, options = input_keys(fd.fusion, tuple(inputs)), compile_options()
     fusion = run_passes(specialise(fd.fusion, keys), options)
     found = Acceptance(Facts(fusion, H200), options)
-    return coarsen(found, summaries(found.facts, privatize(found.facts)))
+    return coarsen(found, units_of(found.facts))
 
 
 def test_what_one_reader_needs_joins_it() -> None:

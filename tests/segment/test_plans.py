@@ -36,9 +36,8 @@ from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.merge import Groups, by_gain, coarsen, merge_greedily
 from thunder_fuser.segment.plan import SegmentedFusion
-from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.segmenter import candidates_of, one_by_one, planned
-from thunder_fuser.segment.summary import merged, summaries
+from thunder_fuser.segment.units import merged, units_of
 from thunder_fuser.target import CPU, H200
 
 D = DataType
@@ -307,7 +306,7 @@ def at_random(seed: int) -> Any:
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
     """Groups that grew at random, coarsened units as in large fusions, lone expressions."""
     acceptance = specialised(case)
-    units = summaries(acceptance.facts, privatize(acceptance.facts))
+    units = units_of(acceptance.facts)
     candidates = [
         candidates_of(merge_greedily(units, acceptance, at_random(seed))),
         candidates_of(merge_greedily(coarsen(acceptance, units), acceptance, by_gain)),
@@ -359,7 +358,7 @@ def test_summaries_say_what_schedulers_say(case: Case, seed: int, large: bool) -
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
     acceptance = specialised(case)
     facts = acceptance.facts
-    units = summaries(facts, privatize(facts))
+    units = units_of(facts)
     units = coarsen(acceptance, units) if large else units
     groups: Groups = merge_greedily(units, acceptance, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):

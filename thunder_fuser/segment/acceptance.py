@@ -22,7 +22,7 @@ from thunder_fuser.schedule.registry import find_match
 from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.summary import Summary, edge_names, stored_axes
+from thunder_fuser.segment.units import Summary, edge_names, stored_axes
 
 Found = Match | tuple[Reject, ...]
 NAME = "segmenter"
@@ -78,14 +78,17 @@ class Acceptance:
     def _refused_axes(self, one: Summary) -> Reject | None:
         axes = stored_axes(self.facts, one)
         if not one.patterns:
-            reason = f"results over different axes: {_listed(axes)}"
-            return None if have_one_space(axes) else Reject("pointwise", reason)
+            if have_one_space(axes):
+                return None
+            return Reject("pointwise", f"results over different axes: {_listed(axes)}")
         if len(one.patterns) > 1:
             return Reject("reduction", f"reductions of {len(one.patterns)} patterns")
         (pattern,) = one.patterns
         foreign = pattern.foreign(axes)
+        if not foreign:
+            return None
         reason = f"results over {_listed(foreign)}, neither row values nor full ones"
-        return Reject("reduction", reason) if foreign else None
+        return Reject("reduction", reason)
 
     def cut_between(self, a: Summary, b: Summary) -> tuple[Reject, ...]:
         """The refusal of two segments of which one reads the other's segment_set."""

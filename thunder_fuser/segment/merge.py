@@ -21,7 +21,7 @@ from thunder_fuser.schedule.scheduler import Reject
 from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.acyclic import Order
 from thunder_fuser.segment.candidate import passes
-from thunder_fuser.segment.summary import Summary, merged, stored_axes
+from thunder_fuser.segment.units import Summary, merged, stored_axes
 
 MOST_COARSENED = 32  # expressions: where a longer chain is cut, merge_greedily decides
 CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)

@@ -48,7 +48,7 @@ Sets = list[Exprs]
 def recompute_cheap_edges(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
     """The candidates, with the cheap expressions behind their inputs where that saves bytes.
 
-    Private copies (privatize.py) have done so where one tensor is behind the value.
+    Private copies (units.py) have done so where one tensor is behind the value.
     """
     facts, home = acceptance.facts, homes(candidates)
     reads = [external(facts, one.exprs) for one in candidates]

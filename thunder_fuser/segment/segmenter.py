@@ -8,7 +8,7 @@ The cost of a plan is what its segments read and store, a price for each launch,
 in bytes (candidate.py). Schedulers see every expression of a segment.
 
 1. One segment of everything, if a scheduler takes it.
-2. Cheap producers are copied into their readers, which makes units (privatize.py).
+2. Cheap producers are copied into their readers, which makes units (units.py).
 3. In a large fusion, units with one reader join it (merge.py, `coarsen`).
 4. Units merge while that saves bytes and some scheduler takes the result (merge.py). A small fusion
    is merged in two orders, of which the cheaper plan is taken.
@@ -47,9 +47,8 @@ from thunder_fuser.segment.merge import (
     merge_greedily,
 )
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
-from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.refine import recompute_cheap_edges, refine
-from thunder_fuser.segment.summary import summaries
+from thunder_fuser.segment.units import units_of
 from thunder_fuser.target import Target
 
 MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
@@ -64,7 +63,7 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
         return planned(acceptance, [], ())
     if not facts.cuts and not acceptance.refusals(whole):
         return planned(acceptance, [whole], ())
-    units = summaries(facts, privatize(facts))
+    units = units_of(facts)
     is_small = len(units) <= MOST_SEARCHED
     if not is_small:
         units = coarsen(acceptance, units)
