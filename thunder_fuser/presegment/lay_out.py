@@ -55,10 +55,8 @@ def _input(record: OpRecord, view: TensorView) -> list[OpRecord]:
     sizes = tuple(size.value for size in binding.allocation_sizes(view.domain, view.shape))
     storage = f"{view.name}.storage"
     given = strided(record, sizes, record.attr("strides"))
-    return [
-        replace(given, outputs=(storage,)),
-        *_from_storage(view.domain, storage).named(view.name),
-    ]
+    logical = from_storage(view.domain, storage).named(view.name)
+    return [replace(given, outputs=(storage,)), *logical]
 
 
 def _output(record: OpRecord, fusion: Fusion, stands: dict[str, str]) -> list[OpRecord]:
@@ -69,9 +67,9 @@ def _output(record: OpRecord, fusion: Fusion, stands: dict[str, str]) -> list[Op
     source = stands.get(name, name)
     if not view.domain.transforms:
         return [replace(record, inputs=(source,))]
-    made = to_storage(view.domain, source)
+    storage = to_storage(view.domain, source)
     attrs = tuple((k, f"{v}.storage" if k == "alias" else v) for k, v in record.attrs)
-    return [*made, replace(record, inputs=made[-1].outputs, attrs=attrs)]
+    return [*storage.records, replace(record, inputs=(storage.last,), attrs=attrs)]
 
 
 def _intermediate(view: TensorView, is_result: bool) -> list[OpRecord]:
@@ -86,22 +84,13 @@ def _intermediate(view: TensorView, is_result: bool) -> list[OpRecord]:
         return chain.records
     if is_result:
         return []  # its storage is written where it is given back
-    chain = _to_storage(domain, view.name)
+    chain = to_storage(domain, view.name)
     chain.add("segment_set")
-    return [*chain.records, *from_storage(domain, chain.last)]
+    return [*chain.records, *from_storage(domain, chain.last).records]
 
 
-def to_storage(domain: TensorDomain, name: str) -> list[OpRecord]:
+def to_storage(domain: TensorDomain, name: str) -> Chain:
     """logical -> memory: a split is a reshape, after a pad where it does not divide."""
-    return _to_storage(domain, name).records
-
-
-def from_storage(domain: TensorDomain, name: str) -> list[OpRecord]:
-    """memory -> logical, the transforms undone: a split that did not divide leaves a slice."""
-    return _from_storage(domain, name).records
-
-
-def _to_storage(domain: TensorDomain, name: str) -> Chain:
     chain = Chain(name, "to")
     for transform, before, after in _steps(domain):
         sizes, padded = _sizes(before), _padded(transform, before, after)
@@ -117,7 +106,8 @@ def _to_storage(domain: TensorDomain, name: str) -> Chain:
     return chain
 
 
-def _from_storage(domain: TensorDomain, name: str) -> Chain:
+def from_storage(domain: TensorDomain, name: str) -> Chain:
+    """memory -> logical, the transforms undone: a split that did not divide leaves a slice."""
     chain = Chain(name, "from")
     places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
     if places != tuple(range(len(places))):

@@ -76,16 +76,11 @@ def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
     return found
 
 
-def _trunc_div(a: int, b: int) -> int:
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
-
-
 _INTEGER_OPS: Mapping[str, Callable[..., int]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
-    "div": _trunc_div,
+    "div": lambda a, b: a // b if (a < 0) == (b < 0) else -(-a // b),  # toward zero
 }
 
 
