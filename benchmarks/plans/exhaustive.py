@@ -18,7 +18,6 @@ from thunder_fuser.segment.candidate import (
     Candidate,
     cost_of,
     external,
-    has_cut,
     is_twice,
     total,
 )
@@ -130,10 +129,8 @@ class _Search:
         reachable = [at for at in sorted(elsewhere) if at < max(block)]
         for again in _subsets(reachable):
             exprs = self._closure(block, elsewhere - set(again))
-            if exprs in found or has_cut(facts, exprs):
-                continue
             one = Candidate(exprs, stores)
-            if not self.acceptance.refusals(one):
+            if exprs not in found and not self.acceptance.refusals(one):
                 found[exprs] = cost_of(facts, one)
 
     def _closure(self, block: Numbers, stop: Numbers) -> Numbers:

@@ -12,81 +12,91 @@ intermediate so laid out is written to memory, where alone a layout has a meanin
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import Domain, Reorder, Split, TensorDomain, Transform, apply
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import LAYOUT, Literal, OpRecord, names_of, rename
 from thunder_fuser.ir.strides import stride_order_of
 from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import strided
 
 
+def laid_out(fusion: Fusion) -> list[str]:
+    """The tensors whose domains LAYOUT records set."""
+    found = [name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)]
+    return list(dict.fromkeys(found))
+
+
 def lay_out(fusion: Fusion) -> Fusion:
     """The fusion without LAYOUT records: on tensors that lie as their strides say."""
-    if not any(record.op in LAYOUT for record in fusion.definition):
-        return fusion
-    results = {output.name for output in fusion.outputs}
-    laid = {name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)}
+    domains = {name: fusion.tensors[name].domain for name in laid_out(fusion)}
+    return define(tuple(on_storage(fusion.definition, domains))) if domains else fusion
+
+
+def on_storage(
+    records: Iterable[OpRecord], domains: Mapping[str, TensorDomain]
+) -> Iterator[OpRecord]:
+    """The records without LAYOUT, where tensors lie in memory as these domains say."""
+    records = [record for record in records if record.op not in LAYOUT]
+    results = {name for r in records if r.op == "add_output" for name in names_of(r)}
     stands: dict[str, str] = {}
-    records: list[OpRecord] = []
-    for record in fusion.definition:
-        if record.op in LAYOUT:
-            continue
+    for record in records:
         if record.op == "define_tensor":
-            records += _input(record, fusion.tensors[record.outputs[0]])
+            yield from _input(record, domains.get(record.outputs[0]))
         elif record.op == "add_output":
-            records += _output(record, fusion, stands)
+            yield from _output(record, domains, stands)
         else:
-            records.append(rename(record, stands))
-            for name in laid.intersection(record.outputs):
-                more = _intermediate(fusion.tensors[name], name in results)
-                records += more
-                stands.update({name: more[-1].outputs[0]} if more else {})
-    return define(tuple(records))
+            yield rename(record, stands)
+            for name in (name for name in record.outputs if name in domains):
+                made = _intermediate(name, domains[name], name in results)
+                yield from made.records
+                stands[name] = made.last
 
 
-def _input(record: OpRecord, view: TensorView) -> list[OpRecord]:
+def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
     """The storage that is given, and what the tensor is of it."""
-    if not view.domain.transforms:
+    if domain is None or not domain.transforms:
         return [record]
-    sizes = tuple(size.value for size in binding.allocation_sizes(view.domain, view.shape))
-    storage = f"{view.name}.storage"
+    (name,) = record.outputs
+    shape = [axis.extent for axis in domain.no_reductions]
+    sizes = tuple(size.value for size in binding.allocation_sizes(domain, shape))
     given = strided(record, sizes, record.attr("strides"))
-    logical = from_storage(view.domain, storage).named(view.name)
-    return [replace(given, outputs=(storage,)), *logical]
+    logical = from_storage(domain, f"{name}.storage").named(name)
+    return [replace(given, outputs=(f"{name}.storage",)), *logical]
 
 
-def _output(record: OpRecord, fusion: Fusion, stands: dict[str, str]) -> list[OpRecord]:
+def _output(
+    record: OpRecord, domains: Mapping[str, TensorDomain], stands: Mapping[str, str]
+) -> list[OpRecord]:
     """A result laid out as its own domain says, or as the input it is written into."""
     (name,) = names_of(record)
     alias = record.attr("alias")
-    view = fusion.tensors[name if alias is None else str(alias)]
+    domain = domains.get(name if alias is None else str(alias))
     source = stands.get(name, name)
-    if not view.domain.transforms:
+    if domain is None or not domain.transforms:
         return [replace(record, inputs=(source,))]
-    storage = to_storage(view.domain, source)
+    storage = to_storage(domain, source)
     attrs = tuple((k, f"{v}.storage" if k == "alias" else v) for k, v in record.attrs)
     return [*storage.records, replace(record, inputs=(storage.last,), attrs=attrs)]
 
 
-def _intermediate(view: TensorView, is_result: bool) -> list[OpRecord]:
+def _intermediate(name: str, domain: TensorDomain, is_result: bool) -> Chain:
     """What stands for a computed tensor that was given a place in memory of its own."""
-    domain = view.domain
+    chain = Chain(name, "order")
     if not domain.transforms:
         plain = TensorDomain.of(domain.logical)
-        if domain.allocation == plain.allocation or not domain.allocation:
-            return []
-        chain = Chain(view.name, "order")
-        chain.add("stride_order", stride_order=stride_order_of(domain.allocation))
-        return chain.records
-    if is_result:
-        return []  # its storage is written where it is given back
-    chain = to_storage(domain, view.name)
-    chain.add("segment_set")
-    return [*chain.records, *from_storage(domain, chain.last).records]
+        if domain.allocation not in (plain.allocation, ()):
+            chain.add("stride_order", stride_order=stride_order_of(domain.allocation))
+    elif not is_result:  # the storage of a result is written where it is given back
+        there = to_storage(domain, name)
+        there.add("segment_set")
+        back = from_storage(domain, there.last)
+        chain.records, chain.last = [*there.records, *back.records], back.last
+    return chain
 
 
 def to_storage(domain: TensorDomain, name: str) -> Chain:

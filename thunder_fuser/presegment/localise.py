@@ -19,20 +19,13 @@ from math import prod
 
 from thunder_fuser.analysis.propagate import mesh_of, propagate
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.domain import (
-    Merge,
-    ParallelType,
-    Reorder,
-    Split,
-    TensorDomain,
-    Transform,
-    apply,
-)
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.record import LAYOUT, AttrValue, Literal, OpRecord, names_of
+from thunder_fuser.ir.record import Literal, OpRecord, names_of
 from thunder_fuser.ir.sharding import local_domain
+from thunder_fuser.presegment.lay_out import laid_out, on_storage
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided
 
@@ -45,11 +38,12 @@ def localise(fusion: Fusion) -> Fusion:
     mesh = mesh_of(fusion)
     if mesh is None:
         return fusion
-    return define(tuple(_Localiser(fusion, mesh).records()))
+    domains = {name: local_domain(fusion.tensors[name]) for name in laid_out(fusion)}
+    return define(tuple(on_storage(_Localiser(fusion, mesh).records(), domains)))
 
 
 class _Localiser:
-    """Writes the records of one device's part."""
+    """Writes the records of one device's part, but for where it lies in memory."""
 
     def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
         self.fusion, self.mesh = fusion, mesh
@@ -57,10 +51,7 @@ class _Localiser:
 
     def records(self) -> Iterator[OpRecord]:
         yield from self._coordinates()
-        laid = {name for r in self.fusion.definition if r.op in LAYOUT for name in names_of(r)}
         for record in self.fusion.definition:
-            if record.op in LAYOUT:
-                continue
             if record.op == "define_tensor":
                 yield self._input(record)
             elif record.op == "size":
@@ -69,8 +60,6 @@ class _Localiser:
                 yield from self._op(record)
             else:
                 yield record
-        for name in laid:
-            yield from self._layout(self.fusion.tensors[name])
 
     def _coordinates(self) -> Iterator[OpRecord]:
         """A scalar for each dimension along which something is made from nothing."""
@@ -91,12 +80,9 @@ class _Localiser:
 
     def _input(self, record: OpRecord) -> OpRecord:
         (name,) = record.outputs
-        sizes = self._sizes(name)
-        if not local_domain(self.fusion.tensors[name]).transforms:
-            return strided(record, sizes, record.attr("strides"))
-        flags = tuple(None if size == 1 else True for size in sizes)
-        order = tuple(reversed(range(len(sizes))))
-        return with_attrs(record, shape=sizes, contiguity=flags, stride_order=order)
+        if local_domain(self.fusion.tensors[name]).transforms:
+            return record  # on_storage gives it the sizes of its storage
+        return strided(record, self._sizes(name), record.attr("strides"))
 
     def _size(self, record: OpRecord) -> Iterator[OpRecord]:
         """The size of the whole tensor: that of the part times the devices."""
@@ -143,40 +129,6 @@ class _Localiser:
                 chain.add("index_select", _coordinate(kind), dim=dim)
         chain.add("reshape", new_shape=self._sizes(name))
         return [replace(record, outputs=(f"{name}.whole",)), *chain.named(name)]
-
-    def _layout(self, view: TensorView) -> Iterator[OpRecord]:
-        """The LAYOUT records that are left: those of the part's own memory."""
-        local = local_domain(view)
-        if view.name in self.fusion.inputs and not local.transforms:
-            return
-        plain = TensorDomain.of(local.logical)
-        if local.transforms or local.allocation != plain.allocation:
-            yield from _layout_records(view.name, local)
-
-
-def _layout_records(name: str, domain: TensorDomain) -> Iterator[OpRecord]:
-    """The calls that give a tensor the allocation of a domain."""
-    axes = domain.no_reductions
-    for transform in domain.transforms:
-        op, attrs = _call(transform, [axis.name for axis in axes])
-        yield OpRecord(op, (name,), (), attrs)
-        axes = apply(axes, transform)
-    attrs = (("axes", domain.allocation), ("contiguity", domain.contiguity))
-    yield OpRecord("set_allocation_domain", (name,), (), attrs)
-
-
-def _call(
-    transform: Transform, axes: list[str]
-) -> tuple[str, tuple[tuple[str, AttrValue], ...]]:
-    match transform:
-        case Split(axis, factor, inner):
-            at = axes.index(axis)
-            return "split", (("axis", at), ("factor", factor), ("inner_split", inner))
-        case Merge(outer=outer):
-            return "merge", (("axis", axes.index(outer)),)
-        case Reorder(order):
-            return "reorder", (("order", tuple(map(axes.index, order))),)
-    raise AssertionError(transform)
 
 
 def _coordinate(kind: ParallelType) -> str:

@@ -68,17 +68,17 @@ def _moved(fusion: Fusion) -> set[str]:
 def _short_axis(fusion: Fusion, record: OpRecord) -> int | None:
     """The one axis of several elements that a sum reduces, if it is short and not the last."""
     operand, result = fusion.tensors[names_of(record)[0]], fusion.tensors[record.outputs[0]]
-    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
-    if not all(extent.is_const for extent in operand.shape):
-        return None
-    sizes = operand.sizes
-    long = [at for at in dims if sizes[at] != 1]
-    is_last = all(size == 1 for size in sizes[long[-1] + 1 :]) if long else True
-    if len(long) != 1 or is_last or not 1 < sizes[long[0]] <= MOST:
-        return None
     if operand.dtype is not result.dtype or not operand.dtype.is_float or record.attr("chunk"):
         return None
-    return long[0]
+    if not all(extent.is_const for extent in operand.shape):
+        return None
+    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+    sizes = operand.sizes
+    long = [at for at in dims if sizes[at] != 1]
+    if len(long) != 1 or not 1 < sizes[long[0]] <= MOST:
+        return None
+    is_last = all(size == 1 for size in sizes[long[0] + 1 :])
+    return None if is_last else long[0]
 
 
 def _is_between(fusion: Fusion, name: str) -> bool:
@@ -103,10 +103,11 @@ def _additions(fusion: Fusion, record: OpRecord, axis: int) -> Iterator[OpRecord
 def _piece(fusion: Fusion, record: OpRecord, axis: int, at: int) -> Chain:
     """The elements at one place of the axis, shaped as the sum is."""
     (source,) = names_of(record)
-    maker = fusion.producer.get(source)
-    cast = maker if maker is not None and maker.op == "cast" else None
-    if cast is not None:
+    cast = fusion.producer.get(source)
+    if cast is not None and cast.op == "cast":
         (source,) = names_of(cast)
+    else:
+        cast = None
     sizes = fusion.tensors[source].sizes
     starts = tuple(at if dim == axis else 0 for dim in range(len(sizes)))
     ends = tuple(at + 1 if dim == axis else size for dim, size in enumerate(sizes))

@@ -51,8 +51,10 @@ def _known_integers(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, i
 
     S0 is 3; S2 = size(T1 of size 4, 0); S3 = mul(S0, S2)  ->  {S0: 3, S2: 4, S3: 12}
     """
-    named = {name: key.value for name, key in keys.items() if name in fusion.shape_scalars}
-    known = {name: value for name, value in named.items() if value is not None}
+    known = {
+        name: key.value for name, key in keys.items()
+        if name in fusion.shape_scalars and key.value is not None
+    }
     symbols = {**known, **_axis_sizes(fusion, keys)}
     for record in fusion.exprs:
         name = record.outputs[0]

@@ -11,7 +11,7 @@ are matched by the schedulers, once for each set of expressions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.analysis.pattern import rows_and_groups
@@ -22,7 +22,7 @@ from thunder_fuser.schedule.registry import find_match
 from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.units import Summary, edge_names, stored_axes
+from thunder_fuser.segment.units import Summary, stored_axes
 
 Found = Match | tuple[Reject, ...]
 NAME = "segmenter"
@@ -50,12 +50,19 @@ class Acceptance:
     def ask(self, one: Candidate) -> Found:
         """The match of the scheduler that takes these expressions, or every refusal."""
         if one not in self._asked:
-            self._asked[one] = (
-                find_match(self.part(one), self.facts.target, self.options)
-                if len(one.exprs) <= MAX_OPS
-                else (Reject(NAME, f"{len(one.exprs)} expressions, more than {MAX_OPS}"),)
-            )
+            known = self._refused_anyway(one.exprs)
+            given = self.facts.target, self.options
+            self._asked[one] = known or find_match(self.part(one), *given)
         return self._asked[one]
+
+    def _refused_anyway(self, exprs: Set[int]) -> tuple[Reject, ...]:
+        """Why the segmenter itself takes no such segment: a boundary inside, too many ops."""
+        facts = self.facts
+        cuts = (n for n in facts.cuts if facts.number[n] in exprs)
+        inside = [n for n in cuts if not exprs.isdisjoint(facts.uses[n])]
+        if len(exprs) > MAX_OPS:
+            return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
+        return tuple(Reject("segment_set", f"{name} is a boundary") for name in inside)
 
     def refusals(self, one: Candidate) -> tuple[Reject, ...]:
         """Why nothing takes these expressions; nothing if something does."""
@@ -64,10 +71,12 @@ class Acceptance:
 
     def refuses(self, one: Summary) -> tuple[Reject, ...]:
         """As `refusals`, without asking the schedulers where the summary tells."""
+        known = self._refused_anyway(one.exprs)
+        if known:
+            return known
         if one.is_external and len(one.units) > 1:
             return (Reject("expr_eval", "not a single torch call"),)
-        is_nested = rows_and_groups(one.patterns) is not None
-        if one.is_plain and not is_nested and len(one.exprs) <= MAX_OPS:
+        if one.is_plain and rows_and_groups(one.patterns) is None:
             reason = self._refused_axes(one)
             if reason is not None:
                 return (reason,)
@@ -89,13 +98,6 @@ class Acceptance:
             return None
         reason = f"results over {_listed(foreign)}, neither row values nor full ones"
         return Reject("reduction", reason)
-
-    def cut_between(self, a: Summary, b: Summary) -> tuple[Reject, ...]:
-        """The refusal of two segments of which one reads the other's segment_set."""
-        if not self.facts.cuts:
-            return ()
-        names = (n for n in (*edge_names(a, b), *edge_names(b, a)) if n in self.facts.cuts)
-        return tuple(Reject("segment_set", f"{name} is a boundary") for name in names)
 
 
 def are_few(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> bool:

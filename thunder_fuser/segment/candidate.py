@@ -98,12 +98,6 @@ def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> fr
     return frozenset(found)
 
 
-def has_cut(facts: Facts, exprs: frozenset[int]) -> bool:
-    """True if one of the expressions reads a segment_set among them."""
-    read = facts.cuts.intersection(name for at in exprs for name in facts.operands[at])
-    return any(facts.number[name] in exprs for name in read)
-
-
 def is_twice(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
     """True if two sets compute one expensive expression in a fusion that compares.
 

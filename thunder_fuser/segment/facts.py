@@ -46,7 +46,7 @@ class Facts:
         for at, names in enumerate(self.operands):
             for name in names:
                 self.uses[name].append(at)
-        self.cuts = {n for e in self.exprs if e.op == "segment_set" for n in e.outputs}
+        self.cuts = [e.outputs[0] for e in self.exprs if e.op == "segment_set"]
         self.compares = any(self._compares(expr) for expr in self.exprs)
         self._indices: dict[str, tuple[Scalar, ...]] = {}
         whole = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL, OpKind.INDEX)

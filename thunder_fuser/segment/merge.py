@@ -111,9 +111,8 @@ class _Walk:
 
     def _joined(self, a: Summary, b: Summary) -> Summary | None:
         """Both as one, if it is small and takes no more passes, and its axes fit a scheduler."""
-        if not (a.is_plain and b.is_plain) or len(a.depths | b.depths) > 1:
-            return None
-        if len(a.exprs) + len(b.exprs) > self.most or self.acceptance.cut_between(a, b):
+        is_small = len(a.exprs) + len(b.exprs) <= self.most and len(a.depths | b.depths) <= 1
+        if not (a.is_plain and b.is_plain and is_small):
             return None
         both = merged(self.facts, a, b)
         both.is_sound = True
@@ -174,9 +173,8 @@ class Groups:
 
     def join(self, a: int, b: int) -> bool:
         """Merges two groups if the result is acyclic and some scheduler takes it."""
-        one, two = self.summary[a], self.summary[b]
-        both = merged(self.facts, one, two)
-        refusal = self.acceptance.cut_between(one, two) or self.acceptance.refuses(both)
+        both = merged(self.facts, self.summary[a], self.summary[b])
+        refusal = self.acceptance.refuses(both)
         if not refusal and not self.order.merge(a, b):
             refusal = CYCLE
         if refusal:

@@ -18,14 +18,14 @@ refine, of a small plan: one step at a time, as long as one of these lowers the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.candidate import (
     Candidate,
     cost_of,
     external,
-    has_cut,
     homes,
     is_twice,
     live_exprs,
@@ -106,12 +106,12 @@ def _cheap_chain(facts: Facts, name: str) -> Exprs:
     chain: set[int] = set()
     stack = [name]
     while stack:
-        made = stack.pop()
-        at = facts.number.get(made)
-        if at is None or at in chain or made in facts.cuts or not facts.exprs[at].row.is_cheap:
+        at = facts.number.get(stack.pop())
+        if at is None or at in chain:
             continue
-        chain.add(at)
-        stack += facts.operands[at]
+        if facts.exprs[at].row.is_cheap and facts.exprs[at].op != "segment_set":
+            chain.add(at)
+            stack += facts.operands[at]
         if len(chain) > MAX_CHEAP:
             return frozenset()
     return frozenset(chain)
@@ -122,40 +122,29 @@ def _cheap_chain(facts: Facts, name: str) -> Exprs:
 
 def refine(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
     """The plan after the steps that lower its cost; the same one if none does."""
-    search = _Search(acceptance)
+    cost = cache(partial(cost_of, acceptance.facts))
     for _ in range(MAX_STEPS):
-        better = search.better(candidates) if 1 < len(candidates) <= MAX_SEGMENTS else None
+        is_searched = 1 < len(candidates) <= MAX_SEGMENTS
+        better = _better(acceptance, candidates, cost) if is_searched else None
         if better is None:
             break
         candidates = better
     return candidates
 
 
-class _Search:
-    def __init__(self, acceptance: Acceptance) -> None:
-        self.acceptance, self.facts = acceptance, acceptance.facts
-        self._costs: dict[Candidate, float] = {}
-
-    def _total(self, candidates: Sequence[Candidate]) -> float:
-        for one in candidates:
-            if one not in self._costs:
-                self._costs[one] = cost_of(self.facts, one)
-        return sum(self._costs[one] for one in candidates)
-
-    def better(self, candidates: list[Candidate]) -> list[Candidate] | None:
-        """The cheapest plan that is one step away, if it is cheaper than this one."""
-        best, cost = None, self._total(candidates)
-        for sets in _steps(self.facts, candidates):
-            found = _arranged(self.facts, sets, candidates)
-            if found is None or is_twice(self.facts, [one.exprs for one in found]):
-                continue
-            now = self._total(found)
-            if now < cost * (1 - 1e-6) and all(self._is_allowed(one) for one in found):
-                best, cost = found, now
-        return best
-
-    def _is_allowed(self, one: Candidate) -> bool:
-        return not has_cut(self.facts, one.exprs) and not self.acceptance.refusals(one)
+def _better(
+    acceptance: Acceptance, candidates: list[Candidate], cost: Callable[[Candidate], float]
+) -> list[Candidate] | None:
+    """The cheapest plan that is one step away, if it is cheaper than this one."""
+    facts, best, least = acceptance.facts, None, sum(map(cost, candidates))
+    for sets in _steps(facts, candidates):
+        found = _arranged(facts, sets, candidates)
+        if found is None or is_twice(facts, [one.exprs for one in found]):
+            continue
+        now = sum(map(cost, found))
+        if now < least * (1 - 1e-6) and not any(map(acceptance.refusals, found)):
+            best, least = found, now
+    return best
 
 
 def _arranged(facts: Facts, sets: Sets, before: Sequence[Candidate]) -> list[Candidate] | None:

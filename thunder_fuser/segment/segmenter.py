@@ -61,7 +61,7 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
     whole = _whole(facts)
     if not whole.stores:
         return planned(acceptance, [], ())
-    if not facts.cuts and not acceptance.refusals(whole):
+    if not acceptance.refusals(whole):
         return planned(acceptance, [whole], ())
     units = units_of(facts)
     is_small = len(units) <= MOST_SEARCHED
@@ -101,15 +101,14 @@ def _refusals(groups: Groups, candidates: Sequence[Candidate]) -> tuple[Refusal,
     place: dict[int, int] = {}
     for group, one in groups.summary.items():
         stored = [home[name] for name in sorted(one.stores) if name in home]
-        if stored:
-            place[group] = stored[0]
+        place.update({group: stored[0]} if stored else {})
     found: dict[tuple[int, int], tuple[Reject, ...]] = {}
-    for (a, b), reasons in groups.refused.items():
-        first, second = (place.get(groups.order.find(at), -1) for at in (a, b))
-        if min(first, second) >= 0 and first != second:
-            if reasons == CYCLE and len(candidates) <= MOST_SEARCHED:
-                reasons = _cycle(groups.facts, candidates, *sorted((first, second)))
-            found[min(first, second), max(first, second)] = reasons
+    for pair, reasons in groups.refused.items():
+        first, second = sorted(place.get(groups.order.find(at), -1) for at in pair)
+        if 0 <= first < second:
+            is_named = reasons == CYCLE and len(candidates) <= MOST_SEARCHED
+            named = _cycle(groups.facts, candidates, first, second) if is_named else reasons
+            found[first, second] = named
     return tuple(Refusal(*pair, found[pair]) for pair in sorted(found))
 
 

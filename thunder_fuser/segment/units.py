@@ -50,8 +50,8 @@ def _shared_chains(facts: Facts) -> Chains:
     """The chain behind each cheap value that several expressions read."""
     chains: dict[str, Chain] = {}
     for at, expr in enumerate(facts.exprs):
-        is_cut = facts.is_number(at) or not facts.cuts.isdisjoint(expr.outputs)
-        if expr.row.kind in _COPIED and expr.row.is_cheap and not is_cut:
+        is_copied = expr.row.kind in _COPIED and expr.row.is_cheap and expr.op != "segment_set"
+        if is_copied and not facts.is_number(at):
             chain = _chain(facts, at, chains) or _chain(facts, at, {})
             chains.update({expr.outputs[0]: chain} if chain else {})
     return {
@@ -162,13 +162,6 @@ def _are_read_in_place(facts: Facts, names: Iterable[str], exprs: set[int]) -> b
         name in facts.keeps_place[at]
         for name in names for at in facts.uses[name] if at in exprs
     )
-
-
-def edge_names(a: Summary, b: Summary) -> list[str]:
-    """What b reads that a stores."""
-    if len(b.reads) < len(a.stores):
-        return [name for name in b.reads if name in a.stores]
-    return [name for name in a.stores if name in b.reads]
 
 
 def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
