@@ -34,7 +34,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
-from thunder_fuser.presegment.round_trips import remove_round_trips
+from thunder_fuser.presegment.simplify import remove_round_trips
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.target import CPU
 from thunder_fuser.trace.op import Op

@@ -39,12 +39,13 @@ class AllocatedTensor:
 
     def logical(self) -> torch.Tensor:
         """The logical tensor, as a row-major copy."""
-        return _run(from_storage(self.domain, "s"), self.storage, "s").contiguous()
+        return _run(from_storage(self.domain, "s").records, self.storage, "s").contiguous()
 
     @staticmethod
     def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
         """The storage of a logical tensor; the inverse of `logical`."""
-        return AllocatedTensor(_run([*to_storage(domain, "s")], tensor, "s").contiguous(), domain)
+        storage = _run(to_storage(domain, "s").records, tensor, "s")
+        return AllocatedTensor(storage.contiguous(), domain)
 
     def __repr__(self) -> str:
         memory = ", ".join(map(str, self.domain.memory))
