@@ -15,8 +15,7 @@ from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.host.launchers import launcher_for
-from thunder_fuser.host.program import HostProgram, plan
+from thunder_fuser.host.program import HostProgram, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.jobs import run_jobs
 from thunder_fuser.lower.lower import lower
@@ -49,7 +48,7 @@ def compile_fusion(
     sources = [emit(one) for one in scheduled]
     with stage("compile"):
         pairs = zip(segmented.segments, sources, strict=True)
-        jobs = [partial(launcher_for, one, source, target, device) for one, source in pairs]
+        jobs = [partial(launcher_for, one.part, source, target, device) for one, source in pairs]
         launchers = run_jobs(jobs, threads=4)
     with stage("plan"):
         program = plan(segmented, launchers, device)

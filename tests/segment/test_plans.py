@@ -25,7 +25,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import _Evaluator, evaluate, values_of
+from thunder_fuser.runtime.evaluate import Evaluator, evaluate, values_of
 from thunder_fuser.schedule import registry
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduler import Match, Reject
@@ -338,12 +338,13 @@ def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
 
 
 def _piece_by_piece(plan: SegmentedFusion, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    evaluator = _Evaluator(plan.fusion, inputs, None, torch.device("cpu"))
+    evaluator = Evaluator(plan.fusion.tensors, torch.device("cpu"))
+    evaluator.read(plan.fusion.inputs, inputs)
+    evaluator.draw(plan.fusion)
     memory = dict(evaluator.values)
     for one in plan.segments:
         evaluator.values = {name: memory[name] for name in one.inputs}
-        for record in one.ops:
-            evaluator.run(record)
+        evaluator.run(one.ops)
         memory.update({name: evaluator.values[name] for name in one.outputs})
     return memory
 
