@@ -17,7 +17,7 @@ check_versions()
 
 from thunder_fuser.cache.trie import FusionCache  # noqa: E402  versions are checked first
 from thunder_fuser.definition import FusionDefinition  # noqa: E402
-from thunder_fuser.host.allocated import AllocatedTensor  # noqa: E402
+from thunder_fuser.host.bind import AllocatedTensor  # noqa: E402
 from thunder_fuser.ir.domain import ParallelType  # noqa: E402
 from thunder_fuser.ir.dtypes import DataType  # noqa: E402
 from thunder_fuser.options import OPTIONS, options  # noqa: E402

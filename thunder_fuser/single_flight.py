@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 V = TypeVar("V")
@@ -82,6 +83,25 @@ class SingleFlight(Generic[V]):
         return value
 
 
+class Recent(OrderedDict[Hashable, V]):
+    """At most `most()` values, the least recently used first, which are dropped first."""
+
+    def __init__(self, most: Callable[[], object]) -> None:
+        super().__init__()
+        self._most = most
+
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        found = super().get(key, default)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def __setitem__(self, key: Hashable, value: V) -> None:
+        super().__setitem__(key, value)
+        while len(self) > int(self._most()):  # type: ignore[call-overload]
+            del self[next(iter(self))]
+
+
 def first_time(cause: Hashable) -> bool:
     """True at the first call for this cause, so that a warning is given once.
 
@@ -113,6 +133,11 @@ class Bounded(Generic[V]):
             if len(self._values) > self.most:
                 del self._values[next(iter(self._values))]
         return value
+
+    def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of `key`, made if it is missing. Several threads may make it at once."""
+        found = self._values.get(key)
+        return self.keep(key, make()) if found is None else found
 
 
 WARNED: Bounded[object] = Bounded(4096)

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionDefinition, fuser, options
-from thunder_fuser.host.device import target_of_device
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.torch_types import from_torch_dtype
+from thunder_fuser.runtime.torch_types import from_torch_dtype, target_of_device
 from thunder_fuser.target import CPU, Target
 
 DEVICE = os.environ.get("THUNDER_FUSER_TEST_DEVICE", "cuda")

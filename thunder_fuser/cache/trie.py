@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
@@ -112,12 +111,7 @@ class FusionCache:
         FusionCache._private.append(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         FusionCache._private.remove(self)
 
     # ---- look up
@@ -140,45 +134,39 @@ class FusionCache:
         Neither counts nor recency change.
         """
         with self._lock:
-            node = self.root
-            for record in definition:
-                child = node.children.get(record)
-                if child is None:
-                    return definition
-                node = child
-            return definition if node.entry is None else node.entry.definition
+            path = self._path(definition)
+        found = path[-1].entry if len(path) == 1 + len(definition) else None
+        return definition if found is None else found.definition
 
-    def _find(self, definition: Definition) -> FusionEntry:
-        node = self.root
-        node.visits += 1
+    def _path(self, definition: Definition) -> list[TrieNode]:
+        """The root and the nodes of the definition's first records, as far as the trie has them."""
+        path = [self.root]
         for record in definition:
-            child = node.children.get(record)
+            child = path[-1].children.get(record)
             if child is None:
                 break
-            child.visits += 1
-            node = child
-        else:
-            if node.entry is not None:
-                self.hits += 1
-                self._leaves.move_to_end(node.entry.number)
-                return node.entry
+            path.append(child)
+        return path
+
+    def _find(self, definition: Definition) -> FusionEntry:
+        path = self._path(definition)
+        for node in path:
+            node.visits += 1
+        entry = path[-1].entry
+        if entry is not None and len(path) == 1 + len(definition):
+            self.hits += 1
+            self._leaves.move_to_end(entry.number)
+            return entry
         self.misses += 1
         hash(definition)  # raises before a new path is begun
         entry = self._evicted.pop(definition, None) or self._new(definition)
-        self._insert(entry)
+        for record in definition[len(path) - 1 :]:
+            path.append(TrieNode(record, visits=1))
+            path[-2].children[record] = path[-1]
+            self._nodes += 1
+        path[-1].entry = self._leaves[entry.number] = entry
         self._evict(keep=entry)
         return entry
-
-    def _insert(self, entry: FusionEntry) -> None:
-        node = self.root
-        for record in entry.definition:
-            child = node.children.get(record)
-            if child is None:
-                child = node.children[record] = TrieNode(record, visits=1)
-                self._nodes += 1
-            node = child
-        node.entry = entry
-        self._leaves[entry.number] = entry
 
     def _new(self, definition: Definition) -> FusionEntry:
         self._next_number += 1
@@ -206,9 +194,7 @@ class FusionCache:
 
     def _prune(self, definition: Definition) -> None:
         """Removes a definition's entry and the records that lead to no other one."""
-        path = [self.root]
-        for record in definition:
-            path.append(path[-1].children[record])
+        path = self._path(definition)
         path[-1].entry = None
         for parent, node in zip(path[-2::-1], path[:0:-1], strict=True):
             if node.entry is not None or node.children:
@@ -223,10 +209,6 @@ class FusionCache:
         """The number of definitions in the cache, without those that failed."""
         with self._lock:
             return len(self._leaves) - self._failed()
-
-    def num_nodes(self) -> int:
-        """The number of records in the trie."""
-        return self._nodes
 
     def stats(self) -> CacheStats:
         """Counts of lookups, and of what the cache holds."""
@@ -268,6 +250,6 @@ def _line(node: TrieNode) -> str:
 
 def _checked_capacity(max_fusions: int | None) -> int:
     value = option("max_fusions") if max_fusions is None else max_fusions
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise OptionError("max_fusions", expected="a number of at least 1", got=repr(value))
     return value

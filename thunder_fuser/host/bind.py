@@ -11,30 +11,72 @@ Whole tensors that strides describe are passed as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.host.allocated import AllocatedTensor
+from thunder_fuser.host.arguments import is_bound
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.record import LAYOUT, Definition
+from thunder_fuser.ir.record import LAYOUT, Definition, OpRecord
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.sharding import local_domain
+from thunder_fuser.presegment.lay_out import from_storage, to_storage
 from thunder_fuser.presegment.specialise import InputKey, specialise
+from thunder_fuser.runtime.evaluate import move
 
 Runner = Callable[..., list[Any]]
 # (argument, its logical sizes)
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def is_bound(view: TensorView) -> bool:
-    """True if an argument has a mesh or a transformed allocation domain."""
-    return view.mesh is not None or bool(view.domain.transforms)
+@dataclass(frozen=True, eq=False)
+class AllocatedTensor:
+    """A tensor whose memory no strides describe. domain: its domains, whose sizes are numbers.
+
+        storage 0 3 1 4 2 5, allocation [i0.i*i0.o{6}] of logical [i0{6}] split by 2
+        .logical()  ->  0 1 2 3 4 5 where storage place k holds element 2 * (k % 3) + k // 3
+    """
+
+    storage: torch.Tensor
+    domain: TensorDomain
+
+    @property
+    def shape(self) -> torch.Size:
+        """The logical sizes."""
+        return torch.Size(axis.extent.value for axis in self.domain.no_reductions)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.storage.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.storage.device
+
+    def logical(self) -> torch.Tensor:
+        """The logical tensor, as a row-major copy."""
+        return _run(from_storage(self.domain, "s"), self.storage, "s").contiguous()
+
+    @staticmethod
+    def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
+        """The storage of a logical tensor; the inverse of `logical`."""
+        return AllocatedTensor(_run([*to_storage(domain, "s")], tensor, "s").contiguous(), domain)
+
+    def __repr__(self) -> str:
+        memory = ", ".join(map(str, self.domain.memory))
+        return f"AllocatedTensor(shape={tuple(self.shape)}, allocation=[{memory}], {self.storage})"
+
+
+def _run(records: list[OpRecord], tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Runs movement records in torch."""
+    for record in records:
+        tensor = move(record, tensor)
+    return tensor
 
 
 class Bound:
@@ -193,39 +235,3 @@ def _without_devices(
     if local.transforms:
         return value
     return value.permute([local.allocation.index(at) for at in range(rank)])
-
-
-def check_bound(view: TensorView, value: torch.Tensor) -> None:
-    """Raises InputError if a tensor does not fit its allocation domain."""
-    local = local_domain(view)
-    sizes, strides = list(value.shape), list(value.stride())
-    names = [axis.name for axis in local.memory]
-    if not local.transforms:
-        sizes = [sizes[at] for at in local.allocation]
-        strides = [strides[at] for at in local.allocation]
-    if is_bound(view):
-        binding.logical_sizes(local, sizes, f"argument {view.name}")
-    else:
-        names = [str(at) for at in local.allocation]
-    _check_contiguity(view.name, zip(names, local.contiguity, sizes, strides, strict=True))
-
-
-def _check_contiguity(name: str, axes: Iterable[tuple[str, bool | None, int, int]]) -> None:
-    """InputError if an axis is declared contiguous and its stride is not the faster axes' span.
-
-    axes: (name, declared contiguity, size, stride) in memory order.
-    """
-    expected = 1
-    rows = list(axes)
-    if any(size == 0 for _, _, size, _ in rows):
-        return
-    for axis, flag, size, stride in reversed(rows):
-        if size == 1 or (flag is None and stride == 0):
-            continue
-        if flag and stride != expected:
-            raise InputError(
-                f"argument {name}: axis {axis}",
-                expected=f"stride {expected}, as it is defined contiguous", got=f"stride {stride}",
-                do="pass it through .contiguous(), or define it with contiguity False",
-            )  # fmt: skip
-        expected = stride * size

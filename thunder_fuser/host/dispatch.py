@@ -12,8 +12,8 @@
         return run(T0, S1)
 
 The key has what a program depends on: sizes, strides and alignment of tensors, whether a kernel may
-read their memory (plain.py: the class, pending bits, address 0), and the scalars that shapes use.
-With `checked` it also has dtype and device, which Thunder's traces check themselves.
+read their memory (the class, pending bits, address 0), and the scalars that shapes use. With
+`checked` it also has dtype and device, which Thunder's traces check themselves.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.host.arguments import refusal
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
@@ -129,3 +130,45 @@ def _alignment(address: int) -> int:
     """
     low = address & 15
     return 16 if low == 0 else low & -low
+
+
+# ---- pending negations and conjugations
+
+
+def resolved(value: Any) -> Any:
+    """The value, with pending bits of a tensor applied to a copy.
+
+    >>> resolved(torch._neg_view(torch.ones(2))).is_neg()
+    False
+    """
+    if not isinstance(value, torch.Tensor) or refusal(value):
+        return value
+    return value.resolve_conj().resolve_neg()
+
+
+def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any]) -> Runner:
+    """make(arguments), with pending bits of the arguments resolved.
+
+    The runner takes original arguments. Each call resolves them, copies back what the program
+    wrote, and returns an argument in place of its copy.
+    """
+    plain = [resolved(value) for value in arguments]
+    run = make(plain)
+    if all(new is old for new, old in zip(plain, arguments, strict=True)):
+        return run
+
+    def resolving(*values: Any) -> list[Any]:
+        copies = [resolved(value) for value in values]
+        results = run(*copies)
+        _write_back(values, copies)
+        originals = {id(new): old for new, old in zip(copies, values, strict=True)}
+        return [originals.get(id(result), result) for result in results]
+
+    return resolving
+
+
+def _write_back(values: Sequence[Any], copies: Sequence[Any]) -> None:
+    """Copies what the program wrote back. An unwritten copy has version 0."""
+    for old, new in zip(values, copies, strict=True):
+        if new is not old and new._version:
+            old.copy_(new)

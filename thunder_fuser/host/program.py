@@ -29,9 +29,8 @@ from thunder_fuser.runtime.cpu import compile_cpu
 from thunder_fuser.runtime.cuda import load_kernel
 from thunder_fuser.runtime.emulator import EmulatedKernel, compile_emulated
 from thunder_fuser.runtime.evaluate import evaluate_part
-from thunder_fuser.runtime.mesh import coordinate
 from thunder_fuser.runtime.random import draw
-from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.target import Target
 

@@ -31,8 +31,7 @@ from thunder_fuser.ir.record import (
 )
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.mesh import coordinate
-from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"
 

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of a call. An InputError names the one that does not fit."""
+"""Checks the arguments of a call. An InputError names the one that does not fit.
+
+A kernel reads a tensor through its pointer, in the order of its allocation domain. What decides
+whether it may is also in the key of a call (dispatch.py).
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function_unary
 
 from thunder_fuser.errors import InputError, shown
-from thunder_fuser.host.bind import check_bound, is_bound
-from thunder_fuser.host.plain import check_memory, check_plain
+from thunder_fuser.ir import binding
 from thunder_fuser.ir.dtypes import DataType, integer_range
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.sharding import local_domain
 from thunder_fuser.ir.strides import is_distinct
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import Target
@@ -134,3 +139,86 @@ def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}, {value.dtype}"
     return shown(value)
+
+
+# ---- memory
+
+
+def refusal(tensor: torch.Tensor) -> str:
+    """Why no kernel may read the tensor's memory; empty if one may."""
+    if _computes_itself(tensor):
+        return f"a {type(tensor).__name__}, a class with rules of its own"
+    if tensor.layout is not torch.strided:
+        return f"a {str(tensor.layout).removeprefix('torch.')} tensor"
+    if tensor.is_nested:
+        return "a nested tensor"
+    if not torch._C._has_storage(tensor):
+        return "a tensor inside a transform of torch.func"
+    if tensor._is_zerotensor() or torch._is_functional_tensor(tensor):
+        return "a tensor without memory"
+    return ""
+
+
+def _computes_itself(tensor: torch.Tensor) -> bool:
+    """True for classes that override torch functions. Parameter does not."""
+    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return own or has_torch_function_unary(tensor)
+
+
+def check_plain(thing: str, tensor: torch.Tensor) -> None:
+    """InputError if no kernel may read the tensor's memory. Torch may still take the tensor."""
+    reason = refusal(tensor)
+    if reason:
+        raise InputError(thing, expected="a plain strided tensor", got=reason)
+
+
+def check_memory(thing: str, tensor: torch.Tensor) -> None:
+    """InputError if the storage was freed, for torch's ops too."""
+    if refusal(tensor) or tensor.is_meta or not tensor.numel() or tensor.data_ptr():
+        return
+    raise InputError(
+        thing, expected="a tensor with memory",
+        got=f"one of shape {tuple(tensor.shape)} whose storage was freed",
+        do="allocate its storage again before the call",
+    )  # fmt: skip
+
+
+def is_bound(view: TensorView) -> bool:
+    """True if an argument has a mesh or a transformed allocation domain."""
+    return view.mesh is not None or bool(view.domain.transforms)
+
+
+def check_bound(view: TensorView, value: torch.Tensor) -> None:
+    """Raises InputError if a tensor does not fit its allocation domain."""
+    local = local_domain(view)
+    sizes, strides = list(value.shape), list(value.stride())
+    names = [axis.name for axis in local.memory]
+    if not local.transforms:
+        sizes = [sizes[at] for at in local.allocation]
+        strides = [strides[at] for at in local.allocation]
+    if is_bound(view):
+        binding.logical_sizes(local, sizes, f"argument {view.name}")
+    else:
+        names = [str(at) for at in local.allocation]
+    _check_contiguity(view.name, zip(names, local.contiguity, sizes, strides, strict=True))
+
+
+def _check_contiguity(name: str, axes: Iterable[tuple[str, bool | None, int, int]]) -> None:
+    """InputError if an axis is declared contiguous and its stride is not the faster axes' span.
+
+    axes: (name, declared contiguity, size, stride) in memory order.
+    """
+    expected = 1
+    rows = list(axes)
+    if any(size == 0 for _, _, size, _ in rows):
+        return
+    for axis, flag, size, stride in reversed(rows):
+        if size == 1 or (flag is None and stride == 0):
+            continue
+        if flag and stride != expected:
+            raise InputError(
+                f"argument {name}: axis {axis}",
+                expected=f"stride {expected}, as it is defined contiguous", got=f"stride {stride}",
+                do="pass it through .contiguous(), or define it with contiguity False",
+            )  # fmt: skip
+        expected = stride * size
