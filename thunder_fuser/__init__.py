@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import warnings
 
-from thunder_fuser._version import __version__
-from thunder_fuser.versions import check_versions
+from thunder_fuser.versions import __version__, check_versions
 
 check_versions()
 

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import nvtx
 import torch
 
-from thunder_fuser import dump
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
+from thunder_fuser.errors import OptionError
 from thunder_fuser.host.program import HostProgram, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.jobs import run_jobs
@@ -53,11 +55,27 @@ def compile_fusion(
     with stage("plan"):
         program = plan(segmented, launchers, device)
     if options.dump:
-        dump.write(Path(options.dump), texts(fusion, segmented, scheduled, program))
+        _dump(Path(options.dump), _texts(fusion, segmented, scheduled, program))
     return program
 
 
-def texts(
+def _dump(root: Path, texts: Mapping[str, str]) -> None:
+    """Writes each text under its name, in a new folder of `root`: fusion_0, fusion_1, ..."""
+    try:
+        for number in count():
+            with suppress(FileExistsError):  # another process may have taken the number
+                folder = root / f"fusion_{number}"
+                folder.mkdir(parents=True)
+                break
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            "option dump", expected="a folder that can be written", got=f"{root} ({error.strerror})"
+        ) from error
+
+
+def _texts(
     fusion: Fusion,
     segmented: SegmentedFusion,
     scheduled: Sequence[ScheduledFusion | None],

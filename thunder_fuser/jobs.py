@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from typing import TypeVar
 
 V = TypeVar("V")
@@ -23,13 +24,8 @@ class AbandonedError(Exception):
     """Ends a job whose result is no longer needed. Never leaves `run_jobs`."""
 
 
-class _Own(threading.local):
-    """For each thread that runs a job: the event that says its result is no longer needed."""
-
-    abandoned: threading.Event | None = None
-
-
-_own = _Own()
+# In a thread that runs a job: the event that says its result is no longer needed.
+_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
 
 
 def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
@@ -40,7 +36,7 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
     abandoned = threading.Event()
 
     def begin(job: Callable[[], V]) -> V:
-        _own.abandoned = abandoned
+        _abandoned.set(abandoned)
         check_abandoned()
         return job()
 
@@ -64,5 +60,6 @@ def _result(future: Future[V]) -> V:
 
 def check_abandoned() -> None:
     """Raises AbandonedError in a job whose result is no longer needed."""
-    if _own.abandoned is not None and _own.abandoned.is_set():
+    abandoned = _abandoned.get()
+    if abandoned is not None and abandoned.is_set():
         raise AbandonedError

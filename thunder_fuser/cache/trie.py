@@ -134,37 +134,39 @@ class FusionCache:
         Neither counts nor recency change.
         """
         with self._lock:
-            path = self._path(definition)
-        found = path[-1].entry if len(path) == 1 + len(definition) else None
+            node, depth = self._walk(definition)
+        found = node.entry if depth == len(definition) else None
         return definition if found is None else found.definition
 
-    def _path(self, definition: Definition) -> list[TrieNode]:
-        """The root and the nodes of the definition's first records, as far as the trie has them."""
-        path = [self.root]
-        for record in definition:
-            child = path[-1].children.get(record)
+    def _walk(self, definition: Definition, visits: int = 0) -> tuple[TrieNode, int]:
+        """The node of the definition's first records that the trie has, and their number.
+
+        visits: how many lookups this one counts as.
+        """
+        node = self.root
+        node.visits += visits
+        for depth, record in enumerate(definition):
+            child = node.children.get(record)
             if child is None:
-                break
-            path.append(child)
-        return path
+                return node, depth
+            node = child
+            node.visits += visits
+        return node, len(definition)
 
     def _find(self, definition: Definition) -> FusionEntry:
-        path = self._path(definition)
-        for node in path:
-            node.visits += 1
-        entry = path[-1].entry
-        if entry is not None and len(path) == 1 + len(definition):
+        node, depth = self._walk(definition, visits=1)
+        if node.entry is not None and depth == len(definition):
             self.hits += 1
-            self._leaves.move_to_end(entry.number)
-            return entry
+            self._leaves.move_to_end(node.entry.number)
+            return node.entry
         self.misses += 1
         hash(definition)  # raises before a new path is begun
         entry = self._evicted.pop(definition, None) or self._new(definition)
-        for record in definition[len(path) - 1 :]:
-            path.append(TrieNode(record, visits=1))
-            path[-2].children[record] = path[-1]
+        for record in definition[depth:]:
+            node.children[record] = TrieNode(record, visits=1)
+            node = node.children[record]
             self._nodes += 1
-        path[-1].entry = self._leaves[entry.number] = entry
+        node.entry = self._leaves[entry.number] = entry
         self._evict(keep=entry)
         return entry
 
@@ -194,7 +196,9 @@ class FusionCache:
 
     def _prune(self, definition: Definition) -> None:
         """Removes a definition's entry and the records that lead to no other one."""
-        path = self._path(definition)
+        path = [self.root]
+        for record in definition:
+            path.append(path[-1].children[record])
         path[-1].entry = None
         for parent, node in zip(path[-2::-1], path[:0:-1], strict=True):
             if node.entry is not None or node.children:

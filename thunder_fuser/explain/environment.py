@@ -8,12 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from thunder_fuser._version import __version__
 from thunder_fuser.errors import ToolchainError
 from thunder_fuser.explain.table import table
 from thunder_fuser.options import OPTIONS, option
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
+from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
 

@@ -86,8 +86,8 @@ class Bound:
         self.fusion = fusion
         self.has_layouts = any(record.op in LAYOUT for record in fusion.definition)
         views = [fusion.tensors[name] for name in fusion.inputs] if self.has_layouts else []
-        # The rank of the memory behind each argument. Computing it takes longer than a call.
-        self._ranks = [_memory_rank(view) if is_bound(view) else -1 for view in views]
+        # The rank of the memory behind each argument, or -1. Computing it takes longer than a call.
+        self._ranks = [len(local_domain(v).memory) if is_bound(v) else -1 for v in views]
 
     def storages(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Shapes]:
         """The memory behind each argument, and logical shapes that the memory does not determine.
@@ -103,7 +103,8 @@ class Bound:
                 continue
             view = self.fusion.tensors[name]
             value, shape = _parts(view, value)
-            value = _storage(view, value)
+            if isinstance(value, torch.Tensor) and value.dim() != rank:
+                value = _without_devices(view, value, rank)
             values.append(value)
             if shape is not None and not _told(view, value, shape):
                 shapes.append((name, shape))
@@ -128,13 +129,12 @@ class Bound:
 
         def bound(*arguments: Any) -> list[Any]:
             results = run(*arguments)
-            return [_result(d, r) for d, r in zip(domains, results, strict=True)]
+            return [
+                AllocatedTensor(result, domain) if domain.transforms else result
+                for domain, result in zip(domains, results, strict=True)
+            ]
 
         return bound
-
-
-def _result(domain: TensorDomain, result: torch.Tensor) -> Any:
-    return AllocatedTensor(result, domain) if domain.transforms else result
 
 
 def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
@@ -166,22 +166,6 @@ def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bo
         return False
 
 
-def _memory_rank(view: TensorView) -> int:
-    """The rank of a storage or of one device's part."""
-    local = local_domain(view)
-    return len(local.allocation) if local.transforms else len(local.no_reductions)
-
-
-def _storage(view: TensorView, value: Any) -> Any:
-    """The memory of an argument, without axes on devices."""
-    if not isinstance(value, torch.Tensor) or not is_bound(view):
-        return value
-    local, rank = local_domain(view), _memory_rank(view)
-    if value.dim() == rank:
-        return value
-    return _without_devices(view, local, value, rank)
-
-
 def _unwrapped(view: TensorView, value: AllocatedTensor) -> torch.Tensor:
     """The storage; InputError unless the tensor has the domains of the definition."""
     local = local_domain(view)
@@ -205,11 +189,12 @@ def _shape_of(domain: TensorDomain) -> tuple[str, object]:
     return text, factors
 
 
-def _without_devices(
-    view: TensorView, local: TensorDomain, value: torch.Tensor, rank: int
-) -> torch.Tensor:
-    """[1, 4] or [4] for allocation [i0.o{2}@mesh_x, i0.i{4}]."""
-    memory = view.domain.memory
+def _without_devices(view: TensorView, value: torch.Tensor, rank: int) -> torch.Tensor:
+    """The memory of an argument, of this rank, without axes on devices.
+
+    [1, 4] or [4] for allocation [i0.o{2}@mesh_x, i0.i{4}]
+    """
+    local, memory = local_domain(view), view.domain.memory
     on = [at for at, axis in enumerate(memory) if axis.parallel.is_device]
     whole = [at for at in on if "." not in memory[at].name]
     apart = [at for at in on if at not in whole]
