@@ -11,9 +11,8 @@ from pathlib import Path
 from thunder_fuser.errors import InputError, OptionError
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.options import option
-from thunder_fuser.store.archive import export_entries, import_entries
 from thunder_fuser.store.entry import Entry
-from thunder_fuser.store.explain import nearest
+from thunder_fuser.store.inspection import export_entries, import_entries, nearest
 from thunder_fuser.store.store import Store, Stored, current_store
 
 SHOWN_KEY = 12

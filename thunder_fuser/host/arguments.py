@@ -8,7 +8,7 @@ whether it may is also in the key of a call (dispatch.py).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,15 +32,21 @@ def check_kinds(fusion: Fusion, arguments: Sequence[Any]) -> None:
 
 
 def check_arguments(fusion: Fusion, arguments: Sequence[Any]) -> None:
-    """Raises InputError naming the first argument that does not fit the definition."""
-    check_count(fusion, arguments)
+    """Raises InputError naming an argument that does not fit the definition."""
+    check_kinds(fusion, arguments)
     written = {output.alias for output in fusion.outputs}
     for name, value in zip(fusion.inputs, arguments, strict=True):
-        _check_argument(fusion.tensors[name], value)
-        if name in written:
-            _check_writable(name, value)
-        if isinstance(value, torch.Tensor):
-            check_bound(fusion.tensors[name], value)
+        view = fusion.tensors[name]
+        if view.is_scalar:
+            continue
+        _check_tensor(view, value)
+        if name in written and not is_distinct(value.shape, value.stride()):
+            raise InputError(
+                f"argument {name}",
+                expected="separate memory for each element, because it is overwritten",
+                got=f"strides {value.stride()}", do="clone the tensor",
+            )  # fmt: skip
+        check_bound(view, value)
 
 
 def check_device(target: Target, device: torch.device) -> None:
@@ -67,12 +73,10 @@ def device_of(fusion: Fusion, arguments: Sequence[Any]) -> torch.device:
 
 def check_count(fusion: Fusion, arguments: Sequence[Any]) -> None:
     """InputError unless there is one argument for each input."""
-    if len(arguments) != len(fusion.inputs):
-        raise InputError(
-            "the call",
-            expected=f"{len(fusion.inputs)} arguments ({', '.join(fusion.inputs)})",
-            got=f"{len(arguments)}",
-        )
+    count = len(fusion.inputs)
+    if len(arguments) != count:
+        wanted = f"{count} arguments ({', '.join(fusion.inputs)})"
+        raise InputError("the call", expected=wanted, got=str(len(arguments)))
 
 
 def _check_kind(view: TensorView, value: Any) -> None:
@@ -82,14 +86,15 @@ def _check_kind(view: TensorView, value: Any) -> None:
     elif not isinstance(value, (bool, int, float)):
         raise _refused(view, "a number", _describe(value))
     elif not _holds(view.dtype, value):
-        raise _refused(view, _numbers(view.dtype), _describe(value))
+        wanted = "a number that a double holds"
+        if view.dtype.is_int:
+            sign = " >= 0" * (view.dtype is DataType.UInt8)
+            wanted = f"a {8 * view.dtype.bytes}-bit integer{sign}"
+        raise _refused(view, wanted, _describe(value))
 
 
-def _check_argument(view: TensorView, value: Any) -> None:
-    """Compares rank, sizes, dtype and device of an argument with its definition."""
-    _check_kind(view, value)
-    if view.is_scalar:
-        return
+def _check_tensor(view: TensorView, value: torch.Tensor) -> None:
+    """Compares rank, sizes, dtype and device of a tensor with its definition."""
     check_plain(f"argument {view.name}", value)
     check_memory(f"argument {view.name}", value)
     if not is_bound(view) and value.dim() != len(view.shape):
@@ -111,28 +116,12 @@ def _refused(view: TensorView, expected: str, got: str) -> InputError:
     return InputError(f"argument {view.name}", expected=expected, got=got)
 
 
-def _check_writable(name: str, value: torch.Tensor) -> None:
-    if not is_distinct(value.shape, value.stride()):
-        raise InputError(
-            f"argument {name}",
-            expected="separate memory for each element, because it is overwritten",
-            got=f"strides {value.stride()}",
-            do="clone the tensor",
-        )
-
-
 def _holds(dtype: DataType, value: float) -> bool:
     """True if a scalar of the type can hold the number."""
     if dtype.is_int:
         least, most = integer_range(dtype)
         return not isinstance(value, float) and least <= value <= most
     return isinstance(value, float) or -sys.float_info.max <= value <= sys.float_info.max
-
-
-def _numbers(dtype: DataType) -> str:
-    if not dtype.is_int:
-        return "a number that a double holds"
-    return f"a {8 * dtype.bytes}-bit integer" + " >= 0" * (dtype is DataType.UInt8)
 
 
 def _describe(value: Any) -> str:
@@ -146,7 +135,9 @@ def _describe(value: Any) -> str:
 
 def refusal(tensor: torch.Tensor) -> str:
     """Why no kernel may read the tensor's memory; empty if one may."""
-    if _computes_itself(tensor):
+    # A class that overrides torch functions. Parameter does not.
+    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if own or has_torch_function_unary(tensor):
         return f"a {type(tensor).__name__}, a class with rules of its own"
     if tensor.layout is not torch.strided:
         return f"a {str(tensor.layout).removeprefix('torch.')} tensor"
@@ -157,12 +148,6 @@ def refusal(tensor: torch.Tensor) -> str:
     if tensor._is_zerotensor() or torch._is_functional_tensor(tensor):
         return "a tensor without memory"
     return ""
-
-
-def _computes_itself(tensor: torch.Tensor) -> bool:
-    """True for classes that override torch functions. Parameter does not."""
-    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return own or has_torch_function_unary(tensor)
 
 
 def check_plain(thing: str, tensor: torch.Tensor) -> None:
@@ -189,35 +174,29 @@ def is_bound(view: TensorView) -> bool:
 
 
 def check_bound(view: TensorView, value: torch.Tensor) -> None:
-    """Raises InputError if a tensor does not fit its allocation domain."""
+    """InputError if a tensor does not fit its allocation domain.
+
+    The stride of an axis that is declared contiguous is the number of elements of the faster ones.
+    """
     local = local_domain(view)
     sizes, strides = list(value.shape), list(value.stride())
-    names = [axis.name for axis in local.memory]
     if not local.transforms:
         sizes = [sizes[at] for at in local.allocation]
         strides = [strides[at] for at in local.allocation]
+    names = [str(at) for at in local.allocation]
     if is_bound(view):
+        names = [axis.name for axis in local.memory]
         binding.logical_sizes(local, sizes, f"argument {view.name}")
-    else:
-        names = [str(at) for at in local.allocation]
-    _check_contiguity(view.name, zip(names, local.contiguity, sizes, strides, strict=True))
-
-
-def _check_contiguity(name: str, axes: Iterable[tuple[str, bool | None, int, int]]) -> None:
-    """InputError if an axis is declared contiguous and its stride is not the faster axes' span.
-
-    axes: (name, declared contiguity, size, stride) in memory order.
-    """
-    expected = 1
-    rows = list(axes)
-    if any(size == 0 for _, _, size, _ in rows):
+    if 0 in sizes:
         return
+    expected = 1
+    rows = list(zip(names, local.contiguity, sizes, strides, strict=True))
     for axis, flag, size, stride in reversed(rows):
         if size == 1 or (flag is None and stride == 0):
             continue
         if flag and stride != expected:
             raise InputError(
-                f"argument {name}: axis {axis}",
+                f"argument {view.name}: axis {axis}",
                 expected=f"stride {expected}, as it is defined contiguous", got=f"stride {stride}",
                 do="pass it through .contiguous(), or define it with contiguity False",
             )  # fmt: skip

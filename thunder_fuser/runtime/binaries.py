@@ -20,7 +20,7 @@ from thunder_fuser.errors import CacheMissError
 from thunder_fuser.options import option
 from thunder_fuser.single_flight import Recent, SingleFlight, make_lock
 from thunder_fuser.store.entry import Recipe
-from thunder_fuser.store.explain import why_missed
+from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
 
 NEWEST_KEPT = 64  # binaries cached in memory, for threads that ask together and for several devices

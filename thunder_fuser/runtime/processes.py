@@ -55,9 +55,7 @@ class Ended:
 
 
 def run(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    limit: float,
+    command: Sequence[str], environment: Mapping[str, str], limit: float,
     watch: Callable[[float], None],
 ) -> Ended:
     """Runs a command to its end. Calls `watch` repeatedly with the seconds so far."""
