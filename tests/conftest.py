@@ -22,7 +22,7 @@ from cases import TARGETS, Runner
 from quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from watch import watched
 
-from thunder_fuser.single_flight import WARNED
+from thunder_fuser.threads import WARNED
 
 TESTS = Path(__file__).resolve().parent
 

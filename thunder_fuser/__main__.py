@@ -26,10 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        return int(given.run(parser, given))
+        text, is_good = given.run(given)
     except FuserError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"{error.filename or given.command}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    if text:
+        print(text)
+    return 0 if is_good else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_cache(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
-    env.set_defaults(run=_run_env)
+    env.set_defaults(run=lambda given: (environment(), True))
     return parser
 
 
@@ -55,28 +61,31 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--emulate", action="store_true", help="run the CUDA source on the CPU, in the emulator"
     )
     parser.add_argument("--small", action="store_true", help="small blocks (the emulator is slow)")
-    parser.set_defaults(run=_run_demo)
+    parser.set_defaults(run=partial(_run_demo, parser))
 
 
-def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    device = _device(parser, given.device)
-    if given.emulate and given.device == "cuda":
+def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[str, bool]:
+    """On the device asked for, by default the best one. Exits if it is missing."""
+    has_cuda = torch.cuda.is_available()
+    if given.device == "cuda" and not has_cuda:
+        parser.error("--device cuda: this machine has no CUDA device that torch can use")
+    if given.device == "cuda" and given.emulate:
         parser.error("--emulate runs on the CPU: leave out --device cuda")
-    if given.emulate:
-        device = "cpu"
+    best = "cuda" if has_cuda and not given.emulate else "cpu"
     dtypes = tuple(DTYPES) if given.dtype == "both" else (given.dtype,)
-    return 0 if demo(Demo(torch.device(device), dtypes, given.emulate, given.small)) else 1
+    device = torch.device(given.device or best)
+    return "", demo(Demo(device, dtypes, given.emulate, given.small))
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "show, export, import or remove compiled kernels on disk; see docs/caches.md"
     parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
-    parser.set_defaults(run=lambda parser, given: parser.error("cache: name a command of it"))
+    parser.set_defaults(run=lambda given: parser.error("cache: name a command of it"))
     parts = parser.add_subparsers(title="commands", metavar="")
 
     def part(name: str, help: str, run: Callable[[argparse.Namespace], str]) -> Any:
         one = parts.add_parser(name, help=help, description=f"{help.capitalize()}.")
-        one.set_defaults(run=lambda _, given: _printed(lambda: run(given)))
+        one.set_defaults(run=lambda given: (run(given), True))
         return one
 
     libraries = "also CPU libraries, which are code that runs in your process"
@@ -85,7 +94,7 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     one.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
     one = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
     one.add_argument("--remove", action="store_true", help="remove what is damaged")
-    one.set_defaults(run=_run_verify)
+    one.set_defaults(run=lambda given: stored.verify(remove=given.remove))
     one = part("prune", "evict least recently used", lambda given: stored.prune(given.megabytes))
     one.add_argument("megabytes", type=_count, help="what may stay")
     part("clear", "remove every entry", lambda _: stored.clear())
@@ -105,40 +114,11 @@ def _carry(run: Callable[..., str], given: argparse.Namespace) -> str:
     return run(given.file, libraries=given.libraries)
 
 
-def _printed(run: Callable[[], str]) -> int:
-    """Prints a command's text; 1 if the disk fails."""
-    try:
-        print(run())
-    except OSError as error:
-        print(f"{error.filename or 'the store'}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def _count(text: str) -> int:
     """A number that is not negative."""
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"a whole number was expected, not {text!r}")
     return int(text)
-
-
-def _run_verify(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    text, good = stored.verify(remove=given.remove)
-    print(text)
-    return 0 if good else 1
-
-
-def _device(parser: argparse.ArgumentParser, wanted: str | None) -> str:
-    """The device asked for, by default the best one. Exits if it is missing."""
-    has_cuda = torch.cuda.is_available()
-    if wanted == "cuda" and not has_cuda:
-        parser.error("--device cuda: this machine has no CUDA device that torch can use")
-    return wanted or ("cuda" if has_cuda else "cpu")
-
-
-def _run_env(parser: argparse.ArgumentParser, given: argparse.Namespace) -> int:
-    print(environment())
-    return 0
 
 
 if __name__ == "__main__":

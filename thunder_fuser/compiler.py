@@ -19,7 +19,6 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError
 from thunder_fuser.host.program import HostProgram, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.jobs import run_jobs
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -31,6 +30,7 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion, with_params
 from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
+from thunder_fuser.threads import run_jobs
 
 
 @nvtx.annotate("thunder_fuser.compile")

@@ -131,7 +131,7 @@ def test_a_callable_outlives_its_leaf() -> None:
     with FusionCache(max_fusions=1) as cache:
         with FusionDefinition() as fd:
             fd.add_output(fd.ops.neg(fd.from_pytorch(x)))
-        call = fd.entry.callable()
+        call = fd.entry.prepare().callable()
         del fd
         cache.look_up(chain("sin"))
         assert torch.equal(call(x)[0], -x)  # compiled now
@@ -242,7 +242,7 @@ def test_programs_of_a_leaf_are_bounded() -> None:
     with FusionCache(), options(max_programs=2):
         with FusionDefinition() as fd:
             fd.add_output(fd.ops.neg(fd.from_pytorch(x[0])))
-        call = fd.entry.callable()
+        call = fd.entry.prepare().callable()
         for one in (*x, *x):
             assert torch.equal(call(one)[0], -one)
             assert len(fd.entry.held_programs()) <= 2

@@ -301,7 +301,7 @@ def test_a_callable_compiles_under_the_options_it_was_asked_for_with() -> None:
     """Its key says so; the options in force at its first call are others here."""
     entry = FusionCache().look_up(records(lambda fd: fd.ops.sum(t(fd), [1])))
     with options(repeatable=True, max_registers_bytes=64):
-        call = entry.callable(CPU)
+        call = entry.prepare().callable(CPU)
     call(torch.ones(3, 4))
     (((_, _, _, under), program),) = entry.held_programs()
     assert under.repeatable and under.max_registers_bytes == 64

@@ -283,7 +283,7 @@ def test_rows_that_clusters_walk(columns: int) -> None:
     x, weight, bias = norm_inputs(rows, columns, torch.bfloat16)
     check(softmax, lambda x: x.softmax(-1), [x], torch.bfloat16)
     check(layer_norm, torch_layer_norm, [x, weight, bias], torch.bfloat16)
-    run = define(softmax, [x], torch.bfloat16).entry.callable()
+    run = define(softmax, [x], torch.bfloat16).entry.prepare().callable()
     assert torch.equal(run(x)[0], run(x)[0])
 
 
@@ -322,7 +322,7 @@ def test_misaligned_rows() -> None:
 def test_the_same_result_every_time() -> None:
     """Another result on the same numbers is a race."""
     x, weight, bias = norm_inputs(301, 4096, torch.bfloat16)
-    run = define(layer_norm, [x, weight, bias], torch.bfloat16).entry.callable()
+    run = define(layer_norm, [x, weight, bias], torch.bfloat16).entry.prepare().callable()
     (first,) = run(x, weight, bias)
     assert all(torch.equal(run(x, weight, bias)[0], first) for _ in range(50))
 

@@ -17,7 +17,7 @@ from kernel_texts import make_source
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.runtime import cuda
-from thunder_fuser.single_flight import SingleFlight
+from thunder_fuser.threads import SingleFlight
 
 
 class Driver:

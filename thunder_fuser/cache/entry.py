@@ -12,12 +12,12 @@ import torch
 from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ProgramKey
 from thunder_fuser.cache.sharded import ShardedEntry, is_dtensor, shard
 from thunder_fuser.host.arguments import check_count
-from thunder_fuser.host.program import HostProgram, Runner
+from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import compile_options
-from thunder_fuser.single_flight import Bounded, make_lock
 from thunder_fuser.target import Target
+from thunder_fuser.threads import Bounded, make_lock
 
 
 class FusionEntry:
@@ -100,10 +100,6 @@ class FusionEntry:
     def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
         """What runs a call, and the memory behind its arguments."""
         return self.prepare().bind(arguments)
-
-    def callable(self, target: Target | None = None) -> Runner:
-        """The function that finds the program of a call by one lookup and runs it."""
-        return self.prepare().callable(target)
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
         """The program for such arguments, compiled on a miss. InputError if they do not fit."""

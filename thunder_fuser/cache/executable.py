@@ -35,9 +35,9 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.runtime.torch_types import target_of_device
-from thunder_fuser.single_flight import Bounded, Recent, SingleFlight
 from thunder_fuser.stages import stage
 from thunder_fuser.target import CPU, EMULATOR, Target
+from thunder_fuser.threads import Bounded, Recent, SingleFlight
 
 # The most variants of a definition: targets with options, logical shapes, meshes with placements.
 MOST_VARIANTS = 64
@@ -111,7 +111,7 @@ class Executable:
         check_kinds(executable.fusion, values)
         return executable.callable(target)(*values)  # type: ignore[no-any-return]
 
-    def callable(self, target: Target | None) -> Runner:
+    def callable(self, target: Target | None = None) -> Runner:
         """The function that finds the program of a call by one lookup and runs it."""
         options = compile_options()
         return self._callables.get_or_make(

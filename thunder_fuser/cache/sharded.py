@@ -33,8 +33,8 @@ from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord
 from thunder_fuser.ir.sharding import Sharding, shards
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import values_of
-from thunder_fuser.single_flight import Bounded
 from thunder_fuser.target import Target
+from thunder_fuser.threads import Bounded
 
 MOST_SHAPES = 256  # sets of local shapes for which one entry keeps the placements of results
 

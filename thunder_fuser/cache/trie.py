@@ -21,8 +21,8 @@ from thunder_fuser.cache.entry import FusionEntry
 from thunder_fuser.errors import OptionError
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
 from thunder_fuser.options import option
-from thunder_fuser.single_flight import make_lock
 from thunder_fuser.stages import stage
+from thunder_fuser.threads import make_lock
 
 
 @dataclass(eq=False, slots=True)

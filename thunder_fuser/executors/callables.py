@@ -39,8 +39,8 @@ from thunder_fuser.host.arguments import check_memory, check_plain
 from thunder_fuser.host.dispatch import make_dispatch, on_resolved
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
-from thunder_fuser.single_flight import first_time
 from thunder_fuser.stages import stage
+from thunder_fuser.threads import first_time
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]

@@ -29,7 +29,7 @@ from thunder_fuser.host.arguments import refusal
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
-from thunder_fuser.single_flight import Bounded
+from thunder_fuser.threads import Bounded
 
 Runner = Callable[..., Any]
 
@@ -109,17 +109,14 @@ def key_part(name: str, kind: str, checked: bool) -> str:
 
 def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ...]:
     """The InputKey of each argument."""
-    return tuple(
-        _tensor_key(value)
-        if isinstance(value, torch.Tensor)
-        else InputKey(value=int(value) if name in fusion.shape_scalars else None)
-        for name, value in zip(fusion.inputs, arguments, strict=True)
-    )
-
-
-def _tensor_key(tensor: torch.Tensor) -> InputKey:
-    address = tensor.data_ptr() if tensor.device.type != "meta" else 0
-    return InputKey(tuple(tensor.shape), tuple(tensor.stride()), _alignment(address))
+    keys = []
+    for name, value in zip(fusion.inputs, arguments, strict=True):
+        if isinstance(value, torch.Tensor):
+            address = value.data_ptr() if value.device.type != "meta" else 0
+            keys.append(InputKey(tuple(value.shape), tuple(value.stride()), _alignment(address)))
+        else:
+            keys.append(InputKey(value=int(value) if name in fusion.shape_scalars else None))
+    return tuple(keys)
 
 
 def _alignment(address: int) -> int:
@@ -160,15 +157,10 @@ def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any
     def resolving(*values: Any) -> list[Any]:
         copies = [resolved(value) for value in values]
         results = run(*copies)
-        _write_back(values, copies)
+        for old, new in zip(values, copies, strict=True):
+            if new is not old and new._version:  # an unwritten copy has version 0
+                old.copy_(new)
         originals = {id(new): old for new, old in zip(copies, values, strict=True)}
         return [originals.get(id(result), result) for result in results]
 
     return resolving
-
-
-def _write_back(values: Sequence[Any], copies: Sequence[Any]) -> None:
-    """Copies what the program wrote back. An unwritten copy has version 0."""
-    for old, new in zip(values, copies, strict=True):
-        if new is not old and new._version:
-            old.copy_(new)

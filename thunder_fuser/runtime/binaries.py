@@ -18,10 +18,10 @@ from nvtx import annotate
 
 from thunder_fuser.errors import CacheMissError
 from thunder_fuser.options import option
-from thunder_fuser.single_flight import Recent, SingleFlight, make_lock
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
+from thunder_fuser.threads import Recent, SingleFlight, make_lock
 
 NEWEST_KEPT = 64  # binaries cached in memory, for threads that ask together and for several devices
 

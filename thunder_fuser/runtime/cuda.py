@@ -25,8 +25,8 @@ from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.toolchain import describe_failure
-from thunder_fuser.single_flight import SingleFlight, make_lock
 from thunder_fuser.store.entry import Recipe
+from thunder_fuser.threads import SingleFlight, make_lock
 
 FLAGS = ("--std=c++17", "--minimal")
 SMEM_ATTRIBUTE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -98,22 +98,16 @@ def _read(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -
 
 
 def _check_arch(name: str, arch: str) -> None:
-    numbers = _supported_arches()
-    if arch.removeprefix("sm_").rstrip("af") not in {str(number) for number in numbers}:
+    (count,) = _nvrtc(nvrtc.nvrtcGetNumSupportedArchs)
+    (found,) = _nvrtc(nvrtc.nvrtcGetSupportedArchs)
+    numbers = sorted(found[:count])
+    if arch.removeprefix("sm_").rstrip("af") not in map(str, numbers):
         major, minor = nvrtc_version()
         raise CompileError(
             f"Kernel {name}: architecture {arch}",
             expected=f"one that NVRTC {major}.{minor} knows (sm_{numbers[0]} to sm_{numbers[-1]})",
-            got=arch,
-            do="install a newer nvidia-cuda-nvrtc" if numbers else "",
-        )
-
-
-@cache
-def _supported_arches() -> list[int]:
-    (count,) = _nvrtc(nvrtc.nvrtcGetNumSupportedArchs)
-    (numbers,) = _nvrtc(nvrtc.nvrtcGetSupportedArchs)
-    return sorted(numbers[:count])
+            got=arch, do="install a newer nvidia-cuda-nvrtc",
+        )  # fmt: skip
 
 
 def _nvrtc(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from thunder_fuser.jobs import check_abandoned
+from thunder_fuser.threads import check_abandoned
 
 POLL_SECONDS = 0.05
 # This process holds the other end of the pipe at its input, so `read` ends with this process.

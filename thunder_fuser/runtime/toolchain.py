@@ -28,8 +28,8 @@ from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.processes import Ended
-from thunder_fuser.single_flight import SingleFlight, first_time
 from thunder_fuser.store.entry import Recipe, problem_of
+from thunder_fuser.threads import SingleFlight, first_time
 
 CANDIDATES = (["g++"], ["clang++"], ["c++"])
 CONTEXT_LINES = 3

@@ -19,12 +19,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
-from thunder_fuser.jobs import check_abandoned
 from thunder_fuser.options import option
-from thunder_fuser.single_flight import first_time
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
 from thunder_fuser.store.folder import Found, RefusedError
+from thunder_fuser.threads import check_abandoned, first_time
 
 KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that the next write has room
 STALE_SECONDS = 3600  # an unfinished file of this age is from a process that died
