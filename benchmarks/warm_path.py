@@ -47,7 +47,7 @@ def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, fl
     # A product is fused with the sum: Thunder leaves a region of one op to torch.
     calls = {
         "torch.add": torch.add,
-        "region": make_definition(OPERATIONS["add"], SHAPE, [a, b]).entry.callable(),
+        "region": make_definition(OPERATIONS["add"], SHAPE, [a, b]).entry.prepare().callable(),
         "thunder.jit": jit(lambda x, y: x * y + y, strict=True),
     }
     if with_compile:

@@ -22,7 +22,7 @@ from helpers.cases import TARGETS, Runner
 from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from helpers.watch import compile_waiting, watched
 
-from thunder_fuser.single_flight import WARNED
+from thunder_fuser.threads import WARNED
 
 TESTS = Path(__file__).resolve().parent
 

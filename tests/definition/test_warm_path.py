@@ -59,7 +59,7 @@ def region() -> FusionDefinition:
 
 
 def test_a_definitions_function() -> None:
-    run, x = region().entry.callable(), torch.randn(6, 8)
+    run, x = region().entry.prepare().callable(), torch.randn(6, 8)
     assert_warm(lambda: run(x))
     other = torch.randn(6, 8)
     assert compiler_modules(lambda: run(other)) == set()
@@ -68,14 +68,14 @@ def test_a_definitions_function() -> None:
 
 def test_the_function_itself_enters_no_module_of_ours() -> None:
     """Its own text is straight-line Python, which belongs to no file."""
-    run, x = region().entry.callable(), torch.randn(6, 8)
+    run, x = region().entry.prepare().callable(), torch.randn(6, 8)
     run(x)
     assert modules_entered(lambda: run(x)) == set()
 
 
 def test_another_size_is_planned_again() -> None:
     """So that the tests above do not pass because nothing is recorded."""
-    run = region().entry.callable()
+    run = region().entry.prepare().callable()
     run(torch.randn(6, 8))
     entered = compiler_modules(lambda: run(torch.randn(7, 8)))
     assert {name.split("/")[0] for name in entered} >= {"schedule", "lower", "codegen"}

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning
-from thunder_fuser.single_flight import WARNED
 from thunder_fuser.store.entry import ENDING, Recipe
 from thunder_fuser.store.store import Store
+from thunder_fuser.threads import WARNED
 
 MOST = 1 << 30
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thunder_fuser.runtime import toolchain
-from thunder_fuser.store.library import problem_of
+from thunder_fuser.store.entry import problem_of
 
 TEXT = 'extern "C" { int given = 7; int wanted() { return given; } int missing(); }\n'
 SHARED = ("-shared", "-fPIC")

@@ -29,8 +29,8 @@ from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
 from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
-from thunder_fuser.host.dispatch import make_dispatch
-from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
+from thunder_fuser.host.arguments import check_memory, check_plain
+from thunder_fuser.host.dispatch import make_dispatch, on_resolved
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
 from thunder_fuser.stages import stage

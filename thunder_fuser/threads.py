@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables shared by threads: one makes a value once, one is bounded. Locks that survive a fork."""
+"""What threads share: locks that survive a fork, tables, and jobs that can be interrupted."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, MutableMapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 V = TypeVar("V")
+
+POLL_SECONDS = 0.1
 
 
 def make_lock() -> threading.Lock:
@@ -82,6 +87,25 @@ class SingleFlight(Generic[V]):
         return value
 
 
+class Recent(OrderedDict[Hashable, V]):
+    """At most `most()` values, the least recently used first, which are dropped first."""
+
+    def __init__(self, most: Callable[[], object]) -> None:
+        super().__init__()
+        self._most = most
+
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        found = super().get(key, default)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def __setitem__(self, key: Hashable, value: V) -> None:
+        super().__setitem__(key, value)
+        while len(self) > int(self._most()):  # type: ignore[call-overload]
+            del self[next(iter(self))]
+
+
 def first_time(cause: Hashable) -> bool:
     """True at the first call for this cause, so that a warning is given once.
 
@@ -114,5 +138,62 @@ class Bounded(Generic[V]):
                 del self._values[next(iter(self._values))]
         return value
 
+    def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of `key`, made if it is missing. Several threads may make it at once."""
+        found = self._values.get(key)
+        return self.keep(key, make()) if found is None else found
+
 
 WARNED: Bounded[object] = Bounded(4096)
+
+
+# ---- jobs
+
+
+class AbandonedError(Exception):
+    """Ends a job whose result is no longer needed. Never leaves `run_jobs`."""
+
+
+# In a thread that runs a job: the event that says its result is no longer needed.
+_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+
+
+def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
+    """The results, in order.
+
+    Raises the first job's error, or what interrupted the wait, after all jobs have ended. A thread
+    cannot be interrupted from outside, so a job that waits checks repeatedly:
+
+        while not done():
+            check_abandoned()
+    """
+    abandoned = threading.Event()
+
+    def begin(job: Callable[[], V]) -> V:
+        _abandoned.set(abandoned)
+        check_abandoned()
+        return job()
+
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        try:
+            return [_result(one) for one in [pool.submit(begin, job) for job in jobs]]
+        except BaseException:
+            abandoned.set()
+            raise
+
+
+def _result(future: Future[V]) -> V:
+    """Waits in short steps.
+
+    Python misses a signal that arrives just before a wait, and handles it when the wait ends.
+    """
+    while not future.done():
+        wait([future], timeout=POLL_SECONDS)
+    return future.result()
+
+
+def check_abandoned() -> None:
+    """Raises AbandonedError in a job whose result is no longer needed."""
+    abandoned = _abandoned.get()
+    if abandoned is not None and abandoned.is_set():
+        raise AbandonedError
