@@ -253,3 +253,13 @@ def test_stacks_of_several_sizes_and_types(dtype: torch.dtype) -> None:
     given = [torch.randn(3, 4), torch.randn(3, 7).to(dtype)]
     got, eager = (with_gradients(one, given) for one in (jit(function), function))
     torch.testing.assert_close(got, eager)
+
+
+@pytest.mark.parametrize("counts", [(0,), (0, 2), (2, 0, 1)])
+def test_a_repeat_without_elements_has_a_gradient(counts: tuple[int, ...]) -> None:
+    for x in (torch.tensor(2.0), torch.ones(3)):
+        given = ((x.requires_grad_(), *counts), {})
+        for op in (torch.Tensor.repeat, torch.tile):
+            args = given if op is torch.Tensor.repeat else ((x, counts), {})
+            want, got = called(op, args), called(jit(op, strict=True), args)
+            assert [(one.shape, one.dtype) for one in got] == [(o.shape, o.dtype) for o in want]

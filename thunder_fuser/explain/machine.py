@@ -14,6 +14,7 @@ import torch
 
 from thunder_fuser.errors import InputError, OptionError, ToolchainError
 from thunder_fuser.explain.table import kib, table
+from thunder_fuser.host.native import why_not_native
 from thunder_fuser.options import OPTIONS, option
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
@@ -35,6 +36,7 @@ def environment() -> str:
         *((name, package_version(name)) for name in _PACKAGES),
         ("NVRTC", _found(lambda: "{}.{}".format(*nvrtc_version()))),
         ("compiler", _found(lambda: "{0.version} ({0.path})".format(find_compiler()))),
+        ("calls", f"in Python: {why}" if (why := why_not_native()) else "in C"),
         ("device", _device()),
     ]
     head = ("option", "value", "environment", "meaning")
