@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.cache.entry import FusionEntry
-from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import plan_segments
 from thunder_fuser.errors import DefinitionError, InputError

@@ -38,6 +38,16 @@ Runner = Callable[..., list[torch.Tensor]]
 
 # Without a profiler, a range costs 0.1 us.
 _RANGES = nvtx.get_domain("thunder_fuser")
+# What every program may name.
+_NAMES: dict[str, Any] = {
+    "empty_strided": torch.empty_strided,
+    "push_range": _RANGES.push_range,
+    "pop_range": _RANGES.pop_range,
+    "threads": torch.get_num_threads,
+    "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
+    "draw": draw,
+    "coordinate": coordinate,
+}
 
 
 @dataclass(frozen=True)
@@ -99,50 +109,36 @@ def plan(
     segmented: SegmentedFusion, launchers: Sequence[Launcher], device: torch.device
 ) -> HostProgram:
     """The program: for each segment its allocations, its call, and a del of dead values."""
-    fusion = segmented.fusion
+    fusion, shapes = segmented.fusion, _shapes_given(segmented)
     dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
-    names: dict[str, Any] = {
-        "empty_strided": torch.empty_strided,
-        "device": device,
-        "push_range": _RANGES.push_range,
-        "pop_range": _RANGES.pop_range,
-        "threads": torch.get_num_threads,
-        "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
-        "draw": draw,
-        "coordinate": coordinate,
-        **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
-    }
+    names = {**_NAMES, "device": device, **{str(d).removeprefix("torch."): d for d in dtypes}}
     lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     dead = _last_reads(segmented)
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
-        source = launcher.source
-        run = f"torch_{number}" if source is None else f"kernel_{number}"
-        names[run] = launcher.run
+        source, part = launcher.source, segment.part
         if source is None:
-            lines.append("    " + launcher.call.format(run=run))
+            names[f"torch_{number}"] = launcher.run
+            lines.append("    " + launcher.call.format(run=f"torch_{number}"))
         else:
+            names[f"kernel_{number}"] = launcher.run
             names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
-            arguments = _arguments(segment.part, source, launcher.pointer)
+            arguments = ", ".join(_arguments(part, source, launcher.pointer))
+            taken = dict(part.overwrites)
             lines += [
-                *_allocations(segmented, segment.part),
+                f"    {n} = {taken[n]}" if n in taken
+                else _allocation(fusion.tensors[n], segmented.strides[n], shapes.get(n))
+                for n in part.outputs
+            ]
+            lines += [
                 f"    push_range(range_{number})",
-                "    " + launcher.call.format(run=run, arguments=", ".join(arguments)),
+                "    " + launcher.call.format(run=f"kernel_{number}", arguments=arguments),
                 "    pop_range()",
             ]
-        lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
-    text = "\n".join([*lines, *_ending(segmented)]) + "\n"
+        if dead[number]:
+            lines.append(f"    del {', '.join(dead[number])}")
+    text = "\n".join([*lines, *_ending(segmented, shapes)]) + "\n"
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     return HostProgram(text, _function(text, names), segmented, sources)
-
-
-def _allocations(segmented: SegmentedFusion, part: Part) -> list[str]:
-    """The lines that name the memory of a kernel's results."""
-    shapes, taken = _shapes_given(segmented), dict(part.overwrites)
-    return [
-        f"    {name} = {taken[name]}" if name in taken
-        else _allocation(part.tensors[name], segmented.strides[name], shapes.get(name))
-        for name in part.outputs
-    ]
 
 
 def _arguments(part: Part, source: KernelSource, pointer: str) -> list[str]:
@@ -197,13 +193,13 @@ def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
     ]
 
 
-def _ending(segmented: SegmentedFusion) -> list[str]:
+def _ending(segmented: SegmentedFusion, shapes: Mapping[str, object]) -> list[str]:
     """Copies into aliased inputs, and the return statement.
 
     An input that is overwritten and also returned is cloned first. A result in another stride
-    order than its value is copied.
+    order than its value is copied. shapes: of results that are allocated in their own.
     """
-    fusion, shapes = segmented.fusion, _shapes_given(segmented)
+    fusion = segmented.fusion
     written = {o.alias for o in fusion.outputs}
     saved = dict.fromkeys(o.name for o in fusion.outputs if o.name in written)
     lines = [f"    {name}_before = {name}.clone()" for name in saved]
@@ -242,7 +238,6 @@ def _allocation(
     return f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={dtype}, device=device)"
 
 
-def _function(text: str, names: Mapping[str, Any]) -> Runner:
-    scope = dict(names)
+def _function(text: str, scope: dict[str, Any]) -> Runner:
     exec(compile(text, "<host program>", "exec"), scope)
     return scope.pop("run")  # popped: a cycle would keep kernels alive until a collection
