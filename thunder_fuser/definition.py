@@ -38,12 +38,6 @@ class FusionDefinition(Recorder):
         super().__init__()
         self._entry: FusionEntry | None = None
 
-    def definition_hook(self) -> None:
-        """Calls a subclass's `definition()` if nothing has been recorded."""
-        method = getattr(type(self), "definition", None)
-        if not self._records and callable(method):
-            method(self)
-
     def __enter__(self) -> FusionDefinition:
         return self
 
@@ -75,7 +69,9 @@ class FusionDefinition(Recorder):
     def entry(self) -> FusionEntry:
         """The cache entry of the finished definition."""
         if self._entry is None:
-            self.definition_hook()
+            method = getattr(type(self), "definition", None)
+            if not self._records and callable(method):  # a subclass's `definition()`
+                method(self)
             self._entry = FusionCache.get().look_up(tuple(self._records))
         return self._entry
 

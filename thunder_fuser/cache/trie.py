@@ -17,6 +17,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -45,7 +46,8 @@ class FusionEntry:
         self._executable: Executable | None = None
         self._lock = make_lock()
         self._sharded: Bounded[ShardedEntry] = Bounded(MOST_VARIANTS)
-        self._users: list[None] = []  # append and pop are atomic, a counter is not
+        # An item for each call that runs: append and pop are atomic, a counter is not.
+        self.users: list[None] = []
 
     @property
     def fusion(self) -> Fusion:
@@ -78,15 +80,10 @@ class FusionEntry:
 
     def pin(self) -> None:
         """Until `unpin` the cache does not evict the entry. Pins are counted."""
-        self._users.append(None)
+        self.users.append(None)
 
     def unpin(self) -> None:
-        self._users.pop()
-
-    @property
-    def is_used(self) -> bool:
-        """True while a call of the entry runs."""
-        return bool(self._users)
+        self.users.pop()
 
     def execute(self, arguments: Sequence[Any], target: Target | None = None) -> list[Any]:
         """Runs the fusion, every argument checked.
@@ -173,7 +170,7 @@ class FusionCache:
     def __init__(self, max_fusions: int | None = None) -> None:
         self._max_fusions = _checked_capacity(max_fusions)
         self._lock = make_lock()
-        self._next_number = 0
+        self._numbers = count()
         self._clear()
 
     def _clear(self) -> None:
@@ -262,7 +259,8 @@ class FusionCache:
             return node.entry
         self.misses += 1
         hash(definition)  # raises before a new path is begun
-        entry = self._evicted.pop(definition, None) or self._new(definition)
+        entry = self._evicted.pop(definition, None)
+        entry = entry or FusionEntry(definition, next(self._numbers))
         for record in definition[depth:]:
             node.children[record] = TrieNode(record, visits=1)
             node = node.children[record]
@@ -270,10 +268,6 @@ class FusionCache:
         node.entry = self._leaves[entry.number] = entry
         self._evict(keep=entry)
         return entry
-
-    def _new(self, definition: Definition) -> FusionEntry:
-        self._next_number += 1
-        return FusionEntry(definition, self._next_number - 1)
 
     # ---- evict
 
@@ -288,7 +282,7 @@ class FusionCache:
         excess = len(self._leaves) - self._max_fusions
         if excess <= 0:
             return
-        free = (one for one in self._leaves.values() if one is not keep and not one.is_used)
+        free = (one for one in self._leaves.values() if one is not keep and not one.users)
         for entry in [one for one, _ in zip(free, range(excess), strict=False)]:
             del self._leaves[entry.number]
             self._evicted[entry.definition] = entry
@@ -312,21 +306,17 @@ class FusionCache:
 
     def num_fusions(self) -> int:
         """The number of definitions in the cache, without those that failed."""
-        with self._lock:
-            return len(self._leaves) - self._failed()
+        return self.stats().fusions
 
     def stats(self) -> CacheStats:
         """Counts of lookups, and of what the cache holds."""
         with self._lock:
             visits = tuple(node.visits for node, _ in self._in_order())
-            failed = self._failed()
+            failed = sum(entry.error is not None for entry in self._leaves.values())
             return CacheStats(
                 len(self._leaves) - failed, failed, self._max_fusions, self._nodes,
                 self.hits, self.misses, self.evictions, visits,
             )
-
-    def _failed(self) -> int:
-        return sum(entry.error is not None for entry in self._leaves.values())
 
     def __str__(self) -> str:
         head = str(self.stats())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from thunder_fuser.host.arguments import is_bound
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.record import LAYOUT, Definition, OpRecord
+from thunder_fuser.ir.record import LAYOUT, Definition
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.sharding import local_domain
 from thunder_fuser.presegment.lay_out import from_storage, to_storage
@@ -60,23 +61,17 @@ class AllocatedTensor:
 
     def logical(self) -> torch.Tensor:
         """The logical tensor, as a row-major copy."""
-        return _run(from_storage(self.domain, "s"), self.storage, "s").contiguous()
+        return reduce(move, from_storage(self.domain, "s"), self.storage).contiguous()
 
     @staticmethod
     def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
         """The storage of a logical tensor; the inverse of `logical`."""
-        return AllocatedTensor(_run([*to_storage(domain, "s")], tensor, "s").contiguous(), domain)
+        storage = reduce(move, to_storage(domain, "s"), tensor).contiguous()
+        return AllocatedTensor(storage, domain)
 
     def __repr__(self) -> str:
         memory = ", ".join(map(str, self.domain.memory))
         return f"AllocatedTensor(shape={tuple(self.shape)}, allocation=[{memory}], {self.storage})"
-
-
-def _run(records: list[OpRecord], tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Runs movement records in torch."""
-    for record in records:
-        tensor = move(record, tensor)
-    return tensor
 
 
 class Bound:

@@ -78,8 +78,8 @@ def evaluate_part(
     return [_copy(evaluator.values[name], part.strides[name]) for name in part.outputs]
 
 
-def move(record: OpRecord, tensor: torch.Tensor) -> torch.Tensor:
-    """One movement record on a tensor, in torch."""
+def move(tensor: torch.Tensor, record: OpRecord) -> torch.Tensor:
+    """The result of one movement record on a tensor, in torch."""
     names = dict.fromkeys(record.row.parameters.parameters)
     scope = {**names, **{key: record.attr(key) for key, _ in record.attrs}, "a": tensor}
     return eval(_code(record.op), _SCOPE, scope)  # type: ignore[no-any-return]
