@@ -84,13 +84,11 @@ class Bound:
         # The rank of the memory behind each argument, or -1. Computing it takes longer than a call.
         self._ranks = [len(local_domain(v).memory) if is_bound(v) else -1 for v in views]
 
-    def storages(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Shapes]:
+    def storages(self, arguments: Sequence[Any]) -> tuple[list[Any], Shapes]:
         """The memory behind each argument, and logical shapes that the memory does not determine.
 
         Raises InputError for an argument with other axes.
         """
-        if not self.has_layouts:
-            return arguments, ()
         values, shapes = [], []
         for name, rank, value in zip(self.fusion.inputs, self._ranks, arguments, strict=True):
             if rank < 0 or (type(value) is torch.Tensor and value.dim() == rank):
@@ -133,9 +131,19 @@ class Bound:
 
 
 def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
-    """(storage, logical shape, or None if the argument has none)."""
+    """(storage, logical shape, or None if the argument has none).
+
+    InputError unless an AllocatedTensor has the domains of the definition.
+    """
     if isinstance(value, AllocatedTensor):
-        return _unwrapped(view, value), tuple(value.shape)
+        wanted, given = _shape_of(local_domain(view)), _shape_of(value.domain)
+        if wanted == given:
+            return value.storage, tuple(value.shape)
+        raise InputError(
+            f"argument {view.name}", expected=f"allocation domain [{wanted[0]}]",
+            got=f"one of allocation [{given[0]}]",
+            do="pass .logical() to a tensor of strides, or .of(tensor, domain) of the right domain",
+        )  # fmt: skip
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.Tensor):
         return value[0], tuple(value[1].shape)
     return value, None
@@ -159,19 +167,6 @@ def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bo
         return tuple(binding.logical_sizes(local, storage.shape)) == tuple(map(const, shape))
     except InputError:
         return False
-
-
-def _unwrapped(view: TensorView, value: AllocatedTensor) -> torch.Tensor:
-    """The storage; InputError unless the tensor has the domains of the definition."""
-    local = local_domain(view)
-    wanted, given = _shape_of(local), _shape_of(value.domain)
-    if wanted != given:
-        raise InputError(
-            f"argument {view.name}", expected=f"allocation domain [{wanted[0]}]",
-            got=f"one of allocation [{given[0]}]",
-            do="pass .logical() to a tensor of strides, or .of(tensor, domain) of the right domain",
-        )  # fmt: skip
-    return value.storage
 
 
 def _shape_of(domain: TensorDomain) -> tuple[str, object]:
