@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from thunder_fuser.errors import FuserError
-from thunder_fuser.explain import stored
+from thunder_fuser.explain import machine
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
-from thunder_fuser.explain.environment import environment
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_cache(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
-    env.set_defaults(run=lambda given: (environment(), True))
+    env.set_defaults(run=lambda given: (machine.environment(), True))
     return parser
 
 
@@ -89,21 +88,21 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         return one
 
     libraries = "also CPU libraries, which are code that runs in your process"
-    part("info", "show the folder and its size", lambda _: stored.info())
-    one = part("list", "a line for each entry", lambda given: stored.listing(given.pattern))
+    part("info", "show the folder and its size", lambda _: machine.info())
+    one = part("list", "a line for each entry", lambda given: machine.listing(given.pattern))
     one.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
     one = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
     one.add_argument("--remove", action="store_true", help="remove what is damaged")
-    one.set_defaults(run=lambda given: stored.verify(remove=given.remove))
-    one = part("prune", "evict least recently used", lambda given: stored.prune(given.megabytes))
+    one.set_defaults(run=lambda given: machine.verify(remove=given.remove))
+    one = part("prune", "evict least recently used", lambda given: machine.prune(given.megabytes))
     one.add_argument("megabytes", type=_count, help="what may stay")
-    part("clear", "remove every entry", lambda _: stored.clear())
+    part("clear", "remove every entry", lambda _: machine.clear())
     one = part("explain", "in which fields an entry differs from the nearest other one",
-               lambda given: stored.explain(given.key))  # fmt: skip
+               lambda given: machine.explain(given.key))  # fmt: skip
     one.add_argument("key", nargs="?", default="", help="what its key begins with; default: newest")
     for name, help, run in (
-        ("export", "write the entries into a new file", stored.export_to),
-        ("import", "add the entries of a file", stored.import_from),
+        ("export", "write the entries into a new file", machine.export_to),
+        ("import", "add the entries of a file", machine.import_from),
     ):
         one = part(name, help, partial(_carry, run))
         one.add_argument("file", type=Path)

@@ -55,12 +55,15 @@ def compile_fusion(
     with stage("plan"):
         program = plan(segmented, launchers, device)
     if options.dump:
-        _dump(Path(options.dump), _texts(fusion, segmented, scheduled, program))
+        write(Path(options.dump), texts(fusion, segmented, scheduled, program))
     return program
 
 
-def _dump(root: Path, texts: Mapping[str, str]) -> None:
-    """Writes each text under its name, in a new folder of `root`: fusion_0, fusion_1, ..."""
+def write(root: Path, texts: Mapping[str, str]) -> Path:
+    """Writes each text under its name, in a new folder of `root`: fusion_0, fusion_1, ...
+
+    Returns the folder.
+    """
     try:
         for number in count():
             with suppress(FileExistsError):  # another process may have taken the number
@@ -69,13 +72,14 @@ def _dump(root: Path, texts: Mapping[str, str]) -> None:
                 break
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
+        return folder
     except OSError as error:
         raise OptionError(
             "option dump", expected="a folder that can be written", got=f"{root} ({error.strerror})"
         ) from error
 
 
-def _texts(
+def texts(
     fusion: Fusion,
     segmented: SegmentedFusion,
     scheduled: Sequence[ScheduledFusion | None],

@@ -246,7 +246,7 @@ def test_programs_of_a_leaf_are_bounded() -> None:
         for one in (*x, *x):
             assert torch.equal(call(one)[0], -one)
             assert len(fd.entry.held_programs()) <= 2
-            assert len(call.__globals__["runners"]) <= 2
+            assert len(call.runners) <= 2
 
 
 def test_a_definition_of_many_ops() -> None:

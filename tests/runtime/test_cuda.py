@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from kernel_texts import column_sum, make_source, softmax, vector_add
+from helpers.kernel_texts import column_sum, make_source, softmax, vector_add
 
 from thunder_fuser.codegen.prelude import identifiers
 from thunder_fuser.codegen.source import KernelSource, Param

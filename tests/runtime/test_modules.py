@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import pytest
 import torch
-from kernel_texts import make_source
+from helpers.kernel_texts import make_source
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.runtime import cuda

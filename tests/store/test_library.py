@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from helpers.stores import library
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import library
 
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.store.entry import problem_of

@@ -28,9 +28,9 @@ from thunder_fuser.host.arguments import check_arguments
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord
-from thunder_fuser.ir.sharding import Sharding, shards
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import values_of
 from thunder_fuser.target import Target

@@ -23,9 +23,9 @@ from thunder_fuser.host.arguments import is_bound
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import local_domain
 from thunder_fuser.ir.record import LAYOUT, Definition
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.ir.sharding import local_domain
 from thunder_fuser.presegment.lay_out import from_storage, to_storage
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.evaluate import move
@@ -61,12 +61,12 @@ class AllocatedTensor:
 
     def logical(self) -> torch.Tensor:
         """The logical tensor, as a row-major copy."""
-        return reduce(move, from_storage(self.domain, "s"), self.storage).contiguous()
+        return reduce(move, from_storage(self.domain, "s").records, self.storage).contiguous()
 
     @staticmethod
     def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
         """The storage of a logical tensor; the inverse of `logical`."""
-        storage = reduce(move, to_storage(domain, "s"), tensor).contiguous()
+        storage = reduce(move, to_storage(domain, "s").records, tensor).contiguous()
         return AllocatedTensor(storage, domain)
 
     def __repr__(self) -> str:

@@ -11,6 +11,9 @@
             run = keep(runners, key, miss((T0, S1)))
         return run(T0, S1)
 
+Where the system has a compiler, native.cpp does the same in C for plain tensors, and calls this
+function for all others.
+
 The key has what a program depends on: sizes, strides and alignment of tensors, whether a kernel may
 read their memory (the class, pending bits, address 0), and the scalars that shapes use. With
 `checked` it also has dtype and device, which Thunder's traces check themselves.
@@ -26,6 +29,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.host.arguments import refusal
+from thunder_fuser.host.native import native
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
@@ -33,18 +37,29 @@ from thunder_fuser.threads import Bounded
 
 Runner = Callable[..., Any]
 
+LETTERS = {"tensor": "t", "complex": "t", "size": "s", "number": "n"}  # as native.cpp has them
+
 
 def make_dispatch(
     inputs: Sequence[tuple[str, str]], miss: Callable[[tuple[Any, ...]], Runner], *, checked: bool
 ) -> Runner:
     """The function that looks up the runner of a call and calls it. miss(arguments) makes one.
 
+    Its attribute `runners` is the table.
+
     inputs: (name, kind) of each argument. kind: tensor, complex (a complex tensor), size (a scalar
     that shapes use) or number.
     """
     code = _code(call_text(inputs, checked=checked))
+    runners: dict[Any, Runner] = {}
     # The scope does not hold the function: a cycle would keep kernels until a collection.
-    return FunctionType(code, {"runners": {}, "keep": _keep, "miss": miss, "null": NULL})
+    call = FunctionType(code, {"runners": runners, "keep": _keep, "miss": miss, "null": NULL})
+    call.runners = runners  # type: ignore[attr-defined]
+    in_c = native()
+    if in_c is None:
+        return call
+    kinds = "".join(LETTERS[kind] for _, kind in inputs)
+    return in_c.dispatch((kinds.encode(), runners, miss, _keep, call, checked))  # type: ignore[no-any-return]
 
 
 def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
