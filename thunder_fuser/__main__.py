@@ -26,14 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         text, is_good = given.run(given)
+        if text:
+            print(text)
     except FuserError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"{error.filename or given.command}: {error.strerror or error}", file=sys.stderr)
         return 1
-    if text:
-        print(text)
     return 0 if is_good else 1
 
 

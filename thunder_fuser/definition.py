@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.cache.entry import FusionEntry
-from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import plan_segments
 from thunder_fuser.errors import DefinitionError, InputError
@@ -38,12 +37,6 @@ class FusionDefinition(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self._entry: FusionEntry | None = None
-
-    def definition_hook(self) -> None:
-        """Calls a subclass's `definition()` if nothing has been recorded."""
-        method = getattr(type(self), "definition", None)
-        if not self._records and callable(method):
-            method(self)
 
     def __enter__(self) -> FusionDefinition:
         return self
@@ -76,7 +69,9 @@ class FusionDefinition(Recorder):
     def entry(self) -> FusionEntry:
         """The cache entry of the finished definition."""
         if self._entry is None:
-            self.definition_hook()
+            method = getattr(type(self), "definition", None)
+            if not self._records and callable(method):  # a subclass's `definition()`
+                method(self)
             self._entry = FusionCache.get().look_up(tuple(self._records))
         return self._entry
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.layouts import local_domain
-from thunder_fuser.ir.record import LAYOUT, Definition, OpRecord
+from thunder_fuser.ir.record import LAYOUT, Definition
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.presegment.lay_out import from_storage, to_storage
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -60,24 +61,17 @@ class AllocatedTensor:
 
     def logical(self) -> torch.Tensor:
         """The logical tensor, as a row-major copy."""
-        return _run(from_storage(self.domain, "s").records, self.storage, "s").contiguous()
+        return reduce(move, from_storage(self.domain, "s").records, self.storage).contiguous()
 
     @staticmethod
     def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
         """The storage of a logical tensor; the inverse of `logical`."""
-        storage = _run(to_storage(domain, "s").records, tensor, "s")
-        return AllocatedTensor(storage.contiguous(), domain)
+        storage = reduce(move, to_storage(domain, "s").records, tensor).contiguous()
+        return AllocatedTensor(storage, domain)
 
     def __repr__(self) -> str:
         memory = ", ".join(map(str, self.domain.memory))
         return f"AllocatedTensor(shape={tuple(self.shape)}, allocation=[{memory}], {self.storage})"
-
-
-def _run(records: list[OpRecord], tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Runs movement records in torch."""
-    for record in records:
-        tensor = move(record, tensor)
-    return tensor
 
 
 class Bound:
@@ -90,13 +84,11 @@ class Bound:
         # The rank of the memory behind each argument, or -1. Computing it takes longer than a call.
         self._ranks = [len(local_domain(v).memory) if is_bound(v) else -1 for v in views]
 
-    def storages(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Shapes]:
+    def storages(self, arguments: Sequence[Any]) -> tuple[list[Any], Shapes]:
         """The memory behind each argument, and logical shapes that the memory does not determine.
 
         Raises InputError for an argument with other axes.
         """
-        if not self.has_layouts:
-            return arguments, ()
         values, shapes = [], []
         for name, rank, value in zip(self.fusion.inputs, self._ranks, arguments, strict=True):
             if rank < 0 or (type(value) is torch.Tensor and value.dim() == rank):
@@ -139,9 +131,19 @@ class Bound:
 
 
 def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
-    """(storage, logical shape, or None if the argument has none)."""
+    """(storage, logical shape, or None if the argument has none).
+
+    InputError unless an AllocatedTensor has the domains of the definition.
+    """
     if isinstance(value, AllocatedTensor):
-        return _unwrapped(view, value), tuple(value.shape)
+        wanted, given = _shape_of(local_domain(view)), _shape_of(value.domain)
+        if wanted == given:
+            return value.storage, tuple(value.shape)
+        raise InputError(
+            f"argument {view.name}", expected=f"allocation domain [{wanted[0]}]",
+            got=f"one of allocation [{given[0]}]",
+            do="pass .logical() to a tensor of strides, or .of(tensor, domain) of the right domain",
+        )  # fmt: skip
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], torch.Tensor):
         return value[0], tuple(value[1].shape)
     return value, None
@@ -165,19 +167,6 @@ def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bo
         return tuple(binding.logical_sizes(local, storage.shape)) == tuple(map(const, shape))
     except InputError:
         return False
-
-
-def _unwrapped(view: TensorView, value: AllocatedTensor) -> torch.Tensor:
-    """The storage; InputError unless the tensor has the domains of the definition."""
-    local = local_domain(view)
-    wanted, given = _shape_of(local), _shape_of(value.domain)
-    if wanted != given:
-        raise InputError(
-            f"argument {view.name}", expected=f"allocation domain [{wanted[0]}]",
-            got=f"one of allocation [{given[0]}]",
-            do="pass .logical() to a tensor of strides, or .of(tensor, domain) of the right domain",
-        )  # fmt: skip
-    return value.storage
 
 
 def _shape_of(domain: TensorDomain) -> tuple[str, object]:

@@ -7,8 +7,8 @@ and of eager torch are measured against these results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -78,8 +78,8 @@ def evaluate_part(
     return [_copy(evaluator.values[name], part.strides[name]) for name in part.outputs]
 
 
-def move(record: OpRecord, tensor: torch.Tensor) -> torch.Tensor:
-    """One movement record on a tensor, in torch."""
+def move(tensor: torch.Tensor, record: OpRecord) -> torch.Tensor:
+    """The result of one movement record on a tensor, in torch."""
     names = dict.fromkeys(record.row.parameters.parameters)
     scope = {**names, **{key: record.attr(key) for key, _ in record.attrs}, "a": tensor}
     return eval(_code(record.op), _SCOPE, scope)  # type: ignore[no-any-return]
@@ -256,14 +256,6 @@ def _code(op: str) -> CodeType:
 # ---- what the expressions of the table name beside torch
 
 
-def _is_exact(a: torch.Tensor) -> bool:
-    return not a.is_floating_point() and not a.is_complex()
-
-
-def _trunc_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.div(a, b, rounding_mode="trunc")
-
-
 def _logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Shifts in zeros, also for negative numbers."""
     if not a.dtype.is_signed:
@@ -309,20 +301,25 @@ def _iota(
     return (start.to(wide) + step.to(wide) * counts).to(dtype)
 
 
-def _filled(a: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A number as a tensor with the sizes of `like`; a tensor unchanged."""
-    return a.expand(like.shape) if a.ndim == 0 else a
-
-
 def _prod(a: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
     for axis in sorted(dims, reverse=True):
         a = torch.prod(a, axis, keepdim, dtype=a.dtype)
     return a
 
 
-_SCOPE: dict[str, object] = {"torch": torch, "uniform": random.uniform, "normal": random.normal}
-_HELPERS: tuple[Callable[..., object], ...] = (
-    _is_exact, _trunc_div, _logical_right_shift, _erfcinv, _broadcast, _broadcast_in_dim, _slices,
-    _iota, _prod, _filled,
-)
-_SCOPE.update({helper.__name__.removeprefix("_"): helper for helper in _HELPERS})
+_SCOPE: dict[str, object] = {
+    "torch": torch,
+    "uniform": random.uniform,
+    "normal": random.normal,
+    "is_exact": lambda a: not a.is_floating_point() and not a.is_complex(),
+    "trunc_div": partial(torch.div, rounding_mode="trunc"),
+    # A number as a tensor with the sizes of `like`; a tensor unchanged.
+    "filled": lambda a, like: a.expand(like.shape) if a.ndim == 0 else a,
+    "logical_right_shift": _logical_right_shift,
+    "erfcinv": _erfcinv,
+    "broadcast": _broadcast,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "slices": _slices,
+    "iota": _iota,
+    "prod": _prod,
+}

@@ -102,6 +102,14 @@ def decode(content: bytes) -> Entry:
         raise DamagedError(f"its header is of another format ({error})") from error
 
 
+def decode_named(name: str, content: bytes) -> Entry:
+    """The entry of a file; DamagedError also if the name is another kernel's."""
+    entry = decode(content)
+    if key_of(entry.fields) + ENDING != name:
+        raise DamagedError("it holds another kernel than its name says")
+    return entry
+
+
 def _parse(body: bytes) -> Entry:
     start = len(MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack(body[len(MAGIC) : start])

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from thunder_fuser.errors import ArchiveError
 from thunder_fuser.store import folder as files
-from thunder_fuser.store.entry import ENDING, DamagedError, decode, key_of
+from thunder_fuser.store.entry import DamagedError, decode_named
 from thunder_fuser.store.store import Store, Stored
 
+KINDS = {False: ("cubin",), True: ("cubin", "library")}  # what is copied without and with libraries
 MOST_COMPARED = 200  # sources to compare: the newest ones
 MOST_LINES = 12  # of a difference
 
@@ -34,7 +35,7 @@ def export_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
         raise ArchiveError(f"{archive}", expected="a new file", got=str(error.strerror)) from error
     with os.fdopen(file, "wb") as stream, zipfile.ZipFile(stream, "w") as target:
         for stored in store.entries():
-            if stored.entry is None or not _wanted(stored.entry.fields["kind"], libraries):
+            if stored.entry is None or stored.entry.fields["kind"] not in KINDS[libraries]:
                 left += 1
                 continue
             with files.opened(store.root, create=False) as folder:
@@ -50,13 +51,13 @@ def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
     try:
         with zipfile.ZipFile(archive) as source:
             for info in source.infolist():
-                content = _content(source, info)
-                if content is not None and _is_good(info.filename, content, libraries):
-                    with files.opened(store.root, create=True) as folder:
-                        files.replace(folder, info.filename, content)
-                    added += 1
-                else:
+                content = _content(source, info, libraries)
+                if content is None:
                     left += 1
+                    continue
+                with files.opened(store.root, create=True) as folder:
+                    files.replace(folder, info.filename, content)
+                added += 1
     except (OSError, zipfile.BadZipFile) as error:
         raise ArchiveError(
             f"{archive}", expected="an archive of kernels", got=str(error)
@@ -64,22 +65,17 @@ def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int
     return added, left
 
 
-def _content(source: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
-    """The bytes of a member named and stored as export does it; None for any other."""
-    good = files.ENTRY_NAME.match(info.filename) and info.compress_type == zipfile.ZIP_STORED
-    return source.read(info) if good and info.file_size <= files.MOST_BYTES else None
-
-
-def _is_good(name: str, content: bytes, libraries: bool) -> bool:
+def _content(source: zipfile.ZipFile, info: zipfile.ZipInfo, libraries: bool) -> bytes | None:
+    """The bytes of a valid entry, named and stored as export does it; None for any other member."""
+    is_plain = files.ENTRY_NAME.match(info.filename) and info.compress_type == zipfile.ZIP_STORED
+    if not is_plain or info.file_size > files.MOST_BYTES:
+        return None
+    content = source.read(info)
     try:
-        fields = decode(content).fields
+        kind = decode_named(info.filename, content).fields["kind"]
     except DamagedError:
-        return False
-    return key_of(fields) + ENDING == name and _wanted(fields["kind"], libraries)
-
-
-def _wanted(kind: str, libraries: bool) -> bool:
-    return kind == "cubin" or libraries
+        return None
+    return content if kind in KINDS[libraries] else None
 
 
 # ---- misses

@@ -21,7 +21,7 @@ from pathlib import Path
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
 from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
-from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
+from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode_named, encode
 from thunder_fuser.store.folder import Found, RefusedError
 from thunder_fuser.threads import check_abandoned, first_time
 
@@ -60,7 +60,7 @@ class Store:
             with files.opened(self.root, create=False) as folder:
                 strict = recipe.kind == "library"
                 content = files.read(folder, name, strict=strict, touch=self.mode == "rw")
-            return None if content is None else _named(name, content).binary
+            return None if content is None else decode_named(name, content).binary
         except FileNotFoundError:
             return None
         except (RefusedError, DamagedError, OSError) as error:
@@ -137,7 +137,7 @@ class Store:
                 with files.opened(self.root, create=False) as folder:
                     content = files.read(folder, one.name, strict=False, touch=False)
                 if content is not None:
-                    yield Stored(one, _named(one.name, content))
+                    yield Stored(one, decode_named(one.name, content))
             except (RefusedError, DamagedError, OSError) as error:
                 yield Stored(one, None, str(error))
 
@@ -145,28 +145,15 @@ class Store:
         """Evicts the least recently used entries beyond a size; returns (files, bytes) removed."""
         most = self.most_bytes if most_bytes is None else most_bytes
         self._unpruned = 0
-        with files.opened(self.root, create=False) as folder:
-            now = time.time()
-            for one in files.listed(folder, files.PASSING_NAME):
-                if abs(now - one.used) > STALE_SECONDS:  # or the clock was set back
-                    files.remove(folder, one.name)
-            held = files.listed(folder)
-            excess = sum(one.size for one in held) - most
-            gone = []
-            for one in held if excess > 0 else ():
-                if excess <= -(1 - KEPT_AFTER_PRUNING) * most:
-                    break
-                if files.remove(folder, one.name):
-                    gone.append(one.size)
-                excess -= one.size
-        return len(gone), sum(gone)
+        try:
+            with files.opened(self.root, create=False) as folder:
+                return _prune(folder, most)
+        except FileNotFoundError:
+            return 0, 0
 
     def clear(self) -> tuple[int, int]:
         """Removes every entry and no other file."""
-        try:
-            return self.prune(most_bytes=0)
-        except FileNotFoundError:
-            return 0, 0
+        return self.prune(most_bytes=0)
 
     def remove(self, stored: Stored) -> None:
         """Removes one entry."""
@@ -175,6 +162,23 @@ class Store:
     def _remove(self, name: str) -> None:
         with files.opened(self.root, create=False) as folder:
             files.remove(folder, name)
+
+
+def _prune(folder: int, most: int) -> tuple[int, int]:
+    now = time.time()
+    for one in files.listed(folder, files.PASSING_NAME):
+        if abs(now - one.used) > STALE_SECONDS:  # or the clock was set back
+            files.remove(folder, one.name)
+    held = files.listed(folder)
+    excess = sum(one.size for one in held) - most
+    gone = []
+    for one in held if excess > 0 else ():
+        if excess <= -(1 - KEPT_AFTER_PRUNING) * most:
+            break
+        if files.remove(folder, one.name):
+            gone.append(one.size)
+        excess -= one.size
+    return len(gone), sum(gone)
 
 
 def current_store() -> Store | None:
@@ -206,13 +210,6 @@ def _root(given: str) -> Path:
     if not above.is_absolute():
         raise RuntimeError(f"the home folder {str(above.parent)!r} is no absolute path (HOME)")
     return above / "thunder_fuser"
-
-
-def _named(name: str, content: bytes) -> Entry:
-    entry = decode(content)
-    if key_of(entry.fields) + ENDING != name:
-        raise DamagedError("it holds another kernel than its name says")
-    return entry
 
 
 def _warn_once(cause: Hashable, thing: object, error: Exception, then: str = "") -> None:
