@@ -3,7 +3,7 @@
 
 A row's `record` writes the primitive in the fuser's own language; the translator casts its result
 to the type of the trace, so rows need not care for promotion. What moves elements by indices is in
-indexing.py, what is of DTensors in dtensor.py.
+indexing.py, what is of DTensors in dtensor_prims.py.
 """
 
 from __future__ import annotations

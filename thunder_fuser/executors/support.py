@@ -18,7 +18,8 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
-from thunder_fuser.executors.dtensor import DTENSOR, refuse_placements
+from thunder_fuser.executors.dtensor import refuse_placements
+from thunder_fuser.executors.dtensor_prims import DTENSOR
 from thunder_fuser.executors.indexing import INDEXING
 from thunder_fuser.executors.random import STATELESS
 from thunder_fuser.executors.rows import (

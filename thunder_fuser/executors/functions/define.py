@@ -36,8 +36,7 @@ from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type
 from thunder_fuser.executors.mistyped import may_differ, types_in_torch
 from thunder_fuser.executors.types import ANY, COMPLEX, FLOATS, data_type
 from thunder_fuser.trace.op import Reject
-from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import VIEWS, parts
+from thunder_fuser.trace.proxies import VIEWS, makes, parts, reads
 
 Function = Callable[..., Any]
 # The gradient of a result -> (tensor, its gradient), ...
