@@ -51,7 +51,7 @@ def leave_written_views(prepared: Prepared) -> Prepared:
     if not later:
         return prepared
     return prepared.with_ops(
-        prepared.rules.refused(op.bsym, _WRITTEN_LATER)
+        prepared.rules.known(op.bsym, _WRITTEN_LATER)
         if op.is_fusible and op.makes_any(later) and op.only(MOVES) else op
         for op in prepared.ops
     )  # fmt: skip

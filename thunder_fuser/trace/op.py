@@ -42,24 +42,16 @@ class Rules:
 
     def op(self, bsym: BoundSymbol) -> Op:
         """The Op of a bound symbol."""
-        return self._op(bsym, self.refuse(bsym), None)
-
-    def fused(self, bsym: BoundSymbol, region: int | None = None) -> Op:
-        """The Op of a bound symbol that is known to be fusible, such as a leaf of a fusible one."""
-        return self._op(bsym, None, region)
-
-    def refused(self, bsym: BoundSymbol, why: Reject) -> Op:
-        """The Op of a bound symbol that torch runs."""
-        return self._op(bsym, why, None)
+        return self.known(bsym, self.refuse(bsym))
 
     def rewritten(self, op: Op, bsym: BoundSymbol) -> Op:
         """The Op with another bound symbol, which computes the same of other operands."""
-        return op if bsym is op.bsym else self._op(bsym, op.refusal, op.region)
+        return op if bsym is op.bsym else self.known(bsym, op.refusal, op.region)
 
     def apart(self, op: Op) -> Iterator[Op]:
         """The primitives of a fusible Op, with its tags and in its region."""
         for leaf in op.leaves:
-            yield self.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags), op.region)
+            yield self.known(leaf.from_bsym(tags=leaf.tags | op.bsym.tags), region=op.region)
 
     def reading(self, op: Op, swaps: Mapping[Variable, Proxy]) -> Op:
         """The Op with other names of the same values as operands."""
@@ -67,7 +59,10 @@ class Rules:
             return op
         return self.rewritten(op, op.bsym.from_bsym_swap_proxies(swaps, skip_output=True))
 
-    def _op(self, bsym: BoundSymbol, refusal: Reject | None, region: int | None) -> Op:
+    def known(
+        self, bsym: BoundSymbol, refusal: Reject | None = None, region: int | None = None
+    ) -> Op:
+        """The Op of one that is known to be refused, or fusible as the leaves of a fusible one."""
         fusible = refusal is None
         return Op(
             bsym,

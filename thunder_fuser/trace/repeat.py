@@ -79,7 +79,8 @@ class Repeater:
             self.copies.setdefault(out.name, []).append(new.name)
         bsym = op.bsym.from_bsym_swap_proxies(self._swaps)
         direction = {BoundSymbolTag.BACKWARD} if reader.is_backward else set()
-        copy = self._prepared.rules.fused(bsym.from_bsym(tags=bsym.tags | direction), reader.region)
+        bsym = bsym.from_bsym(tags=bsym.tags | direction)
+        copy = self._prepared.rules.known(bsym, region=reader.region)
         if reader.region is not None:
             return copy
         if last is not None and last.region is not None and alike(last, copy):
