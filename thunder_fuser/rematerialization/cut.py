@@ -2,19 +2,19 @@
 """A graph of operations and values -> what to keep for later and what to recompute: a minimum cut.
 
     a -> [exp] -> b -> [mul] -> c      c is needed later; a is at hand; b and c weigh 4 and 2
-->  keep c (2), or make it again (the price of exp and of mul): whatever weighs less
+->  keep c (2), or recompute it (the price of exp and of mul): whatever weighs less
 
 Note [The network]: a node for each operation and for each value, on the side of the source if it
 happens now and on that of the sink if it is there later.
 
-    source -> op      price of making op's results again; unlimited if it may not be
+    source -> op      price of recomputing the op; unlimited if it may not be recomputed
     op -> value       price of keeping the value, its result
     value -> op       unlimited: what is recomputed needs its operands later
     value -> sink     unlimited, for values that are needed later
 
-A value on the sink's side of an op on the source's side is kept; an op on the sink's side is made
-again. All prices are integers, so the cut is exact. Of equal cuts networkx takes the one nearest to
-the sink, which recomputes the least.
+A value on the sink's side of an op on the source's side is kept; an op on the sink's side is
+recomputed. All prices are integers, so the cut is exact. Of equal cuts networkx takes the one
+nearest to the sink, which recomputes the least.
 
 The network falls into components where nothing may be recomputed (matrix products, checkpoints).
 Each is solved by itself, so that a model's layers cost as much each, however many there are.

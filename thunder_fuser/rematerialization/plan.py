@@ -37,7 +37,8 @@ from thunder_fuser.target import Target
 
 _FIRST = 1 << 80  # what is minimised first; what comes second never adds up to this
 _WIDE = 1.25  # a norm's statistics beside its input are not worth keeping its result
-_MOST_SOURCES, _MANY = 8, ""  # more values than so many are one, larger than any
+_MOST_SOURCES = 8  # of a value; more are replaced by _MANY, which is larger than any value
+_MANY = ""
 _STEPS = 24  # of the search for a budget
 
 
