@@ -40,7 +40,7 @@ def fusion_table(fusions: Iterable[RegionCallable], times: Times | None = None) 
     rows = []
     for one in fusions:
         programs = compiled(one)
-        row = (one.name, "backward" if one.region.is_backward else "forward")
+        row: tuple[str, ...] = (one.name, "backward" if one.region.is_backward else "forward")
         if not programs:  # views were enough: its results lie in its arguments' memory
             row += (str(len(one.region.leaves)), "0", "0", "views", "0.0", "0.0")
             rows.append(row + ("",) * (len(head) - len(row)))

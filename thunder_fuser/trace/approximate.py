@@ -129,8 +129,9 @@ class _Users:
         """The name of what the value is a copy or broadcast of."""
         name = getattr(value, "name", "")
         maker = self.maker.get(name)
-        is_copy = maker is not None and maker.sym.id in _SAME
-        return self._same(maker.args[0]) if is_copy else name
+        if maker is None or maker.sym.id not in _SAME:
+            return name
+        return self._same(maker.args[0])
 
 
 def _adds_one(bsym: BoundSymbol) -> bool:
