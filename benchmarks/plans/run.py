@@ -26,7 +26,7 @@ import torch
 from benchmarks.bounds import Bound
 from benchmarks.options import at_least_one
 from benchmarks.plans.dry_run import TracedRegion, regions
-from benchmarks.plans.exhaustive import least_cost
+from benchmarks.plans.exhaustive import least_cost, plan_cost
 from benchmarks.plans.families import FAMILIES
 from benchmarks.plans.graphs import GRAPHS
 from benchmarks.plans.random_graphs import random_graph
@@ -36,7 +36,6 @@ from thunder_fuser.compiler import plan_segments
 from thunder_fuser.explain.table import table
 from thunder_fuser.options import compile_options
 from thunder_fuser.segment.plan import Segment, SegmentedFusion
-from thunder_fuser.segment.segmenter import plan_cost
 from thunder_fuser.target import TARGETS, Target, named
 
 PARTS = ("graphs", "optimum", "time")

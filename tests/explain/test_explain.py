@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.cli import main
+from thunder_fuser.__main__ import main
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain import accuracy, demo

@@ -10,7 +10,7 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
-from meshes import as_rank
+from helpers.meshes import as_rank
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 

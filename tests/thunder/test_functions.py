@@ -9,10 +9,10 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
-from exactness import with_gradients
+from helpers.exactness import with_gradients
+from helpers.torch_samples import Call, assert_as_good, called, doubled, known, samples
 from thunder import torch as ltorch
 from thunder.core.symbol import Symbol
-from torch_samples import Call, assert_as_good, called, doubled, known, samples
 
 from thunder_fuser.executors.functions import FUNCTIONS, TABLES
 from thunder_fuser.executors.functions.define import Rewrite

@@ -9,7 +9,7 @@ import pytest
 import thunder
 import thunder.torch as ltorch
 import torch
-from cases import REAL
+from helpers.cases import REAL
 from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 

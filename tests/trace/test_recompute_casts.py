@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from cases import rand
+from helpers.cases import rand
 
 from thunder_fuser.executors.passes import read_trace
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit

@@ -29,8 +29,8 @@ from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
 from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
-from thunder_fuser.host.dispatch import make_dispatch
-from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
+from thunder_fuser.host.arguments import check_memory, check_plain
+from thunder_fuser.host.dispatch import make_dispatch, on_resolved
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
 from thunder_fuser.stages import stage
@@ -64,7 +64,8 @@ class RegionCallable:
         self._given = given
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
-        self._keeping = self._freeing = None
+        self._keeping: Any = None
+        self._freeing: Any = None
         if not region.makes_views:
             self._keeping = make_dispatch(inputs, self._miss, checked=False)
         if region.donated_if_freed:
@@ -88,7 +89,7 @@ class RegionCallable:
     def runners(self) -> list[Runner]:
         """What its calls have run, for each layout and shape of theirs."""
         calls = filter(None, (self._keeping, self._freeing))
-        return [run for call in calls for run in call.__globals__["runners"].values()]
+        return [run for call in calls for run in call.runners.values()]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         views = views_for(self.region, args) if self.region.moves_only else None

@@ -20,16 +20,16 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch.distributed.tensor import DTensor
 
 from thunder_fuser.analysis.propagate import propagate
-from thunder_fuser.errors import FuserError, InputError
-from thunder_fuser.executors.rows import Row
-from thunder_fuser.executors.types import known_type
-from thunder_fuser.host.placements import (
+from thunder_fuser.cache.sharded import (
     layout_records,
     local_of,
     mesh_of,
     placements_of,
     sharding_of,
 )
+from thunder_fuser.errors import FuserError, InputError
+from thunder_fuser.executors.rows import Row
+from thunder_fuser.executors.types import known_type
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.mesh import Mesh

@@ -21,7 +21,6 @@ from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
-from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
@@ -47,6 +46,7 @@ from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
 from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
+from thunder_fuser.versions import __version__
 
 _KEYWORD = "fuser_"
 _IN_PLACE_HELP = (

@@ -19,7 +19,7 @@ from thunder_fuser.executors.functions import why_apart
 from thunder_fuser.executors.mistyped import where_types_agree
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.support import device_of, leaves_of, support
-from thunder_fuser.host.device import target_of_device
+from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.approximate import tag_approximate
 from thunder_fuser.trace.casts import drop_roundings, expand_casts, recompute_casts

@@ -14,7 +14,7 @@ import torch
 
 from thunder_fuser.errors import CompileError, FallbackWarning, FuserError, ToolchainError
 from thunder_fuser.ir.record import Definition, Number, definition_text, number_text
-from thunder_fuser.single_flight import first_time
+from thunder_fuser.threads import first_time
 
 # ----------------------------------------------------------------------------------- the warning
 

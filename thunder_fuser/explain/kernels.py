@@ -9,8 +9,7 @@ from pathlib import Path
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.compiler import schedule, texts
-from thunder_fuser.dump import write
+from thunder_fuser.compiler import schedule, texts, write
 from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.traces import Jitted, fusions_of
 from thunder_fuser.host.program import HostProgram

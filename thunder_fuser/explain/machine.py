@@ -12,15 +12,14 @@ from pathlib import Path
 
 import torch
 
-from thunder_fuser._version import __version__
 from thunder_fuser.errors import InputError, OptionError, ToolchainError
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.options import OPTIONS, option
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
-from thunder_fuser.store.archive import export_entries, import_entries
-from thunder_fuser.store.explain import nearest
+from thunder_fuser.store.inspection import export_entries, import_entries, nearest
 from thunder_fuser.store.store import Store, Stored, current_store
+from thunder_fuser.versions import __version__
 
 _PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
 _SHOWN_KEY = 12

@@ -6,7 +6,7 @@
 ->  t1 = sum(g, (2, 3));  db = sum(t1, (0,))
     t2 = sum(h, (3, 4));  ds = sum(t2, (2,))
 
-One kernel then reads g once for both. presegment/two_stage_reductions.py does the same in
+One kernel then reads g once for both. presegment/rfactor.py does the same in
 functions without gradients. There it follows from what shares a kernel. With a backward, the policy
 chooses that, and a gradient that is summed in two stages may have other bits, so it is settled here
 before the policy is asked.
