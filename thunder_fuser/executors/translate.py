@@ -183,23 +183,21 @@ def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:
     result = ROWS[bsym.sym.id].record(fd, *args, **kwargs)
     values = result if isinstance(result, tuple) else (result,)
     for value, proxy in zip(values, makes(bsym), strict=True):
-        if not (_is_wide(fd, value, proxy) and _may_widen(fd, env, bsym)):
-            value = fd.as_type(value, known_type(proxy.dtype))
+        wanted = known_type(proxy.dtype)
+        if not (wanted in _NARROW and _stays_wide(fd, env, bsym, fd.dtype_of(value))):
+            value = fd.as_type(value, wanted)
         env[proxy.name] = value
 
 
-def _may_widen(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> bool:
-    """True for casts, and for what reads int64; a sum of int8 is no reason, it wraps."""
-    if bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
-        return True
+def _stays_wide(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol, made: DataType) -> bool:
+    """True for what is int64 to torch, and not to Thunder; see Note [Types of the trace].
+
+    That is a cast, or what reads int64; a sum of int8 is no reason, it wraps.
+    """
+    if made is not DataType.Int or bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE:
+        return made is DataType.Int
     args = [env[arg.name] for arg in reads(bsym) if arg.name in env]
     return any(fd.dtype_of(arg) is DataType.Int for arg in args)
-
-
-def _is_wide(fd: TypedRecorder, value: Any, proxy: Proxy) -> bool:
-    """True for what is int64 to torch, and not to Thunder; see Note [Types of the trace]."""
-    thunder_type = known_type(proxy.dtype) if isinstance(proxy, TensorProxy) else None
-    return thunder_type in _NARROW and fd.dtype_of(value) is DataType.Int
 
 
 def _resolve(value: Any, env: dict[str, Any]) -> Any:

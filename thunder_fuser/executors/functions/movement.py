@@ -178,11 +178,9 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
 def _refuses_stack(tensors: Any, **named: Any) -> Reject | None:
     if named or not isinstance(tensors, Sequence):
         return Reject("a stack with other arguments than a list")
-    if any(type(one) is not TensorProxy for one in tensors):
-        return Reject("a stack of other than plain tensors")
-    if any(data_type(one.dtype) not in ANY or not one.numel for one in tensors):
-        return Reject("a stack of complex numbers, or of no elements")
-    return None
+    plain = all(type(one) is TensorProxy for one in tensors)
+    taken = plain and all(data_type(one.dtype) in ANY and one.numel for one in tensors)
+    return None if taken else Reject("a stack of complex numbers, no elements, or no plain tensors")
 
 
 def _shaped(x: Any, shape: Shape) -> Any:

@@ -127,7 +127,10 @@ def _pair(value: Function, gradients: Function) -> Composite:
 
         return as_type(value(*both), _type_of_both(x, y)), backward
 
-    return with_gradient(_refuses_pair, forward)
+    def refuses(x: Any, y: Any, **named: Any) -> Reject | None:
+        return Reject("more than two tensors") if named else refuses_floats("a function", x, y)
+
+    return with_gradient(refuses, forward)
 
 
 def _type_of_both(x: TensorProxy, y: TensorProxy) -> dtypes.dtype:
@@ -135,12 +138,6 @@ def _type_of_both(x: TensorProxy, y: TensorProxy) -> dtypes.dtype:
     ranked = [one for one in (x, y) if one.ndim] or [x, y]
     types = {dtypes.to_strong_dtype(one.dtype) for one in ranked}
     return types.pop() if len(types) == 1 else _FLOATS[dtypes.float64 in types]
-
-
-def _refuses_pair(x: Any, y: Any, **named: Any) -> Reject | None:
-    if named or type(x) is not TensorProxy or type(y) is not TensorProxy:
-        return Reject("other than two plain tensors")
-    return refuses_floats("a function", x, y)
 
 
 def _logarithmic(log: Function, pole: float) -> Composite:
