@@ -69,7 +69,7 @@ def minimum_cut(graph: Graph[V]) -> Cut[V]:
         if all(graph.nodes[at].price is None for at in ops):
             kept |= graph.needed & makes.keys()
             continue
-        whole = networkx.DiGraph(network.subgraph(part))
+        whole = networkx.DiGraph(network.edges(part, data=True))
         for at in ops:
             price = graph.nodes[at].price
             whole.add_edge("source", _Op(at), **({} if price is None else {"capacity": price}))
