@@ -256,8 +256,8 @@ def _over_rows(g: Any, row: int) -> Any:
     return ours.sum(g, lead, False) if lead else g
 
 
-# The gradients of the first operands; the others are numbers, shapes and axes.
-_GRADIENTS: dict[Symbol, tuple[Gradient, ...]] = {
+# The gradients of the first operands; None for what is no tensor, as all others are.
+_GRADIENTS: dict[Symbol, tuple[Gradient | None, ...]] = {
     ours.add: (lambda g, y, a, b: g, lambda g, y, a, b: g),
     ours.mul: (lambda g, y, a, b: ours.mul(g, b), lambda g, y, a, b: ours.mul(g, a)),
     ours.sub: (lambda g, y, a, b: g, lambda g, y, a, b: ours.neg(g)),
@@ -276,7 +276,7 @@ _GRADIENTS: dict[Symbol, tuple[Gradient, ...]] = {
     ours.softmax: (lambda g, y, a, dim: ours.softmax_backward(g, y, dim),),
     ours.layer_norm: (
         lambda g, y, x, shape, w, b, eps: ours.layer_norm_input_gradient(g, x, shape, *y[1:], w),
-        lambda g, y, x, shape, w, b, eps: None,
+        None,
         lambda g, y, x, shape, w, b, eps: ours.layer_norm_weight_gradient(g, x, shape, *y[1:]),
         lambda g, y, x, shape, w, b, eps: _over_rows(g, len(shape)),
     ),
@@ -288,14 +288,14 @@ _GRADIENTS: dict[Symbol, tuple[Gradient, ...]] = {
 }  # fmt: skip
 
 
-def _with_gradients(symbol: Symbol, gradients: Sequence[Gradient]) -> Callable[..., Any]:
+def _with_gradients(symbol: Symbol, gradients: Sequence[Gradient | None]) -> Callable[..., Any]:
     """The call of a primitive that tells Thunder's autodiff its gradients."""
 
     def call(*args: Any) -> Any:
         y = symbol(*args)
         g = get_grad(y[0] if isinstance(y, tuple) else y)
         for operand, gradient in zip(args, gradients, strict=False):
-            if isinstance(operand, TensorProxy):
+            if gradient is not None and isinstance(operand, TensorProxy):
                 put_grad(operand, _summed(gradient(g, y, *args), operand))
         return y
 

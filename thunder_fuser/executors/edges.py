@@ -69,7 +69,7 @@ def edges_of(ops: Sequence[Op], run: Sequence[int], users: Users) -> Edges:
         if enters and not ops[at].reads_any(made_inside):
             before[at] = None
         else:
-            made_inside.update(out.name for out in ops[at].makes)
+            made_inside.update(ops[at].made_names)
     rest = [at for at in run if at not in before]
     after = _idle(ops, rest, _EXIT | CALLS, users)
     inside = [at for at in rest if at not in after]
@@ -80,7 +80,7 @@ def _idle(ops: Sequence[Op], places: Sequence[int], kinds: Kinds, users: Users) 
     """Those of the kinds whose results no other op among the places needs."""
     needing = set(places)
     for at in reversed(places):
-        uses = (use for out in ops[at].makes for use in users.get(out.name, ()))
+        uses = (use for name in ops[at].made_names for use in users.get(name, ()))
         if ops[at].only(kinds) and needing.isdisjoint(uses):
             needing.remove(at)
     return {*places} - needing

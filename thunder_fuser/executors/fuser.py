@@ -38,7 +38,7 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
-from thunder_fuser.executors.support import ROWS, accepts, leaves_of, row_of, support
+from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
@@ -84,11 +84,6 @@ class ThunderFuser(FusionExecutor):
         register(self)
 
     # ---- what Thunder asks of every executor
-
-    def can_execute(self, bsym: BoundSymbol) -> bool:
-        """True for a primitive of the table whose row takes these operands."""
-        row = row_of(bsym)
-        return row is not None and accepts(row, bsym.args, bsym.kwargs) is None
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """True for these primitives, and for composites made of them, or taken apart here."""

@@ -94,7 +94,7 @@ def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
         yield op
         return
     for leaf in op.leaves:
-        yield op if leaf is op.bsym else rules.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
+        yield op if leaf is op.bsym else rules.known(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
 
 
 def _with_streams(trace: TraceCtx, ops: Sequence[Op], rules: Rules) -> list[Op]:

@@ -240,11 +240,8 @@ def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Regi
 def _escaping(ops: Sequence[Op], inside: Sequence[int], users: Users) -> list[str]:
     """Names made inside that others read."""
     members = set(inside)
-    return [
-        out.name
-        for at in inside for out in ops[at].makes
-        if not members.issuperset(users.get(out.name, ()))
-    ]  # fmt: skip
+    made = (name for at in inside for name in ops[at].made_names)
+    return [name for name in made if not members.issuperset(users.get(name, ()))]
 
 
 def _sources(ops: Sequence[Op]) -> list[str]:

@@ -28,10 +28,6 @@ class Sizes:
     hidden: int = 768
 
     @property
-    def head_width(self) -> int:
-        return self.width // self.heads
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         return self.batch, self.sequence, self.width
 
@@ -76,7 +72,7 @@ class LlamaBlock(nn.Module):
         self.gate = nn.Linear(sizes.width, sizes.hidden, bias=False)
         self.up = nn.Linear(sizes.width, sizes.hidden, bias=False)
         self.down = nn.Linear(sizes.hidden, sizes.width, bias=False)
-        cos, sin = _rotary_tables(sizes.sequence, sizes.head_width)
+        cos, sin = _rotary_tables(sizes.sequence, sizes.width // sizes.heads)
         self.register_buffer("cos", cos)
         self.register_buffer("sin", sin)
 

@@ -109,21 +109,21 @@ class _Reader:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         returned = _gradients(ops[-1])
-        self.needed = returned | {p.name for op in ops if op.in_backward for p in op.reads}
+        self.needed = returned | {name for op in ops if op.in_backward for name in op.read_names}
         self.written = written_in_place(ops)
         forward = [op for op in ops if not op.is_backward]
         self.stored = read_elsewhere(forward)
-        self.stored |= {out.name for op in forward if not op.is_fusible for out in op.makes}
+        self.stored |= {name for op in forward if not op.is_fusible for name in op.made_names}
         # What torch reads in the backward, itself or a view of it.
         by_torch = [op for op in ops if op.in_backward and not op.is_fusible and not op.is_return]
-        read_by_torch = {proxy.name for op in by_torch for proxy in op.reads}
+        read_by_torch = {name for op in by_torch for name in op.read_names}
         self.stored_again = with_what_they_view(ops, returned | read_by_torch)
 
     def operation(self, op: Op) -> Operation:
         """What the plan must know of an op."""
         return Operation(
             op.bsym.sym.name,
-            tuple(proxy.name for proxy in op.reads),
+            tuple(op.read_names),
             tuple(self._value(out, op) for out in op.makes),
             sum(map(_operations, op.leaves)),
             self._refusal(op),

@@ -8,7 +8,7 @@ it and the last checkpoint is a checkpoint itself. A chain then crosses at most 
 of the forward, whatever the depth; and as the checkpoints lie at equal distances, layers that are
 alike give at most `stages` + 1 kinds of regions, whose kernels they share. A value that is made of
 little more bytes than its own (a norm's result: its input, and statistics) counts as no stage of a
-stream; but no chain reads more than _Sources._MOST values.
+stream; but no chain reads more than _MOST_SOURCES values.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from thunder_fuser.target import Target
 
 _FIRST = 1 << 80  # what is minimised first; what comes second never adds up to this
 _WIDE = 1.25  # a norm's statistics beside its input are not worth keeping its result
+_MOST_SOURCES = 8  # of a value; more are replaced by _MANY, which is larger than any value
+_MANY = ""
 _STEPS = 24  # of the search for a budget
 
 
@@ -229,55 +231,28 @@ class _Problem:
 
 def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
     """The tags of each value; checkpoints lie `stages` values of a stream apart."""
-    stage: dict[str, int] = {}
-    sources = _Sources(facts)
     streams = _read_by_later_regions(facts)
+    sizes = {_MANY: _FIRST, **facts.given}  # of what is kept, and so read itself
+    sources: dict[str, frozenset[str]] = {}  # of all else: what would be read to recompute it
+    stage: dict[str, int] = {}
     found: dict[str, Tags] = {}
     for op in facts.operations:
         before = max((stage.get(name, 0) for name in op.inputs), default=0)
-        made_of = sources.of(op)
+        own = (sources.get(name, sizes.keys() & {name}) for name in op.inputs)
+        read = frozenset[str]().union(*own)
+        read = read if len(read) <= _MOST_SOURCES else frozenset({_MANY})
         for value in op.outputs:
-            own = set(value.tags)
+            tags = set(value.tags)
             if not op.refusal and value.name in streams:
-                own |= {STREAM}
-                if sources.bytes(made_of) > _WIDE * value.bytes:
-                    own |= {WIDER}
-                    own |= {CHECKPOINT} if before >= stages else set()
-            starts = bool(op.refusal) or CHECKPOINT in own
-            stage[value.name] = 0 if starts else before + (WIDER in own)
-            sources.note(value, None if starts else made_of)
-            found[value.name] = frozenset(own)
+                tags.add(STREAM)
+                if sum(sizes[name] for name in read) > _WIDE * value.bytes:
+                    tags |= {WIDER, CHECKPOINT} if before >= stages else {WIDER}
+            if op.refusal or CHECKPOINT in tags:
+                sizes[value.name], stage[value.name] = value.bytes, 0
+            else:
+                sources[value.name], stage[value.name] = read, before + (WIDER in tags)
+            found[value.name] = frozenset(tags)
     return found
-
-
-class _Sources:
-    """For each value, what would be read to make it again: at most so many names, else all."""
-
-    _MOST = 8
-    _ALL = frozenset({""})
-
-    def __init__(self, facts: Facts) -> None:
-        self._bytes = {"": _FIRST, **facts.given}
-        self._names: dict[str, frozenset[str]] = {}
-
-    def of(self, op: Operation) -> frozenset[str]:
-        known = self._bytes
-        found = (
-            self._names.get(name) or frozenset({name} if name in known else ())
-            for name in op.inputs
-        )
-        names = frozenset().union(*found)
-        return names if len(names) <= self._MOST else self._ALL
-
-    def bytes(self, names: frozenset[str]) -> int:
-        return sum(self._bytes[name] for name in names)
-
-    def note(self, value: Value, made_of: frozenset[str] | None) -> None:
-        """made_of: None for a value that is kept, and so read itself."""
-        if made_of is None:
-            self._bytes[value.name] = value.bytes
-        else:
-            self._names[value.name] = made_of
 
 
 def _read_by_later_regions(facts: Facts) -> set[str]:

@@ -31,15 +31,14 @@ class Choice(Enum):
 
 KEEP, RECOMPUTE, FREE = Choice.KEEP, Choice.RECOMPUTE, Choice.FREE
 
-# Tags of a value. The forward writes it for others in any case / later regions of the forward
-# continue from it (a residual stream) / it continues from so many others that it is a checkpoint /
-# reading what it is made of moves over a quarter more bytes than reading it / torch reads it in the
-# backward, so that it must be written again / a view of what it is made of / random numbers, by
-# their seed.
-STORED, STREAM, CHECKPOINT, WIDER, WRITTEN, VIEW, RANDOM = (
-    "stored", "stream", "checkpoint", "wider", "written", "view", "random",
-)  # fmt: skip
-Tags = frozenset[str]
+Tags = frozenset[str]  # of a value:
+STORED = "stored"  # the forward writes it for others in any case
+STREAM = "stream"  # later regions of the forward continue from it (a residual stream)
+CHECKPOINT = "checkpoint"  # it continues from so many others of a stream that it is kept
+WIDER = "wider"  # recomputing it reads over a quarter more bytes than it has
+WRITTEN = "written"  # torch reads it in the backward: if it is recomputed, it is written again
+VIEW = "view"  # a view of what it is made of
+RANDOM = "random"  # random numbers, which follow from a seed
 
 
 @dataclass(frozen=True, slots=True)

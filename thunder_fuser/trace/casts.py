@@ -56,9 +56,9 @@ def recompute_casts(prepared: Prepared) -> Prepared:
     """
     casts = _casts(prepared.ops)
     crossing = {
-        proxy.name
-        for op in prepared.ops for proxy in op.reads
-        if proxy.name in casts and _crosses(casts[proxy.name], op)
+        name
+        for op in prepared.ops for name in op.read_names
+        if name in casts and _crosses(casts[name], op)
     }  # fmt: skip
     return prepared.with_ops(Repeater(prepared, crossing, _crosses).ops()) if crossing else prepared
 
@@ -73,7 +73,7 @@ def _casts(ops: Sequence[Op]) -> dict[str, Op]:
     if not found:
         return found
     written = written_in_place(ops)
-    read_by_torch = {proxy.name for op in ops if not op.is_fusible for proxy in op.reads}
+    read_by_torch = {name for op in ops if not op.is_fusible for name in op.read_names}
     stored = written | with_what_they_view(ops, read_by_torch)
     return {
         name: op for name, op in found.items()
@@ -98,7 +98,7 @@ def drop_roundings(prepared: Prepared) -> Prepared:
 def _without_roundings(ops: Sequence[Op], rules: Rules) -> Iterator[Op]:
     stored = read_elsewhere(ops)
     rounded: dict[str, tuple[Proxy, int | None]] = {}  # the value before its rounding; the region
-    returned = {proxy.name for proxy in ops[-1].reads}
+    returned = set(ops[-1].read_names)
     swaps: dict[Variable, Proxy] = {}
     for op in ops:
         op = rules.reading(op, swaps)

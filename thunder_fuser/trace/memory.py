@@ -51,7 +51,7 @@ def leave_written_views(prepared: Prepared) -> Prepared:
     if not later:
         return prepared
     return prepared.with_ops(
-        prepared.rules.refused(op.bsym, _WRITTEN_LATER)
+        prepared.rules.known(op.bsym, _WRITTEN_LATER)
         if op.is_fusible and op.makes_any(later) and op.only(MOVES) else op
         for op in prepared.ops
     )  # fmt: skip
@@ -62,11 +62,11 @@ def _written_later(ops: Sequence[Op]) -> set[str]:
     names: set[str] = set()
     for op in reversed(ops):
         if op.bsym.sym.id in FENCES:
-            names.update(proxy.name for proxy in op.reads)
+            names.update(op.read_names)
         elif op.bsym.sym.id in COPIES:
-            names.add(op.reads[1].name)
+            names.add(op.read_names[1])
         elif op.makes_any(names) and op.only(MOVES):
-            names.update(proxy.name for proxy in op.reads)
+            names.update(op.read_names)
     return names
 
 
@@ -93,7 +93,7 @@ class _Copier:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared, self.rules, self.all = prepared, prepared.rules, prepared.ops
         self.memory = one_memory([op for op in self.all if not op.is_backward])
-        self.read = {p.name for op in self.all if op.in_backward for p in op.reads}
+        self.read = {name for op in self.all if op.in_backward for name in op.read_names}
         self.swaps: dict[Variable, Proxy] = {}
         self.fenced: dict[Variable, Proxy] = {}  # what the write at hand writes to
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from thunder.core.prims import PrimIDs
@@ -42,24 +42,16 @@ class Rules:
 
     def op(self, bsym: BoundSymbol) -> Op:
         """The Op of a bound symbol."""
-        return self._op(bsym, self.refuse(bsym), None)
-
-    def fused(self, bsym: BoundSymbol, region: int | None = None) -> Op:
-        """The Op of a bound symbol that is known to be fusible, such as a leaf of a fusible one."""
-        return self._op(bsym, None, region)
-
-    def refused(self, bsym: BoundSymbol, why: Reject) -> Op:
-        """The Op of a bound symbol that torch runs."""
-        return self._op(bsym, why, None)
+        return self.known(bsym, self.refuse(bsym))
 
     def rewritten(self, op: Op, bsym: BoundSymbol) -> Op:
         """The Op with another bound symbol, which computes the same of other operands."""
-        return op if bsym is op.bsym else self._op(bsym, op.refusal, op.region)
+        return op if bsym is op.bsym else self.known(bsym, op.refusal, op.region)
 
     def apart(self, op: Op) -> Iterator[Op]:
         """The primitives of a fusible Op, with its tags and in its region."""
         for leaf in op.leaves:
-            yield self.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags), op.region)
+            yield self.known(leaf.from_bsym(tags=leaf.tags | op.bsym.tags), region=op.region)
 
     def reading(self, op: Op, swaps: Mapping[Variable, Proxy]) -> Op:
         """The Op with other names of the same values as operands."""
@@ -67,7 +59,10 @@ class Rules:
             return op
         return self.rewritten(op, op.bsym.from_bsym_swap_proxies(swaps, skip_output=True))
 
-    def _op(self, bsym: BoundSymbol, refusal: Reject | None, region: int | None) -> Op:
+    def known(
+        self, bsym: BoundSymbol, refusal: Reject | None = None, region: int | None = None
+    ) -> Op:
+        """The Op of one that is known to be refused, or fusible as the leaves of a fusible one."""
         fusible = refusal is None
         return Op(
             bsym,
@@ -139,11 +134,19 @@ class Op:
         """True if it consists of primitives of these kinds."""
         return self.kinds <= kinds
 
-    def reads_any(self, names: set[str]) -> bool:
-        return any(proxy.name in names for proxy in self.reads)
+    @property
+    def read_names(self) -> list[str]:
+        return [proxy.name for proxy in self.reads]
 
-    def makes_any(self, names: set[str]) -> bool:
-        return any(proxy.name in names for proxy in self.makes)
+    @property
+    def made_names(self) -> list[str]:
+        return [proxy.name for proxy in self.makes]
+
+    def reads_any(self, names: Set[str]) -> bool:
+        return not names.isdisjoint(self.read_names)
+
+    def makes_any(self, names: Set[str]) -> bool:
+        return not names.isdisjoint(self.made_names)
 
     def in_region(self, region: int | None) -> Op:
         return replace(self, region=region)
@@ -170,19 +173,17 @@ def users_of(ops: Sequence[Op]) -> dict[str, list[int]]:
     """The places where each name is read, in order."""
     users: dict[str, list[int]] = {}
     for at, op in enumerate(ops):
-        for proxy in op.reads:
-            users.setdefault(proxy.name, []).append(at)
+        for name in op.read_names:
+            users.setdefault(name, []).append(at)
     return users
 
 
 def read_elsewhere(ops: Sequence[Op]) -> set[str]:
     """Results of regions that another region reads, or torch, or the caller."""
-    region = {out.name: op.region for op in ops if op.is_fusible for out in op.makes}
+    region = {name: op.region for op in ops if op.is_fusible for name in op.made_names}
     return {
-        proxy.name
-        for op in ops for proxy in op.reads
-        if region.get(proxy.name, op.region) != op.region
-    }  # fmt: skip
+        name for op in ops for name in op.read_names if region.get(name, op.region) != op.region
+    }
 
 
 def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
@@ -190,5 +191,5 @@ def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
     found = {*names}
     for op in reversed(ops):
         if op.is_view and op.makes_any(found):
-            found.update(proxy.name for proxy in op.reads)
+            found.update(op.read_names)
     return found

@@ -61,11 +61,11 @@ def check(name: str, before: Prepared, after: Prepared) -> None:
             raise _error(name, value, f"type {_type(known[value])}", str(_type(made[value])))
     ready: set[str] = set()
     for op in after.ops:
-        for proxy in op.reads:
-            if proxy.name not in ready and (proxy.name in made or proxy.name in known):
-                got = "read before it is made" if proxy.name in made else "read but not made"
-                raise _error(name, proxy.name, f"made before {op.bsym.sym.name} reads it", got)
-        ready.update(proxy.name for proxy in op.makes)
+        for value in op.read_names:
+            if value not in ready and (value in made or value in known):
+                got = "read before it is made" if value in made else "read but not made"
+                raise _error(name, value, f"made before {op.bsym.sym.name} reads it", got)
+        ready.update(op.made_names)
     if _returned(before.ops) != _returned(after.ops):
         lost = ", ".join(sorted(_returned(before.ops) ^ _returned(after.ops)))
         raise _error(name, lost, "returned as before", "other results")
@@ -82,7 +82,7 @@ def _type(proxy: Proxy) -> object:
 
 
 def _returned(ops: Sequence[Op]) -> set[str]:
-    return {proxy.name for op in ops[-1:] if op.is_return for proxy in op.reads}
+    return {name for op in ops[-1:] if op.is_return for name in op.read_names}
 
 
 def _error(name: str, value: str, expected: str, got: str) -> VerifyError:

@@ -33,7 +33,7 @@ class Repeater:
     ) -> None:
         self.copies: dict[str, list[str]] = {}
         self._prepared, self._ops, self._is_for = prepared, prepared.ops, is_for
-        made = {out.name: at for at, op in enumerate(self._ops) for out in op.makes}
+        made = {name: at for at, op in enumerate(self._ops) for name in op.made_names}
         self._makers: Mapping[str, int] = {name: made[name] for name in repeated}
         self._swaps: dict[Variable, Proxy] = {}  # in the region at hand
         self._numbers = count(1 + max((op.region or 0 for op in self._ops), default=0))
@@ -46,7 +46,7 @@ class Repeater:
             if op.region is not None and op.region != region:
                 # What torch reads is stored; until the next region nothing need be repeated.
                 region, self._swaps = op.region, {}
-            if any(self._maker(proxy.name, op) is not None for proxy in op.reads):
+            if any(self._maker(name, op) is not None for name in op.read_names):
                 for at in self._missing(op):
                     last = self._copy(self._ops[at], op, last)
                     yield last
@@ -62,13 +62,13 @@ class Repeater:
     def _missing(self, reader: Op) -> list[int]:
         """The places of the ops that are to be repeated for a reader, in order."""
         found: set[int] = set()
-        stack = [proxy.name for proxy in reader.reads]
+        stack = reader.read_names
         while stack:
             at = self._maker(stack.pop(), reader)
             if at is None or at in found or variableify(self._ops[at].makes[0]) in self._swaps:
                 continue
             found.add(at)
-            stack += [proxy.name for proxy in self._ops[at].reads]
+            stack += self._ops[at].read_names
         return sorted(found)
 
     def _copy(self, op: Op, reader: Op, last: Op | None) -> Op:
@@ -79,7 +79,8 @@ class Repeater:
             self.copies.setdefault(out.name, []).append(new.name)
         bsym = op.bsym.from_bsym_swap_proxies(self._swaps)
         direction = {BoundSymbolTag.BACKWARD} if reader.is_backward else set()
-        copy = self._prepared.rules.fused(bsym.from_bsym(tags=bsym.tags | direction), reader.region)
+        bsym = bsym.from_bsym(tags=bsym.tags | direction)
+        copy = self._prepared.rules.known(bsym, region=reader.region)
         if reader.region is not None:
             return copy
         if last is not None and last.region is not None and alike(last, copy):

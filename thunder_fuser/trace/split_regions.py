@@ -68,7 +68,7 @@ def partition(prepared: Prepared) -> Prepared:
             number = next(numbers)
             numbered += [ops[at].in_region(number) for at in part]
             if not ops[run.start].is_backward:
-                made.update((out.name, number) for at in part for out in ops[at].makes)
+                made.update((name, number) for at in part for name in ops[at].made_names)
     return prepared.with_ops(numbered)
 
 
@@ -89,7 +89,7 @@ def _mirrored(ops: Sequence[Op], run: range, made: Mapping[str, int]) -> Iterato
     """A run of the backward, split where it comes to an earlier region of the forward."""
     start, region = run.start, max(made.values(), default=0)
     for at in run:
-        latest = max((made[p.name] for p in ops[at].reads if p.name in made), default=region)
+        latest = max((made[name] for name in ops[at].read_names if name in made), default=region)
         if latest < region:
             region = latest
             if at > start:

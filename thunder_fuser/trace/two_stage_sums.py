@@ -187,7 +187,8 @@ def _written(op: Op, columns: dict[str, int], rules: Rules) -> Iterator[Op]:
         if found is None:
             yield part
         else:
-            yield from (rules.fused(one, op.region) for one in _two_sums(part.bsym, found))
+            sums = _two_sums(part.bsym, found)
+            yield from (rules.known(one, region=op.region) for one in sums)
 
 
 def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
