@@ -108,11 +108,8 @@ class InnerOuter(KernelMatch):
             fits = not has_long_rows(columns, target)
         else:
             fits = fits_rows(columns, target)
-        return (
-            None
-            if fits
-            else Reject(self.name, f"{columns} columns and their sums do not fit on chip")
-        )
+        reason = f"{columns} columns and their sums do not fit on chip"
+        return None if fits else Reject(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         made = _cpu_runs(self) if self.target.is_cpu else _cuda_runs(self, alignment)
