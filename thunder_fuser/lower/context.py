@@ -20,7 +20,7 @@ from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.size_arguments import loops_of
 from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
-from thunder_fuser.schedule.repeatable import rounds
+from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 

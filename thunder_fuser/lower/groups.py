@@ -34,7 +34,7 @@ from thunder_fuser.lower.kernel import (
 )
 from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.schedule.repeatable import row_of
+from thunder_fuser.schedule.row_shape import row_of
 
 
 @dataclass
@@ -249,7 +249,7 @@ class Groups:
         else:
             row = row_of(count, ctx.scheduled.target)
             gate = ("gates", const(self._gates[name])) if self._gates else ()
-            sizes = (op, count, row.width, row.threads)
+            sizes = (op, count, row.width, row.threads[0])
             call = Call("reduce_rows", (array, start, *gate), sizes, wide)
         return Let(target, wide, call)
 

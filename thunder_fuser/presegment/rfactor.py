@@ -22,8 +22,7 @@ from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.presegment.axis_reuse import AxisReuse
 from thunder_fuser.presegment.two_steps import TwoSteps, dims_of, in_two_steps
 from thunder_fuser.schedule.axes import size_of, summed_order
-from thunder_fuser.schedule.repeatable import SUMS, has_order, settled_shape
-from thunder_fuser.schedule.row_shape import RowShape, row_shape
+from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, row_shape
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
@@ -92,7 +91,7 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
     if not is_inner:
         if target.is_cpu:
             return -(-rows // CPU_RUNS)
-        return _run_of_block(rows, MIN_RUN, settled_shape(results, SUMS, target), target)
+        return _run_of_block(rows, MIN_RUN, row_of(results, target, sums=SUMS), target)
     if rows <= MAX_ON_CHIP or results >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
     runs = CPU_RUNS if target.is_cpu else INNER_BLOCKS * target.sm_count // results

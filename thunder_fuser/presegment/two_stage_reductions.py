@@ -28,7 +28,7 @@ from thunder_fuser.presegment.axis_reuse import AxisReuse
 from thunder_fuser.presegment.two_steps import TwoSteps, dims_of, in_two_steps
 from thunder_fuser.schedule import nested
 from thunder_fuser.schedule.axes import size_of
-from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.target import Target
 
 MIN_ROW_BYTES = 48  # so that the partial results are a small part of the bytes

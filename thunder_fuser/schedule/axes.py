@@ -18,7 +18,7 @@ from thunder_fuser.ir.domain import Domain, ParallelType
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, divides
 from thunder_fuser.schedule.loop_index import loop_index
-from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import Transforms
 
 MAX_BYTES = 16  # of one access

@@ -20,7 +20,7 @@ from thunder_fuser.analysis.demand import Point
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import size_of
-from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import HeuristicParams, PersistentBuffer, ScheduledFusion
 
 EXPENSIVE = 8  # the cost of exp

@@ -31,7 +31,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import collapse, row_shift, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import have_one_space
-from thunder_fuser.schedule.repeatable import row_of, settled_shape, width_of
+from thunder_fuser.schedule.row_shape import row_of, width_of
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
 from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
@@ -162,8 +162,7 @@ def _may_shift(found: Rows) -> bool:
 def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
     if found.has_order:
         row = row_of(found.reduced_size, found.target, found.chunk)
-        threads = (row.threads, max(128 // row.threads, 1))
-        return _inner_with(found, alignment, threads, cluster=row.cluster, width=row.width)
+        return _inner_with(found, alignment, row.threads, cluster=row.cluster, width=row.width)
     columns = found.chunk or found.reduced_size
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
@@ -227,7 +226,7 @@ def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
     while x * y < 1024 and y * 4 < rows:
         y *= 2
     if found.chunk and found.has_order:
-        y = settled_shape(columns, 1, found.target).threads[1]
+        y = row_of(columns, found.target).threads[1]
         x = 128 // y
 
     def build(s: Transforms, width: int) -> bool:

@@ -21,7 +21,7 @@ from thunder_fuser.ir.domain import Domain, Transform
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.schedule.axes import Build, best_width, size_of
-from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
@@ -104,7 +104,7 @@ class KernelMatch(Match):
 
     @cached_property
     def has_order(self) -> bool:
-        """True if the order in which it adds is settled: see repeatable.py."""
+        """True if the order in which it adds is settled: see row_shape.py."""
         return has_order(self.part, self.options)
 
     @cached_property
