@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import Golden
-from graphs import Graph
+from helpers.graphs import Graph
+from helpers.kernels import kernel_text, scheduled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import kernel_text, scheduled
 
 from thunder_fuser.analysis.part import Parts
 from thunder_fuser.definition import FusionDefinition

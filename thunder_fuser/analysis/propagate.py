@@ -20,11 +20,11 @@ from thunder_fuser.errors import CommunicationError, MeshError
 from thunder_fuser.ir import shapes
 from thunder_fuser.ir.domain import IterType, ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar, symbol
-from thunder_fuser.ir.sharding import Sharding, shards
 from thunder_fuser.union_find import UnionFind
 
 Node = tuple[str, int]  # a tensor and one of its axes
@@ -225,17 +225,17 @@ def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
 def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
     """In each group of axes with equal products, the outermost ones are in step."""
     source, out = names_of(expr)[0], expr.outputs[0]
-    for before, after in _groups(tensors[source].sizes, tensors[out].sizes):
+    for before, after in groups(tensors[source].sizes, tensors[out].sizes):
         if before and after:
             yield Same((out, after[0]), (source, before[0]))
         yield from (Whole((source, at)) for at in before[1:])
         yield from (Whole((out, at)) for at in after[1:])
 
 
-def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
     """Groups of axes with equal products, without axes of size 1.
 
-    >>> _groups((4, 6, 5), (24, 1, 5))
+    >>> groups((4, 6, 5), (24, 1, 5))
     [([0, 1], [0]), ([2], [2])]
     """
     ours = [at for at, size in enumerate(before) if size != 1]

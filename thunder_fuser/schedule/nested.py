@@ -23,7 +23,7 @@ K are the groups, C the rows of one, R the columns. A block, or a cluster, has a
 what it reads of it. Its threads reduce each row; one of each row puts what is reduced over rows
 into shared memory, where all of them reduce it, each warp for itself. Sums over other axes, as
 those of a weight's gradient over n and hw, are partial results by row here: see
-presegment/two_stage_reductions.py.
+presegment/rfactor.py.
 """
 
 from __future__ import annotations
