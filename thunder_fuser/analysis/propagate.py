@@ -197,7 +197,7 @@ def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
         for access in accesses(expr, index, tensors, reduced):
             yield from (Whole((out, int(at))) for at in access.condition.symbols)
             for at, read in enumerate(access.index):
-                yield from _read(tensors, out, (access.operand, at), read)
+                yield from _read(tensors, out, (access.name, at), read)
 
 
 def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> Facts:

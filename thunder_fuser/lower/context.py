@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, Point, demand_of
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.index_map import Point
+from thunder_fuser.analysis.part import Demand, Part, demand_of
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.op_schema import DtypeRule

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.accumulators import Gates, identity, word

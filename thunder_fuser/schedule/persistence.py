@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import size_of

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import (

@@ -14,8 +14,7 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-from thunder_fuser.analysis.demand import axis_symbols, result_index
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.part import Part, axis_symbols, result_index
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, Transform
 from thunder_fuser.ir.op_schema import OpKind
