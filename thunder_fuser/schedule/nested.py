@@ -28,7 +28,7 @@ presegment/rfactor.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.domain_map import Axes, Pattern, rows_and_groups
 from thunder_fuser.analysis.part import Part
@@ -231,7 +231,7 @@ class Nested(KernelMatch):
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         made = _cpu_groups(self) if self.target.is_cpu else _cuda_groups(self)
-        scheduled = self.scheduled(made, alignment, rows=self.rows)
+        scheduled = replace(self.scheduled(made, alignment), rows=self.rows)
         return with_group(scheduled, size_of(self.part, self.rows))
 
 

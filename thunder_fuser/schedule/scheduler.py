@@ -24,7 +24,6 @@ from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
-    Tile,
     Transforms,
     reference,
 )
@@ -128,28 +127,10 @@ class KernelMatch(Match):
         build(s, width)
         return width, tuple(s.made)
 
-    def scheduled(
-        self,
-        made: Made,
-        alignment: dict[str, int],
-        *,
-        tile: Tile | None = None,
-        rows: tuple[str, ...] = (),
-    ) -> ScheduledFusion:
+    def scheduled(self, made: Made, alignment: dict[str, int]) -> ScheduledFusion:
         """The part with what was decided for its axes."""
-        params, transforms = made
-        return ScheduledFusion(
-            self.part,
-            self.target,
-            self.options,
-            params,
-            self.kept,
-            self.reduced,
-            transforms,
-            alignment=tuple(sorted(alignment.items())),
-            tile=tile,
-            rows=rows,
-        )
+        given, aligned = (self.part, self.target, self.options), tuple(sorted(alignment.items()))
+        return ScheduledFusion(*given, self.kept, self.reduced, *made, aligned)
 
 
 def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:
