@@ -20,7 +20,7 @@ from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
+from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 
 
@@ -148,7 +148,7 @@ class Parts:
         self.fusion = fusion
         self.strides = tensor_strides(fusion)
         self.domain_map = DomainMap(fusion.tensors, fusion.exprs)
-        self._results = {output.name for output in fusion.outputs}
+        self._results = frozenset(output.name for output in fusion.outputs)
 
     def of(self, exprs: Iterable[OpRecord], wanted: frozenset[str] | None = None) -> Part:
         """The part of these expressions.
@@ -158,20 +158,12 @@ class Parts:
         exprs = tuple(exprs)
         made = {name: None for expr in exprs for name in expr.outputs}
         read = dict.fromkeys(name for expr in exprs for name in names_of(expr))
-        wanted = self.used_outside(exprs) if wanted is None else wanted
+        if wanted is None:
+            inside, uses = set(exprs), self.fusion.uses
+            wanted = self._results.union(n for n in made if not inside.issuperset(uses[n]))
         inputs = tuple(name for name in read if name not in made)
         outputs = tuple(name for name in made if name in wanted)
         return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
-
-    def used_outside(self, exprs: Iterable[OpRecord]) -> frozenset[str]:
-        """The values of the expressions that are results or that other expressions read."""
-        inside = set(exprs)
-        made = [name for expr in inside for name in expr.outputs]
-        return frozenset(
-            name
-            for name in made
-            if name in self._results or any(u not in inside for u in self.fusion.uses[name])
-        )
 
 
 def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
@@ -204,10 +196,7 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 
 def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:
     """The position in memory, in elements."""
-    position = const(0)
-    for at, stride in zip(index, strides, strict=True):
-        position = position + at * stride
-    return position
+    return sum((at * stride for at, stride in zip(index, strides, strict=True)), ZERO)
 
 
 # ---- points
@@ -261,9 +250,7 @@ def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
 def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
     """All points of the part, given the index of each axis class."""
     results = {name: Point(name, result_index(part, name, axes)) for name in part.outputs}
-    wanted: dict[str, dict[Point, None]] = {}
-    for point in results.values():
-        wanted.setdefault(point.name, {})[point] = None
+    wanted = {name: {point: None} for name, point in results.items()}
     reads: dict[Point, tuple[Point, ...]] = {}
     operands: dict[str, Point] = {}
     for expr in reversed(part.exprs):
