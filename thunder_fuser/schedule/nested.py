@@ -100,7 +100,7 @@ class InnerOuter(KernelMatch):
             return Reject(cls.name, "a partial result is used in the same kernel")
         order = summed_order(part, part.reductions[0], {*rows, *columns}, options)
         if order[: len(rows)] != rows:
-            return Reject(cls.name, "rows do not lie one after another in memory")
+            return Reject(cls.name, "rows do not follow one another in memory")
         return cls(part, target, options, rows, order[len(rows) :], run=chunked.size)
 
     def refuse(self) -> Reject | None:

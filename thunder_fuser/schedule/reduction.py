@@ -80,7 +80,7 @@ class Rows(KernelMatch):
             tuple(a for a in order if a in side) for side in (pattern.kept, pattern.reduced)
         )
         if chunked and chunked.reduced != reduced:
-            return Reject(cls.name, "partial results over axes that lie otherwise in memory")
+            return Reject(cls.name, "partial results over axes in another order than in memory")
         inner, chunk = order[-1] in pattern.reduced, chunked.size if chunked else 0
         return cls(part, target, options, kept, reduced, inner=inner, chunk=chunk)
 
@@ -127,7 +127,7 @@ class Persistent(Rows):
         if self.chunk:
             return Reject(self.name, "a row is not reduced by one block")
         if self.passes == 1:
-            return Reject(self.name, "nothing is used again after its reduction")
+            return Reject(self.name, "nothing full-size waits for a reduction")
         return None
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
