@@ -10,7 +10,7 @@ T2 = gather(T0, T1, 1);    T2[x, y]      reads T1[x, y] and T0[x, T1[x, y]]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from thunder_fuser.ir import shapes
@@ -25,12 +25,21 @@ ZERO, TRUE = const(0), const(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """One read: the operand, the index, and the condition (1 = always)."""
+class Point:
+    """A value at an index, needed where the condition is true."""
 
-    operand: str
+    name: str
     index: Index
-    condition: Scalar = TRUE
+    condition: Scalar = TRUE  # always
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Every symbol of the index and the condition."""
+        return self.condition.symbols.union(*(at.symbols for at in self.index))
+
+    def walks(self, axes: Collection[str]) -> bool:
+        """True if the index depends on one of the axes."""
+        return any(not at.symbols.isdisjoint(axes) for at in self.index)
 
 
 def accesses(
@@ -39,7 +48,7 @@ def accesses(
     tensors: Mapping[str, TensorView],
     reduced: Index = (),
     condition: Scalar = TRUE,
-) -> list[Access]:
+) -> list[Point]:
     """The reads for element `index` of the record's result, in operand order, without literals.
 
     reduced: the index of the axes that a reduction reduces. condition: under which the element is
@@ -52,15 +61,15 @@ def accesses(
         return _looked_up(record, index, condition, tensors)
     if kind is OpKind.REDUCTION:
         rank = len(tensors[names[0]].shape)
-        return [Access(names[0], _reduction_index(record, index, reduced, rank))]
+        return [Point(names[0], _reduction_index(record, index, reduced, rank))]
     if record.op == "cat":
         return _cat(record, index, tensors)
     if record.op not in _RULES:
-        return [Access(name, _masked(tensors[name], index)) for name in names]
+        return [Point(name, _masked(tensors[name], index)) for name in names]
     view = tensors[names[0]]
     moved = _RULES[record.op](record, index, view.shape, tensors[record.outputs[0]].shape)
     inside = _unpadded(record, moved, view.shape) if record.op == "pad" else TRUE
-    return [Access(view.name, _masked(view, moved), inside)]
+    return [Point(view.name, _masked(view, moved), inside)]
 
 
 def _reduction_index(record: OpRecord, kept: Index, reduced: Index, rank: int) -> Index:
@@ -159,13 +168,13 @@ def _within(x: Scalar, extent: ScalarLike) -> Scalar:
     return conjunction([x.lt(extent), (const(-1) - x).lt(0)])
 
 
-def _cat(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
+def _cat(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Point]:
     dim: int = shapes.normalise_axis(record.attr("dim"), len(index), "cat")
     found, start = [], 0
     for view in (tensors[name] for name in names_of(record)):
         x, size = index[dim] - start, view.sizes[dim]
         moved = (*index[:dim], x, *index[dim + 1 :])
-        found.append(Access(view.name, _masked(view, moved), _within(x, size)))
+        found.append(Point(view.name, _masked(view, moved), _within(x, size)))
         start += size
     return found
 
@@ -189,16 +198,16 @@ _RULES: dict[str, Callable[[OpRecord, Index, Index, Index], Index]] = {
 
 def _looked_up(
     record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
-) -> list[Access]:
+) -> list[Point]:
     """The tensor of indices, if it is one, then the source at the index read from it."""
     source = tensors[str(record.inputs[record.row.source])]
     place, others = _places(record, index, tensors)
     at = index_element(record, index, condition, tensors)
     axis = indexed_axis(record, len(source.shape))
     masked = _masked(source, others)
-    found = Access(source.name, (*masked[:axis], at, *masked[axis + 1 :]))
+    found = Point(source.name, (*masked[:axis], at, *masked[axis + 1 :]))
     number = record.inputs[1 - record.row.source]
-    return [found] if isinstance(number, Literal) else [Access(number, place), found]
+    return [found] if isinstance(number, Literal) else [Point(number, place), found]
 
 
 def index_element(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.errors import CommunicationError, MeshError
@@ -86,7 +87,8 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
     for expr, found in facts:
         for fact in found:
             if isinstance(fact, Whole):
-                _check_whole(expr, fact.node, spread, fusion)
+                name, at = fact.node
+                _check_whole(expr, fusion.tensors[name], at, spread[name][at])
         for name in expr.outputs:
             _check_result(expr, fusion.tensors[name], spread[name], mesh)
     return spread
@@ -96,21 +98,19 @@ class _Classes:
     """Classes of axes in step. A class has the sharding of one of its tensors."""
 
     def __init__(self, fusion: Fusion) -> None:
-        self.fusion = fusion
         self._classes: UnionFind[Node] = UnionFind()
-        self._said: dict[Node, tuple[On, Node]] = {}
+        self._said: dict[Node, On] = {}
         for name, view in fusion.tensors.items():
             if view.mesh is None:
                 continue
             spread = shards(view)
             # A result with a mesh but no sharding takes the propagated one.
             if name in fusion.inputs or any(spread):
-                for at, on in enumerate(spread):
-                    self._said[name, at] = (on, (name, at))
+                self._said |= {(name, at): on for at, on in enumerate(spread)}
 
     def on(self, node: Node) -> On:
         """The dimensions an axis is spread over."""
-        return self._said.get(self._classes.find(node), ((), node))[0]
+        return self._said.get(self._classes.find(node), ())
 
     def join(self, a: Node, b: Node, expr: OpRecord) -> None:
         """Joins two classes; CommunicationError if their shardings differ."""
@@ -118,15 +118,15 @@ class _Classes:
         if first == second:
             return
         ours, theirs = self._said.get(first), self._said.get(second)
-        if ours and theirs and ours[0] != theirs[0]:
+        if ours is not None and theirs is not None and ours != theirs:
             raise CommunicationError(
                 record_text(expr),
                 expected=f"axis {a[1]} of {a[0]} and axis {b[1]} of {b[0]} sharded alike",
-                got=f"{_words(ours[0])} and {_words(theirs[0])}",
+                got=f"{_words(ours)} and {_words(theirs)}",
                 do="redistribute one of them first",
             )
         self._classes.join(first, second)
-        if theirs and not ours:
+        if ours is None and theirs is not None:
             self._said[first] = theirs
 
 
@@ -134,13 +134,11 @@ def _words(on: On) -> str:
     return " and ".join(kind.value for kind in on) or "whole"
 
 
-def _check_whole(expr: OpRecord, node: Node, found: Mapping[str, Sharding], fusion: Fusion) -> None:
-    name, at = node
-    if found[name][at]:
-        view = fusion.tensors[name]
+def _check_whole(expr: OpRecord, view: TensorView, at: int, on: On) -> None:
+    if on:
         raise CommunicationError(
             record_text(expr), expected=f"axis {at} of {view} whole on every device",
-            got=f"it is on {_words(found[name][at])}", do="redistribute the tensor first",
+            got=f"it is on {_words(on)}", do="redistribute the tensor first",
         )  # fmt: skip
 
 
@@ -153,9 +151,7 @@ def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh 
             got=f"{view} with {', '.join(map(_words, found))}", do="redistribute an operand first",
         )  # fmt: skip
     for at, on in enumerate(found):
-        devices = 1
-        for kind in on:
-            devices *= mesh.size(kind) if mesh is not None else 1
+        devices = prod(mesh.size(kind) for kind in on) if mesh is not None else 1
         if view.sizes[at] % devices:
             raise CommunicationError(
                 record_text(expr), expected=f"axis {at} a multiple of {devices} devices",
@@ -201,7 +197,7 @@ def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
         for access in accesses(expr, index, tensors, reduced):
             yield from (Whole((out, int(at))) for at in access.condition.symbols)
             for at, read in enumerate(access.index):
-                yield from _read(tensors, out, (access.operand, at), read)
+                yield from _read(tensors, out, (access.name, at), read)
 
 
 def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> Facts:

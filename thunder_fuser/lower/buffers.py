@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, const

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, Point, demand_of
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.index_map import Point
+from thunder_fuser.analysis.part import Demand, Part, demand_of
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.op_schema import DtypeRule
@@ -20,7 +20,7 @@ from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.size_arguments import loops_of
 from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
-from thunder_fuser.schedule.repeatable import rounds
+from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 

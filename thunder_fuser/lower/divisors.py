@@ -8,7 +8,7 @@ mean:     T9 = T8 / 1024.0, of 1024 rows   ->  T9_by = (float) size0;  T9 = T8 /
 
 from __future__ import annotations
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import const

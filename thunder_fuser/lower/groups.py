@@ -16,14 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.accumulators import Gates, identity, word
 from thunder_fuser.lower.kernel import Array, Call, If, Lane, Let, Set, Statement, Store
 from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.scope import Scope, loops_around
-from thunder_fuser.schedule.repeatable import row_of
+from thunder_fuser.schedule.row_shape import row_of
 
 
 @dataclass
@@ -198,7 +198,7 @@ class Groups:
             return Let(target, wide, Call("reduce_rows", (array, const(count), start), (op,), wide))
         row = row_of(count, ctx.scheduled.target)
         gate = () if self._gates is None else self._gates.of(array)
-        sizes = (op, count, row.width, row.threads)
+        sizes = (op, count, row.width, row.threads[0])
         return Let(target, wide, Call("reduce_rows", (array, start, *gate), sizes, wide))
 
     def _results(self, scope: Scope) -> None:

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from thunder_fuser.analysis.demand import Demand, Point
-from thunder_fuser.analysis.part import offset
+from thunder_fuser.analysis.index_map import Point
+from thunder_fuser.analysis.part import Demand, offset
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of

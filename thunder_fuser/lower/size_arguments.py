@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.analysis.propagate import groups
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType, Split, Transform

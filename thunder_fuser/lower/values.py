@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
-from thunder_fuser.analysis.index_map import accesses, index_element, linear
+from thunder_fuser.analysis.index_map import Point, accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.indexed import indexed_axis

@@ -26,8 +26,7 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.presegment.rewrite import expand
 from thunder_fuser.schedule import nested
 from thunder_fuser.schedule.axes import size_of, summed_order
-from thunder_fuser.schedule.repeatable import SUMS, has_order, settled_shape
-from thunder_fuser.schedule.row_shape import RowShape, row_shape
+from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, row_shape
 from thunder_fuser.target import Target
 
 MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
@@ -222,7 +221,7 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
     if not is_inner:
         if target.is_cpu:
             return -(-rows // CPU_RUNS)
-        return _run_of_block(rows, MIN_RUN, settled_shape(results, SUMS, target), target)
+        return _run_of_block(rows, MIN_RUN, row_of(results, target, sums=SUMS), target)
     run = 0 if rows <= MAX_ON_CHIP else _run_of_units(rows, results, INNER_BLOCKS, target)
     return _whole_rows(run, [rows])
 

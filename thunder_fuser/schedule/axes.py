@@ -18,7 +18,7 @@ from thunder_fuser.ir.domain import Domain, ParallelType
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, divides
 from thunder_fuser.schedule.loop_index import loop_index
-from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import Transforms
 
 MAX_BYTES = 16  # of one access
@@ -38,7 +38,7 @@ def size_of(part: Part, axes: Iterable[str]) -> int:
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
-    """The axes, slowest first, as the largest tensor that has most of them lies in memory."""
+    """The axes, slowest first, in the memory order of the largest tensor that has most of them."""
     wanted = set(axes)
     best = max(
         (*part.outputs, *part.inputs),
@@ -55,8 +55,8 @@ def summed_order(
 ) -> tuple[str, ...]:
     """The axes in the order in which a reduction or scan walks them, slowest first.
 
-    Repeatable sums take that of their operand's own axes, unless all of their tensors lie
-    otherwise in memory: what else is read does not turn them.
+    Repeatable sums take the order of their operand's own axes, unless all tensors with these axes
+    have another one in memory. What else the kernel reads does not change it.
     """
     wanted = set(axes)
     own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)

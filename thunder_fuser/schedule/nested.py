@@ -28,7 +28,7 @@ presegment/rfactor.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.domain_map import Axes, Pattern, rows_and_groups
 from thunder_fuser.analysis.part import Part
@@ -43,9 +43,13 @@ from thunder_fuser.schedule.persistence import (
     with_group,
     with_inputs,
 )
-from thunder_fuser.schedule.repeatable import Row, has_long_rows, row_of, settled_shape
-from thunder_fuser.schedule.row_shape import fits as fits_rows
-from thunder_fuser.schedule.row_shape import row_shape
+from thunder_fuser.schedule.row_shape import (
+    RowShape,
+    fits_registers,
+    has_long_rows,
+    row_of,
+    row_shape,
+)
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
 from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
@@ -96,7 +100,7 @@ class InnerOuter(KernelMatch):
             return Reject(cls.name, "a partial result is used in the same kernel")
         order = summed_order(part, part.reductions[0], {*rows, *columns}, options)
         if order[: len(rows)] != rows:
-            return Reject(cls.name, "rows do not lie one after another in memory")
+            return Reject(cls.name, "rows do not follow one another in memory")
         return cls(part, target, options, rows, order[len(rows) :], run=chunked.size)
 
     def refuse(self) -> Reject | None:
@@ -107,12 +111,9 @@ class InnerOuter(KernelMatch):
         elif self.has_order:
             fits = not has_long_rows(columns, target)
         else:
-            fits = fits_rows(columns, target)
-        return (
-            None
-            if fits
-            else Reject(self.name, f"{columns} columns and their sums do not fit on chip")
-        )
+            fits = fits_registers(columns, target)
+        reason = f"{columns} columns and their sums do not fit on chip"
+        return None if fits else Reject(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         made = _cpu_runs(self) if self.target.is_cpu else _cuda_runs(self, alignment)
@@ -122,9 +123,8 @@ class InnerOuter(KernelMatch):
 def _cuda_runs(found: InnerOuter, alignment: dict[str, int]) -> Made:
     """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
     columns, target, sums = found.reduced_size, found.target, len(found.part.partial)
-    shape, width = row_shape(columns, sums, target), 0
-    if found.has_order:
-        shape, width = settled_shape(columns, sums, target), row_of(columns, target).width
+    settled = row_of(columns, target, sums=sums) if found.has_order else None
+    shape = settled or row_shape(columns, sums, target)
     (x, y), cluster = shape.threads, shape.cluster
 
     def build(s: Transforms, width: int) -> bool:
@@ -137,7 +137,7 @@ def _cuda_runs(found: InnerOuter, alignment: dict[str, int]) -> Made:
         s.bind(BIDX=run, TIDY=row, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment, width)
+    width, transforms = found.widest(build, alignment, shape.width)
     params = HeuristicParams(found.name, width, (x, y), cluster=cluster, blocks=shape.blocks)
     return params, transforms
 
@@ -231,7 +231,7 @@ class Nested(KernelMatch):
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         made = _cpu_groups(self) if self.target.is_cpu else _cuda_groups(self)
-        scheduled = self.scheduled(made, alignment, rows=self.rows)
+        scheduled = replace(self.scheduled(made, alignment), rows=self.rows)
         return with_group(scheduled, size_of(self.part, self.rows))
 
 
@@ -255,7 +255,7 @@ def group_shape(
     """Who reduces a group, if its elements fit the registers of a block or a small cluster.
 
     The threads of a row, and the order in which rows are reduced, are those of their lengths
-    (repeatable.py), so that another kernel gives a sum the same bits. Of clusters the one is best
+    (row_shape.py), so that another kernel gives a sum the same bits. Of clusters the one is best
     that leaves the fewest threads without a row.
 
     >>> from thunder_fuser.options import compile_options
@@ -267,7 +267,7 @@ def group_shape(
     >>> group_shape(10, 4096, 4, A100, compile_options())
     """
     row, over = row_of(columns, target), row_of(rows, target)
-    if row.cluster > 1 or over.cluster > 1 or over.threads > WARP:
+    if row.cluster > 1 or over.cluster > 1 or over.threads[0] > WARP:
         return None
     most = min(target.max_cluster, MOST_CLUSTER)
     made = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
@@ -275,13 +275,14 @@ def group_shape(
     return min(fitting, key=lambda one: (one.cluster > 1, one.room, one.cluster), default=None)
 
 
-def _shape(rows: int, cluster: int, row: Row) -> GroupShape:
+def _shape(rows: int, cluster: int, row: RowShape) -> GroupShape:
     """For so many rows of each block."""
-    steps = -(-rows // max(MOST_THREADS // row.threads, 1))
+    x = row.threads[0]
+    steps = -(-rows // max(MOST_THREADS // x, 1))
     side = -(-rows // steps)
-    while side * row.threads % WARP:
+    while side * x % WARP:
         side += 1
-    return GroupShape(row.width, (row.threads, side), steps, cluster)
+    return GroupShape(row.width, (x, side), steps, cluster)
 
 
 def _is_held(shape: GroupShape, columns: int, itemsize: int, options: CompileOptions) -> bool:

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import size_of
-from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import HeuristicParams, PersistentBuffer, ScheduledFusion
 
 EXPENSIVE = 8  # the cost of exp

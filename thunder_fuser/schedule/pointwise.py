@@ -17,6 +17,7 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import (
     MAX_BYTES,
+    best_width,
     coefficient,
     collapse,
     memory_order,
@@ -80,10 +81,10 @@ def _cuda(found: Pointwise, alignment: dict[str, int]) -> Made:
         s.bind(BIDX=block, UNROLL=step, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width, _ = found.widest(build, alignment)
-    unroll = _unroll(found, width)
-    _, transforms = found.widest(lambda s, w: build(s, w, unroll), alignment, width)
-    return HeuristicParams(found.name, width, (THREADS, 1), unroll), transforms
+    width = best_width(part, found.domain, build, alignment)
+    unroll, s = _unroll(found, width), Transforms(found.domain)
+    build(s, width, unroll)
+    return HeuristicParams(found.name, width, (THREADS, 1), unroll), tuple(s.made)
 
 
 def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of one pattern: kept axes K, reduced axes R, and what may be fused around them.
+"""Reductions and scans of one pattern: kept axes K, reduced axes R, and what is fused around them.
 
 inner (R is fastest in memory; a row of threads walks R):
       CUDA [K.o@blockIdx.x, K.i@threadIdx.y, R.o.o, R.o.i@threadIdx.x, R.i@vectorize]
@@ -10,6 +10,14 @@ outer (K is fastest; each thread owns columns, threadIdx.y strides over R):
       CPU  [K.o@blockIdx.x, R, K.i@vectorize]
 
 With one nest this is the `reduction` scheduler; with several (softmax, norms) it is `persistent`.
+
+`scan` has the scanned axis in the place of R. Its kernels look like these, but for its outer ones,
+where each thread, or simd lane, scans a column of its own:
+
+      CUDA [K.o.o@blockIdx.x, K.o.i@threadIdx.x, R, K.i@vectorize]
+
+An element of a scan exists where the walk has come to, so what shares its kernel must read it
+there: x / cumsum(x) fuses, cumsum(x) behind a reshape is another kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +30,8 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import collapse, row_shift, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
-from thunder_fuser.schedule.repeatable import row_of, settled_shape
+from thunder_fuser.schedule.pointwise import have_one_space
+from thunder_fuser.schedule.row_shape import row_of, width_of
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
 from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
@@ -34,6 +43,13 @@ CPU_COLUMNS = 256
 SHIFTED_PASSES = 2
 # Threads for a row, by its length: (longest row, threads). Short rows share a block.
 ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 62, 256))
+SCANNED_CHUNK = (
+    1024  # elements of a row that a CPU scans at once: their array stays in the first-level cache
+)
+COLUMN_THREADS = 64  # of a block in which each scans columns of its own
+SCANNED_ROW_THREADS = 256  # at most
+# Fewer columns than this many for each SM leave it idle if a thread has one: rows are shared then.
+COLUMNS_PER_SM = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +59,28 @@ class Rows(KernelMatch):
     takes_no = (OpKind.EXTERNAL, OpKind.SCAN)
 
     inner: bool
-    chunk: int  # > 0: each block reduces a run of so many, and the results are partial
+    chunk: int = 0  # > 0: each block reduces a run of so many, and the results are partial
 
     @classmethod
     def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        refused = _refuse_axes(part, cls.name)
-        if refused is not None:
-            return refused
-        (pattern,) = set(part.patterns.values())
-        chunked = part.chunked
+        if not part.reductions:
+            return Reject(cls.name, "there is no reduction")
+        patterns, chunked = set(part.patterns.values()), part.chunked
+        chunks = {expr.attr("chunk") for expr in part.reductions}
+        if len(patterns) > 1 or len(chunks) > 1:
+            return Reject(cls.name, f"reductions of {max(len(patterns), len(chunks))} patterns")
+        (pattern,) = patterns
+        foreign = pattern.foreign(part.stored_axes.values(), chunked.axis if chunked else "")
+        for name, axes in part.stored_axes.items():
+            if axes in foreign:
+                return Reject(cls.name, f"result {name} is neither a row value nor a full one")
         pattern = pattern.without(chunked.axis) if chunked else pattern
         order = summed_order(part, part.reductions[0], pattern.walked, options)
-        kept = tuple(a for a in order if a in pattern.kept)
-        reduced = tuple(a for a in order if a in pattern.reduced)
+        kept, reduced = (
+            tuple(a for a in order if a in side) for side in (pattern.kept, pattern.reduced)
+        )
         if chunked and chunked.reduced != reduced:
-            return Reject(cls.name, "partial results over axes that lie otherwise in memory")
+            return Reject(cls.name, "partial results over axes in another order than in memory")
         inner, chunk = order[-1] in pattern.reduced, chunked.size if chunked else 0
         return cls(part, target, options, kept, reduced, inner=inner, chunk=chunk)
 
@@ -104,7 +127,7 @@ class Persistent(Rows):
         if self.chunk:
             return Reject(self.name, "a row is not reduced by one block")
         if self.passes == 1:
-            return Reject(self.name, "nothing is used again after its reduction")
+            return Reject(self.name, "nothing full-size waits for a reduction")
         return None
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
@@ -116,27 +139,11 @@ class Persistent(Rows):
         if not again and (wanted.threads, wanted.cluster) == (own.threads, own.cluster):
             return placed
         shifted = shifted and not again
-        params, transforms = inner_with(
+        params, transforms = _inner_with(
             self, alignment, wanted.threads, cluster=wanted.cluster, shifted=shifted
         )
         params = replace(params, memory=wanted.memory)
         return replace(placed, params=params, transforms=transforms)
-
-
-def _refuse_axes(part: Part, scheduler: str) -> Reject | None:
-    """Refuses several patterns, and a result that no kernel of the one pattern can write."""
-    if not part.reductions:
-        return Reject(scheduler, "there is no reduction")
-    patterns = set(part.patterns.values())
-    chunks = {expr.attr("chunk") for expr in part.reductions}
-    if len(patterns) > 1 or len(chunks) > 1:
-        return Reject(scheduler, f"reductions of {max(len(patterns), len(chunks))} patterns")
-    (pattern,) = patterns
-    foreign = pattern.foreign(part.stored_axes.values(), part.chunked.axis if part.chunked else "")
-    for name, axes in part.stored_axes.items():
-        if axes in foreign:
-            return Reject(scheduler, f"result {name} is neither a row value nor a full one")
-    return None
 
 
 def _may_shift(found: Rows) -> bool:
@@ -155,18 +162,17 @@ def _may_shift(found: Rows) -> bool:
 def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
     if found.has_order:
         row = row_of(found.reduced_size, found.target, found.chunk)
-        threads = (row.threads, max(128 // row.threads, 1))
-        return inner_with(found, alignment, threads, cluster=row.cluster, width=row.width)
+        return _inner_with(found, alignment, row.threads, cluster=row.cluster, width=row.width)
     columns = found.chunk or found.reduced_size
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
     while found.kept_size < found.target.sm_count and x < 1024 and x * 32 < columns:
         x *= 2  # few rows: the only parallelism left is along the row
-    return inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
+    return _inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
 
 
-def inner_with(
-    found: KernelMatch,
+def _inner_with(
+    found: Rows,
     alignment: dict[str, int],
     threads: tuple[int, int],
     *,
@@ -178,7 +184,7 @@ def inner_with(
 
     With a cluster: [K@bx, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
     """
-    chunk = found.chunk if isinstance(found, Rows) else 0
+    chunk = found.chunk
     x, y = threads[0], threads[1] if found.kept else 1
 
     def build(s: Transforms, width: int) -> bool:
@@ -198,7 +204,7 @@ def inner_with(
     return HeuristicParams(found.name, width, (x, y), cluster=cluster), transforms
 
 
-def _runs(s: Transforms, found: KernelMatch, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
+def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
     """The loop over runs of the reduced axes, if results are partial, and what one block walks.
 
     [K, R] -> [K, R.o@by, R.i]
@@ -220,7 +226,7 @@ def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
     while x * y < 1024 and y * 4 < rows:
         y *= 2
     if found.chunk and found.has_order:
-        y = settled_shape(columns, 1, found.target).threads[1]
+        y = row_of(columns, found.target).threads[1]
         x = 128 // y
 
     def build(s: Transforms, width: int) -> bool:
@@ -263,3 +269,95 @@ def _cpu(found: Rows) -> Made:
         s.merge(tuple(reduced))
     s.bind(VECTORIZE=lane)
     return HeuristicParams(found.name, s.extent(lane), inner=found.inner), tuple(s.made)
+
+
+# ---- scans
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan(Rows):
+    """Scans along one axis, and pointwise work, all with the same axes.
+
+    reduced: the scanned one; inner: it is the fastest in memory.
+    """
+
+    name = "scan"
+    takes_no = (OpKind.REDUCTION, OpKind.EXTERNAL)
+
+    @classmethod
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Scan | Reject:
+        if not part.scans:
+            return Reject(cls.name, "there is no scan")
+        scanned, *others = sorted({_axis(part, expr.outputs[0]) for expr in part.scans})
+        if others:
+            listed = ", ".join((scanned, *others))
+            return Reject(cls.name, f"scans along {len(others) + 1} axes: {listed}")
+        made = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
+        if not have_one_space(frozenset(part.axes(name)) for name in made):
+            listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
+            return Reject(cls.name, f"values over different axes: {listed}")
+        first = part.scans[0]
+        order = summed_order(part, first, part.axes(first.outputs[0]), options)
+        kept, inner = tuple(a for a in order if a != scanned), order[-1] == scanned
+        return cls(part, target, options, kept, (scanned,), inner=inner)
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        few = self.kept_size < COLUMNS_PER_SM * self.target.sm_count
+        if self.target.is_cpu:
+            made = _cpu_scan_inner(self) if self.inner else _cpu_scan_outer(self)
+        elif self.inner or (few and self.reduced_size > COLUMNS_PER_SM):
+            made = _cuda_scan_inner(self, alignment)
+        else:
+            made = _cuda_scan_outer(self, alignment)
+        return self.scheduled(made, alignment)
+
+
+def _axis(part: Part, name: str) -> str:
+    """The class of the axis that a scan goes along; an axis of size 1 is presegment's work."""
+    view, dim = part.tensors[name], part.producer[name].attr("dim")
+    return part.domain_map.axis(view.domain.no_reductions[int(dim)])  # type: ignore[arg-type]
+
+
+def _cuda_scan_inner(found: Scan, alignment: dict[str, int]) -> Made:
+    length, x = found.reduced_size, 8
+    while x < SCANNED_ROW_THREADS and x * 4 < length:
+        x *= 2
+    width = width_of(length) if found.has_order else 0
+    return _inner_with(found, alignment, (x, max(128 // x, 1)), width=width)
+
+
+def _cuda_scan_outer(found: Scan, alignment: dict[str, int]) -> Made:
+    columns, wanted = found.kept_size, COLUMNS_PER_SM * found.target.sm_count
+
+    def build(s: Transforms, width: int) -> bool:
+        # Narrow loads where wide ones would leave SMs without work.
+        if columns % width or (width > 1 and columns < width * wanted):
+            return False
+        outer, lane = s.split(s.merge(found.kept), width)
+        block, thread = s.split(outer, COLUMN_THREADS)
+        s.reorder(block, thread, *found.reduced, lane)
+        s.bind(BIDX=block, TIDX=thread, VECTORIZE=lane)
+        return True
+
+    width, transforms = found.widest(build, alignment)
+    return HeuristicParams(found.name, width, (COLUMN_THREADS, 1), inner=False), transforms
+
+
+def _cpu_scan_inner(found: Scan) -> Made:
+    s = Transforms(found.domain)
+    if found.kept:
+        s.bind(BIDX=s.merge(found.kept))
+    (lane,) = found.reduced
+    if s.extent(lane) > SCANNED_CHUNK:
+        _, lane = s.split(lane, SCANNED_CHUNK)
+    s.bind(VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)
+
+
+def _cpu_scan_outer(found: Scan) -> Made:
+    s = Transforms(found.domain)
+    *slower, last = found.kept
+    chunk, lane = s.split(last, CPU_COLUMNS)
+    s.reorder(*slower, chunk, *found.reduced, lane)
+    s.bind(BIDX=s.merge((*slower, chunk)), VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane), inner=False), tuple(s.made)

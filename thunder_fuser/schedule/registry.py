@@ -11,8 +11,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.schedule.nested import InnerOuter, Nested
 from thunder_fuser.schedule.pointwise import Pointwise
-from thunder_fuser.schedule.reduction import Persistent, Reduction
-from thunder_fuser.schedule.scan import Scan
+from thunder_fuser.schedule.reduction import Persistent, Reduction, Scan
 from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.schedule.transpose import Transpose
 from thunder_fuser.target import Target

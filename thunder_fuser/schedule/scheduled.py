@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import (
@@ -108,12 +108,12 @@ class ScheduledFusion:
     part: Part
     target: Target
     options: CompileOptions
-    params: HeuristicParams
     kept: tuple[str, ...]
     reduced: tuple[str, ...]
+    params: HeuristicParams
     transforms: tuple[Transform, ...]
+    alignment: tuple[tuple[str, int], ...]
     persistent: tuple[PersistentBuffer, ...] = ()
-    alignment: tuple[tuple[str, int], ...] = ()
     tile: Tile | None = None
     rows: tuple[str, ...] = ()
 
@@ -139,14 +139,11 @@ class ScheduledFusion:
         view = self.part.tensors[name]
         of = self.part.domain_map.axis
         runs = self.part.chunked.axis if self.part.chunked else None  # a split of the others
-        axes = tuple(
-            IterDomain(of(a), a.extent, a.kind)
-            for a in view.domain.logical
-            if not a.is_broadcast and of(a) != runs
-        )
+        own = [a for a in view.domain.logical if not a.is_broadcast and of(a) != runs]
+        axes = [IterDomain(of(a), a.extent, a.kind) for a in own]
         order = {axis.name: at for at, axis in enumerate(self.axes)}
-        ordered = sorted(axes, key=lambda axis: order.get(axis.name, len(order)))
-        return replay(tuple(ordered), self.transforms)
+        axes.sort(key=lambda axis: order.get(axis.name, len(order)))
+        return replay(tuple(axes), self.transforms)
 
     def __str__(self) -> str:
         lines = [f"def schedule(s):  # {self.params}"]

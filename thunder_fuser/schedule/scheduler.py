@@ -14,18 +14,16 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-from thunder_fuser.analysis.demand import axis_symbols, result_index
-from thunder_fuser.analysis.part import Part
+from thunder_fuser.analysis.part import Part, axis_symbols, result_index
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Domain, Transform
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.schedule.axes import Build, best_width, size_of
-from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import (
     HeuristicParams,
     ScheduledFusion,
-    Tile,
     Transforms,
     reference,
 )
@@ -104,7 +102,7 @@ class KernelMatch(Match):
 
     @cached_property
     def has_order(self) -> bool:
-        """True if the order in which it adds is settled: see repeatable.py."""
+        """True if the order in which it adds is settled: see row_shape.py."""
         return has_order(self.part, self.options)
 
     @cached_property
@@ -129,28 +127,10 @@ class KernelMatch(Match):
         build(s, width)
         return width, tuple(s.made)
 
-    def scheduled(
-        self,
-        made: Made,
-        alignment: dict[str, int],
-        *,
-        tile: Tile | None = None,
-        rows: tuple[str, ...] = (),
-    ) -> ScheduledFusion:
+    def scheduled(self, made: Made, alignment: dict[str, int]) -> ScheduledFusion:
         """The part with what was decided for its axes."""
-        params, transforms = made
-        return ScheduledFusion(
-            self.part,
-            self.target,
-            self.options,
-            params,
-            self.kept,
-            self.reduced,
-            transforms,
-            alignment=tuple(sorted(alignment.items())),
-            tile=tile,
-            rows=rows,
-        )
+        given, aligned = (self.part, self.target, self.options), tuple(sorted(alignment.items()))
+        return ScheduledFusion(*given, self.kept, self.reduced, *made, aligned)
 
 
 def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:

@@ -19,10 +19,10 @@ read in one run of 3 * N elements.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.domain import Transform
@@ -174,7 +174,7 @@ class Transpose(KernelMatch):
         layout = _layout(across, inner, computed, moved, min(self.itemsizes))
         tile = Tile(loads, stores, moved.transforms, *layout)
         params = HeuristicParams(self.name, computed.width, (THREADS, 1))
-        return self.scheduled((params, computed.transforms), alignment, tile=tile)
+        return replace(self.scheduled((params, computed.transforms), alignment), tile=tile)
 
 
 # ---- which tensors lie across

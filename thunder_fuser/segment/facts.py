@@ -147,8 +147,8 @@ class Facts:
         if not (is_moved or kind is OpKind.POINTWISE) or not self._has_elements(at):
             return frozenset()
         found = accesses(expr, self._index(expr.outputs[0]), self.fusion.tensors)
-        same = (a for a in found if a.index == self._index(a.operand) and a.condition.is_const)
-        return frozenset(access.operand for access in same)
+        same = (a for a in found if a.index == self._index(a.name) and a.condition.is_const)
+        return frozenset(access.name for access in same)
 
     def _has_elements(self, at: int) -> bool:
         names = (*self.operands[at], *self.exprs[at].outputs)
