@@ -16,7 +16,7 @@ from thunder_fuser.errors import AliasError, DefinitionError, DtypeError, Stride
 from thunder_fuser.ir.build import Views, define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Literal, OpRecord, names_of
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.handles import Owner, Value
-from thunder_fuser.ir.kinds import checked
+from thunder_fuser.ir.kinds import Owner, Value, checked
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis

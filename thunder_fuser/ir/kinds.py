@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of calls by one table, from an argument's name to what it may be.
+"""What calls of a definition take: values, and a table from an argument's name to its kind.
 
     sum(T0, dims=[1.0])    ->  DefinitionError "sum: dims: expected an axis or a list of axes, ..."
     sum(T0, dims=1)        ->  dims is (1,)
@@ -11,17 +11,61 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from numbers import Integral
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, shown
 from thunder_fuser.ir.dtypes import DataType, fits
-from thunder_fuser.ir.handles import Constant, Value
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import bind
+from thunder_fuser.ir.record import Definition, Number, Operand, OpRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Owner(Protocol):
+    """The definition that a value belongs to: `language.Recorder`, as its values see it."""
+
+    @property
+    def records(self) -> Definition:
+        """The calls so far."""
+
+    def record(self, record: OpRecord) -> None:
+        """Appends one call."""
+
+    def view_of(self, name: str) -> TensorView:
+        """The type and the axes of a value."""
+
+    def operand(self, value: Any, call: str, name: str) -> Operand:
+        """The name or Literal of an argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an op returns and takes: the name of a tensor or of a scalar, and its definition."""
+
+    name: str
+    owner: Owner | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scalar(Value):
+    """A scalar of a definition, given at the call or computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A scalar known when the fusion is defined."""
+
+    value: Number
+
+
+# ---- kinds of arguments
 
 
 class _Refused(Exception):

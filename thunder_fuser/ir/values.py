@@ -16,8 +16,7 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType, TensorDomain
-from thunder_fuser.ir.handles import Owner, Value
-from thunder_fuser.ir.kinds import checked
+from thunder_fuser.ir.kinds import Owner, Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
