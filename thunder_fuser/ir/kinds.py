@@ -98,12 +98,10 @@ def _plain(value: Any) -> Any:
 
 def _integer(value: Any) -> int:
     value = _plain(value)
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or not fits(int(value), DataType.Int):
         raise _Refused
-    number = int(value)
-    if not fits(number, DataType.Int):
-        raise _Refused
-    return number
+    return int(value)
 
 
 def _number(value: Any) -> bool | int | float:
@@ -229,7 +227,7 @@ def checked(function: F) -> F:
 
     @wraps(function)
     def with_checks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = bind(signature, call, _called(signature), self, *args, **kwargs)
+        bound = bind(signature, call, _called(signature), (self, *args), kwargs)
         del bound["self"]
         found = {
             name: checked_argument(call, name, value, signature.parameters[name].default)

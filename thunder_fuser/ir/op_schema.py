@@ -79,7 +79,7 @@ class Op:
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults; DefinitionError if they do not fit."""
         signature = f"({self.signature})"
-        given = bind(self.parameters, f"ops.{self.name}", signature, *args, **kwargs)
+        given = bind(self.parameters, f"ops.{self.name}", signature, args, kwargs)
         defaults = {name: one.default for name, one in self.parameters.parameters.items()}
         return {**defaults, **given}
 
@@ -103,7 +103,13 @@ class Op:
         return self.kind not in expensive and self.cost <= 2
 
 
-def bind(signature: inspect.Signature, call: str, shown: str, *args: Any, **kwargs: Any) -> Any:
+def bind(
+    signature: inspect.Signature,
+    call: str,
+    shown: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
     """The given arguments by name; DefinitionError if they do not fit the signature."""
     try:
         return dict(signature.bind(*args, **kwargs).arguments)

@@ -120,11 +120,9 @@ class Tensor(Value):
         except ValueError:
             kind = ParallelType.SERIAL
         if not kind.is_device:
-            raise DefinitionError(
-                f"{self.name}: parallelize", expected="mesh_x, mesh_y or mesh_z",
-                got=shown(getattr(parallel, "value", parallel)),
-                do="leave blocks and threads to the scheduler",
-            )  # fmt: skip
+            expected, got = "mesh_x, mesh_y or mesh_z", shown(getattr(parallel, "value", parallel))
+            do = "leave blocks and threads to the scheduler"
+            raise DefinitionError(f"{self.name}: parallelize", expected=expected, got=got, do=do)
         at = self._position(axis, "parallelize")
         return self._record("parallelize", axis=at, type=kind.value)
 
