@@ -13,7 +13,7 @@ import pytest
 from definitions import Build, assert_refused, defined, tensor, told
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError, StrideOrderError
-from thunder_fuser.ir.build import Views, define
+from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.kinds import Value
@@ -270,8 +270,7 @@ def test_types_of_an_unfinished_definition() -> None:
     fd = Recorder()
     x = tensor(fd, -1, -1, dtype=D.Half)
     y = fd.ops.sum(fd.ops.exp(x), [0])
-    views = Views()
-    ranks = {name: len(views.of(fd.definition, name).shape) for name in (x.name, "T1", y.name)}
+    ranks = {name: len(fd.view_of(name).shape) for name in (x.name, "T1", y.name)}
     assert ranks == {x.name: 2, "T1": 2, y.name: 1}
 
 

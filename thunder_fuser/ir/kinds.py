@@ -154,16 +154,17 @@ _maybe = _either(_flag, _instance(type(None)))
 _size = _either(_integer, _value)
 _operand = _either(_number, _value)
 
-INTEGERS = Kind("a list of integers", _list_of(_integer))
-NUMBER = Kind("a real number, an integer one of 64 bits", _number)
 TENSORS = Kind("a list of tensors", _list_of(_operand))
 OPERAND = Kind("a tensor, a scalar or a real number, an integer one of 64 bits", _operand)
-CHECKED = Kind("", lambda value: value)  # the call itself checks the argument
 
+# `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
     "chunk factor k num_weights padding_idx": Kind("an integer of 64 bits", _integer),
-    "broadcast_dims pad_widths sizes stride_order strides": INTEGERS,
-    "correction max_norm norm_type": NUMBER,
+    "broadcast_dims pad_widths sizes stride_order strides add_output.shape"
+    " define_tensor.shape": Kind("a list of integers", _list_of(_integer)),
+    "correction max_norm norm_type pad.value": Kind(
+        "a real number, an integer one of 64 bits", _number
+    ),
     "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted sparse"
     " stable static_sizes": Kind("True or False", _flag),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag)),
@@ -184,30 +185,22 @@ _KINDS: dict[str, Kind] = {
     "drawn": Kind("a word", _instance(str)),
     "alias_input arg output": Kind("a tensor", _value),
     "tensors": TENSORS,
-}
-BY_NAME: dict[str, Kind] = {name: kind for names, kind in _KINDS.items() for name in names.split()}
-
-# Exceptions: in these calls the name has another meaning.
-BY_CALL: dict[tuple[str, str], Kind] = {
-    ("pad", "value"): NUMBER,
-    ("define_tensor", "shape"): INTEGERS,
-    ("add_output", "shape"): INTEGERS,
-    ("define_scalar", "value"): Kind(
+    "define_scalar.value": Kind(
         "a real number, an integer one of 64 bits, or a DataType",
         _either(_number, _instance(DataType)),
     ),
-    ("define_scalar", "coordinate"): CHECKED,
-    ("define_vector", "values"): Kind(
+    "define_vector.values": Kind(
         "a number of scalars, or a list of integers and scalars",
         _either(_integer, _list_of(_either(_instance(Constant), _operand))),
     ),
-    ("reorder", "order"): Kind(
+    "reorder.order": Kind(
         "a list of axes, or {old: new} of axes", _either(_list_of(_integer), _moves)
     ),
-    ("parallelize", "parallel"): CHECKED,
-    ("set_device_mesh", "mesh"): CHECKED,
-    ("set_allocation_domain", "domain"): Kind("a list of axes", _list_of(lambda axis: axis)),
+    "set_allocation_domain.domain": Kind("a list of axes", _list_of(lambda axis: axis)),
+    # The call itself checks these.
+    "define_scalar.coordinate parallelize.parallel set_device_mesh.mesh": Kind("", lambda it: it),
 }
+_BY_NAME: dict[str, Kind] = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 
 
 def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
@@ -217,7 +210,7 @@ def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
     """
     if value is None and default is None:
         return None
-    kind = BY_CALL.get((call, name)) or BY_NAME.get(name, OPERAND)
+    kind = _BY_NAME.get(f"{call}.{name}") or _BY_NAME.get(name, OPERAND)
     return take(kind, f"{call}: {name}", value)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError, shown
 from thunder_fuser.ir import kinds
-from thunder_fuser.ir.build import Views, define
+from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, of_number
@@ -48,7 +48,7 @@ class Recorder:
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
         self._values: set[str] = set()
-        self._views = Views()
+        self._definer, self._typed = Definer(), 0
 
     @property
     def ops(self) -> Ops:
@@ -66,8 +66,15 @@ class Recorder:
         return self.records
 
     def view_of(self, name: str) -> TensorView:
-        """The type and the axes of a value after the calls so far."""
-        return self._views.of(self._records, name)
+        """The type and the axes of a value after the calls so far, each of which is typed once."""
+        try:
+            while self._typed < len(self._records):
+                self._definer.add(self._records[self._typed])
+                self._typed += 1
+        except DefinitionError:  # the record may have been added in part
+            self._definer, self._typed = Definer(), 0
+            raise
+        return self._definer.view(name)
 
     def record(self, record: OpRecord) -> None:
         """Appends one call."""
