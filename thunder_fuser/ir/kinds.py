@@ -220,7 +220,7 @@ def checked(function: F) -> F:
 
     @wraps(function)
     def with_checks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = bind(signature, call, _called(signature), (self, *args), kwargs)
+        bound = bind(signature, call, (self, *args), kwargs)
         del bound["self"]
         found = {
             name: checked_argument(call, name, value, signature.parameters[name].default)
@@ -229,11 +229,3 @@ def checked(function: F) -> F:
         return function(self, **found)
 
     return cast(F, with_checks)
-
-
-def _called(signature: inspect.Signature) -> str:
-    names = [
-        f"{p.name}={p.default}" if p.default is not inspect.Parameter.empty else p.name
-        for p in list(signature.parameters.values())[1:]
-    ]
-    return f"({', '.join(names)})"
