@@ -47,7 +47,7 @@ class Value:
     """What an op returns and takes: the name of a tensor or of a scalar, and its definition."""
 
     name: str
-    owner: Owner | None = field(default=None, compare=False, repr=False)
+    owner: Owner = field(compare=False, repr=False)
 
     def __repr__(self) -> str:
         return self.name

@@ -47,7 +47,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
-        self._values: set[str] = set()
+        self._made = 0  # the number of values
         self._definer, self._typed = Definer(), 0
 
     @property
@@ -205,8 +205,8 @@ class Recorder:
         """Appends a call that defines values. Attributes that are None are left out."""
         is_scalar = op in ("define_scalar", "size")
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
-        names = tuple(f"{letter}{len(self._values) + at}" for at in range(results))
-        self._values.update(names)
+        names = tuple(f"{letter}{self._made + at}" for at in range(results))
+        self._made += results
         given = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, given))
         made = tuple(kind(name, self) for name in names)
@@ -216,9 +216,8 @@ class Recorder:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
-            foreign = value.owner is not None and value.owner is not self
-            if foreign or value.name not in self._values:
-                got = "one of another definition" if foreign else "a name nothing was given"
+            if value.owner is not self:
+                got = "one of another definition"
                 raise _error(f"{call}: {value.name}", "a value of this definition", got)
             return value.name
         return Literal.of(value)
