@@ -16,7 +16,7 @@ from helpers.layouts import Call, is_permutation, lay_out, random_chain, random_
 from thunder_fuser import AllocatedTensor, FusionDefinition
 from thunder_fuser.cache.executable import MOST_VARIANTS, Executable
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.ir.text import rebuild
+from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.values import Tensor
 
 # The property was shown with LAYOUT_SEEDS=500.

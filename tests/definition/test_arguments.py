@@ -22,7 +22,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.handles import Constant
+from thunder_fuser.ir.kinds import Constant
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule
 from thunder_fuser.ir.op_table import OPS

@@ -13,8 +13,7 @@ from helpers.meshes import MESH, as_rank, on_each, shard
 
 from thunder_fuser import DataType, FusionDefinition, ParallelType
 from thunder_fuser.errors import CommunicationError, DefinitionError, InputError, MeshError
-from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.text import rebuild
+from thunder_fuser.ir.language import Recorder, rebuild
 from thunder_fuser.ir.values import Tensor
 
 each_target = pytest.mark.parametrize("target", TARGETS)

@@ -25,8 +25,8 @@ from thunder_fuser.errors import (
     TorchCallError,
 )
 from thunder_fuser.ir.dtypes import DataType, fits, integer_range, wrapped
+from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.strides import is_distinct
-from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 INTEGERS = [dtype for dtype in DataType if dtype.is_int]

@@ -11,7 +11,7 @@ from thunder_fuser.errors import FuserError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 
 Build = Callable[[Recorder], Value | None]

@@ -13,7 +13,7 @@ import torch
 
 from helpers.strategies import Case, view_of
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 

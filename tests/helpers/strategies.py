@@ -30,7 +30,7 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.dtypes import COMPUTED, DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS

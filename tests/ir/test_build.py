@@ -13,10 +13,10 @@ import pytest
 from helpers.definitions import Build, assert_refused, defined, tensor, told
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError, StrideOrderError
-from thunder_fuser.ir.build import Views, define
+from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import Literal, OpRecord, names_of
 
@@ -270,8 +270,7 @@ def test_types_of_an_unfinished_definition() -> None:
     fd = Recorder()
     x = tensor(fd, -1, -1, dtype=D.Half)
     y = fd.ops.sum(fd.ops.exp(x), [0])
-    views = Views()
-    ranks = {name: len(views.of(fd.definition, name).shape) for name in (x.name, "T1", y.name)}
+    ranks = {name: len(fd.view_of(name).shape) for name in (x.name, "T1", y.name)}
     assert ranks == {x.name: 2, "T1": 2, y.name: 1}
 
 

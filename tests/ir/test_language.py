@@ -11,7 +11,7 @@ import torch
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.handles import Constant, Scalar
+from thunder_fuser.ir.kinds import Constant, Scalar
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import definition_text
 from thunder_fuser.ir.values import Tensor

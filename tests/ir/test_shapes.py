@@ -10,7 +10,7 @@ from helpers.definitions import assert_refused, defined, tensor
 
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.scalar import const, symbol

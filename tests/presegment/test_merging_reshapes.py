@@ -14,7 +14,7 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.text import rebuild
+from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes

@@ -11,7 +11,7 @@ from helpers.definitions import Build, defined
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import PRESEGMENT, run_passes

@@ -12,7 +12,7 @@ import torch
 
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.target import H200
 

@@ -12,8 +12,8 @@ import torch
 from thunder_fuser.executors.callables import Compile
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.ir.build import define
+from thunder_fuser.ir.language import rebuild
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.ir.text import rebuild
 from thunder_fuser.runtime.evaluate import evaluate
 
 

@@ -28,7 +28,7 @@ from thunder_fuser.errors import DefinitionError
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, fits, of_number, wrapped
-from thunder_fuser.ir.handles import Value
+from thunder_fuser.ir.kinds import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS

@@ -48,35 +48,14 @@ from thunder_fuser.ir.type_rules import (
 
 def define(definition: Definition) -> Fusion:
     """The typed Fusion of a definition; DefinitionError if it is invalid."""
-    definer = _Definer()
+    definer = Definer()
     for record in definition:
         definer.add(record)
     definer.finish()
     return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
 
 
-class Views:
-    """The type and axes of values while a definition is being recorded.
-
-    Each record is typed once, and later questions reuse the result.
-    """
-
-    def __init__(self) -> None:
-        self._definer, self._seen = _Definer(), 0
-
-    def of(self, records: Sequence[OpRecord], name: str) -> TensorView:
-        """The view of a value. `records` extends the records of the previous call."""
-        try:
-            while self._seen < len(records):
-                self._definer.add(records[self._seen])
-                self._seen += 1
-        except DefinitionError:  # the record may have been added in part
-            self._definer, self._seen = _Definer(), 0
-            raise
-        return self._definer.tensors[self._definer.renamed[name]]
-
-
-class _Definer:
+class Definer:
     """Types the records in one walk. `renamed` maps recorded names to the Fusion's names."""
 
     def __init__(self) -> None:
@@ -120,6 +99,10 @@ class _Definer:
             self._add_output(record)
         else:
             raise DefinitionError(f"record {record.op}", expected="an op of the table")
+
+    def view(self, name: str) -> TensorView:
+        """The type and the axes of a value, by its recorded name."""
+        return self.tensors[self.renamed[name]]
 
     def finish(self) -> None:
         """Completes the layouts; DefinitionError if one is incomplete or there is no output."""
@@ -423,16 +406,16 @@ class _Definer:
         self._emit(record, *map(_view, result_types(record, operands), axes))
 
 
-_BY_KIND: dict[OpKind, Callable[[_Definer, OpRecord], None]] = {
-    OpKind.POINTWISE: _Definer._pointwise,
-    OpKind.MOVEMENT: _Definer._movement,
-    OpKind.INDEX: _Definer._call,
-    OpKind.REDUCTION: _Definer._reduction,
-    OpKind.SCAN: _Definer._scan,
-    OpKind.FACTORY: _Definer._factory,
-    OpKind.RANDOM: _Definer._random,
-    OpKind.SCALAR: _Definer._size_of,
-    OpKind.EXTERNAL: _Definer._call,
+_BY_KIND: dict[OpKind, Callable[[Definer, OpRecord], None]] = {
+    OpKind.POINTWISE: Definer._pointwise,
+    OpKind.MOVEMENT: Definer._movement,
+    OpKind.INDEX: Definer._call,
+    OpKind.REDUCTION: Definer._reduction,
+    OpKind.SCAN: Definer._scan,
+    OpKind.FACTORY: Definer._factory,
+    OpKind.RANDOM: Definer._random,
+    OpKind.SCALAR: Definer._size_of,
+    OpKind.EXTERNAL: Definer._call,
 }
 _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
     "add": operator.add,

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.handles import Owner, Value
-from thunder_fuser.ir.kinds import checked
+from thunder_fuser.ir.kinds import Owner, Value, checked
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
@@ -51,19 +50,16 @@ class Composites:
         is_complex = self._fd.view_of(arg.name).dtype.is_complex
         mean = self._quotient(self.sum(arg, axes, keepdim=True), count, is_complex=is_complex)
         squares = self._square_of_size(self.sub(arg, mean), is_complex=is_complex)
-        variance = self.truediv(
-            self.sum(squares, axes, keepdim=True), self._degrees(count, float(correction))
-        )
+        total = self.sum(squares, axes, keepdim=True)
+        rest = self.sub(count, float(correction))
+        if correction < 0:  # the divisor exceeds the number of elements
+            divisor = self.mul(rest, self.minimum(count, 1.0))
+        else:  # 0 for no elements, whose variance is NaN
+            divisor = self.maximum(rest, 0.0)
+        variance = self.truediv(total, divisor)
         if keepdim or not axes:
             return variance, mean
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
-
-    def _degrees(self, count: Value, correction: float) -> Value:
-        """The divisor of the sum of squares. It is 0 for no elements, whose variance is NaN."""
-        rest = self.sub(count, correction)
-        if correction < 0:  # the divisor exceeds the number of elements
-            return self.mul(rest, self.minimum(count, 1.0))
-        return self.maximum(rest, 0.0)
 
     def _quotient(self, x: Value, real: Value, *, is_complex: bool) -> Value:
         """x / real, part by part: a complex division turns infinite parts into NaN."""

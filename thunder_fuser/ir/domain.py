@@ -134,19 +134,20 @@ def apply(domain: Domain, transform: Transform) -> Domain:
     [i0{4}, i1{97}] --Split("i1", 8, i0 % 8)--> [i0{4}, i1.o{13}, i1.i{8}]
     [i0{4}, i1{100}] --Merge("i0", "i1")-->     [i0*i1{400}]
     """
-    if isinstance(transform, Split):
-        return _split(domain, transform)
-    if isinstance(transform, Merge):
-        return _merge(domain, transform)
     if isinstance(transform, Reorder):
         by_name = {axis.name: axis for axis in domain}
         if by_name.keys() != set(transform.order) or len(transform.order) != len(domain):
-            raise ScheduleError(
-                "reorder", expected=f"each of {', '.join(by_name)}", got=", ".join(transform.order)
-            )
+            expected, got = f"each of {', '.join(by_name)}", ", ".join(transform.order)
+            raise ScheduleError("reorder", expected=expected, got=got)
         return tuple(by_name[name] for name in transform.order)
+    if isinstance(transform, Merge):
+        at = position(domain, transform.outer)
+        return (*domain[:at], _merged(domain, transform), *domain[at + 2 :])
     at = position(domain, transform.axis)
-    return _with(domain, at, at, (replace(domain[at], parallel=transform.parallel),))
+    if isinstance(transform, Split):
+        return (*domain[:at], *_split(domain[at], transform), *domain[at + 1 :])
+    parallel = replace(domain[at], parallel=transform.parallel)
+    return (*domain[:at], parallel, *domain[at + 1 :])
 
 
 def position(domain: Domain, name: str) -> int:
@@ -158,33 +159,27 @@ def position(domain: Domain, name: str) -> int:
     raise ScheduleError(f"axis {name}", expected=f"one of {names}", got=name)
 
 
-def _with(domain: Domain, start: int, last: int, new: Domain) -> Domain:
-    return (*domain[:start], *new, *domain[last + 1 :])
-
-
-def _split(domain: Domain, split: Split) -> Domain:
-    at = position(domain, split.axis)
-    axis = domain[at]
+def _split(axis: IterDomain, split: Split) -> Domain:
     if split.factor < 1:
         got = str(split.factor)
         raise ScheduleError(f"split of {axis.name}", expected="a factor >= 1", got=got)
     reach = axis.extent if split.shift is None else axis.extent + (split.factor - 1)
     sizes = (ceil_div(reach, split.factor), const(split.factor))
     outer, inner = sizes if split.inner else sizes[::-1]
-    made = ((axis.name + ".o", outer), (axis.name + ".i", inner))
-    return _with(domain, at, at, tuple(IterDomain(n, e, axis.kind) for n, e in made))
+    return (
+        IterDomain(axis.name + ".o", outer, axis.kind),
+        IterDomain(axis.name + ".i", inner, axis.kind),
+    )
 
 
-def _merge(domain: Domain, merge: Merge) -> Domain:
+def _merged(domain: Domain, merge: Merge) -> IterDomain:
     at, next_at = position(domain, merge.outer), position(domain, merge.inner)
     if next_at != at + 1:
         what, got = f"merge of {merge.outer} and {merge.inner}", ", ".join(map(str, domain))
         raise ScheduleError(what, expected="adjacent axes", got=got)
     outer, inner = domain[at], domain[next_at]
-    name = merged_name(outer.name, inner.name)
     kind = inner.kind if outer.is_broadcast else outer.kind
-    joined = IterDomain(name, outer.extent * inner.extent, kind)
-    return _with(domain, at, next_at, (joined,))
+    return IterDomain(merged_name(outer.name, inner.name), outer.extent * inner.extent, kind)
 
 
 def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
@@ -211,9 +206,8 @@ def _replay_one(domain: Domain, transform: Transform) -> Domain:
     if isinstance(transform, Merge):
         both = [n for n in (transform.outer, transform.inner) if n in names]
         if len(both) == 1:
-            at = position(domain, both[0])
             name = merged_name(transform.outer, transform.inner)
-            return _with(domain, at, at, (replace(domain[at], name=name),))
+            return tuple(replace(a, name=name) if a.name in both else a for a in domain)
         return apply(domain, transform) if both else domain
     return apply(domain, transform) if transform.axis in names else domain
 

@@ -35,6 +35,9 @@ class DataType(Enum):
         self.short, self.bytes, self.rank = short, size, rank
         self.is_int, self.is_float = kind == "int", kind == "float"
         self.is_complex = kind == "complex"
+        self.is_half = self.is_float and size == 2  # stored, never computed in
+        self.is_float8 = self.is_float and size == 1  # only moved and cast
+        self.is_narrow = self.is_half or self.is_float8  # kernels convert these to Float
 
     @property
     def real(self) -> DataType:
@@ -47,21 +50,6 @@ class DataType(Enum):
         """The complex type whose parts hold this type."""
         wide = self in (DataType.Double, DataType.ComplexDouble)
         return DataType.ComplexDouble if wide else DataType.ComplexFloat
-
-    @property
-    def is_half(self) -> bool:
-        """True for 16-bit floats, which are stored but never computed in."""
-        return self in (DataType.Half, DataType.BFloat16)
-
-    @property
-    def is_float8(self) -> bool:
-        """True for 8-bit floats, which are only moved and cast."""
-        return self.is_float and self.bytes == 1
-
-    @property
-    def is_narrow(self) -> bool:
-        """True for floats of 8 and 16 bits, which kernels convert to Float."""
-        return self.is_float and self.bytes < DataType.Float.bytes
 
     @property
     def compute(self) -> DataType:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of calls by one table, from an argument's name to what it may be.
+"""What calls of a definition take: values, and a table from an argument's name to its kind.
 
     sum(T0, dims=[1.0])    ->  DefinitionError "sum: dims: expected an axis or a list of axes, ..."
     sum(T0, dims=1)        ->  dims is (1,)
@@ -11,17 +11,61 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from numbers import Integral
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, shown
 from thunder_fuser.ir.dtypes import DataType, fits
-from thunder_fuser.ir.handles import Constant, Value
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import bind
+from thunder_fuser.ir.record import Definition, Number, Operand, OpRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Owner(Protocol):
+    """The definition that a value belongs to: `language.Recorder`, as its values see it."""
+
+    @property
+    def records(self) -> Definition:
+        """The calls so far."""
+
+    def record(self, record: OpRecord) -> None:
+        """Appends one call."""
+
+    def view_of(self, name: str) -> TensorView:
+        """The type and the axes of a value."""
+
+    def operand(self, value: Any, call: str, name: str) -> Operand:
+        """The name or Literal of an argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an op returns and takes: the name of a tensor or of a scalar, and its definition."""
+
+    name: str
+    owner: Owner = field(compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Scalar(Value):
+    """A scalar of a definition, given at the call or computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A scalar known when the fusion is defined."""
+
+    value: Number
+
+
+# ---- kinds of arguments
 
 
 class _Refused(Exception):
@@ -54,12 +98,10 @@ def _plain(value: Any) -> Any:
 
 def _integer(value: Any) -> int:
     value = _plain(value)
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or not fits(int(value), DataType.Int):
         raise _Refused
-    number = int(value)
-    if not fits(number, DataType.Int):
-        raise _Refused
-    return number
+    return int(value)
 
 
 def _number(value: Any) -> bool | int | float:
@@ -112,16 +154,17 @@ _maybe = _either(_flag, _instance(type(None)))
 _size = _either(_integer, _value)
 _operand = _either(_number, _value)
 
-INTEGERS = Kind("a list of integers", _list_of(_integer))
-NUMBER = Kind("a real number, an integer one of 64 bits", _number)
 TENSORS = Kind("a list of tensors", _list_of(_operand))
 OPERAND = Kind("a tensor, a scalar or a real number, an integer one of 64 bits", _operand)
-CHECKED = Kind("", lambda value: value)  # the call itself checks the argument
 
+# `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
     "chunk factor k num_weights padding_idx": Kind("an integer of 64 bits", _integer),
-    "broadcast_dims pad_widths sizes stride_order strides": INTEGERS,
-    "correction max_norm norm_type": NUMBER,
+    "broadcast_dims pad_widths sizes stride_order strides add_output.shape"
+    " define_tensor.shape": Kind("a list of integers", _list_of(_integer)),
+    "correction max_norm norm_type pad.value": Kind(
+        "a real number, an integer one of 64 bits", _number
+    ),
     "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted sparse"
     " stable static_sizes": Kind("True or False", _flag),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag)),
@@ -142,30 +185,22 @@ _KINDS: dict[str, Kind] = {
     "drawn": Kind("a word", _instance(str)),
     "alias_input arg output": Kind("a tensor", _value),
     "tensors": TENSORS,
-}
-BY_NAME: dict[str, Kind] = {name: kind for names, kind in _KINDS.items() for name in names.split()}
-
-# Exceptions: in these calls the name has another meaning.
-BY_CALL: dict[tuple[str, str], Kind] = {
-    ("pad", "value"): NUMBER,
-    ("define_tensor", "shape"): INTEGERS,
-    ("add_output", "shape"): INTEGERS,
-    ("define_scalar", "value"): Kind(
+    "define_scalar.value": Kind(
         "a real number, an integer one of 64 bits, or a DataType",
         _either(_number, _instance(DataType)),
     ),
-    ("define_scalar", "coordinate"): CHECKED,
-    ("define_vector", "values"): Kind(
+    "define_vector.values": Kind(
         "a number of scalars, or a list of integers and scalars",
         _either(_integer, _list_of(_either(_instance(Constant), _operand))),
     ),
-    ("reorder", "order"): Kind(
+    "reorder.order": Kind(
         "a list of axes, or {old: new} of axes", _either(_list_of(_integer), _moves)
     ),
-    ("parallelize", "parallel"): CHECKED,
-    ("set_device_mesh", "mesh"): CHECKED,
-    ("set_allocation_domain", "domain"): Kind("a list of axes", _list_of(lambda axis: axis)),
+    "set_allocation_domain.domain": Kind("a list of axes", _list_of(lambda axis: axis)),
+    # The call itself checks these.
+    "define_scalar.coordinate parallelize.parallel set_device_mesh.mesh": Kind("", lambda it: it),
 }
+_BY_NAME: dict[str, Kind] = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 
 
 def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
@@ -175,7 +210,7 @@ def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
     """
     if value is None and default is None:
         return None
-    kind = BY_CALL.get((call, name)) or BY_NAME.get(name, OPERAND)
+    kind = _BY_NAME.get(f"{call}.{name}") or _BY_NAME.get(name, OPERAND)
     return take(kind, f"{call}: {name}", value)
 
 
@@ -185,7 +220,7 @@ def checked(function: F) -> F:
 
     @wraps(function)
     def with_checks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = bind(signature, call, _called(signature), self, *args, **kwargs)
+        bound = bind(signature, call, (self, *args), kwargs)
         del bound["self"]
         found = {
             name: checked_argument(call, name, value, signature.parameters[name].default)
@@ -194,11 +229,3 @@ def checked(function: F) -> F:
         return function(self, **found)
 
     return cast(F, with_checks)
-
-
-def _called(signature: inspect.Signature) -> str:
-    names = [
-        f"{p.name}={p.default}" if p.default is not inspect.Parameter.empty else p.name
-        for p in list(signature.parameters.values())[1:]
-    ]
-    return f"({', '.join(names)})"

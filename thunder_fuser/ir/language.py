@@ -1,30 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvFuser's definition language: Python calls -> OpRecords. Infers no types.
+"""nvFuser's definition language: Python calls, or their text -> OpRecords. Infers no types.
 
 fd = Recorder()
 T0 = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float)
 fd.add_output(fd.ops.mul(T0, 2.0))
 fd.definition    # the tuple of OpRecords
+
+A fusion prints as such calls, so `rebuild(str(fusion)) == fusion`.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError, shown
 from thunder_fuser.ir import kinds
-from thunder_fuser.ir.build import Views
+from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits, of_number
-from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.handles import Constant, Scalar, Value
-from thunder_fuser.ir.kinds import checked
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.kinds import Constant, Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import Op
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
+from thunder_fuser.ir.record import (
+    LAYOUT,
+    AttrValue,
+    Definition,
+    Literal,
+    Number,
+    Operand,
+    OpRecord,
+)
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, compute_tensor_descriptor
 from thunder_fuser.ir.values import Tensor
 
@@ -37,8 +47,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
-        self._values: set[str] = set()
-        self._views = Views()
+        self._made = 0  # the number of values
+        self._definer, self._typed = Definer(), 0
 
     @property
     def ops(self) -> Ops:
@@ -56,8 +66,15 @@ class Recorder:
         return self.records
 
     def view_of(self, name: str) -> TensorView:
-        """The type and the axes of a value after the calls so far."""
-        return self._views.of(self._records, name)
+        """The type and the axes of a value after the calls so far, each of which is typed once."""
+        try:
+            while self._typed < len(self._records):
+                self._definer.add(self._records[self._typed])
+                self._typed += 1
+        except DefinitionError:  # the record may have been added in part
+            self._definer, self._typed = Definer(), 0
+            raise
+        return self._definer.view(name)
 
     def record(self, record: OpRecord) -> None:
         """Appends one call."""
@@ -188,8 +205,8 @@ class Recorder:
         """Appends a call that defines values. Attributes that are None are left out."""
         is_scalar = op in ("define_scalar", "size")
         letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
-        names = tuple(f"{letter}{len(self._values) + at}" for at in range(results))
-        self._values.update(names)
+        names = tuple(f"{letter}{self._made + at}" for at in range(results))
+        self._made += results
         given = tuple((key, value) for key, value in attrs.items() if value is not None)
         self.record(OpRecord(op, inputs, names, given))
         made = tuple(kind(name, self) for name in names)
@@ -199,9 +216,8 @@ class Recorder:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
-            foreign = value.owner is not None and value.owner is not self
-            if foreign or value.name not in self._values:
-                got = "one of another definition" if foreign else "a name nothing was given"
+            if value.owner is not self:
+                got = "one of another definition"
                 raise _error(f"{call}: {value.name}", "a value of this definition", got)
             return value.name
         return Literal.of(value)
@@ -287,3 +303,69 @@ def _place_in_mesh(given: Any) -> tuple[Any, str]:
         expected = '[a mesh, "mesh_x", "mesh_y" or "mesh_z"]'
         raise _error("define_scalar: coordinate", expected, shown(given)) from None
     return Mesh.of(mesh).nested, parallel.value
+
+
+# ---- the text of a definition
+
+
+def rebuild(text: str) -> Fusion:
+    """The Fusion of a printed function, which may contain only calls, names and literals."""
+    return define(read_definition(text))
+
+
+def read_definition(text: str) -> Definition:
+    """The records of a printed definition. The text is interpreted, never executed."""
+    (function,) = ast.parse(text).body
+    if not isinstance(function, ast.FunctionDef):
+        raise DefinitionError("text", expected="one function", got=type(function).__name__)
+    recorder = Recorder()
+    names: dict[str, Any] = {}
+    for statement in function.body:
+        if isinstance(statement, ast.Assign):
+            result = _run(statement.value, recorder, names)
+            names.update(_assigned(statement.targets[0], result))
+        elif isinstance(statement, ast.Expr):
+            _run(statement.value, recorder, names)
+        else:
+            raise DefinitionError("text", expected="calls", got=ast.unparse(statement))
+    return recorder.definition
+
+
+def _assigned(target: ast.expr, result: Any) -> dict[str, Any]:
+    """T1 = ...; or T1, T2 = ... for an op with several results."""
+    if isinstance(target, ast.Name):
+        return {target.id: result}
+    if isinstance(target, ast.Tuple) and isinstance(result, tuple):
+        return {ast.unparse(one): value for one, value in zip(target.elts, result, strict=True)}
+    raise DefinitionError("text", expected="names on the left", got=ast.unparse(target))
+
+
+def _run(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:
+    """Interprets one expression of the printed language."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id == "float":
+            return float(ast.literal_eval(node.args[0]))
+        args = [_run(arg, recorder, names) for arg in node.args]
+        kwargs = {str(k.arg): _run(k.value, recorder, names) for k in node.keywords}
+        return _method(node.func, recorder, names)(*args, **kwargs)
+    if isinstance(node, ast.List):
+        return [_run(item, recorder, names) for item in node.elts]
+    if isinstance(node, ast.Name):
+        if node.id not in names:
+            raise DefinitionError(f"text: {node.id}", expected="a defined value", got=node.id)
+        return names[node.id]
+    if isinstance(node, ast.Attribute):
+        return DataType[node.attr]
+    return ast.literal_eval(node)
+
+
+def _method(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:
+    path = ast.unparse(node)
+    owner, _, name = path.rpartition(".")
+    if owner in names and name in LAYOUT:
+        return getattr(names[owner], name)
+    if owner == "fd.ops" and name in OPS:
+        return getattr(recorder.ops, name)
+    if owner == "fd" and name in ("define_tensor", "define_scalar", "add_output"):
+        return getattr(recorder, name)
+    raise DefinitionError(f"text: {path}", expected="fd.ops.<op>, fd.define_* or fd.add_output")

@@ -78,8 +78,7 @@ class Op:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults; DefinitionError if they do not fit."""
-        signature = f"({self.signature})"
-        given = bind(self.parameters, f"ops.{self.name}", signature, *args, **kwargs)
+        given = bind(self.parameters, f"ops.{self.name}", args, kwargs)
         defaults = {name: one.default for name, one in self.parameters.parameters.items()}
         return {**defaults, **given}
 
@@ -103,10 +102,17 @@ class Op:
         return self.kind not in expensive and self.cost <= 2
 
 
-def bind(signature: inspect.Signature, call: str, shown: str, *args: Any, **kwargs: Any) -> Any:
+def bind(
+    signature: inspect.Signature, call: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """The given arguments by name; DefinitionError if they do not fit the signature."""
     try:
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
+        parameters = [one for name, one in signature.parameters.items() if name != "self"]
+        texts = [
+            one.name if one.default is inspect.Parameter.empty else f"{one.name}={one.default}"
+            for one in parameters
+        ]
         got = str(error).removeprefix("got ")
-        raise DefinitionError(call, expected=shown, got=got) from None
+        raise DefinitionError(call, expected=f"({', '.join(texts)})", got=got) from None

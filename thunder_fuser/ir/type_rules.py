@@ -83,12 +83,11 @@ def _pointwise_types(
     common = common_type(operands).compute
     if rule in (DtypeRule.FLOAT, DtypeRule.COMPLEX) and category(common) < 2:
         common = DataType.Float
-    results = {
-        DtypeRule.COMPARE: DataType.Bool,
-        DtypeRule.REAL: common.real,
-        DtypeRule.COMPLEX: common.complex,
-    }
-    return [common] * count, results.get(rule, common)
+    if rule is DtypeRule.COMPARE:
+        return [common] * count, DataType.Bool
+    if rule is DtypeRule.REAL:
+        return [common] * count, common.real
+    return [common] * count, common.complex if rule is DtypeRule.COMPLEX else common
 
 
 def common_type(operands: Sequence[Typed]) -> DataType:

@@ -16,8 +16,7 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType, TensorDomain
-from thunder_fuser.ir.handles import Owner, Value
-from thunder_fuser.ir.kinds import checked
+from thunder_fuser.ir.kinds import Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
@@ -121,11 +120,9 @@ class Tensor(Value):
         except ValueError:
             kind = ParallelType.SERIAL
         if not kind.is_device:
-            raise DefinitionError(
-                f"{self.name}: parallelize", expected="mesh_x, mesh_y or mesh_z",
-                got=shown(getattr(parallel, "value", parallel)),
-                do="leave blocks and threads to the scheduler",
-            )  # fmt: skip
+            expected, got = "mesh_x, mesh_y or mesh_z", shown(getattr(parallel, "value", parallel))
+            do = "leave blocks and threads to the scheduler"
+            raise DefinitionError(f"{self.name}: parallelize", expected=expected, got=got, do=do)
         at = self._position(axis, "parallelize")
         return self._record("parallelize", axis=at, type=kind.value)
 
@@ -136,19 +133,14 @@ class Tensor(Value):
         nested = ranks.tolist() if hasattr(ranks, "tolist") else ranks
         return self._record("set_device_mesh", mesh=Mesh.of(nested).nested)
 
-    def _owner(self) -> Owner:
-        if self.owner is None:
-            raise DefinitionError(self.name, expected="a tensor of a definition", got="one without")
-        return self.owner
-
     def _domain(self) -> TensorDomain:
-        return self._owner().view_of(self.name).domain
+        return self.owner.view_of(self.name).domain
 
     def _position(self, axis: int, op: str) -> int:
         return normalise_axis(axis, len(self._domain().loop_axes), f"{self.name}: {op}")
 
     def _record(self, op: str, **attrs: AttrValue) -> Tensor:
-        self._owner().record(OpRecord(op, (self.name,), (), tuple(attrs.items())))
+        self.owner.record(OpRecord(op, (self.name,), (), tuple(attrs.items())))
         return self
 
 

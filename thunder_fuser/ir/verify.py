@@ -8,26 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from thunder_fuser.errors import VerifyError
+from thunder_fuser.errors import DefinitionError, VerifyError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.op_schema import DtypeRule, OpKind
-from thunder_fuser.ir.record import names_of
+from thunder_fuser.ir.record import record_text
 
 Rule = Callable[[Fusion], Iterator[str]]
-
-
-def _defined_before_use(fusion: Fusion) -> Iterator[str]:
-    """Every operand is defined before its use, and every name once."""
-    seen: set[str] = set()
-    for record in fusion.definition:
-        for name in names_of(record):
-            if name not in seen:
-                yield f"{record.op} reads {name} before it is defined"
-        for name in record.outputs:
-            if name in seen:
-                yield f"{name} is defined twice"
-            seen.add(name)
 
 
 def _operands_fit(fusion: Fusion) -> Iterator[str]:
@@ -35,19 +21,6 @@ def _operands_fit(fusion: Fusion) -> Iterator[str]:
     for expr in fusion.exprs:
         if 0 <= expr.row.arity < len(expr.inputs):
             yield f"{expr.op} takes {expr.row.arity} operands, has {len(expr.inputs)}"
-
-
-def _same_compute_type(fusion: Fusion) -> Iterator[str]:
-    """Operands of pointwise math agree in type, and narrow floats are never computed in."""
-    for expr in fusion.exprs:
-        row = expr.row
-        if row.kind is not OpKind.POINTWISE or row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
-            continue
-        dtypes = {fusion.tensors[name].dtype for name in names_of(expr)}
-        if len(dtypes) > 1:
-            yield f"{expr.op} -> {expr.outputs[0]} mixes {sorted(d.short for d in dtypes)}"
-        if any(dtype.is_narrow for dtype in dtypes):
-            yield f"{expr.op} -> {expr.outputs[0]} computes in a narrow float"
 
 
 def _contiguity_is_complete(fusion: Fusion) -> Iterator[str]:
@@ -60,22 +33,25 @@ def _contiguity_is_complete(fusion: Fusion) -> Iterator[str]:
             yield f"{view.name}: {len(view.domain.contiguity)} contiguity entries for rank {rank}"
 
 
-def _types_follow(fusion: Fusion) -> Iterator[str]:
-    """The stored types are those the records define."""
-    again = define(fusion.definition)
-    if again != fusion:
-        yield "defining the records again gives other records"
-    elif dict(again.tensors) != dict(fusion.tensors):
+def _is_defined(fusion: Fusion) -> Iterator[str]:
+    """Defining the records again changes nothing.
+
+    So every operand is defined before its use and every name once, operands of an op agree in
+    type, and no op computes in a narrow float.
+    """
+    try:
+        again = define(fusion.definition)
+    except DefinitionError as error:
+        yield str(error)
+        return
+    pairs = zip(fusion.definition, again.definition, strict=False)
+    changed = [f"{record_text(old)} becomes {record_text(new)}" for old, new in pairs if old != new]
+    yield from changed[:1]
+    if not changed and dict(again.tensors) != dict(fusion.tensors):
         yield "defining the records again gives other types"
 
 
-RULES: tuple[Rule, ...] = (
-    _defined_before_use,
-    _operands_fit,
-    _same_compute_type,
-    _contiguity_is_complete,
-    _types_follow,
-)
+RULES: tuple[Rule, ...] = (_operands_fit, _contiguity_is_complete, _is_defined)
 
 
 def verify(fusion: Fusion, after: str = "define") -> Fusion:
