@@ -10,17 +10,15 @@ with FusionDefinition() as fd:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from thunder_fuser.cache.arguments import check_arguments
-from thunder_fuser.cache.entry import FusionEntry
-from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import plan_segments
 from thunder_fuser.errors import DefinitionError, InputError
+from thunder_fuser.host.arguments import check_arguments
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
@@ -40,21 +38,10 @@ class FusionDefinition(Recorder):
         super().__init__()
         self._entry: FusionEntry | None = None
 
-    def definition_hook(self) -> None:
-        """Calls a subclass's `definition()` if nothing has been recorded."""
-        method = getattr(type(self), "definition", None)
-        if not self._records and callable(method):
-            method(self)
-
     def __enter__(self) -> FusionDefinition:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             _ = self.entry  # raise errors of the definition inside the block that wrote it
 
@@ -82,7 +69,9 @@ class FusionDefinition(Recorder):
     def entry(self) -> FusionEntry:
         """The cache entry of the finished definition."""
         if self._entry is None:
-            self.definition_hook()
+            method = getattr(type(self), "definition", None)
+            if not self._records and callable(method):  # a subclass's `definition()`
+                method(self)
             self._entry = FusionCache.get().look_up(tuple(self._records))
         return self._entry
 

@@ -7,9 +7,9 @@ import doctest
 from dataclasses import replace
 
 import pytest
+from helpers.strategies import transformed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import transformed
 
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir import domain as module

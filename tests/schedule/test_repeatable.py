@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.cases import TARGETS, rand
 
-from tests.cases import TARGETS, rand
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options
-from thunder_fuser.schedule.repeatable import shape_of
+from thunder_fuser.schedule.row_shape import shape_of
 from thunder_fuser.target import EMULATOR
 
 Build = Callable[[FusionDefinition], None]

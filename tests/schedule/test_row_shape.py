@@ -9,7 +9,7 @@ from thunder_fuser.schedule.row_shape import (
     MOST_COLUMNS,
     OWN_REGISTERS,
     REGISTERS,
-    fits,
+    fits_registers,
     row_shape,
 )
 from thunder_fuser.target import A100, H200, Target
@@ -22,7 +22,7 @@ COLUMNS = (8, 96, 768, 1000, 1023, 1024, 3072, 4095, 4096, 5120, 8192, 10240, 12
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_rows_fit(columns: int, sums: int, target: Target) -> None:
     """The registers of a thread hold its columns, and an SM the blocks that are promised."""
-    if not fits(columns, target):
+    if not fits_registers(columns, target):
         assert columns > 12288 and target is A100
         return
     shape = row_shape(columns, sums, target)

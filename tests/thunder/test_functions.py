@@ -6,17 +6,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import thunder
 import torch
 import torch.nn.functional as F
-from exactness import with_gradients
+from helpers.exactness import with_gradients
+from helpers.torch_samples import Call, assert_as_good, called, doubled, known, samples
 from thunder import torch as ltorch
 from thunder.core.symbol import Symbol
-from torch_samples import Call, assert_as_good, called, doubled, known, samples
 
 from thunder_fuser.executors.functions import FUNCTIONS, TABLES
 from thunder_fuser.executors.functions.define import Rewrite
 from thunder_fuser.executors.functions.pointwise import CASTS
-from thunder_fuser.executors.traces import final_traces, fusions_of, jit, jit_alone
+from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 
 # How many of torch's samples, by type.
 SAMPLES = {torch.float32: 4, torch.bfloat16: 2, torch.int64: 1, torch.bool: 1}
@@ -73,7 +74,7 @@ def test_as_exact_as_eager(id: str) -> None:
                 got = called(jitted, (args, kwargs))
             except NotImplementedError:
                 with pytest.raises(NotImplementedError):  # Thunder alone cannot do it either
-                    called(jit_alone(op), (args, kwargs))
+                    called(thunder.jit(op, executors=[]), (args, kwargs))
                 continue
             exact = called(op, doubled((args, kwargs)))
             assert_as_good(got, eager, exact)
@@ -252,3 +253,13 @@ def test_stacks_of_several_sizes_and_types(dtype: torch.dtype) -> None:
     given = [torch.randn(3, 4), torch.randn(3, 7).to(dtype)]
     got, eager = (with_gradients(one, given) for one in (jit(function), function))
     torch.testing.assert_close(got, eager)
+
+
+@pytest.mark.parametrize("counts", [(0,), (0, 2), (2, 0, 1)])
+def test_a_repeat_without_elements_has_a_gradient(counts: tuple[int, ...]) -> None:
+    for x in (torch.tensor(2.0), torch.ones(3)):
+        given = ((x.requires_grad_(), *counts), {})
+        for op in (torch.Tensor.repeat, torch.tile):
+            args = given if op is torch.Tensor.repeat else ((x, counts), {})
+            want, got = called(op, args), called(jit(op, strict=True), args)
+            assert [(one.shape, one.dtype) for one in got] == [(o.shape, o.dtype) for o in want]

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a fusion, as a scheduler sees it: expressions, inputs, outputs, memory."""
+"""A part of a fusion, as a scheduler sees it: expressions, inputs, outputs, memory, and the points
+that it computes, from the outputs back to the inputs.
+
+A point is a value at an index expression, under a condition. Readers of a reduction's result are in
+a later nest. Readers of a scan are in the same nest, because the scan makes its elements in order.
+
+    softmax row x:  nest 0: max(x)   nest 1: sum(exp(x - max))   nest 2: exp(x - max) / sum
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.dataflow import Dataflow
-from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
-from thunder_fuser.analysis.domain_map import DomainMap
-from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
+from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_one, pattern_of
+from thunder_fuser.analysis.index_map import TRUE, ZERO, Index, Point, accesses
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 
 
@@ -29,14 +34,35 @@ class Chunked:
 
 
 @dataclass(frozen=True)
-class Part(Dataflow):
+class Part:
     """The dataflow of one kernel, and the strides of its tensors.
 
+    exprs: in order; inputs: names read from outside; outputs: names made here and wanted outside;
     overwrites: pairs of an output and the input whose memory it overwrites.
     """
 
+    exprs: tuple[OpRecord, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
+    domain_map: DomainMap = field(compare=False, repr=False)
     strides: Mapping[str, tuple[int, ...]] = field(compare=False, repr=False)
     overwrites: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def producer(self) -> Mapping[str, OpRecord]:
+        """The expression that makes each value."""
+        return {name: expr for expr in self.exprs for name in expr.outputs}
+
+    @cached_property
+    def extents(self) -> Mapping[str, Scalar]:
+        """The extent of every axis class."""
+        found: dict[str, Scalar] = {}
+        for name in dict.fromkeys([*self.inputs, *self.producer]):
+            for axis in self.tensors[name].domain.logical:
+                if not is_one(axis):
+                    found[self.domain_map.axis(axis)] = axis.extent
+        return found
 
     @cached_property
     def reductions(self) -> tuple[OpRecord, ...]:
@@ -54,14 +80,18 @@ class Part(Dataflow):
         return {name: frozenset(self.axes(name)) for name in self.outputs}
 
     @cached_property
+    def partial(self) -> tuple[str, ...]:
+        """The results of reductions over runs."""
+        return tuple(e.outputs[0] for e in self.reductions if e.attr("chunk") is not None)
+
+    @cached_property
     def chunked(self) -> Chunked | None:
         """The runs of the part's partial reductions; None if it has none."""
-        for expr in self.reductions:
-            chunk, view = expr.attr("chunk"), self.tensors[expr.outputs[0]]
-            if isinstance(chunk, int):
-                reduced = self.domain_map.reduced(view)
-                return Chunked(self.domain_map.axis(view.domain.logical[0]), reduced, chunk)
-        return None
+        if not self.partial:
+            return None
+        view, chunk = self.tensors[self.partial[0]], self.producer[self.partial[0]].attr("chunk")
+        runs = self.domain_map.axis(view.domain.logical[0])
+        return Chunked(runs, self.domain_map.reduced(view), int(chunk))  # type: ignore[arg-type]
 
     @cached_property
     def scans(self) -> tuple[OpRecord, ...]:
@@ -77,6 +107,17 @@ class Part(Dataflow):
     def demand(self) -> Demand:
         """The points of the part over axis symbols, which every scheduler uses."""
         return demand_of(self, axis_symbols(self))
+
+    @cached_property
+    def accessed(self) -> Mapping[Point, Scalar]:
+        """The points that are read from memory or written to it, and their positions there."""
+        tensors, stored = set(self.global_tensors), set(self.outputs)
+        return {
+            point: offset(point.index, self.strides[point.name])
+            for point in self.demand.level
+            if point.name in tensors
+            and (point.name not in stored or point == self.demand.results[point.name])
+        }
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The axis classes of a tensor in logical order, without broadcasts."""
@@ -107,7 +148,7 @@ class Parts:
         self.fusion = fusion
         self.strides = tensor_strides(fusion)
         self.domain_map = DomainMap(fusion.tensors, fusion.exprs)
-        self._results = {output.name for output in fusion.outputs}
+        self._results = frozenset(output.name for output in fusion.outputs)
 
     def of(self, exprs: Iterable[OpRecord], wanted: frozenset[str] | None = None) -> Part:
         """The part of these expressions.
@@ -117,20 +158,12 @@ class Parts:
         exprs = tuple(exprs)
         made = {name: None for expr in exprs for name in expr.outputs}
         read = dict.fromkeys(name for expr in exprs for name in names_of(expr))
-        wanted = self.used_outside(exprs) if wanted is None else wanted
+        if wanted is None:
+            inside, uses = set(exprs), self.fusion.uses
+            wanted = self._results.union(n for n in made if not inside.issuperset(uses[n]))
         inputs = tuple(name for name in read if name not in made)
         outputs = tuple(name for name in made if name in wanted)
         return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
-
-    def used_outside(self, exprs: Iterable[OpRecord]) -> frozenset[str]:
-        """The values of the expressions that are results or that other expressions read."""
-        inside = set(exprs)
-        made = [name for expr in inside for name in expr.outputs]
-        return frozenset(
-            name
-            for name in made
-            if name in self._results or any(u not in inside for u in self.fusion.uses[name])
-        )
 
 
 def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
@@ -163,7 +196,103 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 
 def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:
     """The position in memory, in elements."""
-    position = const(0)
-    for at, stride in zip(index, strides, strict=True):
-        position = position + at * stride
-    return position
+    return sum((at * stride for at, stride in zip(index, strides, strict=True)), ZERO)
+
+
+# ---- points
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The points of a part, the points that each reads, and its first nest (level)."""
+
+    reads: Mapping[Point, tuple[Point, ...]]
+    level: Mapping[Point, int]
+    roots: tuple[Point, ...]  # what nests compute: results, and operands of reductions and scans
+    results: Mapping[str, Point]
+    operands: Mapping[str, Point]  # by the name of the reduction's or scan's result
+
+    def points(self, name: str) -> Sequence[Point]:
+        """Every point of a value."""
+        return self._by_name.get(name, ())
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, list[Point]]:
+        found: dict[str, list[Point]] = {}
+        for point in self.level:
+            found.setdefault(point.name, []).append(point)
+        return found
+
+    def reached(self, roots: Iterable[Point], stop: frozenset[Point] = frozenset()) -> list[Point]:
+        """The points that the roots need, up to `stop`, in order of discovery."""
+        seen: dict[Point, None] = {}
+        stack = list(roots)
+        while stack:
+            point = stack.pop()
+            if point not in seen:
+                seen[point] = None
+                if point not in stop and point.name not in self.operands:
+                    stack.extend(self.reads.get(point, ()))
+        return list(seen)
+
+
+def axis_symbols(part: Part) -> dict[str, Scalar]:
+    """A bounded symbol for each axis class."""
+    return {name: symbol(name, 0, int(extent.value) - 1) for name, extent in part.extents.items()}
+
+
+def result_index(part: Part, name: str, axes: Mapping[str, Scalar]) -> Index:
+    """The index of a tensor, given the index of each axis class."""
+    logical = part.tensors[name].domain.no_reductions
+    return tuple(ZERO if a.is_broadcast else axes[part.domain_map.axis(a)] for a in logical)
+
+
+def demand_of(part: Part, axes: Mapping[str, Scalar]) -> Demand:
+    """All points of the part, given the index of each axis class."""
+    results = {name: Point(name, result_index(part, name, axes)) for name in part.outputs}
+    wanted = {name: {point: None} for name, point in results.items()}
+    reads: dict[Point, tuple[Point, ...]] = {}
+    operands: dict[str, Point] = {}
+    for expr in reversed(part.exprs):
+        for point in list(wanted.get(expr.outputs[0], ())):
+            reads[point] = _reads(part, point, axes)
+            if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN):
+                operands[point.name] = reads[point][0]
+            for read in reads[point]:
+                wanted.setdefault(read.name, {})[read] = None
+    level = _levels(part, wanted, reads)
+    roots = (*operands.values(), *results.values())
+    return Demand(reads, level, tuple(dict.fromkeys(roots)), results, operands)
+
+
+def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
+    reduced = tuple(
+        ZERO if is_one(axis) else axes[part.domain_map.axis(axis)]
+        for axis in part.tensors[point.name].domain.logical
+        if axis.is_reduction
+    )
+    expr = part.producer[point.name]
+    found = accesses(expr, point.index, part.tensors, reduced, point.condition)
+    return tuple(_read(part, read, point.condition) for read in found)
+
+
+def _read(part: Part, read: Point, outer: Scalar) -> Point:
+    """The point of one read. It has no condition if it reads a reduction's result."""
+    producer = part.producer.get(read.name)
+    if producer is not None and producer.row.kind is OpKind.REDUCTION:
+        return Point(read.name, read.index)
+    both = outer if read.condition is TRUE else conjunction([outer, read.condition])
+    return Point(read.name, read.index, both)
+
+
+def _levels(
+    part: Part,
+    wanted: Mapping[str, Mapping[Point, None]],
+    reads: Mapping[Point, tuple[Point, ...]],
+) -> dict[Point, int]:
+    level = {point: 0 for name in part.inputs for point in wanted.get(name, ())}
+    for expr in part.exprs:
+        step = 1 if expr.row.kind is OpKind.REDUCTION else 0
+        for point in wanted.get(expr.outputs[0], ()):
+            level[point] = step + max((level[read] for read in reads[point]), default=0)
+    return level

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trie over op records. Definitions with equal first records share a path.
+"""The trie over op records, and its leaves: what runs a definition.
+
+Definitions with equal first records share a path.
 
 define_tensor - define_tensor - add - add_output*          two definitions, five records,
                               \\ mul - add_output*          six nodes: the first two are shared
@@ -11,19 +13,114 @@ define_tensor - define_tensor - add - add_output*          four nodes
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import ClassVar
+from itertools import count
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from thunder_fuser.cache.entry import FusionEntry
+import torch
+
+from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ProgramKey
+from thunder_fuser.cache.sharded import ShardedEntry, is_dtensor, shard
 from thunder_fuser.errors import OptionError
+from thunder_fuser.host.arguments import check_count
+from thunder_fuser.host.program import HostProgram
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
-from thunder_fuser.options import option
-from thunder_fuser.single_flight import make_lock
+from thunder_fuser.options import compile_options, option
 from thunder_fuser.stages import stage
+from thunder_fuser.target import Target
+from thunder_fuser.threads import Bounded, make_lock
+
+
+class FusionEntry:
+    """A definition in the cache. number: its id, which no other definition ever gets."""
+
+    def __init__(self, definition: Definition, number: int) -> None:
+        self.definition = definition
+        self.number = number
+        self.error: Exception | None = None
+        self._executable: Executable | None = None
+        self._lock = make_lock()
+        self._sharded: Bounded[ShardedEntry] = Bounded(MOST_VARIANTS)
+        # An item for each call that runs: append and pop are atomic, a counter is not.
+        self.users: list[None] = []
+
+    @property
+    def fusion(self) -> Fusion:
+        """The typed fusion; raises the definition's error if it has one."""
+        return self.prepare().fusion
+
+    def prepare(self) -> Executable:
+        """What runs the definition, made at the first call. Raises the definition's error."""
+        if self._executable is None:
+            with self._lock:
+                self._define()
+        if self._executable is None:
+            assert self.error is not None
+            raise copy.copy(self.error)  # a copy: each raise adds its frames, which hold tensors
+        return self._executable
+
+    def _define(self) -> None:
+        if self._executable is None and self.error is None:
+            try:
+                self._executable = Executable(self.definition)
+            except ValueError as error:
+                error.__cause__ = error.__context__ = None
+                self.error = error.with_traceback(None)
+
+    def held_programs(self) -> list[tuple[ProgramKey, HostProgram]]:
+        """The programs held now, each with its key."""
+        return self.prepare().programs.items()
+
+    # ---- use
+
+    def pin(self) -> None:
+        """Until `unpin` the cache does not evict the entry. Pins are counted."""
+        self.users.append(None)
+
+    def unpin(self) -> None:
+        self.users.pop()
+
+    def execute(self, arguments: Sequence[Any], target: Target | None = None) -> list[Any]:
+        """Runs the fusion, every argument checked.
+
+        A result whose memory no strides describe is an AllocatedTensor. The results are DTensors
+        if arguments are.
+        """
+        self.pin()
+        try:
+            runs: Executable | ShardedEntry = self.prepare()
+            if any(map(is_dtensor, arguments)):
+                check_count(self.fusion, arguments)
+                runs = self._sharded_for(arguments)
+            return runs.execute(arguments, target)
+        finally:
+            self.unpin()
+
+    def _sharded_for(self, arguments: Sequence[Any]) -> ShardedEntry:
+        """The definition on the mesh and placements of these DTensors."""
+        key = tuple(
+            (id(v.device_mesh), v.placements) if is_dtensor(v) else isinstance(v, torch.Tensor)
+            for v in arguments
+        )
+        return self._sharded.get_or_make(key, lambda: shard(self.prepare(), arguments))
+
+    def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
+        """What runs a call, and the memory behind its arguments."""
+        return self.prepare().bind(arguments)
+
+    def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
+        """The program for such arguments, compiled on a miss. InputError if they do not fit."""
+        self.pin()
+        try:
+            executable, values = self.bind(arguments)
+            return executable.programs.program_for(values, target, compile_options())
+        finally:
+            self.unpin()
 
 
 @dataclass(eq=False, slots=True)
@@ -73,7 +170,7 @@ class FusionCache:
     def __init__(self, max_fusions: int | None = None) -> None:
         self._max_fusions = _checked_capacity(max_fusions)
         self._lock = make_lock()
-        self._next_number = 0
+        self._numbers = count()
         self._clear()
 
     def _clear(self) -> None:
@@ -112,12 +209,7 @@ class FusionCache:
         FusionCache._private.append(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         FusionCache._private.remove(self)
 
     # ---- look up
@@ -140,49 +232,42 @@ class FusionCache:
         Neither counts nor recency change.
         """
         with self._lock:
-            node = self.root
-            for record in definition:
-                child = node.children.get(record)
-                if child is None:
-                    return definition
-                node = child
-            return definition if node.entry is None else node.entry.definition
+            node, depth = self._walk(definition)
+        found = node.entry if depth == len(definition) else None
+        return definition if found is None else found.definition
+
+    def _walk(self, definition: Definition, visits: int = 0) -> tuple[TrieNode, int]:
+        """The node of the definition's first records that the trie has, and their number.
+
+        visits: how many lookups this one counts as.
+        """
+        node = self.root
+        node.visits += visits
+        for depth, record in enumerate(definition):
+            child = node.children.get(record)
+            if child is None:
+                return node, depth
+            node = child
+            node.visits += visits
+        return node, len(definition)
 
     def _find(self, definition: Definition) -> FusionEntry:
-        node = self.root
-        node.visits += 1
-        for record in definition:
-            child = node.children.get(record)
-            if child is None:
-                break
-            child.visits += 1
-            node = child
-        else:
-            if node.entry is not None:
-                self.hits += 1
-                self._leaves.move_to_end(node.entry.number)
-                return node.entry
+        node, depth = self._walk(definition, visits=1)
+        if node.entry is not None and depth == len(definition):
+            self.hits += 1
+            self._leaves.move_to_end(node.entry.number)
+            return node.entry
         self.misses += 1
         hash(definition)  # raises before a new path is begun
-        entry = self._evicted.pop(definition, None) or self._new(definition)
-        self._insert(entry)
+        entry = self._evicted.pop(definition, None)
+        entry = entry or FusionEntry(definition, next(self._numbers))
+        for record in definition[depth:]:
+            node.children[record] = TrieNode(record, visits=1)
+            node = node.children[record]
+            self._nodes += 1
+        node.entry = self._leaves[entry.number] = entry
         self._evict(keep=entry)
         return entry
-
-    def _insert(self, entry: FusionEntry) -> None:
-        node = self.root
-        for record in entry.definition:
-            child = node.children.get(record)
-            if child is None:
-                child = node.children[record] = TrieNode(record, visits=1)
-                self._nodes += 1
-            node = child
-        node.entry = entry
-        self._leaves[entry.number] = entry
-
-    def _new(self, definition: Definition) -> FusionEntry:
-        self._next_number += 1
-        return FusionEntry(definition, self._next_number - 1)
 
     # ---- evict
 
@@ -197,7 +282,7 @@ class FusionCache:
         excess = len(self._leaves) - self._max_fusions
         if excess <= 0:
             return
-        free = (one for one in self._leaves.values() if one is not keep and not one.is_used)
+        free = (one for one in self._leaves.values() if one is not keep and not one.users)
         for entry in [one for one, _ in zip(free, range(excess), strict=False)]:
             del self._leaves[entry.number]
             self._evicted[entry.definition] = entry
@@ -221,25 +306,17 @@ class FusionCache:
 
     def num_fusions(self) -> int:
         """The number of definitions in the cache, without those that failed."""
-        with self._lock:
-            return len(self._leaves) - self._failed()
-
-    def num_nodes(self) -> int:
-        """The number of records in the trie."""
-        return self._nodes
+        return self.stats().fusions
 
     def stats(self) -> CacheStats:
         """Counts of lookups, and of what the cache holds."""
         with self._lock:
             visits = tuple(node.visits for node, _ in self._in_order())
-            failed = self._failed()
+            failed = sum(entry.error is not None for entry in self._leaves.values())
             return CacheStats(
                 len(self._leaves) - failed, failed, self._max_fusions, self._nodes,
                 self.hits, self.misses, self.evictions, visits,
             )
-
-    def _failed(self) -> int:
-        return sum(entry.error is not None for entry in self._leaves.values())
 
     def __str__(self) -> str:
         head = str(self.stats())
@@ -268,6 +345,6 @@ def _line(node: TrieNode) -> str:
 
 def _checked_capacity(max_fusions: int | None) -> int:
     value = option("max_fusions") if max_fusions is None else max_fusions
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise OptionError("max_fusions", expected="a number of at least 1", got=repr(value))
     return value

@@ -127,8 +127,8 @@ def names_of(record: OpRecord) -> tuple[str, ...]:
     return tuple(name for name in record.inputs if isinstance(name, str))
 
 
-def rename(record: OpRecord, names: Mapping[str, str]) -> OpRecord:
-    """The record with the names of its operands replaced; unknown names stay."""
+def rename(record: OpRecord, names: Mapping[str, Operand]) -> OpRecord:
+    """The record with the names of its operands replaced, by literals too; unknown names stay."""
     inputs = tuple(names.get(o, o) if isinstance(o, str) else o for o in record.inputs)
     attrs = tuple(
         (key, _renamed(value, names) if key in NAMED_ATTRS else value)
@@ -137,10 +137,13 @@ def rename(record: OpRecord, names: Mapping[str, str]) -> OpRecord:
     return replace(record, inputs=inputs, attrs=attrs)
 
 
-def _renamed(value: AttrValue, names: Mapping[str, str]) -> AttrValue:
+def _renamed(value: AttrValue, names: Mapping[str, Operand]) -> AttrValue:
     if isinstance(value, tuple):
         return tuple(_renamed(item, names) for item in value)
-    return names.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    stands = names.get(value, value)
+    return stands.value if isinstance(stands, Literal) else stands
 
 
 def definition_text(definition: Definition, name: str = "fusion") -> str:

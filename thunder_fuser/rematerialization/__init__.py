@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to keep for the backward and what to compute again; see docs/rematerialization.md."""
+"""What to keep for the backward and what to recompute; see docs/rematerialization.md."""

@@ -8,17 +8,16 @@ it and the last checkpoint is a checkpoint itself. A chain then crosses at most 
 of the forward, whatever the depth; and as the checkpoints lie at equal distances, layers that are
 alike give at most `stages` + 1 kinds of regions, whose kernels they share. A value that is made of
 little more bytes than its own (a norm's result: its input, and statistics) counts as no stage of a
-stream; but no chain reads more than _Sources._MOST values.
+stream; but no chain reads more than _MOST_SOURCES values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from thunder_fuser.rematerialization.cost import Cost, Machine
-from thunder_fuser.rematerialization.cut import Cut, Graph, Node, minimum_cut
+from thunder_fuser.rematerialization.cut import Graph, Node, minimum_cut
 from thunder_fuser.rematerialization.policy import (
     CHECKPOINT,
     FREE,
@@ -29,14 +28,43 @@ from thunder_fuser.rematerialization.policy import (
     WIDER,
     WRITTEN,
     Choice,
+    Cost,
     Policy,
     Tags,
     time,
 )
+from thunder_fuser.target import Target
 
 _FIRST = 1 << 80  # what is minimised first; what comes second never adds up to this
 _WIDE = 1.25  # a norm's statistics beside its input are not worth keeping its result
+_MOST_SOURCES = 8  # of a value; more are replaced by _MANY, which is larger than any value
+_MANY = ""
 _STEPS = 24  # of the search for a budget
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Bytes and operations (in the units of Cost) a second.
+
+    A kernel that waits for memory computes meanwhile: half of what the arithmetic units could do in
+    that time is taken to be free for recomputing, the other half is what the kernel does anyway.
+    """
+
+    bytes: float
+    operations: float
+
+    @staticmethod
+    def of(target: Target) -> Machine:
+        """The rates of a device. Two cores saturate a CPU's memory: a policy must not depend on
+        how many it has."""
+        if target.is_cpu:
+            return Machine(target.bandwidth_bytes_per_s, 2 * 3e9 * (target.simd_bytes // 4))
+        return Machine(target.bandwidth_bytes_per_s, 1.7e9 * 128 * target.sm_count)
+
+    def time(self, cost: Cost) -> int:
+        """Femtoseconds in kernels that wait for memory."""
+        computing = cost.operations / (2 * self.operations)
+        return round(1e15 * (cost.moved / self.bytes + computing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +126,17 @@ class Plan:
 
 def plan(facts: Facts, policy: Policy, machine: Machine) -> Plan:
     """The cut that the policy asks for."""
-    best = _Problem(facts, policy, machine, policy.stages).cut(policy.share)
-    kept = tuple(name for name in facts.values if name in best.names)
+    problem = _Problem(facts, policy, machine, policy.stages)
+    best = problem.cut(policy.share)
     before = [value for value in facts.values.values() if value.needed]
-    prices = _Prices(facts, machine)
     return Plan(
-        repr(policy), kept, best.again,
-        sum(facts.values[name].bytes for name in kept),
+        repr(policy),
+        tuple(name for name in facts.values if name in best.names),
+        best.again,
+        best.bytes,
         sum(value.bytes for value in before),
         best.time / 1e6,
-        sum(prices.keeping(value) for value in before) / 1e6,
+        sum(map(problem.time_to_keep, before)) / 1e6,
     )
 
 
@@ -119,21 +148,10 @@ class _Found:
     time: int
 
 
-class _Prices:
-    """Times of keeping a value, and of making an operation's results again."""
-
-    def __init__(self, facts: Facts, machine: Machine) -> None:
-        self.facts, self.machine = facts, machine
-
-    def keeping(self, value: Value) -> int:
-        """The backward reads it; the forward writes it, if nothing else wants it written."""
-        times = 1 if STORED in value.tags else 2
-        return self.machine.time(Cost(times * value.bytes))
-
-    def again(self, op: Operation) -> Cost:
-        """Its arithmetic; and what torch is to read is written."""
-        written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
-        return Cost(written, op.operations)
+def _cost(op: Operation) -> Cost:
+    """Of recomputing it: its arithmetic, and what torch is to read is written."""
+    written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
+    return Cost(written, op.operations)
 
 
 class _Problem:
@@ -141,9 +159,6 @@ class _Problem:
 
     def __init__(self, facts: Facts, policy: Policy, machine: Machine, stages: int) -> None:
         self.facts, self.policy, self.machine = facts, policy, machine
-        self.prices = _Prices(facts, machine)
-        self.names = list(facts.values)
-        self.number = {name: at for at, name in enumerate(self.names)}
         tags = tags_of(facts, stages)
         self.choices = [self._choice(op, tags) for op in facts.operations]
 
@@ -173,49 +188,42 @@ class _Problem:
                 low = weight + 1
         return best
 
+    def time_to_keep(self, value: Value) -> int:
+        """The backward reads it; the forward writes it, if nothing else wants it written."""
+        times = 1 if STORED in value.tags else 2
+        return self.machine.time(Cost(times * value.bytes))
+
     def _choice(self, op: Operation, tags: Mapping[str, Tags]) -> Choice:
         """Of all results at once: one that is to be kept keeps all."""
         if op.refusal:
             return KEEP
-        cost = self.prices.again(op)
+        cost = _cost(op)
         said = {self.policy(v.name, v.bytes, cost, tags[v.name]) for v in op.outputs}
         return KEEP if KEEP in said else RECOMPUTE if RECOMPUTE in said else FREE
 
     def _solve(self, byte: int, femtosecond: int) -> _Found:
-        graph = self._graph(byte, femtosecond)
-        cut: Cut = minimum_cut(graph)
-        kept = [self.facts.values[self.names[at]] for at in cut.kept]
-        ops = [self.facts.operations[at] for at in cut.again]
-        spent = sum(self.machine.time(self.prices.again(op)) for op in ops)
-        return _Found(
-            frozenset(value.name for value in kept), cut.again,
-            sum(value.bytes for value in kept),
-            spent + sum(self.prices.keeping(value) for value in kept),
-        )
+        cut = minimum_cut(self._graph(byte, femtosecond))
+        kept = [self.facts.values[name] for name in cut.kept]
+        spent = sum(self.machine.time(_cost(self.facts.operations[at])) for at in cut.again)
+        spent += sum(map(self.time_to_keep, kept))
+        return _Found(cut.kept, cut.again, sum(value.bytes for value in kept), spent)
 
-    def _graph(self, byte: int, femtosecond: int) -> Graph:
-        values = self.facts.values
-        keeping = [
-            byte * value.bytes + femtosecond * self.prices.keeping(value)
-            for value in values.values()
-        ]
-        forced = 1 + sum(keeping)
+    def _graph(self, byte: int, femtosecond: int) -> Graph[str]:
+        """The graph at prices of a byte kept and of a femtosecond."""
+        keeping = {
+            name: byte * value.bytes + femtosecond * self.time_to_keep(value)
+            for name, value in self.facts.values.items()
+        }
+        forced = 1 + sum(keeping.values())
         nodes = []
         for op, choice in zip(self.facts.operations, self.choices, strict=True):
-            price = femtosecond * self.machine.time(self.prices.again(op))
+            price = femtosecond * self.machine.time(_cost(op)) if choice is FREE else 0
+            outputs = tuple(value.name for value in op.outputs)
+            nodes.append(Node(op.inputs, outputs, None if choice is KEEP else price))
             if choice is RECOMPUTE:
-                price = 0
-                for value in op.outputs:
-                    keeping[self.number[value.name]] = forced
-            nodes.append(
-                Node(
-                    tuple(self.number[name] for name in op.inputs if name in self.number),
-                    tuple(self.number[value.name] for value in op.outputs),
-                    None if choice is KEEP else price,
-                )
-            )
-        needed = frozenset(at for at, name in enumerate(self.names) if values[name].needed)
-        return Graph(tuple(nodes), tuple(keeping), needed)
+                keeping |= dict.fromkeys(outputs, forced)
+        needed = frozenset(name for name, value in self.facts.values.items() if value.needed)
+        return Graph(tuple(nodes), keeping, needed)
 
 
 # ------------------------------------------------------------------------------------------- tags
@@ -223,62 +231,35 @@ class _Problem:
 
 def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
     """The tags of each value; checkpoints lie `stages` values of a stream apart."""
+    streams = _read_by_later_regions(facts)
+    sizes = {_MANY: _FIRST, **facts.given}  # of what is kept, and so read itself
+    sources: dict[str, frozenset[str]] = {}  # of all else: what would be read to recompute it
     stage: dict[str, int] = {}
-    sources = _Sources(facts)
-    streams = set(_read_by_later_regions(facts))
     found: dict[str, Tags] = {}
     for op in facts.operations:
         before = max((stage.get(name, 0) for name in op.inputs), default=0)
-        made_of = sources.of(op)
+        own = (sources.get(name, sizes.keys() & {name}) for name in op.inputs)
+        read = frozenset[str]().union(*own)
+        read = read if len(read) <= _MOST_SOURCES else frozenset({_MANY})
         for value in op.outputs:
-            own = set(value.tags)
+            tags = set(value.tags)
             if not op.refusal and value.name in streams:
-                own |= {STREAM}
-                if sources.bytes(made_of) > _WIDE * value.bytes:
-                    own |= {WIDER}
-                    own |= {CHECKPOINT} if before >= stages else set()
-            starts = bool(op.refusal) or CHECKPOINT in own
-            stage[value.name] = 0 if starts else before + (WIDER in own)
-            sources.note(value, None if starts else made_of)
-            found[value.name] = frozenset(own)
+                tags.add(STREAM)
+                if sum(sizes[name] for name in read) > _WIDE * value.bytes:
+                    tags |= {WIDER, CHECKPOINT} if before >= stages else {WIDER}
+            if op.refusal or CHECKPOINT in tags:
+                sizes[value.name], stage[value.name] = value.bytes, 0
+            else:
+                sources[value.name], stage[value.name] = read, before + (WIDER in tags)
+            found[value.name] = frozenset(tags)
     return found
 
 
-class _Sources:
-    """For each value, what would be read to make it again: at most so many names, else all."""
-
-    _MOST = 8
-    _ALL = frozenset({""})
-
-    def __init__(self, facts: Facts) -> None:
-        self._bytes = {"": _FIRST, **facts.given}
-        self._names: dict[str, frozenset[str]] = {}
-
-    def of(self, op: Operation) -> frozenset[str]:
-        known = self._bytes
-        found = (
-            self._names.get(name) or frozenset({name} if name in known else ())
-            for name in op.inputs
-        )
-        names = frozenset().union(*found)
-        return names if len(names) <= self._MOST else self._ALL
-
-    def bytes(self, names: frozenset[str]) -> int:
-        return sum(self._bytes[name] for name in names)
-
-    def note(self, value: Value, made_of: frozenset[str] | None) -> None:
-        """made_of: None for a value that is kept, and so read itself."""
-        if made_of is None:
-            self._bytes[value.name] = value.bytes
-        else:
-            self._names[value.name] = made_of
-
-
-def _read_by_later_regions(facts: Facts) -> Iterator[str]:
+def _read_by_later_regions(facts: Facts) -> set[str]:
     """Results of a region that another region of the forward reads."""
     region = {value.name: op.region for op in facts.operations for value in op.outputs}
-    for op in facts.operations:
-        if not op.refusal:
-            yield from (
-                name for name in op.inputs if region.get(name, op.region) != op.region
-            )
+    return {
+        name
+        for op in facts.operations if not op.refusal
+        for name in op.inputs if region.get(name, op.region) != op.region
+    }  # fmt: skip

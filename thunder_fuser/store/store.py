@@ -12,19 +12,18 @@ import fcntl
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
-from thunder_fuser.jobs import check_abandoned
 from thunder_fuser.options import option
-from thunder_fuser.single_flight import first_time
 from thunder_fuser.store import folder as files
-from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
+from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode_named, encode
 from thunder_fuser.store.folder import Found, RefusedError
+from thunder_fuser.threads import check_abandoned, first_time
 
 KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that the next write has room
 STALE_SECONDS = 3600  # an unfinished file of this age is from a process that died
@@ -61,13 +60,12 @@ class Store:
             with files.opened(self.root, create=False) as folder:
                 strict = recipe.kind == "library"
                 content = files.read(folder, name, strict=strict, touch=self.mode == "rw")
-            return None if content is None else _checked(recipe, content)
+            return None if content is None else decode_named(name, content).binary
         except FileNotFoundError:
             return None
         except (RefusedError, DamagedError, OSError) as error:
-            why = _words(error)
-            if first_time((self.root, "get", why)):
-                _warn(f"{self.root / name}: {why}. The kernel is compiled instead.")
+            then = "The kernel is compiled instead."
+            _warn_once((self.root, "get"), self.root / name, error, then)
             return None
 
     def put(self, recipe: Recipe, binary: bytes) -> None:
@@ -82,25 +80,22 @@ class Store:
             if self._unpruned * 8 > self.most_bytes:
                 self.prune()
         except (RefusedError, OSError) as error:
-            why = _words(error)
-            if first_time((self.root, "put", why)):
-                _warn(f"Compiled kernels are not kept in {self.root}: {why}.")
+            _warn_once((self.root, "put"), f"Compiled kernels are not kept in {self.root}", error)
 
     @contextmanager
     def turn(self, recipe: Recipe) -> Iterator[None]:
         """Waits while another process compiles the same kernel. Without locks, both compile it."""
-        if self.mode != "rw":
-            yield
-            return
-        try:
-            lock = self._lock(f".lock-{recipe.key}")
-        except (RefusedError, OSError):
-            lock = None
+        name, lock = f".lock-{recipe.key}", None
+        if self.mode == "rw":
+            with suppress(RefusedError, OSError):
+                lock = self._lock(name)
         try:
             yield
         finally:
             if lock is not None:
-                self._unlock(lock, f".lock-{recipe.key}")
+                with suppress(RefusedError, OSError):
+                    self._remove(name)
+                os.close(lock)
 
     def _lock(self, name: str) -> int:
         with files.opened(self.root, create=True) as folder:
@@ -125,11 +120,6 @@ class Store:
                 break
         return lock
 
-    def _unlock(self, lock: int, name: str) -> None:
-        with suppress(RefusedError, OSError), files.opened(self.root, create=False) as folder:
-            files.remove(folder, name)
-        os.close(lock)
-
     # ---- what people ask for
 
     def found(self) -> list[Found]:
@@ -147,7 +137,7 @@ class Store:
                 with files.opened(self.root, create=False) as folder:
                     content = files.read(folder, one.name, strict=False, touch=False)
                 if content is not None:
-                    yield Stored(one, _named(one.name, content))
+                    yield Stored(one, decode_named(one.name, content))
             except (RefusedError, DamagedError, OSError) as error:
                 yield Stored(one, None, str(error))
 
@@ -155,33 +145,40 @@ class Store:
         """Evicts the least recently used entries beyond a size; returns (files, bytes) removed."""
         most = self.most_bytes if most_bytes is None else most_bytes
         self._unpruned = 0
-        with files.opened(self.root, create=False) as folder:
-            now = time.time()
-            for one in files.listed(folder, files.PASSING_NAME):
-                if abs(now - one.used) > STALE_SECONDS:  # or the clock was set back
-                    files.remove(folder, one.name)
-            held = files.listed(folder)
-            excess = sum(one.size for one in held) - most
-            gone = []
-            for one in held if excess > 0 else ():
-                if excess <= -(1 - KEPT_AFTER_PRUNING) * most:
-                    break
-                if files.remove(folder, one.name):
-                    gone.append(one.size)
-                excess -= one.size
-        return len(gone), sum(gone)
-
-    def clear(self) -> tuple[int, int]:
-        """Removes every entry and no other file."""
         try:
-            return self.prune(most_bytes=0)
+            with files.opened(self.root, create=False) as folder:
+                return _prune(folder, most)
         except FileNotFoundError:
             return 0, 0
 
+    def clear(self) -> tuple[int, int]:
+        """Removes every entry and no other file."""
+        return self.prune(most_bytes=0)
+
     def remove(self, stored: Stored) -> None:
         """Removes one entry."""
+        self._remove(stored.file.name)
+
+    def _remove(self, name: str) -> None:
         with files.opened(self.root, create=False) as folder:
-            files.remove(folder, stored.file.name)
+            files.remove(folder, name)
+
+
+def _prune(folder: int, most: int) -> tuple[int, int]:
+    now = time.time()
+    for one in files.listed(folder, files.PASSING_NAME):
+        if abs(now - one.used) > STALE_SECONDS:  # or the clock was set back
+            files.remove(folder, one.name)
+    held = files.listed(folder)
+    excess = sum(one.size for one in held) - most
+    gone = []
+    for one in held if excess > 0 else ():
+        if excess <= -(1 - KEPT_AFTER_PRUNING) * most:
+            break
+        if files.remove(folder, one.name):
+            gone.append(one.size)
+        excess -= one.size
+    return len(gone), sum(gone)
 
 
 def current_store() -> Store | None:
@@ -192,15 +189,12 @@ def current_store() -> Store | None:
     try:
         root = _root(str(option("cache_dir")))
     except RuntimeError as error:  # no home
-        if first_time(("no home", str(error))):
-            _warn(f"Compiled kernels are not kept: {error}.")
+        _warn_once("no home", "Compiled kernels are not kept", error)
         return None
     return _store(root, mode, int(option("cache_megabytes")) << 20)
 
 
-@lru_cache(maxsize=16)
-def _store(root: Path, mode: str, most_bytes: int) -> Store:
-    return Store(root, mode, most_bytes)
+_store = lru_cache(maxsize=16)(Store)
 
 
 def _root(given: str) -> Path:
@@ -218,24 +212,8 @@ def _root(given: str) -> Path:
     return above / "thunder_fuser"
 
 
-def _checked(recipe: Recipe, content: bytes) -> bytes:
-    entry = decode(content)
-    if entry.fields != recipe.fields or entry.text != recipe.text:
-        raise DamagedError("it holds another kernel than its name says")
-    return entry.binary
-
-
-def _named(name: str, content: bytes) -> Entry:
-    entry = decode(content)
-    if key_of(entry.fields) + ENDING != name:
-        raise DamagedError("it holds another kernel than its name says")
-    return entry
-
-
-def _words(error: Exception) -> str:
-    """The reason without the file's name, so that equal faults have equal messages."""
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, CacheWarning, stacklevel=3)
+def _warn_once(cause: Hashable, thing: object, error: Exception, then: str = "") -> None:
+    """Warns at the first error of a cause. The reason does not contain the file's name."""
+    why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    if first_time((cause, why)):
+        warnings.warn(f"{thing}: {why}. {then}".rstrip(), CacheWarning, stacklevel=3)

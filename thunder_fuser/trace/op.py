@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
-from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import VIEWS, Names, parts, shared_by, written_by
+from thunder_fuser.trace.proxies import VIEWS, Names, makes, parts, reads, shared_by, written_by
 
 Kinds = frozenset[PrimIDs | str]
 
@@ -43,21 +42,27 @@ class Rules:
 
     def op(self, bsym: BoundSymbol) -> Op:
         """The Op of a bound symbol."""
-        return self._op(bsym, self.refuse(bsym), None)
-
-    def fused(self, bsym: BoundSymbol, region: int | None = None) -> Op:
-        """The Op of a bound symbol that is known to be fusible, such as a leaf of a fusible one."""
-        return self._op(bsym, None, region)
-
-    def refused(self, bsym: BoundSymbol, why: Reject) -> Op:
-        """The Op of a bound symbol that torch runs."""
-        return self._op(bsym, why, None)
+        return self.known(bsym, self.refuse(bsym))
 
     def rewritten(self, op: Op, bsym: BoundSymbol) -> Op:
         """The Op with another bound symbol, which computes the same of other operands."""
-        return op if bsym is op.bsym else self._op(bsym, op.refusal, op.region)
+        return op if bsym is op.bsym else self.known(bsym, op.refusal, op.region)
 
-    def _op(self, bsym: BoundSymbol, refusal: Reject | None, region: int | None) -> Op:
+    def apart(self, op: Op) -> Iterator[Op]:
+        """The primitives of a fusible Op, with its tags and in its region."""
+        for leaf in op.leaves:
+            yield self.known(leaf.from_bsym(tags=leaf.tags | op.bsym.tags), region=op.region)
+
+    def reading(self, op: Op, swaps: Mapping[Variable, Proxy]) -> Op:
+        """The Op with other names of the same values as operands."""
+        if not any(variableify(proxy) in swaps for proxy in op.reads):
+            return op
+        return self.rewritten(op, op.bsym.from_bsym_swap_proxies(swaps, skip_output=True))
+
+    def known(
+        self, bsym: BoundSymbol, refusal: Reject | None = None, region: int | None = None
+    ) -> Op:
+        """The Op of one that is known to be refused, or fusible as the leaves of a fusible one."""
         fusible = refusal is None
         return Op(
             bsym,
@@ -129,19 +134,22 @@ class Op:
         """True if it consists of primitives of these kinds."""
         return self.kinds <= kinds
 
-    def reads_any(self, names: set[str]) -> bool:
-        return any(proxy.name in names for proxy in self.reads)
+    @property
+    def read_names(self) -> list[str]:
+        return [proxy.name for proxy in self.reads]
 
-    def makes_any(self, names: set[str]) -> bool:
-        return any(proxy.name in names for proxy in self.makes)
+    @property
+    def made_names(self) -> list[str]:
+        return [proxy.name for proxy in self.makes]
+
+    def reads_any(self, names: Set[str]) -> bool:
+        return not names.isdisjoint(self.read_names)
+
+    def makes_any(self, names: Set[str]) -> bool:
+        return not names.isdisjoint(self.made_names)
 
     def in_region(self, region: int | None) -> Op:
         return replace(self, region=region)
-
-
-def read(bsyms: Sequence[BoundSymbol], rules: Rules) -> tuple[Op, ...]:
-    """The Op of each bound symbol."""
-    return tuple(map(rules.op, bsyms))
 
 
 def alike(one: Op, other: Op) -> bool:
@@ -165,6 +173,23 @@ def users_of(ops: Sequence[Op]) -> dict[str, list[int]]:
     """The places where each name is read, in order."""
     users: dict[str, list[int]] = {}
     for at, op in enumerate(ops):
-        for proxy in op.reads:
-            users.setdefault(proxy.name, []).append(at)
+        for name in op.read_names:
+            users.setdefault(name, []).append(at)
     return users
+
+
+def read_elsewhere(ops: Sequence[Op]) -> set[str]:
+    """Results of regions that another region reads, or torch, or the caller."""
+    region = {name: op.region for op in ops if op.is_fusible for name in op.made_names}
+    return {
+        name for op in ops for name in op.read_names if region.get(name, op.region) != op.region
+    }
+
+
+def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
+    """The names, and those of what they are views of."""
+    found = {*names}
+    for op in reversed(ops):
+        if op.is_view and op.makes_any(found):
+            found.update(op.read_names)
+    return found

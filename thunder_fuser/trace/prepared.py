@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.trace import TraceCtx
+from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import VerifyError
@@ -27,6 +27,11 @@ class Prepared:
 
     def with_ops(self, ops: Iterable[Op]) -> Prepared:
         return replace(self, ops=tuple(ops))
+
+    def renamed(self, proxy: Proxy, suffix: str) -> Proxy:
+        """A proxy like this one with a new name, for a copy of its value."""
+        with tracectx(self.trace):
+            return proxy.replace_name(f"{proxy.name}{suffix}", disambiguate=True)
 
     @property
     def has_backward(self) -> bool:
@@ -56,11 +61,11 @@ def check(name: str, before: Prepared, after: Prepared) -> None:
             raise _error(name, value, f"type {_type(known[value])}", str(_type(made[value])))
     ready: set[str] = set()
     for op in after.ops:
-        for proxy in op.reads:
-            if proxy.name not in ready and (proxy.name in made or proxy.name in known):
-                got = "read before it is made" if proxy.name in made else "read but not made"
-                raise _error(name, proxy.name, f"made before {op.bsym.sym.name} reads it", got)
-        ready.update(proxy.name for proxy in op.makes)
+        for value in op.read_names:
+            if value not in ready and (value in made or value in known):
+                got = "read before it is made" if value in made else "read but not made"
+                raise _error(name, value, f"made before {op.bsym.sym.name} reads it", got)
+        ready.update(op.made_names)
     if _returned(before.ops) != _returned(after.ops):
         lost = ", ".join(sorted(_returned(before.ops) ^ _returned(after.ops)))
         raise _error(name, lost, "returned as before", "other results")
@@ -77,7 +82,7 @@ def _type(proxy: Proxy) -> object:
 
 
 def _returned(ops: Sequence[Op]) -> set[str]:
-    return {proxy.name for op in ops[-1:] if op.is_return for proxy in op.reads}
+    return {name for op in ops[-1:] if op.is_return for name in op.read_names}
 
 
 def _error(name: str, value: str, expected: str, got: str) -> VerifyError:

@@ -23,7 +23,7 @@ from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.trace.op import Op, alike, runs
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.sharing import VIEWS
+from thunder_fuser.trace.proxies import VIEWS
 
 _PRODUCTS = frozenset({"linear", "matmul"})
 MOST_OPS = 256  # of a run, and of what may wait behind it
@@ -105,11 +105,11 @@ def _joined(
 def _with_inputs(ops: Sequence[Op], free: Sequence[int], joined: Iterable[int]) -> set[int]:
     """And those of the free ones that they read, directly or not."""
     closed = set(joined)
-    read = {name for at in closed for name in _read(ops[at])}
+    read = {name for at in closed for name in ops[at].read_names}
     for at in reversed(free):
         if at not in closed and ops[at].makes_any(read):
             closed.add(at)
-            read.update(_read(ops[at]))
+            read.update(ops[at].read_names)
     return closed
 
 
@@ -120,7 +120,7 @@ def _without_last_casts(ops: Sequence[Op], joined: Iterable[int]) -> list[int]:
     for at in sorted(joined, reverse=True):
         if not ops[at].widens or ops[at].makes_any(read):
             left.append(at)
-            read.update(_read(ops[at]))
+            read.update(ops[at].read_names)
     return left[::-1]
 
 
@@ -128,13 +128,9 @@ def _follows(op: Op, own: set[str], late: set[str]) -> bool:
     """True if it reads a name of either set; what it makes is then late."""
     if not (op.reads_any(own) or op.reads_any(late)):
         return False
-    late.update(out.name for out in op.makes)
+    late.update(op.made_names)
     return True
 
 
-def _read(op: Op) -> list[str]:
-    return [proxy.name for proxy in op.reads]
-
-
 def _made(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
-    return {out.name for at in places for out in ops[at].makes}
+    return {name for at in places for name in ops[at].made_names}

@@ -11,6 +11,7 @@ own. index_put too, whose gradient Thunder gives to the indices.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,9 +80,17 @@ def _rolled(x: Any, shift: int, dim: int) -> Any:
 def tile(input: Any, *dims: Any) -> Any:
     """As repeat, with ones in front of too few numbers."""
     dims = _tuple(dims[0]) if len(dims) == 1 else dims
-    if 0 in dims:
-        return NotImplemented
-    return ltorch.repeat(input, *(1,) * (input.ndim - len(dims)), *dims)
+    return repeat(input, *(1,) * (input.ndim - len(dims)), *dims)
+
+
+def repeat(input: Any, *repeats: Any) -> Any:
+    """Thunder's, whose results without elements ask for no gradient."""
+    counts = _tuple(repeats[0]) if len(repeats) == 1 else repeats
+    if 0 not in counts:
+        return ltorch.repeat(input, *counts)
+    sizes = (1,) * (len(counts) - input.ndim) + tuple(input.shape)
+    none = ltorch.reshape(input, (-1,))[:0]
+    return ltorch.reshape(none, tuple(map(operator.mul, sizes, counts)))
 
 
 def diff(
@@ -168,7 +177,7 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
             parts = ltorch.split(g, [one.shape[along] for one in alike], along)
             for one, part in zip(tensors, parts, strict=True):
                 if data_type(one.dtype) in FLOATS:
-                    yield one, ltorch.to(_shaped(part, one.shape), one.dtype)
+                    yield one, _shaped(part, one.shape)
 
         return ltorch.cat(alike, along), backward
 
@@ -178,11 +187,9 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
 def _refuses_stack(tensors: Any, **named: Any) -> Reject | None:
     if named or not isinstance(tensors, Sequence):
         return Reject("a stack with other arguments than a list")
-    if any(type(one) is not TensorProxy for one in tensors):
-        return Reject("a stack of other than plain tensors")
-    if any(data_type(one.dtype) not in ANY or not one.numel for one in tensors):
-        return Reject("a stack of complex numbers, or of no elements")
-    return None
+    plain = all(type(one) is TensorProxy for one in tensors)
+    taken = plain and all(data_type(one.dtype) in ANY and one.numel for one in tensors)
+    return None if taken else Reject("a stack of complex numbers, no elements, or no plain tensors")
 
 
 def _shaped(x: Any, shape: Shape) -> Any:
@@ -212,7 +219,7 @@ MOVEMENT: Table = {
         trace=lambda input: ltorch.sum(input.diagonal()) if input.ndim == 2 else NotImplemented,
     ),
     **rewrites("torch.nn.functional.", channel_shuffle, pixel_shuffle, pixel_unshuffle),
-    **rewrites("torch.Tensor.", ltorch.repeat),
+    **rewrites("torch.Tensor.", repeat),
     **rewrites(
         "Tensor.", new_full,
         new_ones=lambda input, *size, **given: new_full(input, size, 1, **given),
