@@ -48,7 +48,7 @@ class Recorder:
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
         self._made = 0  # the number of values
-        self._definer, self._typed = Definer(), 0
+        self._definer, self._seen = Definer(), 0
 
     @property
     def ops(self) -> Ops:
@@ -68,11 +68,11 @@ class Recorder:
     def view_of(self, name: str) -> TensorView:
         """The type and the axes of a value after the calls so far, each of which is typed once."""
         try:
-            while self._typed < len(self._records):
-                self._definer.add(self._records[self._typed])
-                self._typed += 1
+            while self._seen < len(self._records):
+                self._definer.add(self._records[self._seen])
+                self._seen += 1
         except DefinitionError:  # the record may have been added in part
-            self._definer, self._typed = Definer(), 0
+            self._definer, self._seen = Definer(), 0
             raise
         return self._definer.view(name)
 
