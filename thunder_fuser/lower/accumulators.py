@@ -137,7 +137,7 @@ class Accumulators:
         for name in names:  # a word of each warp of the cluster, twice
             count = 2 * (ctx.threads[0] // 32) * ctx.cluster
             scope.declare(self.shared.array(f"{name}_w", word(ctx.dtype_of(name)), count))
-        if ctx.walks_rows:
+        if ctx.carried:
             self.gates.wait(scope)
 
     # ---- joining

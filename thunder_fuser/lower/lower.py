@@ -138,7 +138,7 @@ class _Lowerer:
         inner = self.guards.guard(root)
         if ctx.cluster > 1 and not ctx.scheduled.rows:
             self.sums.open_gates(inner)
-        if ctx.walks_rows:
+        if ctx.carried:
             self._walk_rows(inner)
         elif ctx.scheduled.rows:
             Groups(self.nests).put(inner)
