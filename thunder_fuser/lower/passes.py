@@ -16,7 +16,6 @@ from thunder_fuser.lower.kernel import (
     ALL,
     REDUCES,
     Accumulate,
-    Accumulator,
     Array,
     Call,
     For,
@@ -130,7 +129,7 @@ def collect_accumulators(kernel: Kernel) -> Kernel:
         return replace(
             loop,
             accumulators=tuple(
-                Accumulator(name, op, variables[name].dtype, variables[name].init)
+                (op, variables[name])
                 for name, op in sums.items()
                 if isinstance(name, str) and name not in own
             ),
