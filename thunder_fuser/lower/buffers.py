@@ -15,7 +15,7 @@ from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, Lane, Let, Load, Set, Store
-from thunder_fuser.lower.scope import Found, Names, Scope, SharedMemory
+from thunder_fuser.lower.scope import Found, Names, Needs, Scope, SharedMemory
 
 BEFORE = -1  # the number of no nest: what was filled there is there for all
 
@@ -116,7 +116,7 @@ class Buffers:
         scope.put(kept, needs | at.symbols)
 
     def load_into(
-        self, point: Point, load: Load, needs: frozenset[str], nest: int, scope: Scope
+        self, point: Point, load: Load, needs: Needs, nest: int, scope: Scope
     ) -> Found | None:
         """Loads a vector right into its buffer, if it has one in registers."""
         ctx, buffer = self.ctx, self._buffers.get(point)

@@ -206,7 +206,7 @@ class Words:
     """
 
     name: Name
-    stream: tuple[Operand, Operand]
+    stream: tuple[Operand, ...]
     first: Scalar
     count: int
     dtype: DataType

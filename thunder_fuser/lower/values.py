@@ -40,7 +40,7 @@ from thunder_fuser.lower.kernel import (
     Value,
     Words,
 )
-from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Scope, SharedMemory
+from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Needs, Scope, SharedMemory
 
 DOUBLE = DataType.Double
 MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
@@ -48,6 +48,8 @@ MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's sta
 # 69 to 79 % of clone without, 79 to 92 % with; of f32, with vectors twice as long, 88 and 93 %
 # without, 76 and 86 % with (H200).
 ASKED_AHEAD = 2
+
+Operands = tuple[Operand, ...]
 
 
 class Values:
@@ -134,9 +136,10 @@ class Values:
         wide, dtype = ctx.accumulator_type(name), ctx.dtype_of(name)
         if wide is dtype:
             return value, needs
-        return self._put(point, Math("cast", (value,), (wide,), dtype), needs, scope)
+        cast = Math("cast", (value,), (wide,), dtype)
+        return self._put(point, ctx.part.producer[name], cast, needs, scope)
 
-    def _needs(self, name: str) -> frozenset[str]:
+    def _needs(self, name: str) -> Needs:
         """What the result of a reduction depends on."""
         ctx = self.ctx
         if name in ctx.carried:
@@ -148,7 +151,7 @@ class Values:
 
     # ---- positions
 
-    def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, frozenset[str]]:
+    def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, Needs]:
         """A position or condition with each element in a variable, and what it depends on."""
         needs, names = at.symbols, dict[Scalar, Scalar]()
         for one in sorted(at.elements, key=lambda element: element.sort_key):
@@ -179,7 +182,7 @@ class Values:
 
     def _access(
         self, position: Scalar, condition: Scalar, scope: Scope
-    ) -> tuple[Scalar, Scalar, frozenset[str]]:
+    ) -> tuple[Scalar, Scalar, Needs]:
         """`_place` for both parts of an access, and what they depend on together."""
         position, needs = self._place(position, scope)
         condition, more = self._place(condition, scope)
@@ -277,23 +280,12 @@ class Values:
             return self._random(point, expr, scope)
         return self._move(point, expr, scope)
 
-    def _put(
-        self,
-        point: Point,
-        value: Value,
-        needs: frozenset[str],
-        scope: Scope,
-        expr: OpRecord | None = None,
-    ) -> Found:
+    def _put(self, point: Point, expr: OpRecord, value: Value, needs: Needs, scope: Scope) -> Found:
         """A variable for the value of a point; expr: what the comment says that it is."""
-        name = self.name(self.ctx.local(point.name), point)
-        comment = sizeless_text(expr or self.ctx.part.producer[point.name])
-        made = Let(name, self.ctx.dtype_of(point.name), value, comment=comment)
-        return scope.define(made, needs)
+        name, dtype = self.name(self.ctx.local(point.name), point), self.ctx.dtype_of(point.name)
+        return scope.define(Let(name, dtype, value, comment=sizeless_text(expr)), needs)
 
-    def _operands(
-        self, point: Point, expr: OpRecord, scope: Scope
-    ) -> tuple[tuple[Operand, ...], frozenset[str]]:
+    def _operands(self, point: Point, expr: OpRecord, scope: Scope) -> tuple[Operands, Needs]:
         reads = iter(self.ctx.demand.reads[point])
         found = [
             (o, NONE) if isinstance(o, Literal) else self._get(next(reads), scope)
@@ -314,68 +306,57 @@ class Values:
             value = Call("quotient", (operands[0], by))
         elif short := self.ctx.short_form(expr, dtype):
             value = Call(short, operands)
-        return self._put(point, value, needs, scope, expr)
+        return self._put(point, expr, value, needs, scope)
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.dtype_of(point.name)
         if expr.op == "size":
             extent = self.ctx.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
-            return self._put(point, IndexValue(extent, dtype), NONE, scope)
+            return self._put(point, expr, IndexValue(extent, dtype), NONE, scope)
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
             given = self.ctx.dtype_of(expr.inputs[0])
-            cast = Math("cast", operands[:1], (given,), dtype)
-            return self._put(point, cast, needs, scope)
+            value: Value = Math("cast", operands[:1], (given,), dtype)
+            return self._put(point, expr, value, needs, scope)
         index, more = self._place(point.index[0], scope)
         start, step = (o.value if isinstance(o, Literal) else None for o in operands)
         if dtype.is_int and isinstance(start, int) and isinstance(step, int):
             last = abs(start) + abs(step) * int(index.hi)
             self.largest_index = max(self.largest_index, last)
             value = IndexValue(index * step + start, dtype)
-            return self._put(point, value, needs | more, scope)
-        return self._iota_of_values(point, index, operands, needs | more, scope)
+        else:
+            value = self._iota(point, index, operands, needs | more, scope)
+        return self._put(point, expr, value, needs | more, scope)
 
-    def _iota_of_values(
-        self,
-        point: Point,
-        index: Scalar,
-        operands: tuple[Operand, ...],
-        needs: frozenset[str],
-        scope: Scope,
-    ) -> Found:
+    def _iota(
+        self, point: Point, index: Scalar, operands: Operands, needs: Needs, scope: Scope
+    ) -> Math:
         """start + step * index, in double, as torch.arange does."""
-        start, step = operands
+        (start, step), types = operands, (DOUBLE, DOUBLE)
         at, scaled, moved = (
             self.name(f"{point.name}_{word}", point) for word in ("at", "by", "to")
         )
-        types = (DOUBLE, DOUBLE)
-        for name, value in (
+        made: tuple[tuple[str, Value], ...] = (
             (at, IndexValue(index, DOUBLE)),
             (scaled, Math("mul", (at, step), types, DOUBLE)),
             (moved, Math("add", (scaled, start), types, DOUBLE)),
-        ):
+        )
+        for name, value in made:
             scope.define(Let(name, DOUBLE, value), needs)
-        cast = Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
-        return self._put(point, cast, needs, scope)
+        return Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
 
     def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         view = self.ctx.part.tensors[point.name]
         operands, needs = self._operands(point, expr, scope)
-        position = linear(point.index, view.shape)
-        words = None
+        position, words = linear(point.index, view.shape), None
         if self.ctx.is_cpu and expr.op == "uniform" and not position.elements:
-            words = self._words(point, position, (operands[2], operands[3]), needs, scope)
+            words = self._words(point, position, operands[2:], needs, scope)
         position, more = self._place(position, scope)
         value = Random(expr.op, position, operands, view.dtype, words)
-        return self._put(point, value, needs | more, scope)
+        return self._put(point, expr, value, needs | more, scope)
 
     def _words(
-        self,
-        point: Point,
-        position: Scalar,
-        stream: tuple[Operand, Operand],
-        needs: frozenset[str],
-        scope: Scope,
+        self, point: Point, position: Scalar, stream: Operands, needs: Needs, scope: Scope
     ) -> Lane | None:
         """This lane's place in an array made before the lanes, if they are side by side.
 
