@@ -130,19 +130,15 @@ class Context:
 
     def is_full(self, point: Point) -> bool:
         """True if the point walks the reduced axes; in a pointwise kernel every point is full."""
-        if not self.part.reductions:
-            return True
-        return is_full(point.index, self.reduced_symbols)
+        return not self.part.reductions or is_full(point.index, self.reduced_symbols)
 
     @cached_property
     def reduced_symbols(self) -> tuple[str, ...]:
         """Every symbol that comes from a reduced axis: its loops and guards."""
-        found: set[str] = set()
-        for name in self.scheduled.reduced:
-            found |= self.loops.index[name].symbols
-        outside = [*self.scheduled.kept, *([self.part.chunked.axis] if self.part.chunked else [])]
-        kept = {s for name in outside for s in self.loops.index[name].symbols}
-        return tuple(sorted(found - kept))
+        index, chunked = self.loops.index, self.part.chunked
+        outside = [*self.scheduled.kept, *([chunked.axis] if chunked else [])]
+        reduced = {symbol for name in self.scheduled.reduced for symbol in index[name].symbols}
+        return tuple(reduced.difference(*(index[name].symbols for name in outside)))
 
     def elements(self, name: str) -> int:
         """The positions in memory from a tensor's first element to its last one."""

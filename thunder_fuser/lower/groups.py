@@ -116,13 +116,13 @@ class Groups:
             call = Call("open_rows", template=(self._size(),))
             self._gates.open(scope, [f"{name}_r" for name in over], call)
         for number, turn in enumerate(self.turns):
-            self.values.nest = number
+            self.values.buffers.nest = number
             self._rows(scope, turn, [name for name in turn.along if name in kept])
             if turn.over and not ctx.is_cpu and self._gates is None:
                 scope.put(Call("sync_threads"))
             for name in turn.over:
                 scope.put(self._reduce(name))
-        self.values.nest = len(self.turns)
+        self.values.buffers.nest = len(self.turns)
         self._results(scope)
 
     def _declare(self, name: str, scope: Scope) -> None:

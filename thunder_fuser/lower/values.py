@@ -55,13 +55,12 @@ Operands = tuple[Operand, ...]
 class Values:
     """Makes and finds the values of one kernel.
 
-    nest: the number of the nest being built. checks: what an index is of, and its size -> its
-    number. largest_index: of numbers made by index arithmetic.
+    checks: what an index is of, and its size -> its number. largest_index: of numbers made by index
+    arithmetic.
     """
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self.nest = 0
         self.shared = SharedMemory()
         self.largest_index = 0
         self.checks: dict[tuple[str, int], int] = {}
@@ -101,27 +100,24 @@ class Values:
             at, is_ready = stack.pop()
             if is_ready:
                 order[at] = None
-            elif at not in order and scope.find(at) is None and not self._is_kept(at):
+            elif at not in order and scope.find(at) is None and not self.buffers.has(at):
                 stack.append((at, True))
                 if at.name not in demand.operands:
                     stack.extend((read, False) for read in reversed(demand.reads.get(at, ())))
         return list(order)
 
-    def _is_kept(self, point: Point) -> bool:
-        return self.buffers.has(point, self.nest)
-
     def _get(self, point: Point, scope: Scope) -> Found:
         found = scope.find(point)
         if found is not None:
             return found
-        if self._is_kept(point):
+        if self.buffers.has(point):
             return self.buffers.read(point, scope)
         expr = self.ctx.part.producer.get(point.name)
         if point.name in self.ctx.demand.operands:
             return scope.keep(point, self._joined(point, scope))
         found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
         kept = found[0], found[1] | {self.ctx.home}
-        self.buffers.fill(point, kept, self.nest, scope)
+        self.buffers.fill(point, kept, scope)
         return scope.keep(point, found)
 
     def _joined(self, point: Point, scope: Scope) -> Found:
@@ -245,14 +241,14 @@ class Values:
         # Past the end of a row is another row, which the lanes' work leaves out.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
         load = Load(view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1])
-        if ctx.row_loops and self.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
+        if ctx.row_loops and self.buffers.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
             self._prefetch(view.name, base, scope.home(needs))
-        kept = self.buffers.load_into(point, load, needs, self.nest, scope)
+        kept = self.buffers.load_into(point, load, needs, scope)
         if kept is not None:
             return kept
         name = self.name(f"{view.name}_v", (base, condition))
         vector = scope.define(Let(name, view.dtype, load, ctx.width), needs)
-        self.buffers.fill(point, vector, self.nest, scope, ctx.width)
+        self.buffers.fill(point, vector, scope, ctx.width)
         return self._lane_of(vector)
 
     def _prefetch(self, name: str, position: Scalar, scope: Scope) -> None:
