@@ -20,26 +20,11 @@ from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text, sizeless_text
 from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.divisors import Divisors
 from thunder_fuser.lower.guards import whole_steps
-from thunder_fuser.lower.kernel import (
-    Call,
-    CheckedIndex,
-    Choose,
-    IndexValue,
-    Lane,
-    Let,
-    Load,
-    Math,
-    Operand,
-    Prefetch,
-    Random,
-    RingLoad,
-    Value,
-    Words,
-)
 from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Needs, Scope, SharedMemory
 
 DOUBLE = DataType.Double
@@ -49,7 +34,7 @@ MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's sta
 # without, 76 and 86 % with (H200).
 ASKED_AHEAD = 2
 
-Operands = tuple[Operand, ...]
+Operands = tuple[nodes.Operand, ...]
 
 
 class Values:
@@ -71,7 +56,7 @@ class Values:
 
     # ---- asking
 
-    def get(self, point: Point, scope: Scope) -> Operand:
+    def get(self, point: Point, scope: Scope) -> nodes.Operand:
         """The value of a point, made where it is first needed."""
         # One by one: a chain of hundreds of operations would be too deep for Python's stack.
         for missing in self._missing(point, scope):
@@ -128,11 +113,11 @@ class Values:
         else:
             value, needs = ctx.accumulator(name), self._needs(name)
             if name in self._rows_kept:
-                return Lane(f"{name}_k", ctx.group_step), needs
+                return nodes.Lane(f"{name}_k", ctx.group_step), needs
         wide, dtype = ctx.accumulator_type(name), ctx.dtype_of(name)
         if wide is dtype:
             return value, needs
-        cast = Math("cast", (value,), (wide,), dtype)
+        cast = nodes.Math("cast", (value,), (wide,), dtype)
         return self._put(point, ctx.part.producer[name], cast, needs, scope)
 
     def _needs(self, name: str) -> Needs:
@@ -162,9 +147,9 @@ class Values:
         operand, needs = self._get(Point(tensor, tuple(index), condition), scope)
         text, size = record_text(self._reader(element)), int(element.hi) + 1
         number = self.checks.setdefault((text, size), len(self.checks) + 1)
-        value = CheckedIndex(operand, self.ctx.dtype_of(tensor), size, number)
+        value = nodes.CheckedIndex(operand, self.ctx.dtype_of(tensor), size, number)
         name = self.name(f"{tensor}_x", element)
-        return scope.define(Let(name, None, value, comment=text), needs)
+        return scope.define(nodes.Let(name, None, value, comment=text), needs)
 
     def _reader(self, element: Scalar) -> OpRecord:
         """The op that reads through an element; of several alike, the first."""
@@ -197,25 +182,25 @@ class Values:
         if ring is not None:
             needs = ring.first.symbols | ring.at.symbols | ring.condition.symbols
             name = self.name(f"{point.name}_v", (ring.first, ring.at, ring.condition))
-            return self._lane_of(scope.define(Let(name, ring.dtype, ring, ring.width), needs))
+            return self._lane_of(scope.define(nodes.Let(name, ring.dtype, ring, ring.width), needs))
         position, condition, needs = self._access(position, point.condition, scope)
-        load = Load(view.name, position, view.dtype, 1, condition)
-        return scope.define(Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
+        load = nodes.Load(view.name, position, view.dtype, 1, condition)
+        return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
 
     def _by_value(self, point: Point, scope: Scope) -> Found:
         """A number passed to the kernel; narrow floats come as float, which C can pass."""
         view = self.ctx.part.tensors[point.name]
         if not view.dtype.is_narrow:
             return view.name, NONE
-        value = Math("cast", (view.name,), (DataType.Float,), view.dtype)
-        return scope.define(Let(self.name(f"{view.name}_e", point), view.dtype, value), NONE)
+        value = nodes.Math("cast", (view.name,), (DataType.Float,), view.dtype)
+        return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, value), NONE)
 
     def _lane_of(self, vector: Found) -> Found:
         """This lane's element of a vector."""
         lane = self.ctx.lane_symbol
-        return Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
+        return nodes.Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
 
-    def _ring(self, point: Point, position: Scalar) -> RingLoad | None:
+    def _ring(self, point: Point, position: Scalar) -> nodes.RingLoad | None:
         """One load for all lanes, if they walk on in a row whose end they may pass.
 
         T1[(8*i + v) % 4095]  ->  8 elements from (8*i) % 4095 on
@@ -233,21 +218,23 @@ class Values:
         if start.symbols & lane.symbols or not size.is_const or size.value < width:
             return None
         first, dtype = position - moving[0][0], self.ctx.dtype_of(point.name)
-        return RingLoad(point.name, first, start % size, size.value, dtype, width, condition)
+        return nodes.RingLoad(point.name, first, start % size, size.value, dtype, width, condition)
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         base, condition, needs = self._access(position - ctx.lane_symbol, point.condition, scope)
         # Past the end of a row is another row, which the lanes' work leaves out.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
-        load = Load(view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1])
+        load = nodes.Load(
+            view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1]
+        )
         if ctx.row_loops and self.buffers.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
             self._prefetch(view.name, base, scope.home(needs))
         kept = self.buffers.load_into(point, load, needs, scope)
         if kept is not None:
             return kept
         name = self.name(f"{view.name}_v", (base, condition))
-        vector = scope.define(Let(name, view.dtype, load, ctx.width), needs)
+        vector = scope.define(nodes.Let(name, view.dtype, load, ctx.width), needs)
         self.buffers.fill(point, vector, scope, ctx.width)
         return self._lane_of(vector)
 
@@ -256,7 +243,7 @@ class Values:
         following, condition = self.ctx.next_row(position)
         key = ("prefetch", name, following)
         if following is not position and scope.find(key) is None:
-            scope.put(Prefetch(name, following, condition))
+            scope.put(nodes.Prefetch(name, following, condition))
             scope.values[key] = (name, position.symbols)
 
     # ---- math
@@ -276,10 +263,12 @@ class Values:
             return self._random(point, expr, scope)
         return self._move(point, expr, scope)
 
-    def _put(self, point: Point, expr: OpRecord, value: Value, needs: Needs, scope: Scope) -> Found:
+    def _put(
+        self, point: Point, expr: OpRecord, value: nodes.Value, needs: Needs, scope: Scope
+    ) -> Found:
         """A variable for the value of a point; expr: what the comment says that it is."""
         name, dtype = self.name(self.ctx.local(point.name), point), self.ctx.dtype_of(point.name)
-        return scope.define(Let(name, dtype, value, comment=sizeless_text(expr)), needs)
+        return scope.define(nodes.Let(name, dtype, value, comment=sizeless_text(expr)), needs)
 
     def _operands(self, point: Point, expr: OpRecord, scope: Scope) -> tuple[Operands, Needs]:
         reads = iter(self.ctx.demand.reads[point])
@@ -292,54 +281,56 @@ class Values:
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.dtype_of(point.name)
-        value: Value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
+        value: nodes.Value = nodes.Math(
+            expr.op, operands, self.ctx.operand_types(expr, dtype), dtype
+        )
         if self.divisors.is_count(expr, dtype):
             value, by = self.divisors.by_count(point, expr, operands[0], dtype, scope)
             expr = replace(expr, inputs=(expr.inputs[0], by))
         elif self.divisors.is_of_row(point, expr, dtype):
             divisor = self.ctx.demand.reads[point][-1]
             by = self.divisors.of_row(divisor, self._get(divisor, scope), scope)
-            value = Call("quotient", (operands[0], by))
+            value = nodes.Call("quotient", (operands[0], by))
         elif short := self.ctx.short_form(expr, dtype):
-            value = Call(short, operands)
+            value = nodes.Call(short, operands)
         return self._put(point, expr, value, needs, scope)
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.dtype_of(point.name)
         if expr.op == "size":
             extent = self.ctx.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
-            return self._put(point, expr, IndexValue(extent, dtype), NONE, scope)
+            return self._put(point, expr, nodes.IndexValue(extent, dtype), NONE, scope)
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
             given = self.ctx.dtype_of(expr.inputs[0])
-            value: Value = Math("cast", operands[:1], (given,), dtype)
+            value: nodes.Value = nodes.Math("cast", operands[:1], (given,), dtype)
             return self._put(point, expr, value, needs, scope)
         index, more = self._place(point.index[0], scope)
         start, step = (o.value if isinstance(o, Literal) else None for o in operands)
         if dtype.is_int and isinstance(start, int) and isinstance(step, int):
             last = abs(start) + abs(step) * int(index.hi)
             self.largest_index = max(self.largest_index, last)
-            value = IndexValue(index * step + start, dtype)
+            value = nodes.IndexValue(index * step + start, dtype)
         else:
             value = self._iota(point, index, operands, needs | more, scope)
         return self._put(point, expr, value, needs | more, scope)
 
     def _iota(
         self, point: Point, index: Scalar, operands: Operands, needs: Needs, scope: Scope
-    ) -> Math:
+    ) -> nodes.Math:
         """start + step * index, in double, as torch.arange does."""
         (start, step), types = operands, (DOUBLE, DOUBLE)
         at, scaled, moved = (
             self.name(f"{point.name}_{word}", point) for word in ("at", "by", "to")
         )
-        made: tuple[tuple[str, Value], ...] = (
-            (at, IndexValue(index, DOUBLE)),
-            (scaled, Math("mul", (at, step), types, DOUBLE)),
-            (moved, Math("add", (scaled, start), types, DOUBLE)),
+        made: tuple[tuple[str, nodes.Value], ...] = (
+            (at, nodes.IndexValue(index, DOUBLE)),
+            (scaled, nodes.Math("mul", (at, step), types, DOUBLE)),
+            (moved, nodes.Math("add", (scaled, start), types, DOUBLE)),
         )
         for name, value in made:
-            scope.define(Let(name, DOUBLE, value), needs)
-        return Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
+            scope.define(nodes.Let(name, DOUBLE, value), needs)
+        return nodes.Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
 
     def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         view = self.ctx.part.tensors[point.name]
@@ -348,12 +339,12 @@ class Values:
         if self.ctx.is_cpu and expr.op == "uniform" and not position.elements:
             words = self._words(point, position, operands[2:], needs, scope)
         position, more = self._place(position, scope)
-        value = Random(expr.op, position, operands, view.dtype, words)
+        value = nodes.Random(expr.op, position, operands, view.dtype, words)
         return self._put(point, expr, value, needs | more, scope)
 
     def _words(
         self, point: Point, position: Scalar, stream: Operands, needs: Needs, scope: Scope
-    ) -> Lane | None:
+    ) -> nodes.Lane | None:
         """This lane's place in an array made before the lanes, if they are side by side.
 
         A simd loop would compute all four words of a group for each of its lanes; an unrolled loop
@@ -368,8 +359,8 @@ class Values:
         if not aside or count > MOST_WORDS or not point.condition.is_const:
             return None
         name = self.name(f"{point.name}_w", point)
-        scope.define(Words(name, stream, first, count, view.dtype), needs | first.symbols)
-        return Lane(name, lane + first % view.dtype.random_share)
+        scope.define(nodes.Words(name, stream, first, count, view.dtype), needs | first.symbols)
+        return nodes.Lane(name, lane + first % view.dtype.random_share)
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         """An element moved is the element itself; pad and cat choose by index."""
@@ -388,7 +379,7 @@ class Values:
             condition, more = self._place(when, scope)
             needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))
-            choose = Choose(condition, operand, result, dtype)
-            scope.define(Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
+            choose = nodes.Choose(condition, operand, result, dtype)
+            scope.define(nodes.Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
             result = name
         return result, needs
