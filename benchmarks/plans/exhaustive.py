@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least cost that any plan of a small fusion has, by trying all of them.
+"""What a plan costs, and the least that any plan of a small fusion does, by trying all of them.
 
 A plan is which values reach memory and which of them one kernel writes; the rest follows. A kernel
 computes what it writes from what others have written, reading that or computing it once more.
@@ -13,10 +13,16 @@ from itertools import chain, combinations, product
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.options import compile_options
-from thunder_fuser.schedule.scheduler import Match
 from thunder_fuser.segment.acceptance import Acceptance
-from thunder_fuser.segment.candidate import Candidate, cost_of, external, is_twice
+from thunder_fuser.segment.candidate import (
+    Candidate,
+    cost_of,
+    external,
+    is_twice,
+    total,
+)
 from thunder_fuser.segment.facts import Facts
+from thunder_fuser.segment.plan import SegmentedFusion
 from thunder_fuser.target import Target
 
 Numbers = frozenset[int]
@@ -27,6 +33,17 @@ MAX_COMBINATIONS = 256
 def least_cost(fusion: Fusion, target: Target) -> float:
     """The cost of the best plan, as the segmenter counts it. Takes up to ten expressions."""
     return _Search(Facts(fusion, target)).least()
+
+
+def plan_cost(plan: SegmentedFusion, target: Target) -> float:
+    """What the segmenter minimises; see candidate.cost_of."""
+    facts = Facts(plan.fusion, target)
+    candidates = []
+    for one in plan.segments:
+        made = [facts.number[expr.outputs[0]] for expr in one.ops]
+        exprs = frozenset(at for at in made if not facts.is_number(at))
+        candidates.append(Candidate(exprs, frozenset(one.outputs)))
+    return total(facts, candidates)
 
 
 class _Search:
@@ -112,10 +129,9 @@ class _Search:
         reachable = [at for at in sorted(elsewhere) if at < max(block)]
         for again in _subsets(reachable):
             exprs = self._closure(block, elsewhere - set(again))
-            if exprs in found or not self._is_allowed(exprs):
-                continue
-            if isinstance(self.acceptance.ask(exprs, stores), Match):
-                found[exprs] = cost_of(facts, Candidate(exprs, stores))
+            one = Candidate(exprs, stores)
+            if exprs not in found and not self.acceptance.refusals(one):
+                found[exprs] = cost_of(facts, one)
 
     def _closure(self, block: Numbers, stop: Numbers) -> Numbers:
         facts = self.facts
@@ -128,12 +144,6 @@ class _Search:
                 makers = (facts.number.get(n) for n in facts.operands[at])
                 stack += [m for m in makers if m is not None and m not in stop]
         return frozenset(found)
-
-    def _is_allowed(self, exprs: Numbers) -> bool:
-        """False where a boundary is read by the kernel that makes it."""
-        cut = {n for at in exprs for n in self.facts.exprs[at].outputs
-               if self.facts.exprs[at].op == "segment_set"}
-        return not any(cut & set(self.facts.operands[at]) for at in exprs)
 
 
 def _subsets(items: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -7,18 +7,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.plans import run as plans
-from benchmarks.plans.exhaustive import least_cost
+from benchmarks.plans.exhaustive import least_cost, plan_cost
 from benchmarks.plans.families import FAMILIES
 from benchmarks.plans.random_graphs import random_graph
-from thunder_fuser.segment import acceptance, acyclic
-from thunder_fuser.segment.segmenter import plan_cost
-from thunder_fuser.segment.summary import MAX_OPS
+from thunder_fuser.segment import acceptance
+from thunder_fuser.segment.acceptance import MAX_OPS
+from thunder_fuser.segment.acyclic import Order
+from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.target import H200
 
 
@@ -45,20 +47,22 @@ class Counter:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        part, reached = acceptance.Acceptance.part, acyclic.Order._reached
+        part = acceptance.Acceptance.part
 
-        def count_part(own: acceptance.Acceptance, exprs: object, stores: object) -> object:
-            found = part(own, exprs, stores)  # type: ignore[arg-type]
-            self.count += len(found.exprs)
-            return found
+        def count_part(own: acceptance.Acceptance, one: Candidate) -> object:
+            self.count += len(one.exprs)
+            return part(own, one)
 
-        def count_steps(*args: object) -> object:
-            found = reached(*args)  # type: ignore[arg-type]
-            self.count += 1 + len(found or ())
-            return found
+        def counted(step: Callable[[Order, int], list[int]]) -> object:
+            def count_step(own: Order, group: int) -> list[int]:
+                self.count += 1
+                return step(own, group)
+
+            return count_step
 
         patch.setattr(acceptance.Acceptance, "part", count_part)
-        patch.setattr(acyclic.Order, "_reached", count_steps)
+        patch.setattr(Order, "before", counted(Order.before))
+        patch.setattr(Order, "after", counted(Order.after))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

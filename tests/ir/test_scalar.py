@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Callable, Mapping
 
 import pytest
+from helpers.without_torch import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from without_torch import printed
 
 from thunder_fuser.ir import scalar
 from thunder_fuser.ir.scalar import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import rand
-from graphs import Graph, meta, rows, softmax
+from helpers.cases import rand
+from helpers.graphs import Graph, meta, rows, softmax
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType

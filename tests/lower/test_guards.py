@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from graphs import softmax
-from kernels import scheduled
+from helpers.graphs import softmax
+from helpers.kernels import scheduled
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import const, symbol

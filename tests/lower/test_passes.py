@@ -6,8 +6,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from graphs import Graph, softmax, turned
-from kernels import scheduled
+from helpers.graphs import Graph, softmax, turned
+from helpers.kernels import scheduled
 
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType

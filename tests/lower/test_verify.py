@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from graphs import Graph, softmax, turned
-from kernels import scheduled
+from helpers.graphs import Graph, softmax, turned
+from helpers.kernels import scheduled
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.domain import ParallelType

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import Golden
-from definitions import Build, defined
+from helpers.definitions import Build, defined
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
@@ -15,17 +15,19 @@ from thunder_fuser.ir.handles import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import PRESEGMENT, run_passes
-from thunder_fuser.presegment.common import remove_common
-from thunder_fuser.presegment.dead import remove_dead
-from thunder_fuser.presegment.fold import fold_scalars
-from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
-from thunder_fuser.presegment.round_trips import remove_round_trips
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
+from thunder_fuser.presegment.simplify import (
+    fold_scalars,
+    join_one_plus_tanh,
+    remove_common,
+    remove_dead,
+    remove_round_trips,
+    remove_trivial_reductions,
+)
 from thunder_fuser.presegment.specialise import InputKey, specialise
-from thunder_fuser.presegment.trivial import remove_trivial_reductions
 
 D = DataType
 Pass = Callable[[Fusion], Fusion]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from graphs import Graph, layer_norm, softmax, summed
+from helpers.graphs import Graph, layer_norm, softmax, summed
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.host.dispatch import input_keys
@@ -15,8 +15,8 @@ from thunder_fuser.ir.text import rebuild
 from thunder_fuser.ir.verify import verify
 from thunder_fuser.options import compile_options, options
 from thunder_fuser.presegment import run_passes
+from thunder_fuser.presegment.rfactor import two_stage_reductions
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.presegment.two_stage_reductions import two_stage_reductions
 from thunder_fuser.runtime.evaluate import evaluate
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.target import CPU, H200, Target

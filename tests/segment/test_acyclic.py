@@ -43,7 +43,6 @@ def test_merges_are_refused_only_for_cycles(seed: int, count: int, density: floa
         if a == b:
             continue
         forbidden = indirect(edges, a, b)
-        assert (order.path(a, b) is not None) == forbidden
         assert order.merge(a, b) != forbidden
         edges = {(order.find(x), order.find(y)) for x, y in edges}
         edges = {(x, y) for x, y in edges if x != y}
@@ -56,9 +55,3 @@ def test_a_search_that_goes_too_far_supposes_a_path(monkeypatch: pytest.MonkeyPa
     order = Order({0: [9], **{at: [at + 1] for at in range(1, 9)}}, 10)
     assert not order.merge(0, 9)
     assert order.merge(4, 5)
-
-
-def test_a_path_is_named() -> None:
-    order = Order({0: [1, 3], 1: [2], 2: [3]}, 4)
-    assert order.path(0, 3) == [0, 1, 2, 3]
-    assert order.path(0, 1) is None

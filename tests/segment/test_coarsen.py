@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from graphs import meta, rows
-from steps import LINEAR, growth
+from helpers.graphs import meta, rows
+from helpers.steps import LINEAR, growth
 
 from benchmarks.plans.families import FAMILIES, rope
 from benchmarks.plans.run import DOUBLING
@@ -17,12 +17,11 @@ from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.segment import acceptance, segmenter
+from thunder_fuser.segment import acceptance
 from thunder_fuser.segment.acceptance import Acceptance
-from thunder_fuser.segment.coarsen import MOST_COARSENED, coarsen
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.privatize import privatize
-from thunder_fuser.segment.summary import Summary, summaries
+from thunder_fuser.segment.merge import MOST_COARSENED, coarsen
+from thunder_fuser.segment.units import Summary, units_of
 from thunder_fuser.target import H200
 
 
@@ -37,7 +36,7 @@ def _units(fd: FusionDefinition, inputs: list[object]) -> list[Summary]:
     keys, options = input_keys(fd.fusion, tuple(inputs)), compile_options()
     fusion = run_passes(specialise(fd.fusion, keys), options)
     found = Acceptance(Facts(fusion, H200), options)
-    return coarsen(found, summaries(found.facts, privatize(found.facts)))
+    return coarsen(found, units_of(found.facts))
 
 
 def test_what_one_reader_needs_joins_it() -> None:
@@ -113,7 +112,6 @@ def _plan(family: str, ops: int) -> Callable[[], object]:
 @pytest.mark.parametrize("family", ["ladder", "rope", "mixed"])
 def test_planning_is_linear(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in instructions of the interpreter."""
-    monkeypatch.setattr(segmenter, "MAX_OPS", SMALL)
     monkeypatch.setattr(acceptance, "MAX_OPS", SMALL)
     assert growth(lambda ops: _plan(family, ops), 3 * SMALL) <= LINEAR
 
@@ -122,6 +120,5 @@ def test_planning_is_linear(family: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_fusion_too_large_for_one_kernel_takes_little_longer(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segmenter, "MAX_OPS", 2 * SMALL)
     monkeypatch.setattr(acceptance, "MAX_OPS", 2 * SMALL)
     assert growth(lambda ops: _plan(family, ops), 2 * SMALL - 8) <= DOUBLING

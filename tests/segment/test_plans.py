@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from graphs import Graph, meta, rows, softmax
+from helpers.graphs import Graph, meta, rows, softmax
+from helpers.strategies import Case, cases
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from strategies import Case, cases
 
 from benchmarks.prices import forced
 from thunder_fuser import compiler
@@ -25,21 +25,18 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import _Evaluator, evaluate, values_of
+from thunder_fuser.runtime.evaluate import Evaluator, evaluate, values_of
 from thunder_fuser.schedule import registry
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduler import Match, Reject
-from thunder_fuser.segment import acceptance as acceptance_module
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.candidate import Candidate
-from thunder_fuser.segment.coarsen import coarsen
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.liveness import by_liveness, peak
-from thunder_fuser.segment.merge import Groups, by_gain, merge_greedily
+from thunder_fuser.segment.merge import Groups, by_gain, coarsen, merge_greedily
 from thunder_fuser.segment.plan import SegmentedFusion
-from thunder_fuser.segment.privatize import privatize
 from thunder_fuser.segment.segmenter import candidates_of, one_by_one, planned
-from thunder_fuser.segment.summary import merged, summaries
+from thunder_fuser.segment.units import merged, units_of
 from thunder_fuser.target import CPU, H200
 
 D = DataType
@@ -242,8 +239,7 @@ def test_what_no_scheduler_takes_is_one_error(monkeypatch: pytest.MonkeyPatch) -
             bad = [e.op for e in part.exprs if e.op in ("tanh", "sin")]
             return Reject("picky", f"no {bad[0]}") if bad else cls(part, *given)
 
-    for module in (acceptance_module, registry):
-        monkeypatch.setattr(module, "SCHEDULERS", (Picky,))
+    monkeypatch.setattr(registry, "SCHEDULERS", (Picky,))
     with pytest.raises(ScheduleError, match="2 expressions that no scheduler takes") as raised:
         fd.plan([meta(64, 128)])
     text = str(raised.value)
@@ -309,21 +305,21 @@ def at_random(seed: int) -> Any:
 def plans(case: Case, seed: int) -> list[SegmentedFusion]:
     """Groups that grew at random, coarsened units as in large fusions, lone expressions."""
     acceptance = specialised(case)
-    units = summaries(acceptance.facts, privatize(acceptance.facts))
+    units = units_of(acceptance.facts)
     candidates = [
         candidates_of(merge_greedily(units, acceptance, at_random(seed))),
         candidates_of(merge_greedily(coarsen(acceptance, units), acceptance, by_gain)),
     ]
     with suppress(ScheduleError):  # what only fits together with another one
         candidates.append(one_by_one(acceptance))
-    good = [d for d in candidates if not any(acceptance.refuses_set(o.exprs, o.stores) for o in d)]
+    good = [d for d in candidates if not any(acceptance.refusals(o) for o in d)]
     return [planned(acceptance, one, ()) for one in good]
 
 
 @settings(SLOW, max_examples=30)
 @given(case=cases(most_ops=60), seed=st.integers(0, 1 << 30))
 def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
-    """Each from its inputs alone, in their order, op by op; equal to the bit."""
+    """Each runs expressions of the fusion, in an order in which all that they read is there."""
     keys = input_keys(case.fusion, case.inputs)
     whole = compiler.plan_segments(case.fusion, keys, CPU, compile_options())
     for plan in (whole, *plans(case, seed)):
@@ -338,12 +334,13 @@ def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
 
 
 def _piece_by_piece(plan: SegmentedFusion, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
-    evaluator = _Evaluator(plan.fusion, inputs, None, torch.device("cpu"))
+    evaluator = Evaluator(plan.fusion.tensors, torch.device("cpu"))
+    evaluator.read(plan.fusion.inputs, inputs)
+    evaluator.draw(plan.fusion)
     memory = dict(evaluator.values)
     for one in plan.segments:
         evaluator.values = {name: memory[name] for name in one.inputs}
-        for record in one.ops:
-            evaluator.run(record)
+        evaluator.run(one.ops)
         memory.update({name: evaluator.values[name] for name in one.outputs})
     return memory
 
@@ -369,16 +366,15 @@ def test_summaries_say_what_schedulers_say(case: Case, seed: int, large: bool) -
     """Of pairs of random groups: what summaries accept is accepted, and what they refuse not."""
     acceptance = specialised(case)
     facts = acceptance.facts
-    units = summaries(facts, privatize(facts))
+    units = units_of(facts)
     units = coarsen(acceptance, units) if large else units
     groups: Groups = merge_greedily(units, acceptance, at_random(seed))
     for a, b in dict.fromkeys(groups.pairs()):
-        one, two = groups.summary[a], groups.summary[b]
-        if a == b or acceptance.cut_between(one, two):
+        if a == b:
             continue
-        both = merged(facts, one, two)
-        sound = not acceptance.refuses(both)
-        assert sound == (not acceptance.refuses_set(both.exprs, both.stores)), (a, b)
+        both = merged(facts, groups.summary[a], groups.summary[b])
+        asked = Candidate(frozenset(both.exprs), frozenset(both.stores))
+        assert bool(acceptance.refuses(both)) == bool(acceptance.refusals(asked)), (a, b)
 
 
 def test_an_unused_result_of_a_torch_call_needs_no_reader() -> None:

@@ -7,6 +7,11 @@ def run(T0, T1):
     kernel_0(T1.data_ptr(), T0.data_ptr(), T4.data_ptr(), threads())
     pop_range()
     return [T4]
+
+Where native.cpp is built, C runs in place of some lines:
+
+    T4 = empty_T4()
+    kernel_0_in_c(T1, T0, T4)
 """
 
 from __future__ import annotations
@@ -14,24 +19,85 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import nvtx
 import torch
 
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.host.launchers import Launcher
+from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.runtime.mesh import coordinate
+from thunder_fuser.options import option
+from thunder_fuser.runtime.cpu import compile_cpu
+from thunder_fuser.runtime.cuda import load_kernel
+from thunder_fuser.runtime.emulator import EmulatedKernel, compile_emulated
+from thunder_fuser.runtime.evaluate import evaluate_part
 from thunder_fuser.runtime.random import draw
-from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.target import Target
 
 Runner = Callable[..., list[torch.Tensor]]
 
 # Without a profiler, a range costs 0.1 us.
 _RANGES = nvtx.get_domain("thunder_fuser")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A segment's function `run`, and the Python that calls it with `{arguments}`.
+
+    pointer: how the call names a tensor's memory. source: None if torch runs the segment and
+    allocates its results. in_c: the same, as a function of tensors and numbers, if there is one.
+    """
+
+    run: Callable[..., Any]
+    call: str
+    pointer: str = "{}.data_ptr()"
+    source: KernelSource | None = None
+    in_c: Callable[..., Any] | None = None
+
+
+def launcher_for(
+    part: Part, source: KernelSource | None, target: Target, device: torch.device
+) -> Launcher:
+    """Compiles a segment's kernel for the target, or prepares its torch call."""
+    if source is None:
+        targets = "".join(f"{name}, " for name in part.outputs)
+        in_torch = partial(_in_torch, part, device)
+        return Launcher(in_torch, f"{targets}= {{run}}({', '.join(part.inputs)})")
+    if target.is_cpu:
+        threads = "threads()" if source.threaded else "1"
+        call = f"{{run}}({{arguments}}, {threads})"
+        function = compile_cpu(source).function
+        return Launcher(function, call, source=source, in_c=cpu_launch(source, function))
+    if target.emulated:
+        emulated = partial(_emulated, compile_emulated(source))
+        return Launcher(emulated, "{run}([{arguments}])", "{}", source)
+    index = device.index or 0
+    kernel = load_kernel(source, target.arch, index)
+    call = f"{{run}}(stream({index}), ({{arguments}}, ))"
+    return Launcher(kernel.launch, call, source=source, in_c=cuda_launch(kernel))
+
+
+def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tensor]:
+    return evaluate_part(part, values, device)
+
+
+def _emulated(kernel: EmulatedKernel, arguments: Sequence[Any]) -> None:
+    kernel.launch(arguments, reverse=bool(option("emulate_reversed")))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a program. in_c: what runs in its place; `function` is what it names."""
+
+    text: str
+    in_c: str = ""
+    function: tuple[str, Callable[..., Any] | None] = ("", None)
 
 
 @dataclass(frozen=True)
@@ -52,50 +118,97 @@ def plan(
 ) -> HostProgram:
     """The program: for each segment its allocations, its call, and a del of dead values."""
     fusion = segmented.fusion
+    dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
     names: dict[str, Any] = {
         "empty_strided": torch.empty_strided,
         "device": device,
         "push_range": _RANGES.push_range,
         "pop_range": _RANGES.pop_range,
+        "threads": torch.get_num_threads,
+        "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
         "coordinate": coordinate,
-        **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
+        **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
-    lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
-    shapes = _shapes_given(segmented)
+    lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     dead = _last_reads(segmented)
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
-        call, needed = launcher.line(number, segment.part)
-        if launcher.allocates:
-            taken = dict(segment.part.overwrites)
+        source = launcher.source
+        run = f"torch_{number}" if source is None else f"kernel_{number}"
+        names[run] = launcher.run
+        if source is None:
+            lines.append("    " + launcher.call.format(run=run))
+        else:
+            names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
             lines += [
-                f"    {n} = {taken[n]}" if n in taken
-                else _allocation(fusion.tensors[n], segmented.strides[n], shapes.get(n))
-                for n in segment.part.outputs
+                *_allocations(segmented, segment.part, device),
+                f"    push_range(range_{number})",
+                _launch(run, launcher, segment.part, source),
+                "    pop_range()",
             ]
-        if launcher.source is not None:
-            needed[f"range_{number}"] = _RANGES.get_event_attributes(message=launcher.source.name)
-            call = f"    push_range(range_{number})\n{call}\n    pop_range()"
-        lines.append(call)
-        names.update(needed)
-        if dead[number]:
-            lines.append(f"    del {', '.join(dead[number])}")
-    lines += _ending(segmented)
-    text = "\n".join(lines) + "\n"
+        lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
+    return _program([*lines, *_ending(segmented, device)], names, segmented, launchers)
+
+
+def _program(
+    lines: Sequence[str | Line],
+    names: dict[str, Any],
+    segmented: SegmentedFusion,
+    launchers: Sequence[Launcher],
+) -> HostProgram:
+    """The text of all lines, and the function of what runs in their place."""
+    known = [line if isinstance(line, Line) else Line(line) for line in lines]
+    text = "".join(f"{line.text}\n" for line in known)
+    runs = "".join(f"{line.in_c or line.text}\n" for line in known)
+    scope = {**names, **dict(line.function for line in known)}
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
-    return HostProgram(text, _function(text, names), segmented, sources)
+    return HostProgram(text, _function(runs, scope), segmented, sources)
+
+
+def _launch(run: str, launcher: Launcher, part: Part, source: KernelSource) -> Line:
+    """The line that runs a kernel."""
+    sizes = [str(size) for size in source.sizes]
+    arguments = ", ".join([*_arguments(part, launcher.pointer), *sizes])
+    text = "    " + launcher.call.format(run=run, arguments=arguments)
+    if launcher.in_c is None:
+        return Line(text)
+    name = f"{run}_in_c"
+    return Line(text, f"    {name}({', '.join(_arguments(part, '{}'))})", (name, launcher.in_c))
+
+
+def _allocations(
+    segmented: SegmentedFusion, part: Part, device: torch.device
+) -> list[str | Line]:
+    """The lines that name the memory of a kernel's results."""
+    shapes, taken = _shapes_given(segmented), dict(part.overwrites)
+    return [
+        f"    {name} = {taken[name]}" if name in taken
+        else _allocation(part.tensors[name], segmented.strides[name], device, shapes.get(name))
+        for name in part.outputs
+    ]
+
+
+def _arguments(part: Part, pointer: str) -> list[str]:
+    """The arguments of a kernel but for its sizes: memory of tensors and values of scalars."""
+    inputs = []
+    for name in part.inputs:
+        view = part.tensors[name]
+        by_value = name if view.is_scalar else f"{name}.item()"
+        inputs.append(by_value if view.by_value else pointer.format(name))
+    outputs = [pointer.format(name) for name in part.outputs]
+    return [*inputs, *outputs]
 
 
 def _draws(fusion: Fusion) -> list[str]:
     """The lines for values that are no arguments: coordinates of this device, the drawn seed,
     and drawn offsets."""
-    here = [f"    {name} = coordinate({mesh!r}, {on!r})" for name, mesh, on in fusion.coordinates]
-    if not fusion.drawn:
-        return here
-    count = sum(at is not None for _, at in fusion.drawn)
-    values = [(name, "seed" if at is None else f"offset + {at}") for name, at in fusion.drawn]
-    own = [f"    {name} = {value}" for name, value in values]
-    return [*here, f"    seed, offset = draw(device, {count})", *own]
+    lines = [f"    {name} = coordinate({mesh!r}, {on!r})" for name, mesh, on in fusion.coordinates]
+    if fusion.drawn:
+        count = sum(at is not None for _, at in fusion.drawn)
+        lines.append(f"    seed, offset = draw(device, {count})")
+    for name, at in fusion.drawn:
+        lines.append(f"    {name} = {'seed' if at is None else f'offset + {at}'}")
+    return lines
 
 
 def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
@@ -127,7 +240,7 @@ def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
     ]
 
 
-def _ending(segmented: SegmentedFusion) -> list[str]:
+def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line]:
     """Copies into aliased inputs, and the return statement.
 
     An input that is overwritten and also returned is cloned first. A result in another stride
@@ -136,7 +249,7 @@ def _ending(segmented: SegmentedFusion) -> list[str]:
     fusion, shapes = segmented.fusion, _shapes_given(segmented)
     written = {o.alias for o in fusion.outputs}
     saved = dict.fromkeys(o.name for o in fusion.outputs if o.name in written)
-    lines = [f"    {name}_before = {name}.clone()" for name in saved]
+    lines: list[str | Line] = [f"    {name}_before = {name}.clone()" for name in saved]
     names = {o: f"{o.name}_before" if o.name in saved else o.name for o in fusion.outputs}
     lines += [f"    {o.alias}.copy_({names[o]})" for o in fusion.outputs if o.alias]
     results = []
@@ -147,7 +260,7 @@ def _ending(segmented: SegmentedFusion) -> list[str]:
             results.append(names[output] if own else f"{names[output]}.view({output.shape!r})")
             continue
         view = replace(fusion.tensors[output.name], name=f"R{number}")
-        lines += [_allocation(view, strides), f"    R{number}.copy_({names[output]})"]
+        lines += [_allocation(view, strides, device), f"    R{number}.copy_({names[output]})"]
         results.append(f"R{number}")
     return [*lines, f"    return [{', '.join(results)}]"]
 
@@ -162,18 +275,23 @@ def _wanted_strides(segmented: SegmentedFusion, output: Output) -> tuple[int, ..
     return contiguous_strides(view.sizes, stride_order_of(view.domain.allocation))
 
 
-def _dtypes(fusion: Fusion) -> set[torch.dtype]:
-    return {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
-
-
 def _allocation(
-    view: TensorView, strides: tuple[int, ...], shape: tuple[int, ...] | None = None
-) -> str:
+    view: TensorView,
+    strides: tuple[int, ...],
+    device: torch.device,
+    shape: tuple[int, ...] | None = None,
+) -> Line:
     """The line that allocates a tensor, in the shape of the result if that differs."""
-    dtype = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
+    dtype = to_torch_dtype(view.dtype)
     sizes = view.sizes if shape is None else shape
     strides = strides if shape is None else contiguous_strides(shape)
-    return f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={dtype}, device=device)"
+    words = str(dtype).removeprefix("torch.")
+    text = f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={words}, device=device)"
+    in_c = empty_in_c(sizes, strides, dtype, device)
+    if in_c is None:
+        return Line(text)
+    name = f"empty_{view.name}"
+    return Line(text, f"    {view.name} = {name}()", (name, in_c))
 
 
 def _function(text: str, names: Mapping[str, Any]) -> Runner:

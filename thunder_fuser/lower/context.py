@@ -9,7 +9,6 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Point, demand_of
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.op_schema import DtypeRule
@@ -19,8 +18,8 @@ from thunder_fuser.ir.scalar import Scalar, conjunction, const
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.size_arguments import loops_of
+from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import loop_index
-from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.repeatable import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
@@ -130,7 +129,7 @@ class Context:
 
     def is_full(self, point: Point) -> bool:
         """True if the point walks the reduced axes; in a pointwise kernel every point is full."""
-        return not self.part.reductions or is_full(point.index, self.reduced_symbols)
+        return not self.part.reductions or point.walks(self.reduced_symbols)
 
     @cached_property
     def reduced_symbols(self) -> tuple[str, ...]:

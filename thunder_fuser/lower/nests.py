@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from thunder_fuser.analysis.part import offset
-from thunder_fuser.analysis.vectorize import MAX_BYTES
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower import kernel as nodes
@@ -23,6 +22,7 @@ from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.guards import OpenGuards, clips, whole_step
 from thunder_fuser.lower.scope import Scope
 from thunder_fuser.lower.values import Values
+from thunder_fuser.schedule.axes import MAX_BYTES
 from thunder_fuser.schedule.loop_index import Edge
 
 

@@ -71,7 +71,7 @@ def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
     if axis.parallel.is_thread or axis.parallel is ParallelType.UNROLL:
         return True
     lanes = axis.parallel is ParallelType.VECTORIZE
-    if scheduled.walks_rows and not axis.is_reduction and not lanes:
+    if scheduled.carried and not axis.is_reduction and not lanes:
         return False
     if scheduled.params.memory != "none" or scheduled.carried or (lanes and scheduled.part.scans):
         return True  # an array has an element for each step

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusion -> Fusion: what is rewritten before segmentation. One file a pass, in this order."""
+"""Fusion -> Fusion: the passes that run before segmentation, in this order."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Callable
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.verify import verify
-from thunder_fuser.presegment.common import remove_common
-from thunder_fuser.presegment.dead import remove_dead
-from thunder_fuser.presegment.fold import fold_scalars
-from thunder_fuser.presegment.gelu import join_one_plus_tanh
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
-from thunder_fuser.presegment.rfactor import rfactor
-from thunder_fuser.presegment.round_trips import remove_round_trips
+from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
-from thunder_fuser.presegment.trivial import remove_trivial_reductions
-from thunder_fuser.presegment.two_stage_reductions import two_stage_reductions
+from thunder_fuser.presegment.simplify import (
+    fold_scalars,
+    join_one_plus_tanh,
+    remove_common,
+    remove_dead,
+    remove_round_trips,
+    remove_trivial_reductions,
+)
 from thunder_fuser.target import Target
 
 Pass = Callable[[Fusion], Fusion]
@@ -48,24 +49,21 @@ LOOK_AROUND = frozenset({join_one_plus_tanh, unroll_short_sums})
 REPEATABLE_ONLY = frozenset({unroll_middle_sums})
 
 
-def passes_for(options: CompileOptions) -> tuple[Pass, ...]:
-    """The passes that run under these options, in order."""
-    left_out = LOOK_AROUND if options.repeatable else REPEATABLE_ONLY
-    return tuple(one for one in PRESEGMENT if one not in left_out)
-
-
 def run_passes(fusion: Fusion, options: CompileOptions) -> Fusion:
-    """Runs the passes. What one changed is verified, and an error names the pass."""
+    """Runs the passes in order. What one changed is verified, and an error names the pass."""
     fusion = verify(fusion, after="specialise")
-    for one in passes_for(options):
-        made = one(fusion)
-        fusion = fusion if made is fusion else verify(made, after=one.__name__)
+    left_out = LOOK_AROUND if options.repeatable else REPEATABLE_ONLY
+    for one in (one for one in PRESEGMENT if one not in left_out):
+        fusion = _verified(one.__name__, fusion, one(fusion))
     return fusion
 
 
 def run_target_passes(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     """Runs the passes that write a fusion for one target, after the others."""
     for one in FOR_A_TARGET:
-        made = one(fusion, target, options)
-        fusion = fusion if made is fusion else verify(made, after=one.__name__)
+        fusion = _verified(one.__name__, fusion, one(fusion, target, options))
     return fusion
+
+
+def _verified(name: str, before: Fusion, after: Fusion) -> Fusion:
+    return before if after is before else verify(after, after=name)

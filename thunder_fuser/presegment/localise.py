@@ -19,13 +19,15 @@ from math import prod
 
 from thunder_fuser.analysis.propagate import mesh_of, propagate
 from thunder_fuser.ir.build import define
-from thunder_fuser.ir.domain import Merge, ParallelType, Split, TensorDomain, Transform, apply
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.layouts import local_domain
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.record import LAYOUT, AttrValue, Literal, OpRecord, names_of
-from thunder_fuser.ir.sharding import local_domain
-from thunder_fuser.ir.strides import compute_tensor_descriptor, contiguous_strides
+from thunder_fuser.ir.record import Literal, OpRecord, names_of
+from thunder_fuser.presegment.lay_out import laid_out, on_storage
+from thunder_fuser.presegment.rewrite import Chain, with_attrs
+from thunder_fuser.presegment.specialise import strided
 
 
 def localise(fusion: Fusion) -> Fusion:
@@ -36,11 +38,12 @@ def localise(fusion: Fusion) -> Fusion:
     mesh = mesh_of(fusion)
     if mesh is None:
         return fusion
-    return define(tuple(_Localiser(fusion, mesh).records()))
+    domains = {name: local_domain(fusion.tensors[name]) for name in laid_out(fusion)}
+    return define(tuple(on_storage(_Localiser(fusion, mesh).records(), domains)))
 
 
 class _Localiser:
-    """Writes the records of one device's part."""
+    """Writes the records of one device's part, but for where it lies in memory."""
 
     def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
         self.fusion, self.mesh = fusion, mesh
@@ -48,10 +51,7 @@ class _Localiser:
 
     def records(self) -> Iterator[OpRecord]:
         yield from self._coordinates()
-        laid = {name for r in self.fusion.definition if r.op in LAYOUT for name in names_of(r)}
         for record in self.fusion.definition:
-            if record.op in LAYOUT:
-                continue
             if record.op == "define_tensor":
                 yield self._input(record)
             elif record.op == "size":
@@ -60,8 +60,6 @@ class _Localiser:
                 yield from self._op(record)
             else:
                 yield record
-        for name in laid:
-            yield from self._layout(self.fusion.tensors[name])
 
     def _coordinates(self) -> Iterator[OpRecord]:
         """A scalar for each dimension along which something is made from nothing."""
@@ -82,18 +80,9 @@ class _Localiser:
 
     def _input(self, record: OpRecord) -> OpRecord:
         (name,) = record.outputs
-        local = local_domain(self.fusion.tensors[name])
-        sizes, strides = self._sizes(name), record.attr("strides")
-        new: dict[str, AttrValue] = {"shape": sizes}
-        if not local.transforms:
-            strides = contiguous_strides(sizes) if strides is None else strides
-            contiguity, order = compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
-            new |= {"contiguity": contiguity, "stride_order": order, "strides": strides}
-        else:
-            flags = (None if size == 1 else True for size in sizes)
-            order = tuple(range(len(sizes) - 1, -1, -1))
-            new |= {"contiguity": tuple(flags), "stride_order": order}
-        return replace(record, attrs=tuple({**dict(record.attrs), **new}.items()))
+        if local_domain(self.fusion.tensors[name]).transforms:
+            return record  # on_storage gives it the sizes of its storage
+        return strided(record, self._sizes(name), record.attr("strides"))
 
     def _size(self, record: OpRecord) -> Iterator[OpRecord]:
         """The size of the whole tensor: that of the part times the devices."""
@@ -106,16 +95,14 @@ class _Localiser:
         yield replace(record, outputs=(f"{name}.local",))
         yield OpRecord("mul", (f"{name}.local", Literal.of(parts)), (name,))
 
-    def _op(self, record: OpRecord) -> Iterator[OpRecord]:
-        name = record.outputs[0]
-        key = _SIZES.get(record.op)
+    def _op(self, record: OpRecord) -> list[OpRecord]:
         if record.op in _PLACED:
-            yield from self._part_of(record)
-        elif key is None:
-            yield record
-        else:
-            new = {key: self._ends(record) if record.op == "slice" else self._sizes(name)}
-            yield replace(record, attrs=tuple({**dict(record.attrs), **new}.items()))
+            return self._part_of(record)
+        if record.op == "slice":
+            return [with_attrs(record, end_indices=self._ends(record))]
+        if record.op in _SIZES:
+            return [with_attrs(record, **{_SIZES[record.op]: self._sizes(record.outputs[0])})]
+        return [record]
 
     def _ends(self, record: OpRecord) -> tuple[int, ...]:
         """Where a slice ends: an axis on devices is in it as a whole."""
@@ -124,71 +111,28 @@ class _Localiser:
         rows = zip(self.spread[name], self._sizes(name), ends, strict=True)
         return tuple(size if on else end for on, size, end in rows)
 
-    def _part_of(self, record: OpRecord) -> Iterator[OpRecord]:
+    def _part_of(self, record: OpRecord) -> list[OpRecord]:
         """This device's part of a tensor that is made whole: of each axis one run.
 
         [8, 4] over two devices  ->  [2, 4, 4], the run of this one [1, 4, 4]  ->  [4, 4]
         """
         (name,) = record.outputs
-        whole, source = f"{name}.whole", f"{name}.runs"
-        yield replace(record, outputs=(whole,))
         sizes: list[int] = []
         kinds: list[ParallelType | None] = []
         for on, size in zip(self.spread[name], self._sizes(name), strict=True):
             sizes += [*map(self.mesh.size, on), size]
             kinds += [*on, None]
-        yield _op("reshape", whole, source, new_shape=tuple(sizes))
+        chain = Chain(f"{name}.whole", "part")
+        chain.add("reshape", new_shape=tuple(sizes))
         for dim, kind in enumerate(kinds):
             if kind is not None:
-                out = f"{name}.on_{kind.value}"
-                inputs = (source, _coordinate(kind))
-                yield OpRecord("index_select", inputs, (out,), (("dim", dim),))
-                source = out
-        yield _op("reshape", source, name, new_shape=self._sizes(name))
-
-    def _layout(self, view: TensorView) -> Iterator[OpRecord]:
-        """The LAYOUT records that are left: those of the part's own memory."""
-        local = local_domain(view)
-        if view.name in self.fusion.inputs and not local.transforms:
-            return
-        plain = TensorDomain.of(local.logical)
-        if local.transforms or local.allocation != plain.allocation:
-            yield from layout_records(view.name, local)
-
-
-def layout_records(name: str, domain: TensorDomain) -> Iterator[OpRecord]:
-    """The calls that give a tensor the allocation of a domain."""
-    axes = domain.no_reductions
-    for transform in domain.transforms:
-        names = [axis.name for axis in axes]
-        yield OpRecord(*_call(name, transform, names))
-        axes = apply(axes, transform)
-    attrs = (("axes", domain.allocation), ("contiguity", domain.contiguity))
-    yield OpRecord("set_allocation_domain", (name,), (), attrs)
-
-
-def _call(
-    name: str, transform: Transform, axes: list[str]
-) -> tuple[str, tuple[str], tuple[()], tuple[tuple[str, AttrValue], ...]]:
-    if isinstance(transform, Split):
-        attrs: tuple[tuple[str, AttrValue], ...] = (
-            ("axis", axes.index(transform.axis)),
-            ("factor", transform.factor),
-            ("inner_split", transform.inner),
-        )
-        return "split", (name,), (), attrs
-    if isinstance(transform, Merge):
-        return "merge", (name,), (), (("axis", axes.index(transform.outer)),)
-    order = tuple(axes.index(axis) for axis in transform.order)  # type: ignore[union-attr]
-    return "reorder", (name,), (), (("order", order),)
+                chain.add("index_select", _coordinate(kind), dim=dim)
+        chain.add("reshape", new_shape=self._sizes(name))
+        return [replace(record, outputs=(f"{name}.whole",)), *chain.named(name)]
 
 
 def _coordinate(kind: ParallelType) -> str:
     return f"coordinate.{kind.value}"
-
-
-def _op(op: str, source: str, out: str, **attrs: AttrValue) -> OpRecord:
-    return OpRecord(op, (source,), (out,), tuple(attrs.items()))
 
 
 # The attribute that holds the sizes of an op's result.
@@ -196,7 +140,6 @@ _SIZES = {
     "broadcast_in_dim": "shape",
     "expand": "shape",
     "reshape": "new_shape",
-    "slice": "end_indices",
     "full": "shape",
 }
 

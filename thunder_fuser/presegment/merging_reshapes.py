@@ -17,8 +17,9 @@ will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
 
 from thunder_fuser.ir.build import define
@@ -26,6 +27,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import OpRecord, names_of, rename
+from thunder_fuser.presegment.rewrite import with_attrs
 
 Sizes = tuple[int, ...]
 Groups = tuple[Sizes, ...]  # of each merged axis, the sizes of those it is made of
@@ -40,23 +42,28 @@ class Merged:
 
     @property
     def sizes(self) -> Sizes:
-        return _sizes(self.groups)
+        return _merged_sizes(self.groups)
 
 
-def _sizes(groups: Groups) -> Sizes:
+def _merged_sizes(groups: Groups) -> Sizes:
     return tuple(prod(group) for group in groups)
+
+
+def _fine_sizes(groups: Groups) -> Sizes:
+    return tuple(size for group in groups for size in group)
 
 
 def move_merging_reshapes(fusion: Fusion) -> Fusion:
     """The fusion with reshapes that merge axes behind pointwise work and reductions."""
     near = _near_reductions(fusion)
     merges = [_merge(fusion, record) for record in fusion.exprs if record.outputs[0] in near]
-    known = {_sizes(groups): groups for groups in merges if groups is not None}
+    known = {_merged_sizes(groups): groups for groups in merges if groups is not None}
     if not known:
         return fusion
     mover = _Mover(fusion, near, known)
-    records = tuple(record for one in fusion.definition for record in mover.move(one))
-    return define(records) if mover.moved else fusion
+    for record in fusion.definition:
+        mover.move(record)
+    return define(tuple(mover.records)) if mover.moved else fusion
 
 
 def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
@@ -102,79 +109,69 @@ def _known_sizes(fusion: Fusion, name: str) -> Sizes:
 
 
 class _Mover:
-    """Maps records to records; `merged` values have not been made, their `fine` ones have.
+    """Writes records; `merged` values have not been made, their `fine` ones have.
 
     near: see _near_reductions; known: how axes of these sizes are merged in the fusion.
     """
 
     def __init__(self, fusion: Fusion, near: set[str], known: Mapping[Sizes, Groups]) -> None:
         self.fusion, self.near, self.known = fusion, near, known
+        self.records: list[OpRecord] = []
         self.moved = False
         self._merged: dict[str, Merged] = {}
         self._names: dict[str, str] = {}
         self._new: dict[str, Sizes] = {}  # values that the fusion had not
         self._reshaped: dict[tuple[str, Sizes], str] = {}
-        self._given: set[str] = set()
+        self._taken = set(fusion.inputs)  # arguments and results
         self._reduced: set[str] = set()  # what follows from a reduction
 
-    def move(self, record: OpRecord) -> Iterator[OpRecord]:
-        """What stands for one record."""
+    def move(self, record: OpRecord) -> None:
+        """Writes what stands for one record."""
         record = rename(record, self._names)
         if record.op == "add_output":
-            yield from self._output(record)
-        elif record.op not in OPS:
-            yield record
-        elif record.op != "reshape" or not self._reshape(record):
-            yield from self._computed(record)
+            self._output(record)
+        elif record.op not in OPS or not self._is_moved(record):
+            self._make(names_of(record))
+            self.records.append(record)
 
-    def _computed(self, record: OpRecord) -> Iterator[OpRecord]:
-        names, reduces = names_of(record), record.row.kind is OpKind.REDUCTION
-        if reduces or not self._reduced.isdisjoint(names):
+    def _is_moved(self, record: OpRecord) -> bool:
+        """True if a fine value stands for the result."""
+        kind = record.row.kind
+        if kind is OpKind.REDUCTION or not self._reduced.isdisjoint(names_of(record)):
             self._reduced.update(record.outputs)
-        moved = None
-        if reduces:
-            yield from self._split(names[0])
-            moved = self._reduction(record)
-        elif record.row.kind is OpKind.POINTWISE:
-            moved = self._pointwise(record)
-        if moved is None:
-            yield from self._made(names)
-            yield record
+        if record.op == "reshape":
+            return self._reshape(record)
+        if kind is OpKind.REDUCTION:
+            is_moved = self._reduction(record)
         else:
-            self.moved = True
-            yield from moved
+            is_moved = kind is OpKind.POINTWISE and self._pointwise(record)
+        self.moved |= is_moved
+        return is_moved
 
     def _sizes(self, name: str) -> Sizes:
         return self._new[name] if name in self._new else _known_sizes(self.fusion, name)
 
-    def _split(self, name: str) -> Iterator[OpRecord]:
-        """An argument, or a cast of one, on the axes that others of its sizes are merged of."""
-        maker = self.fusion.producer.get(name)
-        given = name if maker is None else str(maker.inputs[0])
-        is_given = given in self.fusion.inputs and (maker is None or maker.op == "cast")
-        groups = self.known.get(self._sizes(name))
-        if is_given and groups is not None:
-            yield from self._read_as(name, tuple(size for group in groups for size in group))
+    def _write_reshape(self, source: str, result: str, sizes: Sizes) -> None:
+        self.records.append(OpRecord("reshape", (source,), (result,), (("new_shape", sizes),)))
 
-    def _read_as(self, name: str, sizes: Sizes) -> Iterator[OpRecord]:
-        """The reshape of an operand, once."""
+    def _read_as(self, name: str, sizes: Sizes) -> str:
+        """The reshape of an operand, written once."""
         if (name, sizes) not in self._reshaped:
             made = self._reshaped[name, sizes] = f"{name}.as{len(self._reshaped)}"
             self._new[made] = sizes
-            yield OpRecord("reshape", (name,), (made,), (("new_shape", sizes),))
+            self._write_reshape(name, made, sizes)
+        return self._reshaped[name, sizes]
 
-    def _made(self, names: Sequence[str]) -> Iterator[OpRecord]:
-        """The reshapes that make these values after all."""
-        for name in dict.fromkeys(names):
+    def _make(self, names: Iterable[str]) -> None:
+        """Writes the reshapes that make these values after all."""
+        for name in names:
             one = self._merged.pop(name, None)
             if one is not None:
-                yield OpRecord("reshape", (one.fine,), (name,), (("new_shape", one.sizes),))
+                self._write_reshape(one.fine, name, one.sizes)
 
     def _reshape(self, record: OpRecord) -> bool:
         """True if a value stands for the result: the one it is merged of, or what that was."""
         (source,), (result,) = names_of(record), record.outputs
-        if source in self._reduced:
-            self._reduced.add(result)
         behind = self._merged.get(source)
         fine = source if behind is None else behind.fine
         before, after = self._sizes(fine), self._sizes(result)
@@ -192,17 +189,25 @@ class _Mover:
     def _is_row_major(self, name: str) -> bool:
         return name in self._new or self.fusion.tensors[name].domain.is_row_major
 
-    def _pointwise(self, record: OpRecord) -> Iterator[OpRecord] | None:
-        """The record on fine operands; None if one of them cannot be had."""
+    def _pointwise(self, record: OpRecord) -> bool:
+        """exp(merged)  ->  exp(fine), if all operands can be had on fine axes"""
         (result,) = record.outputs
         like = [self._merged[n] for n in names_of(record) if n in self._merged]
         groups = next((g.groups for g in like if g.sizes == self._sizes(result)), None)
         if groups is None or record.op == "segment_set" or not self._is_row_major(result):
-            return None
-        fines = {name: self._fine(name, groups) for name in dict.fromkeys(names_of(record))}
-        if any(fine is None for fine in fines.values()):
-            return None
-        return self._on_fine(record, groups, fines)  # type: ignore[arg-type]
+            return False
+        fines = {name: self._fine(name, groups) for name in names_of(record)}
+        stands: dict[str, str] = {}
+        if None in fines.values():
+            return False
+        for name, sizes in fines.items():
+            if name in self._merged:
+                stands[name] = self._merged[name].fine
+            elif sizes:
+                stands[name] = self._read_as(name, sizes)
+        made = self._made_fine(result, groups)
+        self.records.append(replace(rename(record, stands), outputs=(made,)))
+        return True
 
     def _fine(self, name: str, groups: Groups) -> Sizes | None:
         """The fine sizes of an operand; () if it has no axes, None if it has others."""
@@ -213,71 +218,58 @@ class _Mover:
             group if size == prod(group) else (1,) * len(group)
             for size, group in zip(wanted, groups, strict=True)
         )
-        if name in self._merged:
-            return tuple(s for g in own for s in g) if self._merged[name].groups == own else None
-        return None if name in self._reduced else tuple(s for group in own for s in group)
-
-    def _on_fine(
-        self, record: OpRecord, groups: Groups, fines: dict[str, Sizes]
-    ) -> Iterator[OpRecord]:
-        (result,) = record.outputs
-        stands = {}
-        for name, sizes in fines.items():
-            if name in self._merged:
-                stands[name] = self._merged[name].fine
-            elif sizes:
-                yield from self._read_as(name, sizes)
-                stands[name] = self._reshaped[name, sizes]
-        yield replace(rename(record, stands), outputs=(self._made_fine(result, groups),))
+        merged = self._merged.get(name)
+        is_had = name not in self._reduced if merged is None else merged.groups == own
+        return _fine_sizes(own) if is_had else None
 
     def _made_fine(self, result: str, groups: Groups) -> str:
         """The name of the fine value that is made in place of a result."""
         fine = f"{result}.fine"
         self._merged[result] = Merged(fine, groups)
-        self._new[fine] = tuple(size for group in groups for size in group)
+        self._new[fine] = _fine_sizes(groups)
         if result in self._reduced:
             self._reduced.add(fine)
         return fine
 
-    def _reduction(self, record: OpRecord) -> Iterator[OpRecord] | None:
+    def _reduction(self, record: OpRecord) -> bool:
         """sum(x, dims=[1]), axis 1 merged of two  ->  sum(fine, dims=[1, 2])"""
         (source,), (result,) = names_of(record), record.outputs
-        one, dims = self._merged.get(source) or self._argument(source), record.attr("dims")
-        if one is None or record.attr("chunk") is not None or not isinstance(dims, tuple):
-            return None
-        starts = [sum(map(len, one.groups[:at])) for at in range(len(one.groups))]
-        fine = tuple(starts[at] + step for at in dims for step in range(len(one.groups[at])))  # type: ignore[index]
+        one = self._merged.get(source) or self._argument(source)
+        if one is None or record.attr("chunk") is not None:
+            return False
+        dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+        starts = list(accumulate(map(len, one.groups), initial=0))
+        fine_dims = tuple(at for dim in dims for at in range(starts[dim], starts[dim + 1]))
         left = [
             (1,) * len(group) if at in dims else group
             for at, group in enumerate(one.groups)
             if at not in dims or record.attr("keepdim")
         ]
-        attrs = tuple((key, fine if key == "dims" else value) for key, value in record.attrs)
         made = self._made_fine(result, tuple(left))
-        return iter([replace(record, inputs=(one.fine,), outputs=(made,), attrs=attrs)])
+        moved = replace(record, inputs=(one.fine,), outputs=(made,))
+        self.records.append(with_attrs(moved, dims=fine_dims))
+        return True
 
     def _argument(self, name: str) -> Merged | None:
-        """What _split has made of an argument."""
+        """An argument, or a cast of one, on the axes that others of its sizes are merged of."""
         groups = self.known.get(self._sizes(name))
         if groups is None:
             return None
-        made = self._reshaped.get((name, tuple(size for group in groups for size in group)))
-        return None if made is None else Merged(made, groups)
+        maker, fine = self.fusion.producer.get(name), _fine_sizes(groups)
+        given = maker.inputs[0] if maker is not None and maker.op == "cast" else name
+        if given not in self.fusion.inputs and (name, fine) not in self._reshaped:
+            return None
+        return Merged(self._read_as(name, fine), groups)
 
-    def _output(self, record: OpRecord) -> Iterator[OpRecord]:
+    def _output(self, record: OpRecord) -> None:
         """A result in the shape asked for, of the fine value if that is one of ours alone."""
         (name,) = names_of(record)
         one = self._merged.get(name)
-        if one is None:
-            self._given.add(name)
-            yield record
-            return
-        fine = one.fine
-        is_ours = fine not in self._given and fine not in self.fusion.inputs
-        if record.attrs or not is_ours or not one.groups:
-            yield from self._made([name])
-            yield record
+        if one is None or record.attrs or not one.groups or one.fine in self._taken:
+            self._make([name])
+            self._taken.add(name)
+            self.records.append(record)
             return
         self.moved = True
-        self._given.add(fine)
-        yield replace(record, inputs=(fine,), attrs=(("shape", one.sizes),))
+        self._taken.add(one.fine)
+        self.records.append(replace(record, inputs=(one.fine,), attrs=(("shape", one.sizes),)))

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a pass changes a Fusion: it maps records to records, and `define` types the result anew."""
+"""How a pass changes a Fusion: it maps records to records, and `define` types the result anew.
+
+`define` also numbers the values anew, so a pass may give them any names that are not taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.record import (
-    NAMED_ATTRS,
-    AttrValue,
-    Literal,
-    Operand,
-    OpRecord,
-    names_of,
-    rename,
-)
+from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.record import AttrValue, Operand, OpRecord, rename
 
 # What a pass makes of one record: a record, or the operand that stands for its result.
 Rule = Callable[[OpRecord], "OpRecord | Operand"]
@@ -27,54 +24,49 @@ def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
     The rule sees records with operands already replaced. The same Fusion comes back if no record
     changed.
     """
-    names: dict[str, str] = {}
-    literals: dict[str, Literal] = {}
+    stands: dict[str, Operand] = {}
     records: list[OpRecord] = []
     for record in fusion.definition:
-        record = _substitute(record, names, literals)
-        new = rule(record) if _is_op(record) else record
+        record = rename(record, stands)
+        new = rule(record) if record.op in OPS else record
         if isinstance(new, OpRecord):
             records.append(new)
-        elif isinstance(new, Literal):
-            literals[record.outputs[0]] = new
         else:
-            names[record.outputs[0]] = new
-    if tuple(records) == fusion.definition:
+            stands[record.outputs[0]] = new
+    return fusion if tuple(records) == fusion.definition else define(tuple(records))
+
+
+def expand(fusion: Fusion, made: Mapping[OpRecord, Iterable[OpRecord]]) -> Fusion:
+    """The fusion with other records in place of some; the same Fusion if there are none."""
+    if not made:
         return fusion
-    return define(tuple(records))
+    return define(tuple(new for old in fusion.definition for new in made.get(old, (old,))))
 
 
-def _is_op(record: OpRecord) -> bool:
-    return record.op not in ("define_tensor", "define_scalar", "add_output")
+def with_attrs(record: OpRecord, **new: AttrValue) -> OpRecord:
+    """The record with these attributes changed or added."""
+    return replace(record, attrs=tuple({**dict(record.attrs), **new}.items()))
 
 
-def _substitute(
-    record: OpRecord, names: dict[str, str], literals: dict[str, Literal]
-) -> OpRecord:
-    record = rename(record, names)
-    if not any(name in literals for name in _read(record)):
-        return record
-    inputs = tuple(literals.get(o, o) if isinstance(o, str) else o for o in record.inputs)
-    attrs = tuple(
-        (k, _literal_attr(v, literals) if k in NAMED_ATTRS else v) for k, v in record.attrs
-    )
-    return OpRecord(record.op, inputs, record.outputs, attrs)
+class Chain:
+    """Records of one operand each, in which each reads the result of the one before.
 
+    >>> chain = Chain("T0", "to")
+    >>> chain.add("permute", dims=(1, 0)); chain.add("reshape", new_shape=(6,))
+    >>> [(record.op, record.inputs, record.outputs) for record in chain.records]
+    [('permute', ('T0',), ('T0.to0',)), ('reshape', ('T0.to0',), ('T0.to1',))]
+    """
 
-def _literal_attr(value: AttrValue, literals: dict[str, Literal]) -> AttrValue:
-    if isinstance(value, tuple):
-        return tuple(_literal_attr(item, literals) for item in value)
-    return literals[value].value if isinstance(value, str) and value in literals else value
+    def __init__(self, name: str, suffix: str) -> None:
+        self.last, self.records = name, list[OpRecord]()
+        self._prefix = f"{name}.{suffix}"
 
+    def add(self, op: str, *more: Operand, **attrs: AttrValue) -> None:
+        """One more record; `more`: operands after the first."""
+        made = f"{self._prefix}{len(self.records)}"
+        self.records.append(OpRecord(op, (self.last, *more), (made,), tuple(attrs.items())))
+        self.last = made
 
-def _read(record: OpRecord) -> set[str]:
-    words = set(names_of(record))
-    for key, value in record.attrs:
-        if key in NAMED_ATTRS:
-            words |= set(value if isinstance(value, tuple) else (value,))  # type: ignore[arg-type]
-    return words
-
-
-def read_names(record: OpRecord) -> set[str]:
-    """Every value a record reads, in operands and in shapes."""
-    return {word for word in _read(record) if isinstance(word, str)}
+    def named(self, name: str) -> list[OpRecord]:
+        """The records, of which the last one gives `name`."""
+        return [*self.records[:-1], replace(self.records[-1], outputs=(name,))]

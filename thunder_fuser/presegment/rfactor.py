@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long reductions with few results are made in two steps, so that all of a device works on them.
+"""Reductions in two steps: partial results, then the reduction of these.
 
-    T1 = sum(T0: f32[i0{65536}, i1{1024}], dims=[0])
-->  T2 = sum(T0, dims=[0], chunk=1024)   f32[i2{64}, i1{1024}], partial results, one block each
-    T1 = sum(T2, dims=[0])
+    T1 = sum(T0: f32[8, 4, 16], dims=[0, 2], keepdim=True)
+->  T2 = sum(T0, dims=[2]); T3 = sum(T2, dims=[0])          the two steps
+    T1 = broadcast(T3, is_broadcast_dim=[True, False, True])    the axes that keepdim asks for
 
-No atomics: the order of additions is fixed, and does not depend on how many threads there are.
-Shorter runs of additions also round less.
+Two passes do so: `two_stage_reductions` where reductions over different axes share the first step,
+`rfactor` where one reduction alone would leave most of a device idle.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import product
 from math import prod
 
+from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.analysis.part import Part, Parts
-from thunder_fuser.analysis.pattern import Pattern
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import OpRecord
-from thunder_fuser.presegment.axis_reuse import AxisReuse
-from thunder_fuser.presegment.two_steps import TwoSteps, dims_of, in_two_steps
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.presegment.rewrite import expand
+from thunder_fuser.schedule import nested
 from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.repeatable import SUMS, has_order, settled_shape
 from thunder_fuser.schedule.row_shape import RowShape, row_shape
@@ -37,20 +41,150 @@ CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's t
 # second-level cache; an SM with fewer blocks waits longer for each.
 MIN_RUN = 8
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
+MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the bytes
+
+
+# ---- which axes are walked again
+
+
+class AxisReuse:
+    """Which reductions reduce axes that other expressions walk before or after them.
+
+        T1 = sum(T0[i0, i1], [1]);  T2 = sub(T0, T1)        T1's row is needed again after it
+
+    patterns: how many reductions keep and reduce which axes; normalised: of these, those of rows
+    that are reduced again or needed again after a reduction.
+    """
+
+    def __init__(self, whole: Part) -> None:
+        self.patterns, self.normalised = Counter(whole.patterns.values()), set[Pattern]()
+        self._later: dict[str, Axes] = {}  # the axes of what is made of a value
+        for expr in reversed(whole.exprs):
+            names = expr.outputs
+            after = Axes().union(
+                *(whole.axes(n) for n in names), *(self._later.get(n, ()) for n in names)
+            )
+            for name in names_of(expr):
+                self._later[name] = self._later.get(name, Axes()) | after
+        reduced: dict[str, Axes] = {}  # what reductions up to a value reduce
+        for expr in whole.exprs:
+            behind = Axes().union(*(reduced.get(n, ()) for n in names_of(expr)))
+            for name in expr.outputs:
+                own = whole.domain_map.reduced(whole.tensors[name])
+                reduced[name] = behind.union(own)
+                is_again = self.is_needed_again(name, own) or not behind.isdisjoint(own)
+                if name in whole.patterns and is_again:
+                    self.normalised.add(whole.patterns[name])
+
+    def is_needed_again(self, name: str, reduced: Iterable[str]) -> bool:
+        """True if the row is needed again after this reduction of it."""
+        return not self._later.get(name, Axes()).isdisjoint(reduced)
+
+
+# ---- sums that share the sums of rows
+
+
+def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
+    """Sums over different axes of the same data are made of the sums of rows that both have.
+
+        T1 = sum(T0: f32[n, g, c, hw], dims=[0, 3])      a weight's gradient, of a group norm
+        T2 = sum(T0, dims=[2, 3])                        of each group, which dx waits for
+    ->  T3 = sum(T0, dims=[3]);  T1 = sum(T3, dims=[0])  T3: f32[n, g, c]
+        T4 = sum(T0, dims=[3]);  T2 = sum(T4, dims=[2])
+
+    No kernel has both a weight's elements and a group's, so all data would be read for each. A
+    kernel of groups that reduces rows first (schedule/nested.py) reads it once, and writes the
+    weight's partial results, an element a row; a second kernel adds these. The pass does so where
+    a group fits on chip.
+
+    Under `repeatable` no sum may depend on what stands around it, so trace/two_stage_sums.py says
+    which are two sums, in the trace.
+    """
+    dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
+    if len(dims) < 2 or not any(isinstance(one, tuple) and len(one) > 1 for one in dims):
+        return fusion  # none is over columns and more
+    whole = Parts(fusion).of(fusion.exprs)
+    patterns = {expr: whole.patterns[expr.outputs[0]] for expr in whole.reductions}
+    if len(set(patterns.values())) < 2 or has_order(whole, options):
+        return fusion
+    columns = _columns(whole, patterns, target, options)
+    steps = {record: _dims_apart(whole, record, own) for record, own in columns.items()}
+    return expand(fusion, {r: _in_two_steps(fusion, r, *dims) for r, dims in steps.items()})
+
+
+def _columns(
+    whole: Part, patterns: dict[OpRecord, Pattern], target: Target, options: CompileOptions
+) -> dict[OpRecord, Axes]:
+    """The reductions to be made in two steps, and what the first one reduces."""
+    reuse, alike = AxisReuse(whole), dict[Axes, dict[Pattern, None]]()
+    plain = {r: p for r, p in patterns.items() if r.attr("chunk") is None}
+    for pattern in plain.values():
+        alike.setdefault(pattern.walked, {})[pattern] = None
+    # What all elements wait for is one reduction, and those beside it share its kernel.
+    again = {p for r, p in plain.items() if reuse.is_needed_again(r.outputs[0], p.reduced)}
+    found: dict[Pattern, Axes] = {}
+    for over, group in (pair for same in alike.values() for pair in product(same, same)):
+        shared = over.reduced & group.reduced
+        if over in again or not shared or over.reduced <= group.reduced:
+            continue
+        if _is_worth_it(whole, group, shared, target, options):
+            found[over] = shared
+            if group.reduced != shared:
+                found[group] = shared
+    return {record: found[pattern] for record, pattern in plain.items() if pattern in found}
+
+
+def _is_worth_it(
+    whole: Part, pattern: Pattern, shared: Axes, target: Target, options: CompileOptions
+) -> bool:
+    """True if rows of the shared axes lie in memory one after another, and a group fits."""
+    columns = size_of(whole, shared)
+    if not nested.are_innermost(whole, shared) or columns * _itemsize(whole) < MIN_ROW_BYTES:
+        return False
+    if pattern.reduced == shared:
+        return True
+    rows, groups = size_of(whole, pattern.reduced - shared), size_of(whole, pattern.kept)
+    read = nested.bytes_read(whole, shared)
+    return bool(pattern.kept) and nested.fits(
+        groups, rows, columns, read, target=target, options=options
+    )
+
+
+def _dims_apart(
+    whole: Part, record: OpRecord, columns: Axes
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The dims of columns, and what else it reduces, as dims of what the columns are reduced to."""
+    axes = whole.tensors[names_of(record)[0]].domain.no_reductions
+    first = tuple(
+        at for at in _dims(record)
+        if not axes[at].is_broadcast and whole.domain_map.axis(axes[at]) in columns
+    )
+    others = (at for at in _dims(record) if at not in first)
+    return first, tuple(at - sum(one < at for one in first) for at in others)
+
+
+# ---- long sums with few results
 
 
 def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """Reductions that would leave most of the target idle, each as partial results and a rest."""
+    """Long reductions with few results are made in two steps, so that all of a device works.
+
+        T1 = sum(T0: f32[i0{65536}, i1{1024}], dims=[0])
+    ->  T2 = sum(T0, dims=[0], chunk=1024)   f32[i2{64}, i1{1024}], partial results, one block each
+        T1 = sum(T2, dims=[0])
+
+    No atomics: the order of additions is fixed, and does not depend on how many threads there are.
+    Shorter runs of additions also round less.
+    """
     if not any(expr.row.kind is OpKind.REDUCTION for expr in fusion.exprs):
         return fusion
     whole = Parts(fusion).of(fusion.exprs)
     reuse = AxisReuse(whole)
-    steps: dict[OpRecord, TwoSteps] = {}
-    for record in whole.reductions:
-        chunk = _chunk(whole, reuse, record, target, options)
-        if chunk:
-            steps[record] = TwoSteps(dims_of(record), (0,), chunk)
-    return in_two_steps(fusion, steps)
+    chunks = {one: _chunk(whole, reuse, one, target, options) for one in whole.reductions}
+    return expand(fusion, {
+        record: _in_two_steps(fusion, record, _dims(record), (0,), chunk)
+        for record, chunk in chunks.items() if chunk
+    })
 
 
 def _chunk(
@@ -71,15 +205,11 @@ def _chunk(
     pattern = whole.patterns[view.name]
     if is_inner and rows <= MAX_ON_CHIP and pattern in reuse.normalised:
         return 0  # the row stays on chip between its reductions
-    itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
     if not is_inner and Pattern(pattern.reduced, pattern.kept) in reuse.patterns:
         return _run_of_rows(whole, reuse, record, target)  # inner_outer takes rows and columns
-    units = results if is_inner else -(-results * itemsize // COLUMN_BYTES)
-    if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
-        return 0
-    per_sm = INNER_BLOCKS if is_inner else OUTER_BLOCKS
-    runs = CPU_RUNS if target.is_cpu else per_sm * target.sm_count // units
-    chunk = _whole_rows(max(-(-rows // runs), MIN_CHUNK), [whole.extents[a].value for a in reduced])
+    units = results if is_inner else -(-results * _itemsize(whole) // COLUMN_BYTES)
+    run = _run_of_units(rows, units, INNER_BLOCKS if is_inner else OUTER_BLOCKS, target)
+    chunk = _whole_rows(run, [whole.extents[name].value for name in reduced])
     return chunk if chunk < rows else 0
 
 
@@ -93,10 +223,16 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
         if target.is_cpu:
             return -(-rows // CPU_RUNS)
         return _run_of_block(rows, MIN_RUN, settled_shape(results, SUMS, target), target)
-    if rows <= MAX_ON_CHIP or results >= (CPU_UNITS if target.is_cpu else target.sm_count):
+    run = 0 if rows <= MAX_ON_CHIP else _run_of_units(rows, results, INNER_BLOCKS, target)
+    return _whole_rows(run, [rows])
+
+
+def _run_of_units(rows: int, units: int, blocks: int, target: Target) -> int:
+    """The rows of a run, with so many blocks an SM; 0 if the units are enough for the target."""
+    if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
-    runs = CPU_RUNS if target.is_cpu else INNER_BLOCKS * target.sm_count // results
-    return _whole_rows(-(-rows // runs), [rows])
+    runs = CPU_RUNS if target.is_cpu else blocks * target.sm_count // units
+    return max(-(-rows // runs), MIN_CHUNK)
 
 
 def _run_of_rows(whole: Part, reuse: AxisReuse, record: OpRecord, target: Target) -> int:
@@ -107,8 +243,7 @@ def _run_of_rows(whole: Part, reuse: AxisReuse, record: OpRecord, target: Target
         return -(-rows // CPU_RUNS)
     sums = sum(count for one, count in reuse.patterns.items() if one.kept == own.kept)
     shape = row_shape(size_of(whole, own.kept), sums, target)
-    itemsize = min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)
-    return _run_of_block(rows, -(-MIN_RUN_BYTES // itemsize), shape, target)
+    return _run_of_block(rows, -(-MIN_RUN_BYTES // _itemsize(whole)), shape, target)
 
 
 def _run_of_block(rows: int, least: int, shape: RowShape, target: Target) -> int:
@@ -123,3 +258,36 @@ def _whole_rows(chunk: int, extents: list[int]) -> int:
     inner = prod(extents[1:])
     unit = inner if 1 < inner <= chunk else MIN_CHUNK
     return -(-chunk // unit) * unit
+
+
+# ---- writing both steps
+
+
+def _in_two_steps(
+    fusion: Fusion,
+    record: OpRecord,
+    first: tuple[int, ...],
+    second: tuple[int, ...],
+    chunk: int = 0,
+) -> Iterator[OpRecord]:
+    """The reduction over `first`, in runs of `chunk` elements if that is not 0, and the reduction
+    of its result over `second`."""
+    (name,), keepdim = record.outputs, bool(record.attr("keepdim"))
+    partial, total = (f"{name}.partial",), (f"{name}.total" if keepdim else name,)
+    runs = (("chunk", chunk),) if chunk else ()
+    yield replace(record, outputs=partial, attrs=(("dims", first), *runs))
+    yield replace(record, inputs=partial, outputs=total, attrs=(("dims", second),))
+    if keepdim:
+        rank = len(fusion.tensors[names_of(record)[0]].shape)
+        flags = tuple(at in _dims(record) for at in range(rank))
+        yield OpRecord("broadcast", total, (name,), (("is_broadcast_dim", flags),))
+
+
+def _dims(record: OpRecord) -> tuple[int, ...]:
+    """The dims that a reduction reduces."""
+    return record.attr("dims")  # type: ignore[return-value]
+
+
+def _itemsize(whole: Part) -> int:
+    """Bytes of an element of the narrowest tensor in memory."""
+    return min(whole.tensors[name].dtype.bytes for name in whole.global_tensors)

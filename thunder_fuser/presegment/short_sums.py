@@ -20,13 +20,12 @@ kernel with much else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
-from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.presegment.rewrite import Chain, expand
 
 MOST = 8  # elements of a sum
 _ELSEWHERE = ("slice", "pad", "cat", "flip")
@@ -35,31 +34,22 @@ _ELSEWHERE = ("slice", "pad", "cat", "flip")
 def unroll_short_sums(fusion: Fusion) -> Fusion:
     """Short sums that are read at other places than they are made for, as additions."""
     moved = _moved(fusion)
-    return _unrolled(fusion, {n: at for n, at in _short_sums(fusion).items() if n in moved})
+    return _unrolled(fusion, lambda name: name in moved)
 
 
 def unroll_middle_sums(fusion: Fusion) -> Fusion:
     """Short sums over an axis between two others, as additions."""
-    found = _short_sums(fusion).items()
-    return _unrolled(fusion, {n: at for n, at in found if at and _is_between(fusion, n)})
+    return _unrolled(fusion, lambda name: _is_between(fusion, name))
 
 
-def _short_sums(fusion: Fusion) -> dict[str, int]:
-    """The sums over one axis of at most MOST elements, other than the last, and that axis."""
+def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> Fusion:
+    """The fusion with short sums of which this is true as additions."""
     sums = [record for record in fusion.exprs if record.op == "sum"]
-    axes = {record.outputs[0]: _short_axis(fusion, record) for record in sums}
-    return {name: at for name, at in axes.items() if at is not None}
-
-
-def _unrolled(fusion: Fusion, axes: Mapping[str, int]) -> Fusion:
-    """The fusion with each of these sums, over its axis, as additions."""
-    if not axes:
-        return fusion
-    records: list[OpRecord] = []
-    for record in fusion.definition:
-        at = axes.get(record.outputs[0]) if record.outputs else None
-        records += [record] if at is None else _additions(fusion, record, at)
-    return define(tuple(records))
+    axes = {record: _short_axis(fusion, record) for record in sums}
+    return expand(fusion, {
+        record: _additions(fusion, record, axis)
+        for record, axis in axes.items() if axis is not None and is_meant(record.outputs[0])
+    })
 
 
 def _moved(fusion: Fusion) -> set[str]:
@@ -78,17 +68,17 @@ def _moved(fusion: Fusion) -> set[str]:
 def _short_axis(fusion: Fusion, record: OpRecord) -> int | None:
     """The one axis of several elements that a sum reduces, if it is short and not the last."""
     operand, result = fusion.tensors[names_of(record)[0]], fusion.tensors[record.outputs[0]]
-    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
-    if not all(extent.is_const for extent in operand.shape):
-        return None
-    sizes = operand.sizes
-    long = [at for at in dims if sizes[at] != 1]
-    is_last = all(size == 1 for size in sizes[long[-1] + 1 :]) if long else True
-    if len(long) != 1 or is_last or not 1 < sizes[long[0]] <= MOST:
-        return None
     if operand.dtype is not result.dtype or not operand.dtype.is_float or record.attr("chunk"):
         return None
-    return long[0]
+    if not all(extent.is_const for extent in operand.shape):
+        return None
+    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+    sizes = operand.sizes
+    long = [at for at in dims if sizes[at] != 1]
+    if len(long) != 1 or not 1 < sizes[long[0]] <= MOST:
+        return None
+    is_last = all(size == 1 for size in sizes[long[0] + 1 :])
+    return None if is_last else long[0]
 
 
 def _is_between(fusion: Fusion, name: str) -> bool:
@@ -100,33 +90,31 @@ def _is_between(fusion: Fusion, name: str) -> bool:
 
 def _additions(fusion: Fusion, record: OpRecord, axis: int) -> Iterator[OpRecord]:
     (source,), (name,) = names_of(record), record.outputs
-    size = fusion.tensors[source].sizes[axis]
-    total = ""
+    size, total = fusion.tensors[source].sizes[axis], ""
     for at in range(size):
-        piece = list(_piece(fusion, record, axis, at))
-        yield from piece
-        (one,) = piece[-1].outputs
-        if total:
+        piece = _piece(fusion, record, axis, at)
+        yield from piece.records
+        if at:
             made = name if at == size - 1 else f"{name}.sum{at}"
-            yield OpRecord("add", (total, one), (made,))
-            one = made
-        total = one
+            yield OpRecord("add", (total, piece.last), (made,))
+        total = made if at else piece.last
 
 
-def _piece(fusion: Fusion, record: OpRecord, axis: int, at: int) -> Iterator[OpRecord]:
+def _piece(fusion: Fusion, record: OpRecord, axis: int, at: int) -> Chain:
     """The elements at one place of the axis, shaped as the sum is."""
-    (source,), (name,) = names_of(record), record.outputs
+    (source,) = names_of(record)
     cast = fusion.producer.get(source)
     if cast is not None and cast.op == "cast":
         (source,) = names_of(cast)
+    else:
+        cast = None
     sizes = fusion.tensors[source].sizes
     starts = tuple(at if dim == axis else 0 for dim in range(len(sizes)))
     ends = tuple(at + 1 if dim == axis else size for dim, size in enumerate(sizes))
-    bounds = (("start_indices", starts), ("end_indices", ends), ("strides", (1,) * len(sizes)))
-    piece, flat = f"{name}.piece{at}", f"{name}.flat{at}"
-    yield OpRecord("slice", (source,), (piece,), bounds)
+    chain = Chain(source, f"{record.outputs[0]}.piece{at}.")
+    chain.add("slice", start_indices=starts, end_indices=ends, strides=(1,) * len(sizes))
     if not record.attr("keepdim"):
-        yield OpRecord("squeeze", (piece,), (flat,), (("dims", record.attr("dims")),))
-        piece = flat
-    if cast is not None and cast.op == "cast":
-        yield replace(cast, inputs=(piece,), outputs=(f"{piece}.cast",))
+        chain.add("squeeze", dims=record.attr("dims"))
+    if cast is not None:
+        chain.add("cast", **dict(cast.attrs))
+    return chain

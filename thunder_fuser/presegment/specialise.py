@@ -14,9 +14,14 @@ from dataclasses import dataclass, replace
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import global_sizes, local_domain
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, OpRecord
-from thunder_fuser.ir.sharding import global_sizes, local_domain
-from thunder_fuser.ir.strides import allocation_of, compute_tensor_descriptor
+from thunder_fuser.ir.strides import (
+    allocation_of,
+    compute_tensor_descriptor,
+    contiguous_strides,
+)
+from thunder_fuser.presegment.rewrite import with_attrs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,10 @@ def _known_integers(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, i
 
     S0 is 3; S2 = size(T1 of size 4, 0); S3 = mul(S0, S2)  ->  {S0: 3, S2: 4, S3: 12}
     """
-    named = {name: key.value for name, key in keys.items() if name in fusion.shape_scalars}
-    known = {name: value for name, value in named.items() if value is not None}
+    known = {
+        name: key.value for name, key in keys.items()
+        if name in fusion.shape_scalars and key.value is not None
+    }
     symbols = {**known, **_axis_sizes(fusion, keys)}
     for record in fusion.exprs:
         name = record.outputs[0]
@@ -71,16 +78,11 @@ def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
     return found
 
 
-def _trunc_div(a: int, b: int) -> int:
-    quotient = abs(a) // abs(b)
-    return quotient if (a < 0) == (b < 0) else -quotient
-
-
 _INTEGER_OPS: Mapping[str, Callable[..., int]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
-    "div": _trunc_div,
+    "div": lambda a, b: a // b if (a < 0) == (b < 0) else -(-a // b),  # toward zero
 }
 
 
@@ -100,31 +102,27 @@ def _record(
     integers: Mapping[str, int],
 ) -> OpRecord:
     if record.op == "define_tensor":
-        view, key = fusion.tensors[record.outputs[0]], keys[record.outputs[0]]
-        return replace(record, attrs=_tensor_attrs(record, view, key))
+        return _tensor(record, fusion.tensors[record.outputs[0]], keys[record.outputs[0]])
     attrs = tuple((k, _sizes(v, integers) if k in NAMED_ATTRS else v) for k, v in record.attrs)
     return record if attrs == record.attrs else replace(record, attrs=attrs)
 
 
-def _tensor_attrs(
-    record: OpRecord, view: TensorView, key: InputKey
-) -> tuple[tuple[str, AttrValue], ...]:
-    if view.mesh is not None or view.domain.transforms:
-        sizes = logical_sizes(view, key)
-        own: Mapping[str, AttrValue] = {
-            "shape": sizes,
-            "contiguity": _of_sizes(record, sizes),
-            "strides": key.strides,
-        }
-        return tuple({**dict(record.attrs), **own}.items())
-    contiguity, order = compute_tensor_descriptor(key.sizes, key.strides)
-    new: dict[str, AttrValue] = {
-        "shape": key.sizes,
-        "contiguity": contiguity,
-        "stride_order": order,
-        "strides": key.strides,
-    }
-    return tuple({**dict(record.attrs), **new}.items())
+def _tensor(record: OpRecord, view: TensorView, key: InputKey) -> OpRecord:
+    if view.mesh is None and not view.domain.transforms:
+        return strided(record, key.sizes, key.strides)
+    sizes = logical_sizes(view, key)
+    return with_attrs(
+        record, shape=sizes, contiguity=_of_sizes(record, sizes), strides=key.strides
+    )
+
+
+def strided(record: OpRecord, sizes: tuple[int, ...], strides: AttrValue) -> OpRecord:
+    """A define_tensor with these sizes and strides; row-major if `strides` is None."""
+    strides = contiguous_strides(sizes) if strides is None else strides
+    contiguity, order = compute_tensor_descriptor(sizes, strides)  # type: ignore[arg-type]
+    return with_attrs(
+        record, shape=sizes, contiguity=contiguity, stride_order=order, strides=strides
+    )
 
 
 def _of_sizes(record: OpRecord, sizes: tuple[int, ...]) -> tuple[bool | None, ...]:

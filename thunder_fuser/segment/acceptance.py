@@ -4,28 +4,29 @@
 A summary has axes but no Part, which costs more to make than all else here. It tells of pointwise
 work and reductions whose values are all read in place: what schedulers ask of those is about axes
 alone, and is asked here with their own functions (`have_one_space`, `Pattern.foreign`,
-`rows_and_groups`). Of pointwise work that reads elsewhere the places are counted (places.py).
+`rows_and_groups`). Of pointwise work that reads elsewhere the places are counted (`are_few`).
 Lookups, scans, partial results, reductions of what is read elsewhere and tensors without elements
 are matched by the schedulers, once for each set of expressions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
+from thunder_fuser.analysis.domain_map import rows_and_groups
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.pattern import rows_and_groups
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.record import OpRecord
-from thunder_fuser.schedule.pointwise import MAX_PLACES, have_one_space
-from thunder_fuser.schedule.registry import SCHEDULERS, find_match
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.ir.record import names_of
+from thunder_fuser.schedule.pointwise import have_one_space
+from thunder_fuser.schedule.registry import find_match
+from thunder_fuser.schedule.scheduler import MAX_PLACES, Match, Reject
+from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.places import are_few
-from thunder_fuser.segment.summary import MAX_OPS, Summary, edge_names, stored_axes
+from thunder_fuser.segment.units import Summary, stored_axes
 
 Found = Match | tuple[Reject, ...]
 NAME = "segmenter"
+MAX_OPS = 512  # expressions of one kernel: more cost more to compile than the edge of a cut
 
 
 class Acceptance:
@@ -33,98 +34,96 @@ class Acceptance:
 
     def __init__(self, facts: Facts, options: CompileOptions) -> None:
         self.facts, self.options = facts, options
-        self._asked: dict[tuple[frozenset[int], frozenset[str]], Found] = {}
-        self._taken: set[tuple[frozenset[int], frozenset[str]]] = set()
+        self._asked: dict[Candidate, Found] = {}
 
-    def part(self, exprs: Iterable[int], stores: Iterable[str]) -> Part:
+    def part(self, one: Candidate) -> Part:
         """The part of these expressions, and of the numbers that they take."""
-        closed = self._with_numbers(exprs)
-        records: tuple[OpRecord, ...] = tuple(self.facts.exprs[at] for at in sorted(closed))
-        return self.facts.parts.of(records, frozenset(stores))
-
-    def _with_numbers(self, exprs: Iterable[int]) -> set[int]:
-        """A kernel takes a computed number from nowhere: it makes it."""
-        found = set(exprs)
-        stack = list(found)
+        # A kernel takes a computed number from nowhere: it makes it.
+        exprs, stack = set(one.exprs), list(one.exprs)
         while stack:
-            at = stack.pop()
-            for name in self.facts.numbers[at]:
-                maker = self.facts.number.get(name)
-                if maker is not None and maker not in found:
-                    found.add(maker)
-                    stack.append(maker)
-        return found
+            names = self.facts.numbers[stack.pop()]
+            makers = {self.facts.number[name] for name in names if name in self.facts.number}
+            stack += makers - exprs
+            exprs |= makers
+        return self.facts.parts.of([self.facts.exprs[at] for at in sorted(exprs)], one.stores)
 
-    def ask(self, exprs: Iterable[int], stores: Iterable[str]) -> Found:
+    def ask(self, one: Candidate) -> Found:
         """The match of the scheduler that takes these expressions, or every refusal."""
-        key = (frozenset(exprs), frozenset(stores))
-        if key not in self._asked:
-            self._asked[key] = find_match(self.part(*key), self.facts.target, self.options)
-        return self._asked[key]
+        if one not in self._asked:
+            known = self._refused_anyway(one.exprs)
+            given = self.facts.target, self.options
+            self._asked[one] = known or find_match(self.part(one), *given)
+        return self._asked[one]
 
-    def refuses(self, one: Summary) -> tuple[Reject, ...]:
-        """Why nothing takes the segment; nothing if something does."""
-        if len(one.exprs) > MAX_OPS:
-            return self.asked(one)
-        if one.is_external and len(one.units) > 1:
-            return (Reject("expr_eval", "not a single torch call"),)
-        if not one.is_plain:
-            return self.asked(one)
-        if not one.patterns:
-            return self._pointwise(one)
-        return self._reductions(one)
+    def _refused_anyway(self, exprs: Set[int]) -> tuple[Reject, ...]:
+        """Why the segmenter itself takes no such segment: a boundary inside, too many ops."""
+        facts = self.facts
+        cuts = (n for n in facts.cuts if facts.number[n] in exprs)
+        inside = [n for n in cuts if not exprs.isdisjoint(facts.uses[n])]
+        if len(exprs) > MAX_OPS:
+            return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
+        return tuple(Reject("segment_set", f"{name} is a boundary") for name in inside)
 
-    def asked(self, one: Summary) -> tuple[Reject, ...]:
-        """As refuses, by asking the schedulers."""
-        return self.refuses_set(one.exprs, one.stores)
-
-    def refuses_set(self, exprs: Iterable[int], stores: Iterable[str]) -> tuple[Reject, ...]:
-        """Why nothing takes these expressions; the scheduler of most segments is asked first."""
-        key = (frozenset(exprs), frozenset(stores))
-        if len(key[0]) > MAX_OPS:
-            return (Reject(NAME, f"{len(key[0])} expressions, more than {MAX_OPS}"),)
-        if key in self._taken:
-            return ()
-        if key not in self._asked:
-            given = self.part(*key), self.facts.target, self.options
-            if any(isinstance(s.match(*given), Match) for s in reversed(SCHEDULERS)):
-                self._taken.add(key)
-                return ()
-        found = self.ask(*key)
+    def refusals(self, one: Candidate) -> tuple[Reject, ...]:
+        """Why nothing takes these expressions; nothing if something does."""
+        found = self.ask(one)
         return found if isinstance(found, tuple) else ()
 
-    def has_cut(self, exprs: Iterable[int]) -> bool:
-        """True if one of the expressions reads a segment_set among them."""
-        line = [self.facts.exprs[at] for at in exprs]
-        cut = {name for expr in line if expr.op == "segment_set" for name in expr.outputs}
-        return bool(cut) and any(not cut.isdisjoint(expr.inputs) for expr in line)
+    def refuses(self, one: Summary) -> tuple[Reject, ...]:
+        """As `refusals`, without asking the schedulers where the summary tells."""
+        known = self._refused_anyway(one.exprs)
+        if known:
+            return known
+        if one.is_external and len(one.units) > 1:
+            return (Reject("expr_eval", "not a single torch call"),)
+        if one.is_plain and rows_and_groups(one.patterns) is None:
+            reason = self._refused_axes(one)
+            if reason is not None:
+                return (reason,)
+            if one.is_sound or (not one.patterns and are_few(self.facts, one.exprs, one.stores)):
+                return ()
+        return self.refusals(Candidate(frozenset(one.exprs), frozenset(one.stores)))
 
-    def _pointwise(self, one: Summary) -> tuple[Reject, ...]:
+    def _refused_axes(self, one: Summary) -> Reject | None:
         axes = stored_axes(self.facts, one)
-        if not have_one_space(axes):
-            return (Reject("pointwise", f"results over different axes: {_listed(axes)}"),)
-        if one.is_sound or are_few(self.facts, one.exprs, one.stores, MAX_PLACES):
-            return ()
-        return self.asked(one)
-
-    def _reductions(self, one: Summary) -> tuple[Reject, ...]:
-        if rows_and_groups(one.patterns) is not None:
-            return self.asked(one)
+        if not one.patterns:
+            if have_one_space(axes):
+                return None
+            return Reject("pointwise", f"results over different axes: {_listed(axes)}")
         if len(one.patterns) > 1:
-            return (Reject("reduction", f"reductions of {len(one.patterns)} patterns"),)
+            return Reject("reduction", f"reductions of {len(one.patterns)} patterns")
         (pattern,) = one.patterns
-        foreign = pattern.foreign(stored_axes(self.facts, one))
-        if foreign:
-            axes = _listed(foreign)
-            return (Reject("reduction", f"results over {axes}, neither row values nor full ones"),)
-        return () if one.is_sound else self.asked(one)
+        foreign = pattern.foreign(axes)
+        if not foreign:
+            return None
+        reason = f"results over {_listed(foreign)}, neither row values nor full ones"
+        return Reject("reduction", reason)
 
-    def cut_between(self, a: Summary, b: Summary) -> tuple[Reject, ...]:
-        """The refusal of two segments of which one reads the other's segment_set."""
-        if not (a.cut or b.cut):
-            return ()
-        names = [n for n in (*edge_names(a, b), *edge_names(b, a)) if n in a.cut | b.cut]
-        return tuple(Reject("segment_set", f"{name} is a boundary") for name in names)
+
+def are_few(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> bool:
+    """True if no value of these pointwise and movement expressions is wanted at many places.
+
+    T1 = exp(T0); T2 = slice(T1); T3 = flip(T1); T4 = add(T2, T3)      T1 at two places
+
+    A place has a number; 0 is that of a stored element. A reader that takes another element than
+    its own makes a place of each of its own: some of them may be equal, so this is no exact count.
+    """
+    numbers: dict[tuple[int, int, int], int] = {}
+    places: dict[str, set[int]] = {name: {0} for name in stores}
+    for at in sorted(exprs, reverse=True):
+        expr = facts.exprs[at]
+        own = places.get(expr.outputs[0], set())
+        if len(own) > MAX_PLACES:
+            return False
+        for turn, name in enumerate(names_of(expr)):
+            if name not in facts.number:
+                continue
+            if name in facts.keeps_place[at]:
+                found = own
+            else:
+                found = {numbers.setdefault((at, turn, one), len(numbers) + 1) for one in own}
+            places.setdefault(name, set()).update(found)
+    return True
 
 
 def _listed(axes: Iterable[frozenset[str]]) -> str:

@@ -17,10 +17,6 @@ from thunder_fuser.union_find import UnionFind
 MOST_STEPS = 512  # of a search; beyond it a path is supposed
 
 
-class TooFar(Exception):
-    """A search that has not ended after MOST_STEPS."""
-
-
 class Order:
     """Ranks and edges of groups. `find` maps a group merged away to the one it is now part of."""
 
@@ -58,86 +54,45 @@ class Order:
         edges[group] = list(found)
         return edges[group]
 
-    def path(self, a: int, b: int) -> list[int] | None:
-        """A path from one of two groups to the other through a third; None if there is none."""
-        a, b = sorted((a, b), key=self._rank.__getitem__)
-        came: dict[int, int] = {}
-        stack = [g for g in self.before(b) if g != a and self._rank[g] > self._rank[a]]
-        came.update(dict.fromkeys(stack, b))
-        while stack:
-            group = stack.pop()
-            for other in self.before(group):
-                if other == a:
-                    return [a, *_back(came, group)]
-                if self._rank[other] > self._rank[a] and other not in came:
-                    came[other] = group
-                    stack.append(other)
-        return None
-
     def merge(self, a: int, b: int) -> bool:
         """Makes two groups one, called the smaller number; False if that would make a cycle."""
         a, b = sorted((a, b), key=self._rank.__getitem__)
-        try:
-            above = self._rank[a]
-            led = self._reached(self.before, b, a, lambda rank: rank > above)
-            if led is None:
-                return False
-            below = self._rank[b]
-            left = self._reached(self.after, a, b, lambda rank: rank < below) if led else []
-        except TooFar:
+        led = self._between(self.before, b, a)
+        left = self._between(self.after, a, b) if led else []
+        if led is None or left is None:
             return False
-        assert left is not None  # a path would have been found from its other end
-        self._shift(a, led, left)
+        self._shift([*led, a, *left])
         keep, gone = min(a, b), max(a, b)
         self._rank[keep] = self._rank[a]
         self._merged.join(keep, gone)
         for edges in (self._after, self._before):
-            edges[keep] = _poured(edges[keep], edges[gone])
-            edges[gone] = []
+            less, more = sorted((edges[keep], edges[gone]), key=len)
+            more += less
+            edges[keep], edges[gone] = more, []
         return True
 
-    def _reached(
-        self,
-        step: Callable[[int], list[int]],
-        start: int,
-        end: int,
-        inside: Callable[[int], bool],
+    def _between(
+        self, step: Callable[[int], list[int]], start: int, end: int
     ) -> list[int] | None:
-        """All that lies on one side of `start` within ranks; None if `end` does, but for an edge
-        from one to the other."""
-        steps = 0
-        seen = {g for g in step(start) if g != end and inside(self._rank[g])}
-        stack = list(seen)
+        """What one side of `start` leads to, in ranks between its own and that of `end`.
+
+        None if `end` is reached through a third group, or the search takes more than MOST_STEPS.
+        """
+        low, high = sorted((self._rank[start], self._rank[end]))
+        seen = {g for g in step(start) if low < self._rank[g] < high}
+        stack, steps = list(seen), 0
         while stack:
             near = step(stack.pop())
             steps += len(near)
-            if steps > MOST_STEPS:
-                raise TooFar
-            if end in near:
+            if end in near or steps > MOST_STEPS:
                 return None
-            new = [g for g in near if inside(self._rank[g]) and g not in seen]
+            new = [g for g in near if low < self._rank[g] < high and g not in seen]
             seen.update(new)
             stack += new
         return sorted(seen, key=self._rank.__getitem__)
 
-    def _shift(self, a: int, led: list[int], left: list[int]) -> None:
-        """New ranks, of the same numbers: what leads to b, both, what follows from a."""
-        line = [*led, a, *left]
+    def _shift(self, line: list[int]) -> None:
+        """Ranks of the same numbers, in this order."""
         ranks = sorted(self._rank[g] for g in line)
         for group, rank in zip(line, ranks, strict=True):
             self._rank[group] = rank
-
-
-def _poured(into: list[int], more: list[int]) -> list[int]:
-    if len(into) < len(more):
-        into, more = more, into
-    into += more
-    return into
-
-
-def _back(came: Mapping[int, int], group: int) -> list[int]:
-    """The rest of a path, from a group to where the search began."""
-    found = [group]
-    while found[-1] in came:
-        found.append(came[found[-1]])
-    return found

@@ -21,33 +21,38 @@ class Candidate:
     stores: frozenset[str]
 
 
-def reads_of(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> dict[str, int]:
+def homes(candidates: Sequence[Candidate]) -> dict[str, int]:
+    """The number of the candidate that stores each value."""
+    return {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
+
+
+def reads_of(facts: Facts, one: Candidate) -> dict[str, int]:
     """What expressions read that none of them makes, and the bytes of it that they touch.
 
     T1 = cast(T0); T2 = slice(T1), a quarter of it    storing T2 alone: a quarter of T0
     """
-    line = sorted(exprs)
-    made = {name for at in line for name in facts.exprs[at].outputs}
-    wanted = {name: facts.elements[name] for name in stores}
-    for at in reversed(line):
+    wanted = {name: facts.elements[name] for name in one.stores}
+    for at in sorted(one.exprs, reverse=True):
         shown = max((wanted.get(name, 0) for name in facts.exprs[at].outputs), default=0)
         for name in facts.operands[at]:
             count = wanted.get(name, 0) + facts.shown(at, name, shown)
             wanted[name] = min(count, facts.elements[name])
-    names = dict.fromkeys(name for at in line for name in facts.operands[at])
     return {
         name: min(wanted[name] * facts.itemsize(name), facts.bytes[name])
-        for name in names if name not in made
+        for name in external(facts, one.exprs)
     }
+
+
+def edge_bytes(facts: Facts, one: Candidate) -> int:
+    """What a segment reads and stores in memory."""
+    return sum(reads_of(facts, one).values()) + sum(facts.bytes[name] for name in one.stores)
 
 
 def cost_of(facts: Facts, one: Candidate) -> float:
     """Bytes read and stored, a launch, and the work: see summary.cost."""
-    stored = sum(facts.bytes[name] for name in one.stores)
     depths = {facts.depth[at] for at in one.exprs if facts.patterns[at] is not None}
     work = sum(facts.work[at] for at in sorted(one.exprs)) * passes(len(depths))
-    read = sum(reads_of(facts, one.exprs, one.stores).values())
-    return facts.target.launch_bytes + read + stored + work
+    return facts.target.launch_bytes + edge_bytes(facts, one) + work
 
 
 def passes(depths: int) -> float:

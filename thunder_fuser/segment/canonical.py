@@ -17,48 +17,35 @@ from thunder_fuser.analysis.domain_map import DomainMap
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.fusion import TensorView
-from thunder_fuser.ir.record import OpRecord, rename
+from thunder_fuser.ir.record import rename
 
 
 def canonical(part: Part) -> tuple[Part, Mapping[str, str]]:
     """The part under its own names, and the new name of each of its values."""
     values = dict.fromkeys([*part.inputs, *(name for e in part.exprs for name in e.outputs)])
     names = {name: f"{name[0]}{at}" for at, name in enumerate(values)}
-    axes = _Axes(part.domain_map)
+    numbers: dict[str, int] = {}  # of classes of axes, in the order in which they are met
+
+    def axes(domain: Domain) -> Domain:
+        found = [(a, numbers.setdefault(part.domain_map.axis(a), len(numbers))) for a in domain]
+        return tuple(replace(axis, name=f"{axis.name[0]}{number}") for axis, number in found)
+
+    def view(name: str) -> TensorView:
+        old = part.tensors[name]
+        logical, loop = axes(old.domain.logical), axes(old.domain.loop)
+        domain = replace(old.domain, logical=logical, loop=loop)
+        return replace(old, name=names[name], domain=domain)
+
     renamed = Part(
-        tuple(_expr(one, names) for one in part.exprs),
+        tuple(
+            replace(rename(one, names), outputs=tuple(names[name] for name in one.outputs))
+            for one in part.exprs
+        ),
         tuple(names[name] for name in part.inputs),
         tuple(names[name] for name in part.outputs),
-        {new: _view(part.tensors[old], new, axes) for old, new in names.items()},
+        {new: view(old) for old, new in names.items()},
         DomainMap({}, ()),
         {new: part.strides[old] for old, new in names.items()},
         tuple((names[output], names[target]) for output, target in part.overwrites),
     )
     return renamed, names
-
-
-class _Axes:
-    """Numbers classes of axes in the order in which they are met."""
-
-    def __init__(self, domain_map: DomainMap) -> None:
-        self._map = domain_map
-        self._numbers: dict[str, int] = {}
-
-    def rename(self, domain: Domain) -> Domain:
-        return tuple(
-            replace(axis, name=f"{axis.name[0]}{self._number(self._map.axis(axis))}")
-            for axis in domain
-        )
-
-    def _number(self, axis_class: str) -> int:
-        return self._numbers.setdefault(axis_class, len(self._numbers))
-
-
-def _view(view: TensorView, name: str, axes: _Axes) -> TensorView:
-    domain = view.domain
-    logical, loop = axes.rename(domain.logical), axes.rename(domain.loop)
-    return replace(view, name=name, domain=replace(domain, logical=logical, loop=loop))
-
-
-def _expr(expr: OpRecord, names: Mapping[str, str]) -> OpRecord:
-    return replace(rename(expr, names), outputs=tuple(names[name] for name in expr.outputs))

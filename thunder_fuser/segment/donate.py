@@ -24,18 +24,20 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
     A result that the caller gets in another shape or order than it is made in takes none.
     """
     fusion = segmented.fusion
+    # The caller gets no input back.
     free = {name for name in fusion.donated if _is_plain(segmented, name)}
+    free -= {output.name for output in fusion.outputs}
     if not free:
         return segmented
     wanted = {o.name for o in fusion.outputs if o.shape is None and o.stride_order is None}
-    # A segment may only write what none behind it reads, and the caller gets no input back.
+    # A segment may only write what none behind it reads.
     last = {name: at for at, one in enumerate(segmented.segments) for name in one.inputs}
-    free -= {output.name for output in fusion.outputs}
     segments = []
     for at, one in enumerate(segmented.segments):
         given = [name for name in one.inputs if name in free and last[name] == at]
         pairs = _pairs(one, given, [name for name in one.outputs if name in wanted])
-        segments.append(_writing_over(one, pairs) if pairs else one)
+        part = replace(one.part, overwrites=pairs)
+        segments.append(replace(one, match=replace(one.match, part=part)) if pairs else one)
     return replace(segmented, segments=tuple(segments))
 
 
@@ -49,19 +51,14 @@ def _is_plain(segmented: SegmentedFusion, name: str) -> bool:
 def _pairs(
     segment: Segment, given: list[str], wanted: list[str]
 ) -> tuple[tuple[str, str], ...]:
-    if segment.scheduler is not Pointwise:
-        return ()
+    """Of a pointwise segment, each output that takes an argument's memory, with the argument."""
     found: dict[str, str] = {}
-    for output in wanted:
-        fitting = (name for name in given if name not in found.values())
-        target = next((name for name in fitting if _fits(segment.part, name, output)), None)
+    for output in wanted if segment.scheduler is Pointwise else ():
+        left = (name for name in given if name not in found.values())
+        target = next((name for name in left if _fits(segment.part, name, output)), None)
         if target is not None:
             found[output] = target
     return tuple(found.items())
-
-
-def _writing_over(one: Segment, pairs: tuple[tuple[str, str], ...]) -> Segment:
-    return replace(one, match=replace(one.match, part=replace(one.part, overwrites=pairs)))
 
 
 def _fits(part: Part, target: str, output: str) -> bool:

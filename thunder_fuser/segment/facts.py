@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
-from thunder_fuser.analysis.domain_map import DomainMap
+from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts, bytes_in_memory
-from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -41,30 +40,35 @@ class Facts:
         }
         self.bytes = {name: self._bytes(view) for name, view in fusion.tensors.items()}
         self.elements = {name: prod(view.sizes) for name, view in fusion.tensors.items()}
-        self._empty = {name for name, n in self.elements.items() if not n}
-        self.operands = [
-            tuple(n for n in dict.fromkeys(names_of(e)) if not fusion.tensors[n].by_value)
-            for e in self.exprs
-        ]
-        self.numbers = [
-            tuple(n for n in dict.fromkeys(names_of(e)) if fusion.tensors[n].by_value)
-            for e in self.exprs
-        ]
+        self.operands, self.numbers = self._reads(by_value=False), self._reads(by_value=True)
         self.uses: dict[str, list[int]] = {name: [] for name in fusion.tensors}
         for at, names in enumerate(self.operands):
             for name in names:
                 self.uses[name].append(at)
+        self.cuts = [e.outputs[0] for e in self.exprs if e.op == "segment_set"]
         self.compares = any(self._compares(expr) for expr in self.exprs)
-        self.symbols: dict[str, Scalar] = {}
+        self._indices: dict[str, tuple[Scalar, ...]] = {}
         whole = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL, OpKind.INDEX)
         self._reads_whole = [e.row.kind in whole for e in self.exprs]
         self.work = [self._work(e) for e in self.exprs]
-        self.patterns = [self._pattern(e) for e in self.exprs]
+        self.patterns: list[Pattern | None] = [
+            pattern_of(self._map, fusion.tensors[e.outputs[0]])
+            if e.row.kind is OpKind.REDUCTION else None
+            for e in self.exprs
+        ]
         self.is_plain = [self._is_plain(at) for at in range(len(self.exprs))]
         self.keeps_place = [self._keeps_place(at) for at in range(len(self.exprs))]
         self.depth = self._depths()
 
     # ---- values
+
+    def _reads(self, *, by_value: bool) -> list[tuple[str, ...]]:
+        """What each expression reads: what kernels take by value, or the tensors."""
+        tensors = self.fusion.tensors
+        return [
+            tuple(n for n in dict.fromkeys(names_of(e)) if tensors[n].by_value == by_value)
+            for e in self.exprs
+        ]
 
     def _bytes(self, view: TensorView) -> int:
         """Bytes a value takes in memory, expanded axes counted once; none if passed by value."""
@@ -95,11 +99,8 @@ class Facts:
         """True if what schedulers say of it follows from axes: no scan, torch call, lookup,
         partial result, tensor without elements."""
         expr = self.exprs[at]
-        if expr.row.kind is OpKind.REDUCTION and expr.attr("chunk") is not None:
-            return False
-        return expr.row.kind in _PLAIN and self._empty.isdisjoint(
-            (*self.operands[at], *expr.outputs)
-        )
+        is_partial = expr.row.kind is OpKind.REDUCTION and expr.attr("chunk") is not None
+        return expr.row.kind in _PLAIN and not is_partial and self._has_elements(at)
 
     def _work(self, expr: OpRecord) -> float:
         """What computing it once costs, in bytes that memory moves meanwhile."""
@@ -115,11 +116,6 @@ class Facts:
         return expr.row.rule is DtypeRule.COMPARE and any(
             self.fusion.tensors[name].dtype.is_float for name in names
         )
-
-    def _pattern(self, expr: OpRecord) -> Pattern | None:
-        if expr.row.kind is not OpKind.REDUCTION:
-            return None
-        return pattern_of(self._map, self.fusion.tensors[expr.outputs[0]])
 
     def _depths(self) -> list[int]:
         """How many reductions lie before each expression, at most, itself included.
@@ -141,47 +137,30 @@ class Facts:
     def _keeps_place(self, at: int) -> frozenset[str]:
         """The operands of which element x is read for element x of the result."""
         expr, names = self.exprs[at], self.operands[at]
-        kind = expr.row.kind
+        kind, pattern = expr.row.kind, self.patterns[at]
         if kind is OpKind.SCAN:
             return frozenset(names)
-        if kind is OpKind.REDUCTION:
-            found = self.patterns[at]
-            assert found is not None
-            if expr.attr("chunk") is not None:
-                return frozenset()
-            return frozenset(n for n in names if self.axes[n] == found.walked)
-        if kind is OpKind.POINTWISE:
-            return frozenset(n for n in names if self._is_aligned(expr.outputs[0], n))
-        if kind is OpKind.MOVEMENT and expr.op not in ("cat", "pad", "slice", "flip"):
-            return self._read_in_place(expr)
-        return frozenset()
-
-    def _is_aligned(self, result: str, operand: str) -> bool:
-        ours = self.fusion.tensors[result].domain.no_reductions
-        theirs = self.fusion.tensors[operand].domain.no_reductions
-        pairs = zip(ours, theirs)  # noqa: B905  an operand of rank 0 has no axes
-        return all(
-            b.is_broadcast or (not a.is_broadcast and self._map.axis(a) == self._map.axis(b))
-            for a, b in pairs
-        )
-
-    def _read_in_place(self, expr: OpRecord) -> frozenset[str]:
-        if any(0 in self.fusion.tensors[name].sizes for name in (*expr.outputs, *names_of(expr))):
-            return frozenset()  # there is no element, and no place
-        index = self._index(expr.outputs[0])
-        found = accesses(expr, index, self.fusion.tensors)
+        if pattern is not None:
+            is_whole = expr.attr("chunk") is None
+            return frozenset(n for n in names if is_whole and self.axes[n] == pattern.walked)
+        is_moved = kind is OpKind.MOVEMENT and expr.op not in ("cat", "pad", "slice", "flip")
+        if not (is_moved or kind is OpKind.POINTWISE) or not self._has_elements(at):
+            return frozenset()
+        found = accesses(expr, self._index(expr.outputs[0]), self.fusion.tensors)
         same = (a for a in found if a.index == self._index(a.operand) and a.condition.is_const)
         return frozenset(access.operand for access in same)
 
+    def _has_elements(self, at: int) -> bool:
+        names = (*self.operands[at], *self.exprs[at].outputs)
+        return all(self.elements[name] for name in names)
+
     def _index(self, name: str) -> tuple[Scalar, ...]:
-        axes = self.fusion.tensors[name].domain.no_reductions
-        found = []
-        for axis in axes:
-            if axis.is_broadcast:
-                found.append(ZERO)
-                continue
-            key = self._map.axis(axis)
-            if key not in self.symbols:
-                self.symbols[key] = symbol(key, 0, axis.extent.value - 1)
-            found.append(self.symbols[key])
-        return tuple(found)
+        """The index of a value of which each class of axes has one symbol."""
+        if name not in self._indices:
+            axes = self.fusion.tensors[name].domain.no_reductions
+            self._indices[name] = tuple(
+                ZERO if axis.is_broadcast
+                else symbol(self._map.axis(axis), 0, axis.extent.value - 1)
+                for axis in axes
+            )
+        return self._indices[name]

@@ -131,29 +131,19 @@ class SegmentedFusion:
 
     def dot(self) -> str:
         """The plan as a graph in DOT: a box a segment, an edge a value, with its bytes."""
-        return "\n".join(["digraph plan {", *self._nodes(), *self._arrows(), "}"]) + "\n"
-
-    def _nodes(self) -> list[str]:
-        lines = ["  node [shape=box, fontname=monospace];"]
-        for name in self.fusion.inputs:
-            lines.append(f"  {name} [shape=ellipse];")
+        lines = ["digraph plan {", "  node [shape=box, fontname=monospace];"]
+        lines += [f"  {name} [shape=ellipse];" for name in self.fusion.inputs]
         for number, one in enumerate(self.segments):
             ops = "\\l".join(record_text(e).replace('"', "'") for e in one.ops)
             lines.append(f'  s{number} [label="{number} {one.scheduler.name}\\n{ops}\\l"];')
-        for output in dict.fromkeys(output.name for output in self.fusion.outputs):
-            lines.append(f"  {output}_out [label={output}, shape=ellipse];")
-        return lines
-
-    def _arrows(self) -> list[str]:
+        results = dict.fromkeys(output.name for output in self.fusion.outputs)
+        lines += [f"  {name}_out [label={name}, shape=ellipse];" for name in results]
         maker = {n: f"s{at}" for at, one in enumerate(self.segments) for n in one.outputs}
-        lines = []
         for number, one in enumerate(self.segments):
-            for name in one.inputs:
-                if name in maker or name in self.fusion.inputs:
-                    lines.append(self._arrow(maker.get(name, name), f"s{number}", name))
-        for name in dict.fromkeys(output.name for output in self.fusion.outputs):
-            lines.append(self._arrow(maker.get(name, name), f"{name}_out", name))
-        return lines
+            read = [name for name in one.inputs if name in maker or name in self.fusion.inputs]
+            lines += [self._arrow(maker.get(name, name), f"s{number}", name) for name in read]
+        lines += [self._arrow(maker.get(name, name), f"{name}_out", name) for name in results]
+        return "\n".join([*lines, "}"]) + "\n"
 
     def _arrow(self, start: str, end: str, name: str) -> str:
         view = self.fusion.tensors[name]

@@ -5,11 +5,17 @@
 ->  segment 0 (persistent): T2, T4        segment 1 (reduction): T5, reading T4
 
 The cost of a plan is what its segments read and store, a price for each launch, and their work, all
-in bytes (candidate.py). Cheap producers are copied into their readers (privatize.py), what has one
-reader joins it in large fusions (coarsen.py), units merge while that saves bytes (merge.py), small
-plans are searched for a better one (refine.py), what is cheaper to compute again than to move is
-(recompute.py), and segments run in the order that keeps few bytes alive (liveness.py). Schedulers
-see every expression of a segment.
+in bytes (candidate.py). Schedulers see every expression of a segment.
+
+1. One segment of everything, if a scheduler takes it.
+2. Cheap producers are copied into their readers, which makes units (units.py).
+3. In a large fusion, units with one reader join it (merge.py, `coarsen`).
+4. Units merge while that saves bytes and some scheduler takes the result (merge.py). A small fusion
+   is merged in two orders, of which the cheaper plan is taken.
+5. What is cheaper to recompute than to move is recomputed (refine.py).
+6. A small plan is searched for a better one (refine.py).
+7. If a segment fits nowhere after all, each expression gets a segment of its own.
+8. Segments run in the order that keeps few bytes alive (liveness.py).
 """
 
 from __future__ import annotations
@@ -22,16 +28,27 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import record_text
 from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.segment.acceptance import NAME, Acceptance
-from thunder_fuser.segment.candidate import Candidate, external, reads_of, settled, total
-from thunder_fuser.segment.coarsen import coarsen
+from thunder_fuser.segment.candidate import (
+    Candidate,
+    edge_bytes,
+    external,
+    homes,
+    settled,
+    total,
+)
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.liveness import by_liveness, peak
-from thunder_fuser.segment.merge import CYCLE, Groups, by_gain, by_program, merge_greedily
+from thunder_fuser.segment.merge import (
+    CYCLE,
+    Groups,
+    by_gain,
+    by_program,
+    coarsen,
+    merge_greedily,
+)
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
-from thunder_fuser.segment.privatize import privatize
-from thunder_fuser.segment.recompute import recompute_cheap_edges
-from thunder_fuser.segment.refine import refine
-from thunder_fuser.segment.summary import MAX_OPS, summaries
+from thunder_fuser.segment.refine import recompute_cheap_edges, refine
+from thunder_fuser.segment.units import units_of
 from thunder_fuser.target import Target
 
 MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
@@ -41,10 +58,12 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
     """The segments of a specialised fusion; ScheduleError if an expression fits no scheduler."""
     facts = Facts(fusion, target)
     acceptance = Acceptance(facts, options)
-    whole = _whole(acceptance)
-    if whole is not None:
-        return planned(acceptance, whole, ())
-    units = summaries(facts, privatize(facts))
+    whole = _whole(facts)
+    if not whole.stores:
+        return planned(acceptance, [], ())
+    if not acceptance.refusals(whole):
+        return planned(acceptance, [whole], ())
+    units = units_of(facts)
     is_small = len(units) <= MOST_SEARCHED
     if not is_small:
         units = coarsen(acceptance, units)
@@ -55,22 +74,16 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
     candidates = recompute_cheap_edges(acceptance, plans[best])
     if is_small:
         candidates = refine(acceptance, candidates)
-    if any(isinstance(acceptance.ask(one.exprs, one.stores), tuple) for one in candidates):
+    if any(acceptance.refusals(one) for one in candidates):
         candidates = one_by_one(acceptance)
     candidates = by_liveness(facts, candidates)
     return planned(acceptance, candidates, _refusals(found[best], candidates))
 
 
-def _whole(acceptance: Acceptance) -> list[Candidate] | None:
-    """One segment of everything, if a scheduler takes it and nothing forces a cut."""
-    facts = acceptance.facts
-    if len(facts.exprs) > MAX_OPS or any(expr.op == "segment_set" for expr in facts.exprs):
-        return None
-    results = frozenset(name for name in facts.results if name in facts.number)
-    if not results:
-        return []
-    one = Candidate(frozenset(range(len(facts.exprs))), results)
-    return [one] if isinstance(acceptance.ask(one.exprs, one.stores), Match) else None
+def _whole(facts: Facts) -> Candidate:
+    """All expressions, storing the results that are computed."""
+    results = facts.results & facts.number.keys()
+    return Candidate(frozenset(range(len(facts.exprs))), frozenset(results))
 
 
 def candidates_of(groups: Groups) -> list[Candidate]:
@@ -84,20 +97,19 @@ def candidates_of(groups: Groups) -> list[Candidate]:
 
 def _refusals(groups: Groups, candidates: Sequence[Candidate]) -> tuple[Refusal, ...]:
     """Why segments that share an edge or a value are two, by their final numbers."""
-    home = {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
+    home = homes(candidates)
     place: dict[int, int] = {}
     for group, one in groups.summary.items():
         stored = [home[name] for name in sorted(one.stores) if name in home]
-        if stored:
-            place[group] = stored[0]
+        place.update({group: stored[0]} if stored else {})
     found: dict[tuple[int, int], tuple[Reject, ...]] = {}
-    for (a, b), reasons in groups.refused.items():
-        first, second = (place.get(groups.order.find(at), -1) for at in (a, b))
-        if min(first, second) >= 0 and first != second:
-            if reasons == CYCLE and len(candidates) <= MOST_SEARCHED:
-                reasons = _cycle(groups.facts, candidates, *sorted((first, second)))
-            found[min(first, second), max(first, second)] = reasons
-    return tuple(Refusal(*pair, reasons) for pair, reasons in sorted(found.items(), key=_by_pair))
+    for pair, reasons in groups.refused.items():
+        first, second = sorted(place.get(groups.order.find(at), -1) for at in pair)
+        if 0 <= first < second:
+            is_named = reasons == CYCLE and len(candidates) <= MOST_SEARCHED
+            named = _cycle(groups.facts, candidates, first, second) if is_named else reasons
+            found[first, second] = named
+    return tuple(Refusal(*pair, found[pair]) for pair in sorted(found))
 
 
 def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tuple[Reject, ...]:
@@ -105,7 +117,7 @@ def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tup
 
     Values are listed in turn: what the first stores, what is made of it, what the last reads.
     """
-    home = {name: at for at, one in enumerate(candidates) for name in sorted(one.stores)}
+    home = homes(candidates)
     came: dict[int, tuple[int, str]] = {}
     line = [b]
     for at in line:
@@ -124,24 +136,24 @@ def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tup
     return (Reject(NAME, f"it would be a cycle: {' -> '.join(path)} passes through others"),)
 
 
-def _by_pair(item: tuple[tuple[int, int], tuple[Reject, ...]]) -> tuple[int, int]:
-    return item[0]
-
-
 def planned(
     acceptance: Acceptance, candidates: Sequence[Candidate], refusals: tuple[Refusal, ...]
 ) -> SegmentedFusion:
     """The plan of accepted candidates, which stand in an order in which they can run."""
     facts = acceptance.facts
-    segments = tuple(_segment(acceptance, one) for one in candidates)
+    segments = []
+    for one in candidates:
+        found = acceptance.ask(one)
+        assert isinstance(found, Match)  # all candidates were asked about
+        segments.append(Segment(found, edge_bytes(facts, one)))
     return SegmentedFusion(
         facts.fusion,
-        segments,
+        tuple(segments),
         facts.parts.strides,
         refusals,
-        sum(one.edge_bytes for one in segments),
-        _lower_bound(facts),
-        peak(facts, candidates),
+        edge_bytes=sum(one.edge_bytes for one in segments),
+        lower_bound=edge_bytes(facts, _whole(facts)),
+        peak_bytes=peak(facts, candidates),
     )
 
 
@@ -151,7 +163,7 @@ def one_by_one(acceptance: Acceptance) -> list[Candidate]:
     line = [at for at in range(len(facts.exprs)) if not facts.is_number(at)]
     home = {name: n for n, at in enumerate(line) for name in facts.exprs[at].outputs}
     candidates = settled(facts, [frozenset([at]) for at in line], home)
-    refused = [(one, acceptance.refuses_set(one.exprs, one.stores)) for one in candidates]
+    refused = [(one, acceptance.refusals(one)) for one in candidates]
     lines = [
         f"{record_text(facts.exprs[min(one.exprs)])}: {'; '.join(map(str, reasons))}"
         for one, reasons in refused if reasons
@@ -164,32 +176,3 @@ def one_by_one(acceptance: Acceptance) -> list[Candidate]:
             do="leave these operations to torch",
         )
     return candidates
-
-
-def _segment(acceptance: Acceptance, one: Candidate) -> Segment:
-    found = acceptance.ask(one.exprs, one.stores)
-    assert isinstance(found, Match)  # all candidates were asked about
-    return Segment(found, edge_bytes(acceptance.facts, one))
-
-
-def edge_bytes(facts: Facts, one: Candidate) -> int:
-    """What a segment reads and stores in memory."""
-    read = sum(reads_of(facts, one.exprs, one.stores).values())
-    return read + sum(facts.bytes[name] for name in one.stores)
-
-
-def plan_cost(plan: SegmentedFusion, target: Target) -> float:
-    """What the segmenter minimises; see candidate.cost_of."""
-    facts = Facts(plan.fusion, target)
-    candidates = []
-    for one in plan.segments:
-        made = [facts.number[expr.outputs[0]] for expr in one.ops]
-        exprs = frozenset(at for at in made if not facts.is_number(at))
-        candidates.append(Candidate(exprs, frozenset(one.outputs)))
-    return total(facts, candidates)
-
-
-def _lower_bound(facts: Facts) -> int:
-    """What one segment of everything would read and store."""
-    results = frozenset(name for name in facts.results if name in facts.number)
-    return edge_bytes(facts, Candidate(frozenset(range(len(facts.exprs))), results))

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusion -> units: an expression each, with private copies of the cheap ones behind it.
+
+    T1 = cast(T0: bf16, Float);  T2 = sum(T1, 0);  T3 = sum(T1, 1)
+->  unit 0: T1 = cast(T0), T2 = sum(T1, 0)         both read T0, 2 bytes an element,
+    unit 1: T1 = cast(T0), T3 = sum(T1, 1)         and none waits for the other
+
+A copy is the expression itself, held by several units. So it keeps every annotation, schedulers
+see it like any other, and copies that end in one segment are one expression again. What is copied
+are chains of cheap expressions over at most one tensor (casts up, broadcasts, views, slices, unary
+arithmetic, masks of iotas, random numbers) that is not larger than their result. Numbers, which
+kernels take by value, are copied wherever they are read.
+
+A unit is never taken apart. It is a Summary, as is what several of them are together:
+
+    {T2 = sum(T1, 1)}  +  {T3 = sub(T1, T2)}
+->  reads T1 once, stores T3 alone, one pattern of reductions, two passes over the data
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from thunder_fuser.analysis.domain_map import Axes, Pattern
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.segment.facts import Facts
+
+MAX_CHAIN = 8  # expressions; a longer chain is cut, and its middle may be stored
+
+_COPIED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
+
+# ---- cheap chains
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Cheap expressions that end in one value; the tensor they read, if any, and elements of it."""
+
+    exprs: frozenset[int]
+    leaf: str | None
+    elements: int
+
+
+Chains = Mapping[str, Chain]
+
+
+def _shared_chains(facts: Facts) -> Chains:
+    """The chain behind each cheap value that several expressions read."""
+    chains: dict[str, Chain] = {}
+    for at, expr in enumerate(facts.exprs):
+        is_copied = expr.row.kind in _COPIED and expr.row.is_cheap and expr.op != "segment_set"
+        if is_copied and not facts.is_number(at):
+            chain = _chain(facts, at, chains) or _chain(facts, at, {})
+            chains.update({expr.outputs[0]: chain} if chain else {})
+    return {
+        name: chain for name, chain in chains.items()
+        if len(facts.uses[name]) + (name in facts.results) > 1
+    }
+
+
+def _chain(facts: Facts, at: int, chains: Chains) -> Chain | None:
+    """An expression with the chains behind its operands, if together they read one tensor that is
+    no larger than the result."""
+    behind = [_behind(facts, at, name, chains) for name in facts.operands[at]]
+    exprs = frozenset([at]).union(*(chain.exprs for chain in behind))
+    leaves = {chain.leaf for chain in behind if chain.leaf is not None}
+    elements = max((chain.elements for chain in behind), default=0)
+    if len(exprs) > MAX_CHAIN or len(leaves) > 1:
+        return None
+    leaf = next(iter(leaves), None)
+    (made,) = facts.exprs[at].outputs
+    if leaf is not None and elements * facts.itemsize(leaf) > facts.bytes[made]:
+        return None  # narrower as it is than what it is made of
+    return Chain(exprs, leaf, elements)
+
+
+def _behind(facts: Facts, at: int, name: str, chains: Chains) -> Chain:
+    """The chain behind an operand, with what is read for it; without one, the operand itself."""
+    shown = facts.shown(at, name, facts.elements[facts.exprs[at].outputs[0]])
+    if name not in chains:
+        return Chain(frozenset(), name, shown)
+    chain = chains[name]
+    return Chain(chain.exprs, chain.leaf, min(chain.elements, shown))
+
+
+# ---- units and what they are together
+
+
+@dataclass(slots=True)
+class Summary:
+    """A segment, as the segmenter sees it while it grows.
+
+    reads: of each value from outside, [bytes, how many units read it]; stores: of each value made
+    here, how many units outside read it, a result counted as one more; work: see Facts.work;
+    depths: of the reductions made here.
+    """
+
+    exprs: set[int]
+    units: list[int]
+    reads: dict[str, list[int]]
+    stores: dict[str, int]
+    patterns: frozenset[Pattern]
+    depths: frozenset[int]
+    work: float
+    is_plain: bool  # no scans, torch calls, lookups, partial results, tensors without elements
+    is_external: bool
+    in_place: bool  # every value made here is read at its own element
+    is_sound: bool  # so it is, or the schedulers were asked about the places it is read at
+
+
+def units_of(facts: Facts) -> list[Summary]:
+    """The units of a fusion, in program order; what only copies read has no unit."""
+    shared = _shared_chains(facts)
+    needed = {facts.number[name] for name in facts.results if name in facts.number}
+    units: list[Summary] = []
+    for at in reversed(range(len(facts.exprs))):
+        if at in needed:
+            units.append(_unit(facts, at, shared))
+            needed |= {facts.number[name] for name in units[-1].reads if name in facts.number}
+    readers = Counter(name for unit in units for name in unit.reads)
+    for number, unit in enumerate(reversed(units)):
+        unit.units.append(number)
+        unit.stores = {name: readers[name] + count for name, count in unit.stores.items()}
+    return units[::-1]
+
+
+def _unit(facts: Facts, at: int, shared: Chains) -> Summary:
+    """One expression with the copies it takes of shared chains, before its readers are known."""
+    own = facts.exprs[at]
+    is_external = own.row.kind is OpKind.EXTERNAL
+    exprs, reads = {at}, dict[str, list[int]]()
+    for name in facts.operands[at]:
+        chain = _behind(facts, at, name, {} if is_external else shared)
+        exprs |= chain.exprs
+        if chain.leaf is not None:
+            before, _ = reads.get(chain.leaf, (0, 1))
+            more = chain.elements * facts.itemsize(chain.leaf)
+            reads[chain.leaf] = [min(before + more, facts.bytes[chain.leaf]), 1]
+    made = {name for copy in exprs - {at} for name in facts.exprs[copy].outputs}
+    in_place = _are_read_in_place(facts, made, exprs)
+    pattern = facts.patterns[at]
+    return Summary(
+        exprs=exprs,
+        units=[],
+        reads={name: read for name, read in reads.items() if name not in made},
+        stores={name: int(name in facts.results) for name in own.outputs},
+        patterns=frozenset([pattern] if pattern else []),
+        depths=frozenset([facts.depth[at]] if pattern else []),
+        work=sum(facts.work[at] for at in exprs),
+        is_plain=all(facts.is_plain[at] for at in exprs),
+        is_external=is_external,
+        in_place=in_place,
+        is_sound=in_place,
+    )
+
+
+def _are_read_in_place(facts: Facts, names: Iterable[str], exprs: set[int]) -> bool:
+    """True if these expressions read each of the values at its own element."""
+    return all(
+        name in facts.keeps_place[at]
+        for name in names for at in facts.uses[name] if at in exprs
+    )
+
+
+def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
+    """Both as one."""
+    reads, stores, inner = _edges(facts, a, b)
+    exprs, both = a.exprs | b.exprs, a.exprs & b.exprs
+    in_place = a.in_place and b.in_place and _are_read_in_place(facts, inner, exprs)
+    # Of values that are read where they were before, there is nothing new to ask.
+    is_old = a.is_sound and b.is_sound and not inner and not both
+    return Summary(
+        exprs=exprs,
+        units=a.units + b.units,
+        reads=reads,
+        stores=stores,
+        patterns=a.patterns | b.patterns,
+        depths=a.depths | b.depths,
+        work=a.work + b.work - sum(facts.work[at] for at in both),
+        is_plain=a.is_plain and b.is_plain,
+        is_external=a.is_external or b.is_external,
+        in_place=in_place,
+        is_sound=in_place or is_old,
+    )
+
+
+def _edges(
+    facts: Facts, a: Summary, b: Summary
+) -> tuple[dict[str, list[int]], dict[str, int], list[str]]:
+    """What both together read, what they store, and what one makes and the other reads."""
+    reads, stores, inner = dict(a.reads), a.stores | b.stores, []
+    for name, (size, count) in b.reads.items():
+        if name in a.stores:
+            inner.append(name)
+            stores[name] -= count
+        else:
+            ours, readers = reads.get(name, (0, 0))
+            reads[name] = [min(ours + size, facts.bytes[name]), readers + count]
+    for name in b.stores:
+        if name in a.reads:
+            inner.append(name)
+            stores[name] -= reads.pop(name)[1]
+    for name in inner:
+        if not stores[name]:
+            del stores[name]
+    return reads, stores, inner
+
+
+def stored_axes(facts: Facts, one: Summary) -> set[Axes]:
+    """The axes of what it stores."""
+    return {facts.axes[name] for name in one.stores}
