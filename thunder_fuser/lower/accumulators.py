@@ -101,9 +101,9 @@ class Accumulators:
             scope.put(nodes.Stream(f"{name}_s", op, ctx.dtype_of(name), dtype, start))
         elif isinstance(target, str):
             scope.put(nodes.Variable(target, dtype, start))
-        else:  # sums over the rows that a thread walks: one for each of its columns
-            is_carried = name in ctx.carried
-            count, at = (ctx.slots, SLOT) if is_carried else (ctx.lanes, ctx.lane_symbol)
+        else:  # one for each lane; over the rows that a thread walks, for each of its columns
+            of_rows = name in ctx.carried
+            count, at = (ctx.slots, SLOT) if of_rows else (ctx.lanes, ctx.lane_symbol)
             scope.put(nodes.Array(target.array, dtype, count))
             clear = nodes.Set(nodes.Lane(target.array, at), start, dtype)
             scope.put(nodes.For(str(at), const(count), ParallelType.VECTORIZE, (clear,)))

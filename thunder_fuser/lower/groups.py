@@ -149,7 +149,7 @@ class Groups:
             inner = self.guards.guard(scope.child(*(str(variable) for variable, *_ in loops)))
             self._row(inner, turn, kept)
             scope.statements += loops_around(inner.statements, loops)
-        self.values.keep_rows(kept)
+        self.values.rows_kept.update(kept)
 
     def _row(self, scope: Scope, turn: Turn, kept: list[str]) -> None:
         """What is reduced and stored of one row; what one thread of it puts for all rows."""

@@ -20,10 +20,10 @@ from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text, sizeless_text
 from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.divisors import Divisors
 from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Needs, Scope, SharedMemory
 
@@ -34,14 +34,18 @@ MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's sta
 # without, 76 and 86 % with (H200).
 ASKED_AHEAD = 2
 
+DIVISIONS = ("truediv", "div")  # of floats both are the same
+LARGEST_COUNT = 2**31 - 1
+
 Operands = tuple[nodes.Operand, ...]
+Types = tuple[DataType, ...]
 
 
 class Values:
     """Makes and finds the values of one kernel.
 
     checks: what an index is of, and its size -> its number. largest_index: of numbers made by index
-    arithmetic.
+    arithmetic. rows_kept: the reductions of a group's rows that are in arrays, an element each.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -50,9 +54,8 @@ class Values:
         self.largest_index = 0
         self.checks: dict[tuple[str, int], int] = {}
         self.name = Names()
-        self.divisors = Divisors(ctx, self.name)
         self.buffers = Buffers(ctx, self.shared, self.name)
-        self._rows_kept = set[str]()
+        self.rows_kept = set[str]()
 
     # ---- asking
 
@@ -67,10 +70,6 @@ class Values:
         """Makes the values of points, to be found where they are used."""
         for point in points:
             self.get(point, scope)
-
-    def keep_rows(self, names: Iterable[str]) -> None:
-        """From here on these reductions of a group's rows are in arrays, an element each."""
-        self._rows_kept.update(names)
 
     def fill_vectors(self, scope: Scope) -> None:
         """Loads a step of the inputs that are kept in whole vectors."""
@@ -101,8 +100,7 @@ class Values:
         if point.name in self.ctx.demand.operands:
             return scope.keep(point, self._joined(point, scope))
         found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
-        kept = found[0], found[1] | {self.ctx.home}
-        self.buffers.fill(point, kept, scope)
+        self.buffers.fill(point, (found[0], found[1] | {self.ctx.home}), scope)
         return scope.keep(point, found)
 
     def _joined(self, point: Point, scope: Scope) -> Found:
@@ -112,7 +110,7 @@ class Values:
             value, needs = ctx.scanned(name), point.symbols | ctx.lane_symbol.symbols | {ROOT}
         else:
             value, needs = ctx.accumulator(name), self._needs(name)
-            if name in self._rows_kept:
+            if name in self.rows_kept:
                 return nodes.Lane(f"{name}_k", ctx.group_step), needs
         wide, dtype = ctx.accumulator_type(name), ctx.dtype_of(name)
         if wide is dtype:
@@ -281,19 +279,69 @@ class Values:
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.dtype_of(point.name)
-        value: nodes.Value = nodes.Math(
-            expr.op, operands, self.ctx.operand_types(expr, dtype), dtype
-        )
-        if self.divisors.is_count(expr, dtype):
-            value, by = self.divisors.by_count(point, expr, operands[0], dtype, scope)
+        types = self.ctx.operand_types(expr, dtype)
+        value: nodes.Value = nodes.Math(expr.op, operands, types, dtype)
+        if expr.op in DIVISIONS and is_count(expr, types):
+            value, by = self._by_count(point, expr, operands[0], scope)
             expr = replace(expr, inputs=(expr.inputs[0], by))
-        elif self.divisors.is_of_row(point, expr, dtype):
-            divisor = self.ctx.demand.reads[point][-1]
-            by = self.divisors.of_row(divisor, self._get(divisor, scope), scope)
-            value = nodes.Call("quotient", (operands[0], by))
+        elif expr.op in DIVISIONS and self._shares_divisor(point, expr, (*types, dtype)):
+            value = nodes.Call("quotient", (operands[0], self._shared_divisor(point, scope)))
         elif short := self.ctx.short_form(expr, dtype):
             value = nodes.Call(short, operands)
         return self._put(point, expr, value, needs, scope)
+
+    def _shares_divisor(self, point: Point, expr: OpRecord, types: Types) -> bool:
+        """True for element / row value in Float, as in softmax, on a GPU; repeatable, for a / b.
+
+        There a division is some ten instructions, and has a branch.
+        """
+        ctx, (dividend, divisor) = self.ctx, expr.inputs
+        if ctx.is_cpu or isinstance(divisor, Literal) or set(types) != {DataType.Float}:
+            return False
+        if ctx.repeatable:  # the same for all, wherever the divisor lies
+            return not isinstance(dividend, Literal)
+        return ctx.is_full(point) and not ctx.is_full(ctx.demand.reads[point][-1])
+
+    def _shared_divisor(self, point: Point, scope: Scope) -> str:
+        """The variable with what all quotients by a row value share, made once a row.
+
+        T8 = T6 / T7, T7 a row value  ->  T7_d = divisor(T7);  T8 = quotient(T6, T7_d)
+        """
+        divisor = self.ctx.demand.reads[point][-1]
+        operand, needs = self._get(divisor, scope)
+        name = self.name(f"{self.ctx.local(divisor.name)}_d", divisor)
+        value = nodes.Call("divisor", (operand,))
+        scope.define(nodes.Let(name, DataType.Float, value, 2), needs)
+        return name
+
+    def _by_count(
+        self, point: Point, expr: OpRecord, x: nodes.Operand, scope: Scope
+    ) -> tuple[nodes.Math | nodes.Call, str]:
+        """x divided by a number that the launch passes, and the variable it is made with.
+
+        A mean of 1024 rows:  T9 = T8 / 1024.0  ->  T9_by = (float) size0;  T9 = T8 / T9_by
+        on a GPU                                ->  T9_by = divisor(size0); T9 = quotient(T8, T9_by)
+
+        On a GPU a Float is multiplied (`quotient`): a division has a call in it, beside which the
+        rows of a norm's backward do not stay in registers. Elsewhere a power of two multiplies by
+        its reciprocal, where it divides each element.
+        """
+        literal, dtype = expr.inputs[-1], self.ctx.dtype_of(point.name)
+        assert isinstance(literal, Literal) and not isinstance(literal.value, complex)
+        name, count = self.name(f"{self.ctx.local(point.name)}_by", literal), int(literal.value)
+        size, plain = nodes.IndexValue(const(sized(name, count)), dtype), f"{name}_n"
+        if not self.ctx.is_cpu and dtype is DataType.Float:
+            scope.define(nodes.Let(plain, dtype, size), NONE)
+            scope.define(nodes.Let(name, dtype, nodes.Call("divisor", (plain,)), 2), NONE)
+            return nodes.Call("quotient", (x, name)), name
+        types = (dtype, dtype)
+        if count.bit_count() == 1 and self.ctx.is_full(point):
+            scope.define(nodes.Let(plain, dtype, size), NONE)
+            inverse = nodes.Math("truediv", (Literal.of(1.0), plain), types, dtype)
+            scope.define(nodes.Let(name, dtype, inverse), NONE)
+            return nodes.Math("mul", (x, name), types, dtype), name
+        scope.define(nodes.Let(name, dtype, size), NONE)
+        return nodes.Math("truediv", (x, name), types, dtype), name
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.dtype_of(point.name)
@@ -383,3 +431,12 @@ class Values:
             scope.define(nodes.Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
             result = name
         return result, needs
+
+
+def is_count(expr: OpRecord, types: Types) -> bool:
+    """True for x / N where N may be how many elements were added, as in a mean."""
+    by = expr.inputs[-1]
+    if not isinstance(by, Literal) or set(types) - {DataType.Float, DataType.Double}:
+        return False
+    value = by.value
+    return not isinstance(value, complex) and 2 < value <= LARGEST_COUNT and value % 1 == 0
