@@ -187,17 +187,14 @@ class _Verifier:
         elif not isinstance(node, Literal | None):
             for name in _names_in(type(node)):  # type: ignore[arg-type]
                 self.read(getattr(node, name))
-            self.places(node)
-
-    def places(self, node: object) -> None:
-        if isinstance(node, nodes.Coordinate):
-            self.varies |= node.parallel.is_thread
-        elif isinstance(node, nodes.Lane):
-            self.lane(node)
-        elif isinstance(node, nodes.Address):
-            self.written(node.variable)
-        elif isinstance(node, nodes.Load):
-            self.inside(node.buffer, node.position, node.width)
+            if isinstance(node, nodes.Coordinate):
+                self.varies |= node.parallel.is_thread
+            elif isinstance(node, nodes.Lane):
+                self.lane(node)
+            elif isinstance(node, nodes.Address):
+                self.written(node.variable)
+            elif isinstance(node, nodes.Load):
+                self.inside(node.buffer, node.position, node.width)
 
     def known(self, name: str) -> None:
         found = self.names.get(name)
