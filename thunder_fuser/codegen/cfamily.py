@@ -20,38 +20,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const
-from thunder_fuser.lower.kernel import (
-    FALSE,
-    TRUE,
-    Accumulate,
-    Address,
-    Array,
-    Block,
-    Call,
-    CheckedIndex,
-    Choose,
-    Coordinate,
-    For,
-    If,
-    IndexValue,
-    Kernel,
-    Lane,
-    Let,
-    Load,
-    Math,
-    Parameter,
-    Prefetch,
-    Random,
-    RingLoad,
-    Set,
-    Statement,
-    Store,
-    Stream,
-    Value,
-    Variable,
-    Words,
-    statements_in,
-)
+from thunder_fuser.lower import kernel as nodes
 
 REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
 
@@ -61,12 +30,12 @@ class CPrinter:
 
     dialect: Dialect = "cuda"
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: nodes.Kernel) -> None:
         self.kernel = kernel
         self.index_type = "i64" if kernel.wide_index else "i32"
         self.indices = Indices(kernel.wide_index)
         self.sizes = self.indices.sizes
-        arrays = (s for s in statements_in(kernel.body) if isinstance(s, Array))
+        arrays = (s for s in nodes.statements_in(kernel.body) if isinstance(s, nodes.Array))
         self.shared = {array.name for array in arrays if array.shared_offset is not None}
         self.index, self.condition = self.indices.index, self.indices.condition
 
@@ -94,7 +63,7 @@ class CPrinter:
         """The lines up to and with the function's opening brace."""
         raise NotImplementedError(self.dialect)
 
-    def loop_head(self, loop: For) -> list[str]:
+    def loop_head(self, loop: nodes.For) -> list[str]:
         """Pragmas and the for line."""
         raise NotImplementedError(self.dialect)
 
@@ -107,18 +76,18 @@ class CPrinter:
         """A divisor is two numbers of 32 bits."""
         return "i64" if name.startswith("divisor") else self.index_type
 
-    def block(self, statements: Iterable[Statement]) -> list[str]:
+    def block(self, statements: Iterable[nodes.Statement]) -> list[str]:
         """The lines of statements, those of bodies indented."""
         return [line for s in statements for line in STATEMENTS[type(s)](self, s)]
 
-    def value(self, value: Value | Address, dtype: DataType | None = None) -> str:
+    def value(self, value: nodes.Value | nodes.Address, dtype: DataType | None = None) -> str:
         """An expression; dtype is the type that a Literal is printed in."""
         if isinstance(value, Literal):
             assert dtype is not None
             return literal_text(value, dtype)
         return VALUES[type(value)](self, value)
 
-    def loop(self, loop: For) -> list[str]:
+    def loop(self, loop: nodes.For) -> list[str]:
         return [*self.loop_head(loop), *indented(self.block(loop.body)), "}"]
 
     def type_of(self, dtype: DataType | None, width: int = 1) -> str:
@@ -135,7 +104,7 @@ def indented(lines: Iterable[str]) -> list[str]:
     return ["  " + line for line in lines]
 
 
-def _declaration(parameter: Parameter) -> str:
+def _declaration(parameter: nodes.Parameter) -> str:
     kind = C_TYPES[parameter.dtype]
     if parameter.kind == "scalar":
         return f"const {kind} {parameter.name}"
@@ -147,34 +116,34 @@ def _declaration(parameter: Parameter) -> str:
 # ---- statements, each to its lines
 
 
-def _if(p: CPrinter, s: If) -> list[str]:
+def _if(p: CPrinter, s: nodes.If) -> list[str]:
     lines = [f"if ({p.condition(s.condition)}) {{", *indented(p.block(s.body))]
     if s.otherwise:
         lines += ["} else {", *indented(p.block(s.otherwise))]
     return [*lines, "}"]
 
 
-def _let(p: CPrinter, s: Let) -> list[str]:
+def _let(p: CPrinter, s: nodes.Let) -> list[str]:
     comment = f"  // {s.comment}" if s.comment else ""
     line = f"const {p.type_of(s.dtype, s.width)} {s.name} = {p.value(s.value, s.dtype)};{comment}"
-    if isinstance(s.value, Coordinate) and s.value.below:
+    if isinstance(s.value, nodes.Coordinate) and s.value.below:
         return [line, f"__builtin_assume({s.name} < {s.value.below});"]
     return [line]
 
 
-def _stream(p: CPrinter, s: Stream) -> list[str]:
+def _stream(p: CPrinter, s: nodes.Stream) -> list[str]:
     types = f"{REDUCERS[s.op]}, {C_TYPES[s.dtype]}, {C_TYPES[s.wide]}"
     return [f"Stream<{types}> {s.name}({p.value(s.init, s.wide)});"]
 
 
-def _array(p: CPrinter, s: Array) -> list[str]:
+def _array(p: CPrinter, s: nodes.Array) -> list[str]:
     if s.shared_offset is not None:
         return [f"const Shared<{C_TYPES[s.dtype]}> {s.name}({s.shared_offset}, {s.count});"]
     size = f"[{s.count}]" if s.count else ""
     return [f"{p.type_of(s.dtype, s.width)} {s.name}{size};"]
 
 
-def _words(p: CPrinter, s: Words) -> list[str]:
+def _words(p: CPrinter, s: nodes.Words) -> list[str]:
     share, to = s.dtype.random_share, C_TYPES[s.dtype]
     whole = s.first % share is const(0)
     groups = -(-(s.count + (0 if whole else share - 1)) // share)
@@ -183,14 +152,14 @@ def _words(p: CPrinter, s: Words) -> list[str]:
     return [f"Bits<{to}>::type {s.name}[{groups * share}]; {fill};"]
 
 
-def _accumulate(p: CPrinter, s: Accumulate) -> list[str]:
+def _accumulate(p: CPrinter, s: nodes.Accumulate) -> list[str]:
     target, value = p.value(s.target), p.value(s.value, s.dtype)
     if s.wide is not s.dtype:
         value = f"convert<{C_TYPES[s.wide]}>({value})"
     return [f"{target} = {REDUCERS[s.op]}::apply({target}, {value});"]
 
 
-def _store(p: CPrinter, s: Store) -> list[str]:
+def _store(p: CPrinter, s: nodes.Store) -> list[str]:
     value, position = p.value(s.value, s.dtype), p.index(s.position)
     if s.buffer in p.shared:
         put = f"template putv<{s.width}>" if s.width > 1 else "put"
@@ -198,35 +167,35 @@ def _store(p: CPrinter, s: Store) -> list[str]:
     else:
         call = f"stv<{s.width}>" if s.width > 1 else "st"
         text = f"{call}({s.buffer}, {position}, {value});"
-    return [text if s.condition is TRUE else f"if ({p.condition(s.condition)}) {text}"]
+    return [text if s.condition is nodes.TRUE else f"if ({p.condition(s.condition)}) {text}"]
 
 
-def _prefetch(p: CPrinter, s: Prefetch) -> list[str]:
+def _prefetch(p: CPrinter, s: nodes.Prefetch) -> list[str]:
     ask = f"prefetch({s.buffer}, {p.index(s.position)});"
     return [f"if ({p.condition(s.condition)}) {ask}"]
 
 
 STATEMENTS: Mapping[type, Callable[[CPrinter, Any], list[str]]] = {
-    For: lambda p, s: p.loop(s),
-    If: _if,
-    Block: lambda p, s: [f"{{  // {s.comment}", *indented(p.block(s.body)), "}"],
-    Let: _let,
-    Variable: lambda p, s: [f"{C_TYPES[s.dtype]} {s.name} = {p.value(s.init, s.dtype)};"],
-    Stream: _stream,
-    Array: _array,
-    Words: _words,
-    Set: lambda p, s: [f"{p.value(s.target)} = {p.value(s.value, s.dtype)};"],
-    Accumulate: _accumulate,
-    Store: _store,
-    Prefetch: _prefetch,
-    Call: lambda p, s: [f"{p.value(s)};"],
+    nodes.For: lambda p, s: p.loop(s),
+    nodes.If: _if,
+    nodes.Block: lambda p, s: [f"{{  // {s.comment}", *indented(p.block(s.body)), "}"],
+    nodes.Let: _let,
+    nodes.Variable: lambda p, s: [f"{C_TYPES[s.dtype]} {s.name} = {p.value(s.init, s.dtype)};"],
+    nodes.Stream: _stream,
+    nodes.Array: _array,
+    nodes.Words: _words,
+    nodes.Set: lambda p, s: [f"{p.value(s.target)} = {p.value(s.value, s.dtype)};"],
+    nodes.Accumulate: _accumulate,
+    nodes.Store: _store,
+    nodes.Prefetch: _prefetch,
+    nodes.Call: lambda p, s: [f"{p.value(s)};"],
 }
 
 
 # ---- values, each to its expression
 
 
-def _math(p: CPrinter, value: Math) -> str:
+def _math(p: CPrinter, value: nodes.Math) -> str:
     row, first = OPS[value.op], value.types[0]
     operands = [p.value(o, t) for o, t in zip(value.operands, value.types, strict=True)]
     decided_by = value.types[-1]
@@ -240,7 +209,7 @@ def _math(p: CPrinter, value: Math) -> str:
     return text
 
 
-def _load(p: CPrinter, load: Load) -> str:
+def _load(p: CPrinter, load: nodes.Load) -> str:
     position, width = p.index(load.position), load.width
     if load.buffer in p.shared:
         get = f"template getv<{width}>" if width > 1 else "get"
@@ -249,24 +218,24 @@ def _load(p: CPrinter, load: Load) -> str:
         call = f"ldv<{width}>" if width > 1 else "ld"
         return _where(p, load, f"{call}({load.buffer}, {position})")
     at, limit = p.as_index(position), p.as_index(p.sizes.number(load.limit))
-    inside = "" if load.inside is FALSE else f", {p.condition(load.inside)}"
+    inside = "" if load.inside is nodes.FALSE else f", {p.condition(load.inside)}"
     return _where(p, load, f"lde<{width}>({load.buffer}, {at}, {limit}{inside})")
 
 
-def _ring_load(p: CPrinter, load: RingLoad) -> str:
+def _ring_load(p: CPrinter, load: nodes.RingLoad) -> str:
     size = p.sizes.number(load.size)  # first, so that sizes keep their numbers
     typed = ", ".join(map(p.as_index, [p.index(load.first), p.index(load.at), size]))
     return _where(p, load, f"ldr<{load.width}>({load.buffer}, {typed})")
 
 
-def _where(p: CPrinter, load: Load | RingLoad, text: str) -> str:
+def _where(p: CPrinter, load: nodes.Load | nodes.RingLoad, text: str) -> str:
     """What is loaded where the condition holds; else zero."""
-    if load.condition is TRUE:
+    if load.condition is nodes.TRUE:
         return text
     return f"({p.condition(load.condition)}) ? {text} : {p.type_of(load.dtype, load.width)}{{}}"
 
 
-def _random(p: CPrinter, value: Random) -> str:
+def _random(p: CPrinter, value: nodes.Random) -> str:
     numbers = [p.value(o, value.dtype.compute) for o in value.operands[:2]]
     stream = ", ".join(p.value(o, DataType.Int) for o in value.operands[2:])
     share, to = value.dtype.random_share, C_TYPES[value.dtype]
@@ -276,30 +245,30 @@ def _random(p: CPrinter, value: Random) -> str:
     return OPS[value.op].c.format(*numbers, to=to, words=words, lane=lane, word=word)
 
 
-def _checked_index(p: CPrinter, value: CheckedIndex) -> str:
+def _checked_index(p: CPrinter, value: nodes.CheckedIndex) -> str:
     """CUDA stops the kernel; the CPU goes on at 0 and notes the failure for the host."""
     operand = p.value(value.operand, value.dtype)
     note = f", {value.number}, failed" if p.dialect == "cpu" else ""
     return f"checked_index<{p.index_type}>({operand}, {value.size}{note})"
 
 
-def _choose(p: CPrinter, value: Choose) -> str:
+def _choose(p: CPrinter, value: nodes.Choose) -> str:
     then, otherwise = p.value(value.then, value.dtype), p.value(value.otherwise, value.dtype)
     return f"({p.condition(value.condition)}) ? {then} : {otherwise}"
 
 
-def _call(p: CPrinter, value: Call) -> str:
+def _call(p: CPrinter, value: nodes.Call) -> str:
     template = ", ".join(REDUCERS.get(str(one), str(one)) for one in value.template)
     arguments = ", ".join(p.value(one, value.dtype) for one in value.arguments)
     return f"{value.function}{f'<{template}>' if template else ''}({arguments})"
 
 
-def _coordinate(p: CPrinter, value: Coordinate) -> str:
+def _coordinate(p: CPrinter, value: nodes.Coordinate) -> str:
     is_cluster = value.parallel is ParallelType.CLUSTER
     return p.as_index("blockIdx.y" if is_cluster else value.parallel.value)
 
 
-def _lane(p: CPrinter, value: Lane) -> str:
+def _lane(p: CPrinter, value: nodes.Lane) -> str:
     at = "" if value.at is None else f"[{p.index(value.at)}]"
     lane = "" if value.lane is None else f".v[{p.index(value.lane)}]"
     return f"{value.array}{at}{lane}"
@@ -307,16 +276,18 @@ def _lane(p: CPrinter, value: Lane) -> str:
 
 VALUES: Mapping[type, Callable[[CPrinter, Any], str]] = {
     str: lambda p, name: name,
-    Lane: _lane,
-    Address: lambda p, value: f"&{value.variable}",
+    nodes.Lane: _lane,
+    nodes.Address: lambda p, value: f"&{value.variable}",
     Scalar: lambda p, index: p.index(index),
-    IndexValue: lambda p, value: f"static_cast<{C_TYPES[value.dtype]}>({p.index(value.index)})",
-    Math: _math,
-    Load: _load,
-    RingLoad: _ring_load,
-    Random: _random,
-    CheckedIndex: _checked_index,
-    Choose: _choose,
-    Call: _call,
-    Coordinate: _coordinate,
+    nodes.IndexValue: lambda p, value: (
+        f"static_cast<{C_TYPES[value.dtype]}>({p.index(value.index)})"
+    ),
+    nodes.Math: _math,
+    nodes.Load: _load,
+    nodes.RingLoad: _ring_load,
+    nodes.Random: _random,
+    nodes.CheckedIndex: _checked_index,
+    nodes.Choose: _choose,
+    nodes.Call: _call,
+    nodes.Coordinate: _coordinate,
 }

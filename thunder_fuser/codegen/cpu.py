@@ -9,7 +9,7 @@ from thunder_fuser.codegen.cfamily import REDUCERS, CPrinter, indented
 from thunder_fuser.codegen.literals import C_TYPES, literal_text
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import Accumulator, For, Kernel, Statement, statements_in
+from thunder_fuser.lower.kernel import For, Kernel, Statement, Variable, statements_in
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -37,21 +37,12 @@ class CpuPrinter(CPrinter):
         failed = ["i64* __restrict__ failed"] if self.kernel.checks else []
         arguments = ",\n    ".join([*self.parameters(), *failed, "int threads"])
         loops = (s for s in statements_in(self.kernel.body) if isinstance(s, For))
-        declared = {self._declare_reduction(a) for loop in loops for a in loop.accumulators}
+        declared = {_reduction(*one) for loop in loops for one in loop.accumulators}
         return [
             *sorted(declared),
             f"// {self.kernel.comment}",
             f'extern "C" void {self.kernel.name}(\n    {arguments}) {{',
         ]
-
-    def _declare_reduction(self, accumulator: Accumulator) -> str:
-        """OpenMP's own max drops NaN, so each reduction is declared with the prelude's operator."""
-        kind, apply = C_TYPES[accumulator.dtype], f"{REDUCERS[accumulator.op]}::apply"
-        init = literal_text(accumulator.init, accumulator.dtype)
-        return (
-            f"#pragma omp declare reduction({_reduction_name(accumulator)} : {kind} : "
-            f"omp_out = {apply}(omp_out, omp_in)) initializer(omp_priv = {init})"
-        )
 
     def loop(self, loop: For) -> list[str]:
         return self._streamed(loop) if loop.streams else super().loop(loop)
@@ -95,7 +86,7 @@ class CpuPrinter(CPrinter):
         return [self._simd(loop), head]
 
     def _simd(self, loop: For) -> str:
-        clauses = [f"reduction({_reduction_name(a)} : {a.variable})" for a in loop.accumulators]
+        clauses = [f"reduction({op}_{v.dtype.short} : {v.name})" for op, v in loop.accumulators]
         return " ".join(["#pragma omp simd", *clauses])
 
 
@@ -103,5 +94,10 @@ def _is_block(statement: Statement) -> bool:
     return isinstance(statement, For) and statement.parallel.is_block
 
 
-def _reduction_name(accumulator: Accumulator) -> str:
-    return f"{accumulator.op}_{accumulator.dtype.short}"
+def _reduction(op: str, into: Variable) -> str:
+    """OpenMP's own max drops NaN, so each reduction is declared with the prelude's operator."""
+    apply, init = f"{REDUCERS[op]}::apply", literal_text(into.init, into.dtype)
+    return (
+        f"#pragma omp declare reduction({op}_{into.dtype.short} : {C_TYPES[into.dtype]} : "
+        f"omp_out = {apply}(omp_out, omp_in)) initializer(omp_priv = {init})"
+    )

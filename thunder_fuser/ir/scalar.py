@@ -155,8 +155,6 @@ class Scalar:
         return self.text
 
 
-# The largest divisor of a size that is used: the elements of the widest vector.
-MOST_LANES = 16
 # Because parts are shared, the text may be 2**depth times as long as the expression in memory.
 _LONGEST_SORTED_TEXT = 200
 
@@ -248,10 +246,7 @@ def wrap(value: ScalarLike) -> Scalar:
 
 def product(values: Iterable[ScalarLike]) -> Scalar:
     """The product of all values; 1 for none."""
-    result = const(1)
-    for value in values:
-        result = result * value
-    return result
+    return math.prod(map(wrap, values), start=const(1))
 
 
 def ceil_div(a: ScalarLike, b: ScalarLike) -> Scalar:
@@ -373,7 +368,7 @@ def _split_multiples(x: Scalar, factor: int) -> tuple[Scalar, Scalar]:
 
 def _coarse(x: Scalar, modulus: int) -> tuple[int, Scalar, Scalar] | None:
     """x -> (g, big, small) with x == g * big + small, 1 < g | modulus, 0 <= small < g."""
-    found = {greatest_divisor(abs(c), modulus, MOST_LANES) for _, c in x.terms[0]}
+    found = {greatest_divisor(abs(c), modulus) for _, c in x.terms[0]}
     for g in sorted(found - {1}, reverse=True):
         big, small = _split_multiples(x, g)
         if 0 <= small.lo and small.hi < g:

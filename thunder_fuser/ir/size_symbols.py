@@ -18,6 +18,8 @@ from fractions import Fraction
 from math import gcd
 from typing import Any
 
+MOST_LANES = 16  # the elements of the widest vector
+
 
 class Sized(int):
     """An int that is a number times a product of sizes. names: the sizes; base: their product.
@@ -102,14 +104,13 @@ def sized(name: str, value: int) -> int:
     return _made(value, (name,), value)
 
 
-def greatest_divisor(a: int, b: int, most: int = 0) -> int:
+def greatest_divisor(a: int, b: int) -> int:
     """The greatest common divisor of two numbers. It is `Sized` if it equals one that is.
 
-    most > 0: if only b is `Sized`, the divisor must also divide `most`, so that the source shows
-    few facts about a size.
+    If only b is `Sized`, it must also divide MOST_LANES: the source shows few facts about a size.
     """
-    if type(b) is Sized and type(a) is not Sized and most:
-        return gcd(a, int(b), most)
+    if isinstance(b, Sized) and not isinstance(a, Sized):
+        return gcd(a, int(b), MOST_LANES)
     found = gcd(int(a), int(b))
     return a if found == a else (b if found == b else found)
 

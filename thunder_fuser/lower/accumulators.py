@@ -24,21 +24,8 @@ from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, integer_range
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.kernel import (
-    Address,
-    Argument,
-    Array,
-    Call,
-    For,
-    If,
-    Lane,
-    Let,
-    Set,
-    Statement,
-    Stream,
-    Variable,
-)
 from thunder_fuser.lower.scope import Scope, SharedMemory
 
 SLOT = symbol("slot", 0, 2**31 - 1)  # a place in an array of sums
@@ -57,10 +44,12 @@ def identity(op: str, dtype: DataType) -> Literal:
     return Literal.of(low if op == "max" else high)
 
 
-def each_lane(ctx: Context, body: Iterable[Statement], extent: Scalar | None = None) -> For:
+def each_lane(
+    ctx: Context, body: Iterable[nodes.Statement], extent: Scalar | None = None
+) -> nodes.For:
     """A loop over the lanes, or over as many of them as there are."""
     extent = const(ctx.lanes) if extent is None else extent
-    return For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, tuple(body))
+    return nodes.For(str(ctx.lane_symbol), extent, ParallelType.VECTORIZE, tuple(body))
 
 
 class Gates:
@@ -71,23 +60,23 @@ class Gates:
         self._numbers: dict[str, int] = {}
         self._ready = False  # true once the other blocks' gates have been waited for
 
-    def open(self, scope: Scope, arrays: Sequence[str], call: Call, gates: int = 1) -> None:
+    def open(self, scope: Scope, arrays: Sequence[str], call: nodes.Call, gates: int = 1) -> None:
         """Declares so many gates for each array, and calls what makes them with each."""
         self._numbers = {array: number for number, array in enumerate(arrays)}
         scope.declare(self.shared.array("gates", DataType.Int, gates * len(arrays)))
         for array in arrays:
             scope.put(replace(call, arguments=(array, *self.of(array))))
-        scope.put(Call("gates_made"))
+        scope.put(nodes.Call("gates_made"))
 
-    def of(self, array: str) -> tuple[Argument, ...]:
+    def of(self, array: str) -> tuple[nodes.Argument, ...]:
         """Which gates are an array's."""
         return "gates", const(self._numbers[array])
 
     def wait(self, scope: Scope, where: Scalar | None = None) -> None:
         """Until the other blocks' gates are made, where a condition holds."""
         if not self._ready:
-            ready = Call("gates_ready")
-            scope.put(ready if where is None or where.is_const else If(where, (ready,)))
+            ready = nodes.Call("gates_ready")
+            scope.put(ready if where is None or where.is_const else nodes.If(where, (ready,)))
         self._ready = True
 
 
@@ -109,15 +98,15 @@ class Accumulators:
         ctx, op, dtype = self.ctx, self.ctx.combines(name), self.ctx.accumulator_type(name)
         start, target = identity(op, dtype), ctx.accumulator(name)
         if ctx.is_stream(name):
-            scope.put(Stream(f"{name}_s", op, ctx.dtype_of(name), dtype, start))
+            scope.put(nodes.Stream(f"{name}_s", op, ctx.dtype_of(name), dtype, start))
         elif isinstance(target, str):
-            scope.put(Variable(target, dtype, start))
-        else:  # sums over the rows that a thread walks: one for each of its columns
-            is_carried = name in ctx.carried
-            count, at = (ctx.slots, SLOT) if is_carried else (ctx.lanes, ctx.lane_symbol)
-            scope.put(Array(target.array, dtype, count))
-            clear = Set(Lane(target.array, at), start, dtype)
-            scope.put(For(str(at), const(count), ParallelType.VECTORIZE, (clear,)))
+            scope.put(nodes.Variable(target, dtype, start))
+        else:  # one for each lane; over the rows that a thread walks, for each of its columns
+            of_rows = name in ctx.carried
+            count, at = (ctx.slots, SLOT) if of_rows else (ctx.lanes, ctx.lane_symbol)
+            scope.put(nodes.Array(target.array, dtype, count))
+            clear = nodes.Set(nodes.Lane(target.array, at), start, dtype)
+            scope.put(nodes.For(str(at), const(count), ParallelType.VECTORIZE, (clear,)))
 
     def declare_scan(self, scope: Scope, name: str) -> None:
         """The elements of a scan's step, and what is carried from step to step."""
@@ -125,19 +114,19 @@ class Accumulators:
         if not self.ctx.scheduled.params.inner:
             self.declare(scope, name)
             return
-        assert isinstance(target, Lane)
-        scope.put(Array(target.array, dtype, self.ctx.lanes))
-        scope.put(Variable(f"{name}_c", dtype, identity(self.ctx.combines(name), dtype)))
+        assert isinstance(target, nodes.Lane)
+        scope.put(nodes.Array(target.array, dtype, self.ctx.lanes))
+        scope.put(nodes.Variable(f"{name}_c", dtype, identity(self.ctx.combines(name), dtype)))
 
     def open_gates(self, scope: Scope) -> None:
         """Declares what a cluster's reductions need, before any row."""
         ctx, names = self.ctx, list(self.ctx.demand.operands)
-        call = Call("open_gates", template=(ctx.threads[0], ctx.cluster))
+        call = nodes.Call("open_gates", template=(ctx.threads[0], ctx.cluster))
         self.gates.open(scope, [f"{name}_w" for name in names], call, gates=2)
         for name in names:  # a word of each warp of the cluster, twice
             count = 2 * (ctx.threads[0] // 32) * ctx.cluster
             scope.declare(self.shared.array(f"{name}_w", word(ctx.dtype_of(name)), count))
-        if ctx.walks_rows:
+        if ctx.carried:
             self.gates.wait(scope)
 
     # ---- joining
@@ -146,8 +135,8 @@ class Accumulators:
         """Joins the accumulators of a block's or cluster's threads; all get the result."""
         ctx, inner = self.ctx, self.ctx.scheduled.params.inner
         if ctx.is_stream(name):
-            total = Call("total", (f"{name}_s",))
-            scope.put(Let(str(ctx.accumulator(name)), ctx.accumulator_type(name), total))
+            total = nodes.Call("total", (f"{name}_s",))
+            scope.put(nodes.Let(str(ctx.accumulator(name)), ctx.accumulator_type(name), total))
         if ctx.is_cpu or ctx.threads[0 if inner else 1] == 1:
             return
         if ctx.cluster > 1 and not ctx.scheduled.rows:  # whose rows are a block's
@@ -156,34 +145,34 @@ class Accumulators:
         else:
             scope.put(self.join_threads(name, "x" if inner else "y"))
 
-    def _join_blocks(self, name: str) -> Set:
+    def _join_blocks(self, name: str) -> nodes.Set:
         """Over all threads of the cluster."""
         ctx, target, array = self.ctx, self.ctx.accumulator(name), f"{name}_w"
         # The gates open in turns: the number of the row, of those that the cluster walks.
         arguments = (target, array, *self.gates.of(array), ctx.number(ctx.row_loops))
         sizes = (ctx.combines(name), ctx.threads[0], ctx.cluster)
-        return Set(target, Call("reduce_cluster", arguments, sizes), ctx.dtype_of(name))
+        return nodes.Set(target, nodes.Call("reduce_cluster", arguments, sizes), ctx.dtype_of(name))
 
-    def join_threads(self, name: str, axis: str) -> Set | Call:
+    def join_threads(self, name: str, axis: str) -> nodes.Set | nodes.Call:
         """Over the threads of the block along an axis: a variable, or each element of an array."""
         ctx, dtype, target = self.ctx, self.ctx.dtype_of(name), self.ctx.accumulator(name)
         sizes = (ctx.combines(name), *ctx.threads)
-        variable = target.array if isinstance(target, Lane) else target
+        variable = target.array if isinstance(target, nodes.Lane) else target
         if axis == "x":
-            return Set(variable, Call("reduce_x", (variable,), sizes, dtype), dtype)
+            return nodes.Set(variable, nodes.Call("reduce_x", (variable,), sizes, dtype), dtype)
         if isinstance(target, str):
-            return Call("reduce_y", (Address(target),), (*sizes, 1), dtype)
+            return nodes.Call("reduce_y", (nodes.Address(target),), (*sizes, 1), dtype)
         count = ctx.slots if name in ctx.carried else ctx.lanes
-        return Call("reduce_y", (variable,), (*sizes, count), dtype)
+        return nodes.Call("reduce_y", (variable,), (*sizes, count), dtype)
 
-    def join_scan(self, name: str, count: Scalar) -> Call:
+    def join_scan(self, name: str, count: Scalar) -> nodes.Call:
         """Each element joined with those before it and the carry, which ends as the last one.
 
         On CUDA the threads of a row, along x, have the whole array each; on the CPU `count`.
         """
         ctx, target, op = self.ctx, self.ctx.scanned(name), self.ctx.combines(name)
-        assert isinstance(target, Lane)
+        assert isinstance(target, nodes.Lane)
         if ctx.is_cpu:
-            return Call("scan_row", (target.array, count, f"{name}_c"), (op,))
+            return nodes.Call("scan_row", (target.array, count, f"{name}_c"), (op,))
         places, dtype = (target.array, f"{name}_c"), ctx.accumulator_type(name)
-        return Call("scan_x", places, (op, *ctx.threads), dtype)
+        return nodes.Call("scan_x", places, (op, *ctx.threads), dtype)

@@ -15,7 +15,7 @@ from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Array, Lane, Let, Load, Set, Store
-from thunder_fuser.lower.scope import Found, Names, Scope, SharedMemory
+from thunder_fuser.lower.scope import Found, Names, Needs, Scope, SharedMemory
 
 BEFORE = -1  # the number of no nest: what was filled there is there for all
 
@@ -43,11 +43,12 @@ class Buffer:
 
 
 class Buffers:
-    """The buffers of one kernel, by the points they hold."""
+    """The buffers of one kernel, by the points they hold. `nest`: the number of this nest."""
 
     def __init__(self, ctx: Context, shared: SharedMemory, names: Names) -> None:
         self.ctx, self.shared, self._name = ctx, shared, names
         self._buffers: dict[Point, Buffer] = {}
+        self.nest = 0
 
     # ---- what is kept
 
@@ -83,10 +84,10 @@ class Buffers:
         vector = self.ctx.is_vector(window.position, const(1), self.ctx.dtype_of(point.name))
         self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
 
-    def has(self, point: Point, nest: int) -> bool:
+    def has(self, point: Point) -> bool:
         """True if a nest before this one has put the point into a buffer."""
-        buffer = self._buffers.get(point)
-        return buffer is not None and buffer.filled_in is not None and buffer.filled_in < nest
+        filled_in = self._buffers[point].filled_in if point in self._buffers else None
+        return filled_in is not None and filled_in < self.nest
 
     @property
     def keeps_vectors(self) -> bool:
@@ -103,29 +104,27 @@ class Buffers:
 
     # ---- filling and reading
 
-    def fill(self, point: Point, found: Found, nest: int, scope: Scope, width: int = 1) -> None:
+    def fill(self, point: Point, found: Found, scope: Scope, width: int = 1) -> None:
         """Puts an element, or a vector of them, into its buffer, if there is one to be filled."""
         ctx, (operand, needs), buffer = self.ctx, found, self._buffers.get(point)
         if buffer is None or buffer.filled_in is not None:
             return
-        buffer.filled_in, dtype = nest, ctx.dtype_of(point.name)
+        buffer.filled_in, dtype = self.nest, ctx.dtype_of(point.name)
         at = buffer.position if buffer.shared else ctx.slot
         at = at - ctx.lane_symbol if width > 1 else at
         put = Store(buffer.array, at, operand, dtype, width)
         kept = put if buffer.shared else Set(Lane(buffer.array, at), operand, dtype)
         scope.put(kept, needs | at.symbols)
 
-    def load_into(
-        self, point: Point, load: Load, needs: frozenset[str], nest: int, scope: Scope
-    ) -> Found | None:
+    def load_into(self, point: Point, load: Load, needs: Needs, scope: Scope) -> Found | None:
         """Loads a vector right into its buffer, if it has one in registers."""
         ctx, buffer = self.ctx, self._buffers.get(point)
-        if buffer is None or buffer.shared or buffer.filled_in not in (None, nest):
+        if buffer is None or buffer.shared or buffer.filled_in not in (None, self.nest):
             return None
         needs |= ctx.step.symbols | {ctx.home}
         if buffer.filled_in is None:
             scope.put(Set(Lane(buffer.array, ctx.step), load, load.dtype), needs)
-            buffer.filled_in = nest
+            buffer.filled_in = self.nest
         return Lane(buffer.array, ctx.step, ctx.lane_symbol), needs | ctx.lane_symbol.symbols
 
     def read(self, point: Point, scope: Scope) -> Found:

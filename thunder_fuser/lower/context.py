@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point
-from thunder_fuser.analysis.part import Demand, Part, demand_of
+from thunder_fuser.analysis.part import Part, demand_of
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.op_schema import DtypeRule
@@ -19,37 +19,80 @@ from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.size_arguments import loops_of
 from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
-from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
+from thunder_fuser.schedule.loop_index import loop_index
 from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 
 class Context:
-    """Facts of one kernel, derived from its schedule."""
+    """Facts of one kernel, derived from its schedule.
+
+    Its loops, outermost first:
+      root_loops: over blocks and threads;
+      row_loops: over the rows of a block or cluster, around its nests;
+      group_loops: over the rows of a block's group, around each of its nests;
+      nest_loops: of a nest; the last may be its lane, the vector or simd loop.
+    width: elements of one vector access; 1 on the CPU, whose compiler makes the vectors.
+    lane_is_kept: whether the lanes walk kept axes: every lane then has its own accumulator.
+    step, steps: the number of the current iteration of the loops around the lanes, the group's
+      too, and how many there are; group_step: that of the group's.
+    slots, slot: of an array with an element for each lane of each step, its size and this place.
+    home: the pseudo symbol of what a row computes once: it stays inside the loop over rows.
+    threads: of a block, as (x, y); cluster: its blocks.
+    """
 
     def __init__(self, scheduled: ScheduledFusion) -> None:
-        self.scheduled = scheduled
-        self.part = scheduled.part
-        self.is_cpu = scheduled.target.is_cpu
-        self.repeatable = scheduled.options.repeatable
-        self.loops: LoopIndex = loop_index(
-            scheduled.axes, scheduled.transforms, scheduled.part.chunked
-        )
-        self.demand: Demand = demand_of(self.part, self.loops.index)
+        self.scheduled, self.part, self.carried = scheduled, scheduled.part, scheduled.carried
+        self.is_cpu, self.repeatable = scheduled.target.is_cpu, scheduled.options.repeatable
+        self.loops = loop_index(scheduled.axes, scheduled.transforms, self.part.chunked)
+        self.demand = demand_of(self.part, self.loops.index)
+        self.home = ROW if self.carried else ROOT
+        self._split_loops(loops_of(scheduled))
+        self.threads = self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)
+        self.cluster = self.extent(ParallelType.CLUSTER)
+        has_short = not self.is_cpu and not self.repeatable
+        self.short_exps = short_exps(self.part) if has_short else frozenset[str]()
 
-    @cached_property
-    def loop(self) -> Domain:
-        """The loops, outermost first."""
-        return loops_of(self.scheduled)
+    def _split_loops(self, loops: Domain) -> None:
+        """Takes the loops apart by what they are around; nests have none of extent 1."""
+        self.root_loops = [a for a in loops if a.parallel.is_block or a.parallel.is_thread]
+        of_thread = [a for a in loops if a not in self.root_loops]
+        walked = [a for a in of_thread if not self.loops.loops[a.name].is_const]
+        kept = [a for a in walked if not a.is_reduction]
+        self.row_loops = kept if self.carried else []
+        self.group_loops = kept if self.scheduled.rows else []
+        around = [*self.row_loops, *self.group_loops]
+        self.nest_loops = [a for a in walked if a not in around]
+        lanes = [a for a in self.nest_loops if a.parallel is ParallelType.VECTORIZE]
+        self.lane = lanes[0] if lanes else None
+        self.lanes = int(self.lane.extent.value) if self.lane else 1
+        self.width = 1 if self.is_cpu else self.lanes
+        self.lane_symbol = self.loops.loops[self.lane.name] if self.lane else const(0)
+        collects = bool(self.part.reductions or self.part.scans)
+        self.lane_is_kept = self.lane is not None and not self.lane.is_reduction and collects
+        step_loops = [a for a in (*self.group_loops, *self.nest_loops) if a is not self.lane]
+        self.steps = prod(int(axis.extent.value) for axis in step_loops)
+        self.slots = self.steps * self.lanes
+        self.step, self.group_step = self.number(step_loops), self.number(self.group_loops)
+        self.slot = self.step * self.lanes + self.lane_symbol
 
-    @cached_property
-    def root_loops(self) -> list[IterDomain]:
-        """The loops over blocks and threads."""
-        return [a for a in self.loop if a.parallel.is_block or a.parallel.is_thread]
+    # ---- loops
 
     def extent(self, parallel: ParallelType) -> int:
         """Of the loop over blocks or threads that runs so; 1 if there is none."""
         return next((int(a.extent.value) for a in self.root_loops if a.parallel is parallel), 1)
+
+    def number(self, loops: list[IterDomain]) -> Scalar:
+        """The number of the current iteration of these loops, the outermost first."""
+        number = const(0)
+        for axis in loops:
+            number = number * axis.extent + self.loops.loops[axis.name]
+        return number
+
+    def parallel_of(self, axis: IterDomain) -> ParallelType:
+        """How a loop runs: unrolled where it indexes arrays, which are then in registers."""
+        arrays = self.scheduled.params.memory == "registers" and not self.is_cpu
+        return ParallelType.UNROLL if arrays else axis.parallel
 
     def first_of(self, loops: Iterable[IterDomain]) -> Scalar:
         """True for the first of the blocks and threads along these loops."""
@@ -59,26 +102,6 @@ class Context:
     def first_thread(self) -> Scalar:
         """True for the first of the threads that share a kept position."""
         return self.first_of(a for a in self.root_loops if a.is_reduction and a.parallel.is_thread)
-
-    @cached_property
-    def row_loops(self) -> list[IterDomain]:
-        """The loops over the rows of a block or cluster, around its nests."""
-        return self._kept_loops if self.walks_rows else []
-
-    @cached_property
-    def group_loops(self) -> list[IterDomain]:
-        """The loops over the rows of a block's group, around each of its nests."""
-        return self._kept_loops if self.scheduled.rows else []
-
-    @property
-    def _kept_loops(self) -> list[IterDomain]:
-        loops = [a for a in self.loop if a not in self.root_loops and not a.is_reduction]
-        return [a for a in loops if not self.loops.loops[a.name].is_const]
-
-    @property
-    def group_step(self) -> Scalar:
-        """The number of the current row of those that a thread walks."""
-        return self.number(self.group_loops)
 
     def next_row(self, position: Scalar) -> tuple[Scalar, Scalar]:
         """The position one row of the block further on, and where there is one."""
@@ -91,57 +114,6 @@ class Context:
         moved = position + (plain.substitute(step) - plain)
         return moved, conjunction([(variable + 1).lt(row.extent), *exists])
 
-    @property
-    def home(self) -> str:
-        """The pseudo symbol of what a row computes once: it stays inside the loop over rows."""
-        return ROW if self.walks_rows else ROOT
-
-    @property
-    def walks_rows(self) -> bool:
-        return bool(self.scheduled.carried)
-
-    @property
-    def carried(self) -> tuple[str, ...]:
-        return self.scheduled.carried
-
-    @cached_property
-    def nest_loops(self) -> list[IterDomain]:
-        """The loops of a nest, those of extent 1 left out."""
-        outside = [*self.root_loops, *self.row_loops, *self.group_loops]
-        inside = [a for a in self.loop if a not in outside]
-        return [a for a in inside if not self.loops.loops[a.name].is_const]
-
-    def parallel_of(self, axis: IterDomain) -> ParallelType:
-        """How a loop runs: unrolled where it indexes arrays, which are then in registers."""
-        arrays = self.scheduled.params.memory == "registers" and not self.is_cpu
-        return ParallelType.UNROLL if arrays else axis.parallel
-
-    @cached_property
-    def lane(self) -> IterDomain | None:
-        """The vector or simd loop."""
-        found = [a for a in self.nest_loops if a.parallel is ParallelType.VECTORIZE]
-        return found[0] if found else None
-
-    @cached_property
-    def lane_symbol(self) -> Scalar:
-        return self.loops.loops[self.lane.name] if self.lane else const(0)
-
-    @cached_property
-    def width(self) -> int:
-        """Elements of one vector access; 1 on the CPU, whose compiler makes the vectors."""
-        return int(self.lane.extent.value) if self.lane and not self.is_cpu else 1
-
-    @cached_property
-    def lane_is_kept(self) -> bool:
-        """True if the lanes walk kept axes: every lane then has its own accumulator."""
-        collects = bool(self.part.reductions or self.part.scans)
-        return self.lane is not None and not self.lane.is_reduction and collects
-
-    @cached_property
-    def short_exps(self) -> frozenset[str]:
-        """The exps that may be less exact than the rest; none on the CPU."""
-        return frozenset() if self.is_cpu or self.repeatable else short_exps(self.part)
-
     def short_form(self, expr: OpRecord, dtype: DataType) -> str:
         """The device function of an op that is less exact than the rest, or nothing."""
         if self.is_cpu or dtype is not DataType.Float:
@@ -149,40 +121,6 @@ class Context:
         if expr.op == "exp" and (expr.attr("short") or expr.outputs[0] in self.short_exps):
             return "short_exp"
         return "short_tanh" if expr.op == "tanh" and expr.attr("short") else ""
-
-    @cached_property
-    def steps(self) -> int:
-        """Iterations of the loops around the lanes in a nest, all threads alike.
-
-        Of a group: those of all its rows.
-        """
-        return prod(int(axis.extent.value) for axis in self._step_loops)
-
-    @property
-    def step(self) -> Scalar:
-        """The number of the current iteration of the loops around the lanes."""
-        return self.number(self._step_loops)
-
-    @property
-    def _step_loops(self) -> list[IterDomain]:
-        return [a for a in (*self.group_loops, *self.nest_loops) if a is not self.lane]
-
-    @property
-    def slots(self) -> int:
-        """The elements of an array that has one for each lane of each step."""
-        return self.steps * self.lanes
-
-    @property
-    def slot(self) -> Scalar:
-        """The place of this lane of this step in such an array."""
-        return self.step * self.lanes + self.lane_symbol
-
-    def number(self, loops: list[IterDomain]) -> Scalar:
-        """The number of the current iteration of these loops, the outermost first."""
-        number = const(0)
-        for axis in loops:
-            number = number * axis.extent + self.loops.loops[axis.name]
-        return number
 
     def at_loops(self, point: Point) -> Point:
         """A point over plain axis symbols, over the loops."""
@@ -196,27 +134,10 @@ class Context:
     @cached_property
     def reduced_symbols(self) -> tuple[str, ...]:
         """Every symbol that comes from a reduced axis: its loops and guards."""
-        found: set[str] = set()
-        for name in self.scheduled.reduced:
-            found |= self.loops.index[name].symbols
-        outside = [*self.scheduled.kept, *([self.part.chunked.axis] if self.part.chunked else [])]
-        kept = {s for name in outside for s in self.loops.index[name].symbols}
-        return tuple(sorted(found - kept))
-
-    @cached_property
-    def threads(self) -> tuple[int, int]:
-        """The threads of a block, as (x, y)."""
-        return self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)
-
-    @cached_property
-    def cluster(self) -> int:
-        """The blocks of a cluster."""
-        return self.extent(ParallelType.CLUSTER)
-
-    @cached_property
-    def lanes(self) -> int:
-        """The extent of the lane loop; 1 if there is none."""
-        return int(self.lane.extent.value) if self.lane else 1
+        index, chunked = self.loops.index, self.part.chunked
+        outside = [*self.scheduled.kept, *([chunked.axis] if chunked else [])]
+        reduced = {symbol for name in self.scheduled.reduced for symbol in index[name].symbols}
+        return tuple(reduced.difference(*(index[name].symbols for name in outside)))
 
     def elements(self, name: str) -> int:
         """The positions in memory from a tensor's first element to its last one."""

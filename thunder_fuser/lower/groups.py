@@ -46,12 +46,11 @@ class Groups:
         self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
         # Of the reductions over rows that the blocks of a cluster share.
         self._gates = Gates(self.values.shared) if self.ctx.cluster > 1 else None
-        self._over = {n for n in self.ctx.demand.operands if not self._is_along(n)}
+        part, scheduled = self.ctx.part, self.ctx.scheduled
+        along, of = set(scheduled.reduced), part.domain_map.reduced
+        self._over = {n for n in self.ctx.demand.operands if set(of(part.tensors[n])) != along}
+        self._size = prod(int(part.extents[axis].value) for axis in scheduled.rows)
         self.turns = self._turns()
-
-    def _is_along(self, name: str) -> bool:
-        reduced = self.ctx.part.domain_map.reduced(self.ctx.part.tensors[name])
-        return set(reduced) == set(self.ctx.scheduled.reduced)
 
     # ---- what is done when
 
@@ -113,30 +112,26 @@ class Groups:
         for name in over:
             self._declare(name, scope)
         if self._gates is not None:
-            call = Call("open_rows", template=(self._size(),))
+            call = Call("open_rows", template=(self._size,))
             self._gates.open(scope, [f"{name}_r" for name in over], call)
         for number, turn in enumerate(self.turns):
-            self.values.nest = number
+            self.values.buffers.nest = number
             self._rows(scope, turn, [name for name in turn.along if name in kept])
             if turn.over and not ctx.is_cpu and self._gates is None:
                 scope.put(Call("sync_threads"))
             for name in turn.over:
                 scope.put(self._reduce(name))
-        self.values.nest = len(self.turns)
+        self.values.buffers.nest = len(self.turns)
         self._results(scope)
 
     def _declare(self, name: str, scope: Scope) -> None:
         """What is reduced over rows, an element each."""
-        dtype, count = self.ctx.dtype_of(name), self._size()
+        dtype, count = self.ctx.dtype_of(name), self._size
         if self.ctx.is_cpu:
             scope.put(Array(f"{name}_r", dtype, count))
             return
         sent = dtype if self._gates is None else word(dtype)
         scope.declare(self.values.shared.array(f"{name}_r", sent, count))
-
-    def _size(self) -> int:
-        extents = self.ctx.part.extents
-        return prod(int(extents[axis].value) for axis in self.ctx.scheduled.rows)
 
     def _rows(self, scope: Scope, turn: Turn, kept: list[str]) -> None:
         """One loop over the rows of the group."""
@@ -149,7 +144,7 @@ class Groups:
             inner = self.guards.guard(scope.child(*(str(variable) for variable, *_ in loops)))
             self._row(inner, turn, kept)
             scope.statements += loops_around(inner.statements, loops)
-        self.values.keep_rows(kept)
+        self.values.rows_kept.update(kept)
 
     def _row(self, scope: Scope, turn: Turn, kept: list[str]) -> None:
         """What is reduced and stored of one row; what one thread of it puts for all rows."""
@@ -190,7 +185,7 @@ class Groups:
         On a GPU every warp reduces all rows, so all threads get the same bits. Where the blocks of
         a cluster have sent the elements, they are there past a gate.
         """
-        ctx, count, array = self.ctx, self._size(), f"{name}_r"
+        ctx, count, array = self.ctx, self._size, f"{name}_r"
         wide, op, target = ctx.accumulator_type(name), ctx.combines(name), ctx.accumulator(name)
         start = identity(op, wide)
         assert isinstance(target, str)

@@ -17,7 +17,7 @@ from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Coordinate, If, Let
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.schedule.loop_index import Edge, Guard, LoopIndex
+from thunder_fuser.schedule.loop_index import Edge, Guard
 
 
 class OpenGuards:
@@ -83,8 +83,7 @@ class OpenGuards:
     def enter(self, scope: Scope, guard: Guard, loop: IterDomain | None = None) -> Scope:
         """A block, inside a loop, in which the guard holds and its variable is defined."""
         inner = scope.child()
-        unrolled = loop is not None and not self.ctx.is_cpu
-        inner.condition = valid_step(guard, loop, self.ctx.loops) if unrolled else valid(guard)
+        inner.condition = valid(guard) if loop is None else valid_step(self.ctx, guard, loop)
         self.define(inner, guard.variable, guard.value)
         return inner
 
@@ -104,18 +103,18 @@ def valid(guard: Guard) -> Scalar:
     return guard.value.lt(guard.extent)
 
 
-def valid_step(guard: Guard, loop: IterDomain | None, loops: LoopIndex) -> Scalar:
-    """`valid` for an unrolled loop, all but the last step of which need no test.
+def valid_step(ctx: Context, guard: Guard, loop: IterDomain) -> Scalar:
+    """`valid` for a loop of a GPU, which is unrolled: all but its last step need no test.
 
     The compiler would not know that of an extent which is an argument.
 
     i1{4095} split 128, in 32 steps:  s < 31 or 128*s + t < 4095
     """
-    whole = valid(guard)
-    if loop is None or guard.axis + ".o" != loop.name or whole.is_const or not loop.extent.is_known:
+    whole, walks = valid(guard), guard.axis + ".o" == loop.name
+    if ctx.is_cpu or not walks or whole.is_const or not loop.extent.is_known:
         return whole
-    last = loop.extent.value - 1
-    return minimum(loops.loops[loop.name] - last, guard.value - guard.extent).lt(0)
+    step, last = ctx.loops.loops[loop.name], loop.extent.value - 1
+    return minimum(step - last, guard.value - guard.extent).lt(0)
 
 
 def whole_steps(ctx: Context) -> tuple[Scalar, Scalar]:

@@ -206,7 +206,7 @@ class Words:
     """
 
     name: Name
-    stream: tuple[Operand, Operand]
+    stream: tuple[Operand, ...]
     first: Scalar
     count: int
     dtype: DataType
@@ -277,28 +277,18 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulator:
-    """A variable that a loop reduces into: its op, its type and what the op starts from."""
-
-    variable: Name
-    op: str
-    dtype: DataType
-    init: Literal
-
-
-@dataclass(frozen=True, slots=True)
 class For:
     """A loop; how it runs is its parallel type (BIDX: the CPU's threads, VECTORIZE: simd lanes).
 
-    accumulators, streams: what a simd loop of the CPU reduces into. unroll: of a GPU's loop, how
-    many turns are written as one, or ALL.
+    accumulators, streams: what a simd loop of the CPU reduces into, and by which op. unroll: of a
+    GPU's loop, how many turns are written as one, or ALL.
     """
 
     variable: Name
     extent: Scalar
     parallel: ParallelType
     body: tuple[Statement, ...]
-    accumulators: tuple[Accumulator, ...] = ()
+    accumulators: tuple[tuple[str, Variable], ...] = ()
     streams: tuple[Name, ...] = ()
     unroll: int = 1
 

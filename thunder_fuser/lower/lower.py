@@ -95,10 +95,8 @@ class _Lowerer:
         )
 
     def _parameters(self) -> tuple[Parameter, ...]:
-        shared, tensors = (
-            {name for pair in self.part.overwrites for name in pair},
-            self.part.tensors,
-        )
+        shared = {name for pair in self.part.overwrites for name in pair}
+        tensors = self.part.tensors
         inputs = [
             Parameter(n, tensors[n].dtype.compute, "scalar")
             if tensors[n].by_value
@@ -138,7 +136,7 @@ class _Lowerer:
         inner = self.guards.guard(root)
         if ctx.cluster > 1 and not ctx.scheduled.rows:
             self.sums.open_gates(inner)
-        if ctx.walks_rows:
+        if ctx.carried:
             self._walk_rows(inner)
         elif ctx.scheduled.rows:
             Groups(self.nests).put(inner)
@@ -225,7 +223,7 @@ class _Lowerer:
             for n, p in demand.results.items()
             if ctx.is_full(p) and demand.level[p] == number and not self._is_carried(p)
         ]
-        self.values.nest = number
+        self.values.buffers.nest = number
         own = [name for name in reductions if name not in ctx.carried]
         for name in own:
             self.sums.declare(scope, name)
@@ -249,7 +247,7 @@ class _Lowerer:
             if not self._in_nest(point) and name not in self.ctx.carried
         ]
         if names:
-            self.values.nest = count
+            self.values.buffers.nest = count
             condition = conjunction([self.guards.row_condition, self.ctx.first_thread])
             self.nests.put_rows(scope, names, condition)
 

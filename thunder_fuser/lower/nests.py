@@ -15,24 +15,11 @@ from dataclasses import dataclass, replace
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.accumulators import Accumulators, each_lane, identity
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.guards import OpenGuards, clips, whole_step
-from thunder_fuser.lower.kernel import (
-    TRUE,
-    Accumulate,
-    Array,
-    Choose,
-    For,
-    If,
-    Lane,
-    Let,
-    Math,
-    Set,
-    Statement,
-    Store,
-)
 from thunder_fuser.lower.scope import Scope
 from thunder_fuser.lower.values import Values
 from thunder_fuser.schedule.axes import MAX_BYTES
@@ -89,7 +76,7 @@ class Nests:
             self._loops(guarded, loops[1:], work)
             self.guards.close(guarded, inner)
         parallel = self.ctx.parallel_of(axis)
-        scope.put(For(str(variable), extent, parallel, tuple(inner.statements)))
+        scope.put(nodes.For(str(variable), extent, parallel, tuple(inner.statements)))
 
     def _lanes(self, scope: Scope, work: Work) -> None:
         """Work at one step: vector loads before, and vector stores after, a loop over the lanes."""
@@ -122,8 +109,8 @@ class Nests:
             buffer.filled_in = None
         inner = scope.child(lane)
         self._work(inner, inner, work)  # no wide stores
-        ends = each_lane(ctx, [If(edge.holds, tuple(inner.statements))])
-        scope.put(If(whole_step(ctx, edge), whole, (ends,)))
+        ends = each_lane(ctx, [nodes.If(edge.holds, tuple(inner.statements))])
+        scope.put(nodes.If(whole_step(ctx, edge), whole, (ends,)))
 
     def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
         """The block of the lane loop and its extent, clipped where the last one is partial."""
@@ -148,16 +135,16 @@ class Nests:
         dtype, wide = ctx.dtype_of(name), ctx.accumulator_type(name)
         op, target = ctx.combines(name), ctx.scanned(name)
         if ctx.scheduled.params.inner:
-            cast = value if wide is dtype else Math("cast", (value,), (dtype,), wide)
-            inner.put(Set(target, cast, wide))
+            cast = value if wide is dtype else nodes.Math("cast", (value,), (dtype,), wide)
+            inner.put(nodes.Set(target, cast, wide))
         else:
-            inner.put(Accumulate(target, op, value, dtype, wide))
+            inner.put(nodes.Accumulate(target, op, value, dtype, wide))
         if inner is not scope:
             scope.put(each_lane(ctx, inner.statements, extent))
         if ctx.scheduled.params.inner:
             scope.put(self.sums.join_scan(name, extent))
 
-    def _work(self, outer: Scope, inner: Scope, work: Work) -> list[Statement]:
+    def _work(self, outer: Scope, inner: Scope, work: Work) -> list[nodes.Statement]:
         """Accumulates and stores; returns what must follow the lane loop."""
         ctx, condition = self.ctx, self.guards.row_condition
         for name in work.reductions:
@@ -165,14 +152,14 @@ class Nests:
             op, dtype = ctx.combines(name), ctx.dtype_of(name)
             if name in ctx.carried and not condition.is_const:
                 masked = f"{name}_m"  # a row beyond the last adds nothing
-                choose = Choose(condition, value, identity(op, dtype), dtype)
-                inner.put(Let(masked, dtype, choose))
+                choose = nodes.Choose(condition, value, identity(op, dtype), dtype)
+                inner.put(nodes.Let(masked, dtype, choose))
                 value = masked
             if ctx.is_stream(name):
-                inner.put(Set(Lane(f"{name}_s_v", ctx.lane_symbol), value, dtype))
+                inner.put(nodes.Set(nodes.Lane(f"{name}_s_v", ctx.lane_symbol), value, dtype))
             else:
                 wide = ctx.accumulator_type(name)
-                inner.put(Accumulate(ctx.accumulator(name), op, value, dtype, wide))
+                inner.put(nodes.Accumulate(ctx.accumulator(name), op, value, dtype, wide))
         return self._store_all(work.results, condition, outer, inner)
 
     def put_rows(self, scope: Scope, names: Iterable[str], condition: Scalar) -> None:
@@ -188,34 +175,36 @@ class Nests:
 
     def _store_all(
         self, names: Iterable[str], condition: Scalar, outer: Scope, inner: Scope
-    ) -> list[Statement]:
+    ) -> list[nodes.Statement]:
         found = [self._store(name, condition, outer, inner) for name in names]
         return [statement for after in found for statement in after]
 
-    def _store(self, name: str, condition: Scalar, outer: Scope, inner: Scope) -> list[Statement]:
+    def _store(
+        self, name: str, condition: Scalar, outer: Scope, inner: Scope
+    ) -> list[nodes.Statement]:
         """Stores a result in `inner`; returns what must follow the lane loop, in `outer`."""
         ctx, dtype, tile = self.ctx, self.ctx.dtype_of(name), self.tiles.get(name)
         point = ctx.demand.results[name]
         value = self.values.get(point, inner)
         position = tile.position if tile else offset(point.index, ctx.part.strides[name])
         aligned = MAX_BYTES if tile else ctx.alignment(name)
-        store = Store(tile.array if tile else name, position, value, dtype, 1, condition)
+        store = nodes.Store(tile.array if tile else name, position, value, dtype, 1, condition)
         if inner is outer or not ctx.is_vector(position, condition, dtype, aligned):
             inner.put(self._into_tile(store) if tile else store)
             return []
         vector, lane, width = self.values.name(f"{name}_o", point), ctx.lane_symbol, ctx.width
-        outer.put(Array(vector, dtype, 0, width))
-        inner.put(Set(Lane(vector, None, lane), value, dtype))
+        outer.put(nodes.Array(vector, dtype, 0, width))
+        inner.put(nodes.Set(nodes.Lane(vector, None, lane), value, dtype))
         store = replace(store, position=position - lane, value=vector, width=width)
         return [self._into_tile(store) if tile else store]
 
-    def _into_tile(self, store: Store) -> Statement:
+    def _into_tile(self, store: nodes.Store) -> nodes.Statement:
         """Skips where a thread would take another's place in the tile.
 
         A place of its own may hold anything outside the tensors: nobody asks for it.
         """
         clamped = {str(guard.variable) for guard in self.ctx.loops.guards}
-        put = replace(store, condition=TRUE)
+        put = replace(store, condition=nodes.TRUE)
         if store.condition.is_const or not clamped & put.position.symbols:
             return put
-        return If(store.condition, (put,))
+        return nodes.If(store.condition, (put,))

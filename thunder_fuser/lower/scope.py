@@ -15,8 +15,9 @@ from thunder_fuser.lower.kernel import Array, For, Let, Operand, Statement, Word
 ROOT = "@root"
 ROW = "@row"  # likewise inside the loop over a block's rows, if it has one
 
-Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
-NONE: frozenset[str] = frozenset()
+Needs = frozenset[str]  # the symbols that a value depends on
+Found = tuple[Operand, Needs]
+NONE: Needs = frozenset()
 
 
 @dataclass
@@ -42,14 +43,14 @@ class Scope:
             scope = scope.parent
         return None
 
-    def home(self, needs: frozenset[str]) -> Scope:
+    def home(self, needs: Needs) -> Scope:
         """The outermost enclosing block that has all the symbols."""
         scope = self
         while scope.parent is not None and needs <= scope.parent.symbols:
             scope = scope.parent
         return scope
 
-    def put(self, statement: Statement, needs: frozenset[str] | None = None) -> None:
+    def put(self, statement: Statement, needs: Needs | None = None) -> None:
         """Adds a statement, if `needs` are given to the outermost block that has them."""
         scope = self if needs is None else self.home(needs)
         scope.statements.append(statement)
@@ -59,7 +60,7 @@ class Scope:
         self.home(found[1]).values[key] = found
         return found
 
-    def define(self, value: Let | Words, needs: frozenset[str]) -> Found:
+    def define(self, value: Let | Words, needs: Needs) -> Found:
         """Puts a definition into its home, unless it is there: its name, and what it depends on."""
         if self.find(value.name) is None:
             self.put(value, needs)

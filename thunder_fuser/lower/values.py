@@ -19,27 +19,12 @@ from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord, record_text, sizeless_text
 from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.size_symbols import sized
+from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.divisors import Divisors
 from thunder_fuser.lower.guards import whole_steps
-from thunder_fuser.lower.kernel import (
-    Call,
-    CheckedIndex,
-    Choose,
-    IndexValue,
-    Lane,
-    Let,
-    Load,
-    Math,
-    Operand,
-    Prefetch,
-    Random,
-    RingLoad,
-    Value,
-    Words,
-)
-from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Scope, SharedMemory
+from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Needs, Scope, SharedMemory
 
 DOUBLE = DataType.Double
 MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
@@ -48,28 +33,32 @@ MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's sta
 # without, 76 and 86 % with (H200).
 ASKED_AHEAD = 2
 
+DIVISIONS = ("truediv", "div")  # of floats both are the same
+LARGEST_COUNT = 2**31 - 1
+
+Operands = tuple[nodes.Operand, ...]
+Types = tuple[DataType, ...]
+
 
 class Values:
     """Makes and finds the values of one kernel.
 
-    nest: the number of the nest being built. checks: what an index is of, and its size -> its
-    number. largest_index: of numbers made by index arithmetic.
+    checks: what an index is of, and its size -> its number. largest_index: of numbers made by index
+    arithmetic. rows_kept: the reductions of a group's rows that are in arrays, an element each.
     """
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self.nest = 0
         self.shared = SharedMemory()
         self.largest_index = 0
         self.checks: dict[tuple[str, int], int] = {}
         self.name = Names()
-        self.divisors = Divisors(ctx, self.name)
         self.buffers = Buffers(ctx, self.shared, self.name)
-        self._rows_kept = set[str]()
+        self.rows_kept = set[str]()
 
     # ---- asking
 
-    def get(self, point: Point, scope: Scope) -> Operand:
+    def get(self, point: Point, scope: Scope) -> nodes.Operand:
         """The value of a point, made where it is first needed."""
         # One by one: a chain of hundreds of operations would be too deep for Python's stack.
         for missing in self._missing(point, scope):
@@ -80,10 +69,6 @@ class Values:
         """Makes the values of points, to be found where they are used."""
         for point in points:
             self.get(point, scope)
-
-    def keep_rows(self, names: Iterable[str]) -> None:
-        """From here on these reductions of a group's rows are in arrays, an element each."""
-        self._rows_kept.update(names)
 
     def fill_vectors(self, scope: Scope) -> None:
         """Loads a step of the inputs that are kept in whole vectors."""
@@ -98,27 +83,23 @@ class Values:
             at, is_ready = stack.pop()
             if is_ready:
                 order[at] = None
-            elif at not in order and scope.find(at) is None and not self._is_kept(at):
+            elif at not in order and scope.find(at) is None and not self.buffers.has(at):
                 stack.append((at, True))
                 if at.name not in demand.operands:
                     stack.extend((read, False) for read in reversed(demand.reads.get(at, ())))
         return list(order)
 
-    def _is_kept(self, point: Point) -> bool:
-        return self.buffers.has(point, self.nest)
-
     def _get(self, point: Point, scope: Scope) -> Found:
         found = scope.find(point)
         if found is not None:
             return found
-        if self._is_kept(point):
+        if self.buffers.has(point):
             return self.buffers.read(point, scope)
         expr = self.ctx.part.producer.get(point.name)
         if point.name in self.ctx.demand.operands:
             return scope.keep(point, self._joined(point, scope))
         found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
-        kept = found[0], found[1] | {self.ctx.home}
-        self.buffers.fill(point, kept, self.nest, scope)
+        self.buffers.fill(point, (found[0], found[1] | {self.ctx.home}), scope)
         return scope.keep(point, found)
 
     def _joined(self, point: Point, scope: Scope) -> Found:
@@ -128,14 +109,15 @@ class Values:
             value, needs = ctx.scanned(name), point.symbols | ctx.lane_symbol.symbols | {ROOT}
         else:
             value, needs = ctx.accumulator(name), self._needs(name)
-            if name in self._rows_kept:
-                return Lane(f"{name}_k", ctx.group_step), needs
+            if name in self.rows_kept:
+                return nodes.Lane(f"{name}_k", ctx.group_step), needs
         wide, dtype = ctx.accumulator_type(name), ctx.dtype_of(name)
         if wide is dtype:
             return value, needs
-        return self._put(point, Math("cast", (value,), (wide,), dtype), needs, scope)
+        cast = nodes.Math("cast", (value,), (wide,), dtype)
+        return self._put(point, ctx.part.producer[name], cast, needs, scope)
 
-    def _needs(self, name: str) -> frozenset[str]:
+    def _needs(self, name: str) -> Needs:
         """What the result of a reduction depends on."""
         ctx = self.ctx
         if name in ctx.carried:
@@ -147,7 +129,7 @@ class Values:
 
     # ---- positions
 
-    def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, frozenset[str]]:
+    def _place(self, at: Scalar, scope: Scope) -> tuple[Scalar, Needs]:
         """A position or condition with each element in a variable, and what it depends on."""
         needs, names = at.symbols, dict[Scalar, Scalar]()
         for one in sorted(at.elements, key=lambda element: element.sort_key):
@@ -162,9 +144,9 @@ class Values:
         operand, needs = self._get(Point(tensor, tuple(index), condition), scope)
         text, size = record_text(self._reader(element)), int(element.hi) + 1
         number = self.checks.setdefault((text, size), len(self.checks) + 1)
-        value = CheckedIndex(operand, self.ctx.dtype_of(tensor), size, number)
+        value = nodes.CheckedIndex(operand, self.ctx.dtype_of(tensor), size, number)
         name = self.name(f"{tensor}_x", element)
-        return scope.define(Let(name, None, value, comment=text), needs)
+        return scope.define(nodes.Let(name, None, value, comment=text), needs)
 
     def _reader(self, element: Scalar) -> OpRecord:
         """The op that reads through an element; of several alike, the first."""
@@ -178,7 +160,7 @@ class Values:
 
     def _access(
         self, position: Scalar, condition: Scalar, scope: Scope
-    ) -> tuple[Scalar, Scalar, frozenset[str]]:
+    ) -> tuple[Scalar, Scalar, Needs]:
         """`_place` for both parts of an access, and what they depend on together."""
         position, needs = self._place(position, scope)
         condition, more = self._place(condition, scope)
@@ -197,25 +179,25 @@ class Values:
         if ring is not None:
             needs = ring.first.symbols | ring.at.symbols | ring.condition.symbols
             name = self.name(f"{point.name}_v", (ring.first, ring.at, ring.condition))
-            return self._lane_of(scope.define(Let(name, ring.dtype, ring, ring.width), needs))
+            return self._lane_of(scope.define(nodes.Let(name, ring.dtype, ring, ring.width), needs))
         position, condition, needs = self._access(position, point.condition, scope)
-        load = Load(view.name, position, view.dtype, 1, condition)
-        return scope.define(Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
+        load = nodes.Load(view.name, position, view.dtype, 1, condition)
+        return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
 
     def _by_value(self, point: Point, scope: Scope) -> Found:
         """A number passed to the kernel; narrow floats come as float, which C can pass."""
         view = self.ctx.part.tensors[point.name]
         if not view.dtype.is_narrow:
             return view.name, NONE
-        value = Math("cast", (view.name,), (DataType.Float,), view.dtype)
-        return scope.define(Let(self.name(f"{view.name}_e", point), view.dtype, value), NONE)
+        value = nodes.Math("cast", (view.name,), (DataType.Float,), view.dtype)
+        return scope.define(nodes.Let(self.name(f"{view.name}_e", point), view.dtype, value), NONE)
 
     def _lane_of(self, vector: Found) -> Found:
         """This lane's element of a vector."""
         lane = self.ctx.lane_symbol
-        return Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
+        return nodes.Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
 
-    def _ring(self, point: Point, position: Scalar) -> RingLoad | None:
+    def _ring(self, point: Point, position: Scalar) -> nodes.RingLoad | None:
         """One load for all lanes, if they walk on in a row whose end they may pass.
 
         T1[(8*i + v) % 4095]  ->  8 elements from (8*i) % 4095 on
@@ -233,22 +215,24 @@ class Values:
         if start.symbols & lane.symbols or not size.is_const or size.value < width:
             return None
         first, dtype = position - moving[0][0], self.ctx.dtype_of(point.name)
-        return RingLoad(point.name, first, start % size, size.value, dtype, width, condition)
+        return nodes.RingLoad(point.name, first, start % size, size.value, dtype, width, condition)
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
         base, condition, needs = self._access(position - ctx.lane_symbol, point.condition, scope)
         # Past the end of a row is another row, which the lanes' work leaves out.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
-        load = Load(view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1])
-        if ctx.row_loops and self.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
+        load = nodes.Load(
+            view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1]
+        )
+        if ctx.row_loops and self.buffers.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
             self._prefetch(view.name, base, scope.home(needs))
-        kept = self.buffers.load_into(point, load, needs, self.nest, scope)
+        kept = self.buffers.load_into(point, load, needs, scope)
         if kept is not None:
             return kept
         name = self.name(f"{view.name}_v", (base, condition))
-        vector = scope.define(Let(name, view.dtype, load, ctx.width), needs)
-        self.buffers.fill(point, vector, self.nest, scope, ctx.width)
+        vector = scope.define(nodes.Let(name, view.dtype, load, ctx.width), needs)
+        self.buffers.fill(point, vector, scope, ctx.width)
         return self._lane_of(vector)
 
     def _prefetch(self, name: str, position: Scalar, scope: Scope) -> None:
@@ -256,7 +240,7 @@ class Values:
         following, condition = self.ctx.next_row(position)
         key = ("prefetch", name, following)
         if following is not position and scope.find(key) is None:
-            scope.put(Prefetch(name, following, condition))
+            scope.put(nodes.Prefetch(name, following, condition))
             scope.values[key] = (name, position.symbols)
 
     # ---- math
@@ -277,22 +261,13 @@ class Values:
         return self._move(point, expr, scope)
 
     def _put(
-        self,
-        point: Point,
-        value: Value,
-        needs: frozenset[str],
-        scope: Scope,
-        expr: OpRecord | None = None,
+        self, point: Point, expr: OpRecord, value: nodes.Value, needs: Needs, scope: Scope
     ) -> Found:
         """A variable for the value of a point; expr: what the comment says that it is."""
-        name = self.name(self.ctx.local(point.name), point)
-        comment = sizeless_text(expr or self.ctx.part.producer[point.name])
-        made = Let(name, self.ctx.dtype_of(point.name), value, comment=comment)
-        return scope.define(made, needs)
+        name, dtype = self.name(self.ctx.local(point.name), point), self.ctx.dtype_of(point.name)
+        return scope.define(nodes.Let(name, dtype, value, comment=sizeless_text(expr)), needs)
 
-    def _operands(
-        self, point: Point, expr: OpRecord, scope: Scope
-    ) -> tuple[tuple[Operand, ...], frozenset[str]]:
+    def _operands(self, point: Point, expr: OpRecord, scope: Scope) -> tuple[Operands, Needs]:
         reads = iter(self.ctx.demand.reads[point])
         found = [
             (o, NONE) if isinstance(o, Literal) else self._get(next(reads), scope)
@@ -303,79 +278,120 @@ class Values:
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
         dtype = self.ctx.dtype_of(point.name)
-        value: Value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
-        if self.divisors.is_count(expr, dtype):
-            value, by = self.divisors.by_count(point, expr, operands[0], dtype, scope)
+        types = self.ctx.operand_types(expr, dtype)
+        value: nodes.Value = nodes.Math(expr.op, operands, types, dtype)
+        if expr.op in DIVISIONS and is_count(expr, types):
+            value, by = self._by_count(point, expr, operands[0], scope)
             expr = replace(expr, inputs=(expr.inputs[0], by))
-        elif self.divisors.is_of_row(point, expr, dtype):
-            divisor = self.ctx.demand.reads[point][-1]
-            by = self.divisors.of_row(divisor, self._get(divisor, scope), scope)
-            value = Call("quotient", (operands[0], by))
+        elif expr.op in DIVISIONS and self._shares_divisor(point, expr, (*types, dtype)):
+            value = nodes.Call("quotient", (operands[0], self._shared_divisor(point, scope)))
         elif short := self.ctx.short_form(expr, dtype):
-            value = Call(short, operands)
-        return self._put(point, value, needs, scope, expr)
+            value = nodes.Call(short, operands)
+        return self._put(point, expr, value, needs, scope)
+
+    def _shares_divisor(self, point: Point, expr: OpRecord, types: Types) -> bool:
+        """True for element / row value in Float, as in softmax, on a GPU; repeatable, for a / b.
+
+        There a division is some ten instructions, and has a branch.
+        """
+        ctx, (dividend, divisor) = self.ctx, expr.inputs
+        if ctx.is_cpu or isinstance(divisor, Literal) or set(types) != {DataType.Float}:
+            return False
+        if ctx.repeatable:  # the same for all, wherever the divisor lies
+            return not isinstance(dividend, Literal)
+        return ctx.is_full(point) and not ctx.is_full(ctx.demand.reads[point][-1])
+
+    def _shared_divisor(self, point: Point, scope: Scope) -> str:
+        """The variable with what all quotients by a row value share, made once a row.
+
+        T8 = T6 / T7, T7 a row value  ->  T7_d = divisor(T7);  T8 = quotient(T6, T7_d)
+        """
+        divisor = self.ctx.demand.reads[point][-1]
+        operand, needs = self._get(divisor, scope)
+        name = self.name(f"{self.ctx.local(divisor.name)}_d", divisor)
+        value = nodes.Call("divisor", (operand,))
+        scope.define(nodes.Let(name, DataType.Float, value, 2), needs)
+        return name
+
+    def _by_count(
+        self, point: Point, expr: OpRecord, x: nodes.Operand, scope: Scope
+    ) -> tuple[nodes.Math | nodes.Call, str]:
+        """x divided by a number that the launch passes, and the variable it is made with.
+
+        A mean of 1024 rows:  T9 = T8 / 1024.0  ->  T9_by = (float) size0;  T9 = T8 / T9_by
+        on a GPU                                ->  T9_by = divisor(size0); T9 = quotient(T8, T9_by)
+
+        On a GPU a Float is multiplied (`quotient`): a division has a call in it, beside which the
+        rows of a norm's backward do not stay in registers. Elsewhere a power of two multiplies by
+        its reciprocal, where it divides each element.
+        """
+        literal, dtype = expr.inputs[-1], self.ctx.dtype_of(point.name)
+        assert isinstance(literal, Literal) and not isinstance(literal.value, complex)
+        name, count = self.name(f"{self.ctx.local(point.name)}_by", literal), int(literal.value)
+        size, plain = nodes.IndexValue(const(sized(name, count)), dtype), f"{name}_n"
+        if not self.ctx.is_cpu and dtype is DataType.Float:
+            scope.define(nodes.Let(plain, dtype, size), NONE)
+            scope.define(nodes.Let(name, dtype, nodes.Call("divisor", (plain,)), 2), NONE)
+            return nodes.Call("quotient", (x, name)), name
+        types = (dtype, dtype)
+        if count.bit_count() == 1 and self.ctx.is_full(point):
+            scope.define(nodes.Let(plain, dtype, size), NONE)
+            inverse = nodes.Math("truediv", (Literal.of(1.0), plain), types, dtype)
+            scope.define(nodes.Let(name, dtype, inverse), NONE)
+            return nodes.Math("mul", (x, name), types, dtype), name
+        scope.define(nodes.Let(name, dtype, size), NONE)
+        return nodes.Math("truediv", (x, name), types, dtype), name
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         dtype = self.ctx.dtype_of(point.name)
         if expr.op == "size":
             extent = self.ctx.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
-            return self._put(point, IndexValue(extent, dtype), NONE, scope)
+            return self._put(point, expr, nodes.IndexValue(extent, dtype), NONE, scope)
         operands, needs = self._operands(point, expr, scope)
         if expr.op == "full":
             given = self.ctx.dtype_of(expr.inputs[0])
-            cast = Math("cast", operands[:1], (given,), dtype)
-            return self._put(point, cast, needs, scope)
+            value: nodes.Value = nodes.Math("cast", operands[:1], (given,), dtype)
+            return self._put(point, expr, value, needs, scope)
         index, more = self._place(point.index[0], scope)
         start, step = (o.value if isinstance(o, Literal) else None for o in operands)
         if dtype.is_int and isinstance(start, int) and isinstance(step, int):
             last = abs(start) + abs(step) * int(index.hi)
             self.largest_index = max(self.largest_index, last)
-            value = IndexValue(index * step + start, dtype)
-            return self._put(point, value, needs | more, scope)
-        return self._iota_of_values(point, index, operands, needs | more, scope)
+            value = nodes.IndexValue(index * step + start, dtype)
+        else:
+            value = self._iota(point, index, operands, needs | more, scope)
+        return self._put(point, expr, value, needs | more, scope)
 
-    def _iota_of_values(
-        self,
-        point: Point,
-        index: Scalar,
-        operands: tuple[Operand, ...],
-        needs: frozenset[str],
-        scope: Scope,
-    ) -> Found:
+    def _iota(
+        self, point: Point, index: Scalar, operands: Operands, needs: Needs, scope: Scope
+    ) -> nodes.Math:
         """start + step * index, in double, as torch.arange does."""
-        start, step = operands
+        (start, step), types = operands, (DOUBLE, DOUBLE)
         at, scaled, moved = (
             self.name(f"{point.name}_{word}", point) for word in ("at", "by", "to")
         )
-        types = (DOUBLE, DOUBLE)
-        for name, value in (
-            (at, IndexValue(index, DOUBLE)),
-            (scaled, Math("mul", (at, step), types, DOUBLE)),
-            (moved, Math("add", (scaled, start), types, DOUBLE)),
-        ):
-            scope.define(Let(name, DOUBLE, value), needs)
-        cast = Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
-        return self._put(point, cast, needs, scope)
+        made: tuple[tuple[str, nodes.Value], ...] = (
+            (at, nodes.IndexValue(index, DOUBLE)),
+            (scaled, nodes.Math("mul", (at, step), types, DOUBLE)),
+            (moved, nodes.Math("add", (scaled, start), types, DOUBLE)),
+        )
+        for name, value in made:
+            scope.define(nodes.Let(name, DOUBLE, value), needs)
+        return nodes.Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
 
     def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         view = self.ctx.part.tensors[point.name]
         operands, needs = self._operands(point, expr, scope)
-        position = linear(point.index, view.shape)
-        words = None
+        position, words = linear(point.index, view.shape), None
         if self.ctx.is_cpu and expr.op == "uniform" and not position.elements:
-            words = self._words(point, position, (operands[2], operands[3]), needs, scope)
+            words = self._words(point, position, operands[2:], needs, scope)
         position, more = self._place(position, scope)
-        value = Random(expr.op, position, operands, view.dtype, words)
-        return self._put(point, value, needs | more, scope)
+        value = nodes.Random(expr.op, position, operands, view.dtype, words)
+        return self._put(point, expr, value, needs | more, scope)
 
     def _words(
-        self,
-        point: Point,
-        position: Scalar,
-        stream: tuple[Operand, Operand],
-        needs: frozenset[str],
-        scope: Scope,
-    ) -> Lane | None:
+        self, point: Point, position: Scalar, stream: Operands, needs: Needs, scope: Scope
+    ) -> nodes.Lane | None:
         """This lane's place in an array made before the lanes, if they are side by side.
 
         A simd loop would compute all four words of a group for each of its lanes; an unrolled loop
@@ -390,8 +406,8 @@ class Values:
         if not aside or count > MOST_WORDS or not point.condition.is_const:
             return None
         name = self.name(f"{point.name}_w", point)
-        scope.define(Words(name, stream, first, count, view.dtype), needs | first.symbols)
-        return Lane(name, lane + first % view.dtype.random_share)
+        scope.define(nodes.Words(name, stream, first, count, view.dtype), needs | first.symbols)
+        return nodes.Lane(name, lane + first % view.dtype.random_share)
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         """An element moved is the element itself; pad and cat choose by index."""
@@ -410,7 +426,16 @@ class Values:
             condition, more = self._place(when, scope)
             needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))
-            choose = Choose(condition, operand, result, dtype)
-            scope.define(Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
+            choose = nodes.Choose(condition, operand, result, dtype)
+            scope.define(nodes.Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
             result = name
         return result, needs
+
+
+def is_count(expr: OpRecord, types: Types) -> bool:
+    """True for x / N where N may be how many elements were added, as in a mean."""
+    by = expr.inputs[-1]
+    if not isinstance(by, Literal) or set(types) - {DataType.Float, DataType.Double}:
+        return False
+    value = by.value
+    return not isinstance(value, complex) and 2 < value <= LARGEST_COUNT and value % 1 == 0

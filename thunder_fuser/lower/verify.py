@@ -19,41 +19,26 @@ from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, symbol
-from thunder_fuser.lower.kernel import (
-    WAITS,
-    Accumulate,
-    Address,
-    Array,
-    Block,
-    CheckedIndex,
-    Coordinate,
-    For,
-    If,
-    Kernel,
-    Lane,
-    Let,
-    Load,
-    Parameter,
-    Set,
-    Statement,
-    Store,
-    Stream,
-    Variable,
-    Words,
-    called,
-    statements_text,
+from thunder_fuser.lower import kernel as nodes
+
+Declaration = (
+    nodes.Parameter
+    | nodes.For
+    | nodes.Let
+    | nodes.Array
+    | nodes.Words
+    | nodes.Variable
+    | nodes.Stream
 )
 
-Declaration = Parameter | For | Let | Array | Words | Variable | Stream
 
-
-def verify_kernel(kernel: Kernel, after: str = "lower") -> Kernel:
+def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
     """The kernel itself if it is legal; else VerifyError with its text, the wrong lines marked."""
     verifier = _Verifier(kernel)
     verifier.block(kernel.body, verifier.names)
     if verifier.wrong:
         marks = {at: "; ".join(dict.fromkeys(why)) for at, why in verifier.wrong.items()}
-        text = statements_text(kernel.body, marks)
+        text = nodes.statements_text(kernel.body, marks)
         raise VerifyError(f"kernel {kernel.name} after {after}", got=f"\n{text}")
     return kernel
 
@@ -76,7 +61,7 @@ class _Verifier:
     where: the conditions that hold here. varying: those, and loops, in which threads differ.
     """
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: nodes.Kernel) -> None:
         self.kernel = kernel
         (x, y), grid = kernel.threads, kernel.grid
         self.extents = {ParallelType.TIDX: x, ParallelType.TIDY: y, ParallelType.BIDX: grid[0]}
@@ -84,7 +69,7 @@ class _Verifier:
         self.where: tuple[Scalar, ...] = ()
         self.varying = ""
         self.wrong: dict[int, list[str]] = {}
-        self.line: Statement | None = None
+        self.line: nodes.Statement | None = None
         self.varies = False
 
     def refuse(self, why: str) -> None:
@@ -92,48 +77,48 @@ class _Verifier:
 
     # ---- statements
 
-    def block(self, statements: Iterable[Statement], names: Names) -> None:
+    def block(self, statements: Iterable[nodes.Statement], names: Names) -> None:
         """Statements whose names end with them."""
         outer, self.names = self.names, dict(names)
         here: set[str] = set()
         for statement in statements:
             self.line, self.varies = statement, False
-            if isinstance(statement, For):
+            if isinstance(statement, nodes.For):
                 self.loop(statement)
-            elif isinstance(statement, If):
+            elif isinstance(statement, nodes.If):
                 self.branches(statement)
-            elif isinstance(statement, Block):
+            elif isinstance(statement, nodes.Block):
                 self.block(statement.body, self.names)
             else:
                 self.simple(statement, here)
         self.names = outer
 
-    def simple(self, s: Statement, here: set[str]) -> None:
+    def simple(self, s: nodes.Statement, here: set[str]) -> None:
         """One without a body: what it reads, waits for, writes, and defines."""
         self.read(s)
-        if self.varying and called(s) in WAITS:
+        if self.varying and nodes.called(s) in nodes.WAITS:
             self.refuse(f"not all threads of a block come here: {self.varying}")
-        if isinstance(s, Store):
+        if isinstance(s, nodes.Store):
             self.written(s.buffer)
             self.inside(s.buffer, s.position, s.width)
-        elif isinstance(s, Set | Accumulate):
-            self.written(s.target.array if isinstance(s.target, Lane) else s.target)
-        if isinstance(s, Let | Array | Words | Variable | Stream):
+        elif isinstance(s, nodes.Set | nodes.Accumulate):
+            self.written(s.target.array if isinstance(s.target, nodes.Lane) else s.target)
+        if isinstance(s, nodes.Let | nodes.Array | nodes.Words | nodes.Variable | nodes.Stream):
             if s.name in here:
                 self.refuse(f"{s.name} is defined twice")
             here.add(s.name)
-            if isinstance(s, Let):
+            if isinstance(s, nodes.Let):
                 self.names[s.name] = _Known(s, self.varies, self.let_bounds(s))
             else:  # what is in a thread's own memory is taken to differ
-                is_shared = isinstance(s, Array) and s.shared_offset is not None
+                is_shared = isinstance(s, nodes.Array) and s.shared_offset is not None
                 self.names[s.name] = _Known(s, not is_shared)
 
-    def let_bounds(self, let: Let) -> Scalar | None:
+    def let_bounds(self, let: nodes.Let) -> Scalar | None:
         """The name as a symbol with the bounds of its value, if that is an index."""
         value = let.value
-        if isinstance(value, CheckedIndex):
+        if isinstance(value, nodes.CheckedIndex):
             return symbol(let.name, 0, int(value.size) - 1)
-        if isinstance(value, Coordinate):
+        if isinstance(value, nodes.Coordinate):
             return symbol(let.name, 0, self.extents.get(value.parallel, self.kernel.grid[1]) - 1)
         if not isinstance(value, Scalar):
             return None
@@ -162,8 +147,8 @@ class _Verifier:
             return self.bounded(value).substitute({name: symbol(name, 0, -constant - 1)}).hi
         return self.bounded(value).hi
 
-    def loop(self, loop: For) -> None:
-        for name in (loop.extent, *(a.variable for a in loop.accumulators), *loop.streams):
+    def loop(self, loop: nodes.For) -> None:
+        for name in (loop.extent, *(v.name for _, v in loop.accumulators), *loop.streams):
             self.read(name)
         varies, last = self.varies, self.bounded(loop.extent).hi - 1
         known = _Known(loop, varies, symbol(loop.variable, 0, last))
@@ -171,7 +156,7 @@ class _Verifier:
         names = {**self.names, **streams, loop.variable: known}
         self.inside_of(f"{loop.variable} < {loop.extent}" if varies else "", (), loop.body, names)
 
-    def branches(self, branch: If) -> None:
+    def branches(self, branch: nodes.If) -> None:
         self.read(branch.condition)
         holds = branch.condition.parts if branch.condition.op == "and" else (branch.condition,)
         differs = str(branch.condition) if self.varies else ""
@@ -179,7 +164,7 @@ class _Verifier:
         self.inside_of(differs, (), branch.otherwise, self.names)
 
     def inside_of(
-        self, differs: str, holds: tuple[Scalar, ...], body: Iterable[Statement], names: Names
+        self, differs: str, holds: tuple[Scalar, ...], body: Iterable[nodes.Statement], names: Names
     ) -> None:
         """A body behind a condition or in a loop; `differs`: what threads differ in, or nothing."""
         saved = self.where, self.varying
@@ -202,17 +187,14 @@ class _Verifier:
         elif not isinstance(node, Literal | None):
             for name in _names_in(type(node)):  # type: ignore[arg-type]
                 self.read(getattr(node, name))
-            self.places(node)
-
-    def places(self, node: object) -> None:
-        if isinstance(node, Coordinate):
-            self.varies |= node.parallel.is_thread
-        elif isinstance(node, Lane):
-            self.lane(node)
-        elif isinstance(node, Address):
-            self.written(node.variable)
-        elif isinstance(node, Load):
-            self.inside(node.buffer, node.position, node.width)
+            if isinstance(node, nodes.Coordinate):
+                self.varies |= node.parallel.is_thread
+            elif isinstance(node, nodes.Lane):
+                self.lane(node)
+            elif isinstance(node, nodes.Address):
+                self.written(node.variable)
+            elif isinstance(node, nodes.Load):
+                self.inside(node.buffer, node.position, node.width)
 
     def known(self, name: str) -> None:
         found = self.names.get(name)
@@ -226,24 +208,28 @@ class _Verifier:
         found = self.names.get(name)
         if found is None:
             return
-        is_input = isinstance(found.declared, Parameter) and found.declared.kind != "output"
-        if is_input or isinstance(found.declared, Let | For):
+        is_input = isinstance(found.declared, nodes.Parameter) and found.declared.kind != "output"
+        if is_input or isinstance(found.declared, nodes.Let | nodes.For):
             self.refuse(f"{name} is written, but is no variable, array or result")
 
     # ---- bounds
 
-    def lane(self, lane: Lane) -> None:
+    def lane(self, lane: nodes.Lane) -> None:
         """The place in an array, and the one in a vector."""
         if lane.at is not None:
             self.inside(lane.array, lane.at)
         found = self.names.get(lane.array)
-        if lane.lane is not None and found is not None and isinstance(found.declared, Array | Let):
+        if (
+            lane.lane is not None
+            and found is not None
+            and isinstance(found.declared, nodes.Array | nodes.Let)
+        ):
             self.within(f"{lane.array}'s lane", lane.lane, 1, found.declared.width)
 
     def inside(self, array: str, at: Scalar, width: int = 1) -> None:
         """`width` elements of an array from `at` on."""
         found = self.names.get(array)
-        if found is not None and isinstance(found.declared, Array):
+        if found is not None and isinstance(found.declared, nodes.Array):
             self.within(array, at, width, found.declared.count)
 
     def within(self, what: str, at: Scalar, width: int, count: int) -> None:
