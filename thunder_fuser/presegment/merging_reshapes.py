@@ -120,7 +120,7 @@ class _Mover:
         self.moved = False
         self._merged: dict[str, Merged] = {}
         self._names: dict[str, str] = {}
-        self._new: dict[str, Sizes] = {}  # values that the fusion had not
+        self._sizes = {name: _known_sizes(fusion, name) for name in fusion.tensors}
         self._reshaped: dict[tuple[str, Sizes], str] = {}
         self._taken = set(fusion.inputs)  # arguments and results
         self._reduced: set[str] = set()  # what follows from a reduction
@@ -148,9 +148,6 @@ class _Mover:
         self.moved |= is_moved
         return is_moved
 
-    def _sizes(self, name: str) -> Sizes:
-        return self._new[name] if name in self._new else _known_sizes(self.fusion, name)
-
     def _write_reshape(self, source: str, result: str, sizes: Sizes) -> None:
         self.records.append(OpRecord("reshape", (source,), (result,), (("new_shape", sizes),)))
 
@@ -158,7 +155,7 @@ class _Mover:
         """The reshape of an operand, written once."""
         if (name, sizes) not in self._reshaped:
             made = self._reshaped[name, sizes] = f"{name}.as{len(self._reshaped)}"
-            self._new[made] = sizes
+            self._sizes[made] = sizes
             self._write_reshape(name, made, sizes)
         return self._reshaped[name, sizes]
 
@@ -174,12 +171,12 @@ class _Mover:
         (source,), (result,) = names_of(record), record.outputs
         behind = self._merged.get(source)
         fine = source if behind is None else behind.fine
-        before, after = self._sizes(fine), self._sizes(result)
+        before, after = self._sizes[fine], self._sizes[result]
         if behind is not None and before == after:
             self._names[result] = fine
             self.moved = True
             return True
-        merges = len(self._sizes(source)) > len(after) > 0 and result in self.near
+        merges = len(self._sizes[source]) > len(after) > 0 and result in self.near
         groups = groups_of(before, after) if merges else None
         if groups is None or not self._is_row_major(source):
             return False
@@ -187,13 +184,14 @@ class _Mover:
         return True
 
     def _is_row_major(self, name: str) -> bool:
-        return name in self._new or self.fusion.tensors[name].domain.is_row_major
+        view = self.fusion.tensors.get(name)  # a new value has none
+        return view is None or view.domain.is_row_major
 
     def _pointwise(self, record: OpRecord) -> bool:
         """exp(merged)  ->  exp(fine), if all operands can be had on fine axes"""
         (result,) = record.outputs
         like = [self._merged[n] for n in names_of(record) if n in self._merged]
-        groups = next((g.groups for g in like if g.sizes == self._sizes(result)), None)
+        groups = next((g.groups for g in like if g.sizes == self._sizes[result]), None)
         if groups is None or record.op == "segment_set" or not self._is_row_major(result):
             return False
         fines = {name: self._fine(name, groups) for name in names_of(record)}
@@ -211,7 +209,7 @@ class _Mover:
 
     def _fine(self, name: str, groups: Groups) -> Sizes | None:
         """The fine sizes of an operand; () if it has no axes, None if it has others."""
-        wanted = self._sizes(name)
+        wanted = self._sizes[name]
         if not wanted:
             return ()
         own = tuple(
@@ -226,7 +224,7 @@ class _Mover:
         """The name of the fine value that is made in place of a result."""
         fine = f"{result}.fine"
         self._merged[result] = Merged(fine, groups)
-        self._new[fine] = _fine_sizes(groups)
+        self._sizes[fine] = _fine_sizes(groups)
         if result in self._reduced:
             self._reduced.add(fine)
         return fine
@@ -252,7 +250,7 @@ class _Mover:
 
     def _argument(self, name: str) -> Merged | None:
         """An argument, or a cast of one, on the axes that others of its sizes are merged of."""
-        groups = self.known.get(self._sizes(name))
+        groups = self.known.get(self._sizes[name])
         if groups is None:
             return None
         maker, fine = self.fusion.producer.get(name), _fine_sizes(groups)

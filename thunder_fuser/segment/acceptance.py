@@ -57,11 +57,11 @@ class Acceptance:
 
     def _refused_anyway(self, exprs: Set[int]) -> tuple[Reject, ...]:
         """Why the segmenter itself takes no such segment: a boundary inside, too many ops."""
-        facts = self.facts
-        cuts = (n for n in facts.cuts if facts.number[n] in exprs)
-        inside = [n for n in cuts if not exprs.isdisjoint(facts.uses[n])]
         if len(exprs) > MAX_OPS:
             return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
+        facts = self.facts
+        cuts = (n for n in facts.cuts if facts.number[n] in exprs)
+        inside = (n for n in cuts if not exprs.isdisjoint(facts.uses[n]))
         return tuple(Reject("segment_set", f"{name} is a boundary") for name in inside)
 
     def refusals(self, one: Candidate) -> tuple[Reject, ...]:

@@ -35,7 +35,7 @@ _COPIED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class CheapChain:
     """Cheap expressions that end in one value; the tensor they read, if any, and elements of it."""
 
     exprs: frozenset[int]
@@ -43,12 +43,12 @@ class Chain:
     elements: int
 
 
-Chains = Mapping[str, Chain]
+CheapChains = Mapping[str, CheapChain]
 
 
-def _shared_chains(facts: Facts) -> Chains:
+def _shared_chains(facts: Facts) -> CheapChains:
     """The chain behind each cheap value that several expressions read."""
-    chains: dict[str, Chain] = {}
+    chains: dict[str, CheapChain] = {}
     for at, expr in enumerate(facts.exprs):
         is_copied = expr.row.kind in _COPIED and expr.row.is_cheap and expr.op != "segment_set"
         if is_copied and not facts.is_number(at):
@@ -60,7 +60,7 @@ def _shared_chains(facts: Facts) -> Chains:
     }
 
 
-def _chain(facts: Facts, at: int, chains: Chains) -> Chain | None:
+def _chain(facts: Facts, at: int, chains: CheapChains) -> CheapChain | None:
     """An expression with the chains behind its operands, if together they read one tensor that is
     no larger than the result."""
     behind = [_behind(facts, at, name, chains) for name in facts.operands[at]]
@@ -73,16 +73,16 @@ def _chain(facts: Facts, at: int, chains: Chains) -> Chain | None:
     (made,) = facts.exprs[at].outputs
     if leaf is not None and elements * facts.itemsize(leaf) > facts.bytes[made]:
         return None  # narrower as it is than what it is made of
-    return Chain(exprs, leaf, elements)
+    return CheapChain(exprs, leaf, elements)
 
 
-def _behind(facts: Facts, at: int, name: str, chains: Chains) -> Chain:
+def _behind(facts: Facts, at: int, name: str, chains: CheapChains) -> CheapChain:
     """The chain behind an operand, with what is read for it; without one, the operand itself."""
     shown = facts.shown(at, name, facts.elements[facts.exprs[at].outputs[0]])
     if name not in chains:
-        return Chain(frozenset(), name, shown)
+        return CheapChain(frozenset(), name, shown)
     chain = chains[name]
-    return Chain(chain.exprs, chain.leaf, min(chain.elements, shown))
+    return CheapChain(chain.exprs, chain.leaf, min(chain.elements, shown))
 
 
 # ---- units and what they are together
@@ -126,7 +126,7 @@ def units_of(facts: Facts) -> list[Summary]:
     return units[::-1]
 
 
-def _unit(facts: Facts, at: int, shared: Chains) -> Summary:
+def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
     """One expression with the copies it takes of shared chains, before its readers are known."""
     own = facts.exprs[at]
     is_external = own.row.kind is OpKind.EXTERNAL
