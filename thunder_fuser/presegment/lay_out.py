@@ -58,7 +58,7 @@ def on_storage(
 
 
 def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
-    """The storage that is given, and what the tensor is of it."""
+    """The storage that the caller gives, and the records that read the tensor from it."""
     if domain is None or not domain.transforms:
         return [record]
     (name,) = record.outputs
@@ -85,7 +85,7 @@ def _output(
 
 
 def _intermediate(name: str, domain: TensorDomain, is_result: bool) -> Chain:
-    """What stands for a computed tensor that was given a place in memory of its own."""
+    """The records that follow a computed tensor whose place in memory is set."""
     chain = Chain(name, "order")
     if not domain.transforms:
         plain = TensorDomain.of(domain.logical)
@@ -100,7 +100,7 @@ def _intermediate(name: str, domain: TensorDomain, is_result: bool) -> Chain:
 
 
 def to_storage(domain: TensorDomain, name: str) -> Chain:
-    """logical -> memory: a split is a reshape, after a pad where it does not divide."""
+    """logical -> memory. A split is a reshape, after a pad where it does not divide the axis."""
     chain = Chain(name, "to")
     for transform, before, after in _steps(domain):
         sizes, padded = _sizes(before), _padded(transform, before, after)
@@ -117,7 +117,7 @@ def to_storage(domain: TensorDomain, name: str) -> Chain:
 
 
 def from_storage(domain: TensorDomain, name: str) -> Chain:
-    """memory -> logical, the transforms undone: a split that did not divide leaves a slice."""
+    """memory -> logical, the transforms undone. A split that does not divide leaves a slice."""
     chain = Chain(name, "from")
     places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
     if places != tuple(range(len(places))):
@@ -149,7 +149,7 @@ def _places(axes: Domain, among: Domain) -> tuple[int, ...]:
 
 
 def _padded(transform: Transform, before: Domain, after: Domain) -> tuple[int, ...]:
-    """The sizes before a transform, where an axis that it splits is as long as both parts."""
+    """The sizes before a transform, with an axis that a split does not divide rounded up."""
     if not isinstance(transform, Split):
         return _sizes(before)
     by_name = {axis.name: axis.extent.value for axis in after}

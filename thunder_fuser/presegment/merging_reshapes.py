@@ -67,7 +67,7 @@ def move_merging_reshapes(fusion: Fusion) -> Fusion:
 
 
 def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
-    """The runs of fine axes that multiply to each merged one; None if there are none."""
+    """The neighbouring fine axes that make each merged axis; None if the sizes do not match."""
     found: list[Sizes] = []
     at = 0
     for size in merged:
@@ -94,7 +94,7 @@ def _near_reductions(fusion: Fusion) -> set[str]:
 
 
 def _merge(fusion: Fusion, record: OpRecord) -> Groups | None:
-    """How a reshape merges axes; None if it is none that only merges."""
+    """How a reshape merges axes; None if it does anything else."""
     if record.op != "reshape":
         return None
     fine, merged = (_known_sizes(fusion, n) for n in (names_of(record)[0], record.outputs[0]))
@@ -102,14 +102,14 @@ def _merge(fusion: Fusion, record: OpRecord) -> Groups | None:
 
 
 def _known_sizes(fusion: Fusion, name: str) -> Sizes:
-    """The sizes of a value; none if one is not known, or there are no elements."""
+    """The sizes of a value; () if one of them is not known or is 0."""
     view = fusion.tensors[name]
     sizes = view.sizes if all(extent.is_const for extent in view.shape) else ()
     return sizes if all(sizes) else ()
 
 
 class _Mover:
-    """Writes records; `merged` values have not been made, their `fine` ones have.
+    """Writes the new records. A merged value is not computed; its fine one is.
 
     near: see _near_reductions; known: how axes of these sizes are merged in the fusion.
     """
@@ -160,14 +160,14 @@ class _Mover:
         return self._reshaped[name, sizes]
 
     def _make(self, names: Iterable[str]) -> None:
-        """Writes the reshapes that make these values after all."""
+        """Writes the reshapes of those merged values that are needed after all."""
         for name in names:
             one = self._merged.pop(name, None)
             if one is not None:
                 self._write_reshape(one.fine, name, one.sizes)
 
     def _reshape(self, record: OpRecord) -> bool:
-        """True if a value stands for the result: the one it is merged of, or what that was."""
+        """True if the result is not computed, since a fine value stands for it."""
         (source,), (result,) = names_of(record), record.outputs
         behind = self._merged.get(source)
         fine = source if behind is None else behind.fine
@@ -208,7 +208,7 @@ class _Mover:
         return True
 
     def _fine(self, name: str, groups: Groups) -> Sizes | None:
-        """The fine sizes of an operand; () if it has no axes, None if it has others."""
+        """The fine sizes of an operand; () if it has no axes, None if it has other fine axes."""
         wanted = self._sizes[name]
         if not wanted:
             return ()
@@ -221,7 +221,7 @@ class _Mover:
         return _fine_sizes(own) if is_had else None
 
     def _made_fine(self, result: str, groups: Groups) -> str:
-        """The name of the fine value that is made in place of a result."""
+        """Notes that a fine value is computed in place of a result; returns its name."""
         fine = f"{result}.fine"
         self._merged[result] = Merged(fine, groups)
         self._sizes[fine] = _fine_sizes(groups)
@@ -249,7 +249,7 @@ class _Mover:
         return True
 
     def _argument(self, name: str) -> Merged | None:
-        """An argument, or a cast of one, on the axes that others of its sizes are merged of."""
+        """An argument, or a cast of one, reshaped to the fine axes of values of the same sizes."""
         groups = self.known.get(self._sizes[name])
         if groups is None:
             return None
@@ -260,7 +260,7 @@ class _Mover:
         return Merged(self._read_as(name, fine), groups)
 
     def _output(self, record: OpRecord) -> None:
-        """A result in the shape asked for, of the fine value if that is one of ours alone."""
+        """A result: the fine value in the merged shape, unless it is an argument or a result."""
         (name,) = names_of(record)
         one = self._merged.get(name)
         if one is None or record.attrs or not one.groups or one.fine in self._taken:

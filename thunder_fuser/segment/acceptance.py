@@ -50,13 +50,13 @@ class Acceptance:
     def ask(self, one: Candidate) -> Found:
         """The match of the scheduler that takes these expressions, or every refusal."""
         if one not in self._asked:
-            known = self._refused_anyway(one.exprs)
+            known = self._own_refusals(one.exprs)
             given = self.facts.target, self.options
             self._asked[one] = known or find_match(self.part(one), *given)
         return self._asked[one]
 
-    def _refused_anyway(self, exprs: Set[int]) -> tuple[Reject, ...]:
-        """Why the segmenter itself takes no such segment: a boundary inside, too many ops."""
+    def _own_refusals(self, exprs: Set[int]) -> tuple[Reject, ...]:
+        """Why the segmenter refuses such a segment unasked: a boundary inside, or too many ops."""
         if len(exprs) > MAX_OPS:
             return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
         facts = self.facts
@@ -71,7 +71,7 @@ class Acceptance:
 
     def refuses(self, one: Summary) -> tuple[Reject, ...]:
         """As `refusals`, without asking the schedulers where the summary tells."""
-        known = self._refused_anyway(one.exprs)
+        known = self._own_refusals(one.exprs)
         if known:
             return known
         if one.is_external and len(one.units) > 1:

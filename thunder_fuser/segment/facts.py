@@ -84,7 +84,7 @@ class Facts:
         return self.fusion.tensors[name].dtype.bytes
 
     def shown(self, at: int, name: str, wanted: int) -> int:
-        """Elements of an operand that so many of the result need."""
+        """How many elements of an operand are read for so many of the result."""
         every = self.elements[name]
         if not self._reads_whole[at]:
             return min(every, wanted)
@@ -136,7 +136,7 @@ class Facts:
     # ---- where operands are read
 
     def _keeps_place(self, at: int) -> frozenset[str]:
-        """The operands of which element x is read for element x of the result."""
+        """The operands that are read at element x for element x of the result."""
         expr, names = self.exprs[at], self.operands[at]
         kind, pattern = expr.row.kind, self.patterns[at]
         if kind is OpKind.SCAN:
@@ -156,7 +156,7 @@ class Facts:
         return all(self.elements[name] for name in names)
 
     def _index(self, name: str) -> tuple[Scalar, ...]:
-        """The index of a value of which each class of axes has one symbol."""
+        """The index of a value, with one symbol for each class of axes."""
         if name not in self._indices:
             axes = self.fusion.tensors[name].domain.no_reductions
             self._indices[name] = tuple(

@@ -70,13 +70,12 @@ def _coarsened(
 
 
 class _Walk:
-    """What was coarsened so far, by places."""
+    """The units as coarsened so far, by their places."""
 
     def __init__(self, acceptance: Acceptance, most: int) -> None:
         self.acceptance, self.facts, self.most = acceptance, acceptance.facts, most
         self.units: dict[int, Summary] = {}
         self._home: dict[str, int] = {}
-        self._key: dict[int, Twin] = {}
         self._twin: dict[Twin, int] = {}
 
     def add(self, at: int, one: Summary) -> None:
@@ -84,12 +83,11 @@ class _Walk:
         one = self._with_makers(one)
         key = self._key_of(one)
         twin = self._twin.get(key, -1)
-        if twin in self.units and self._key[twin] == key:
+        if twin in self.units and self._key_of(self.units[twin]) == key:
             both = self._joined(self.units[twin], one)
             if both is not None:
                 at, one = twin, self._with_makers(both)
-                key = self._key_of(one)
-        self.units[at], self._key[at], self._twin[key] = one, key, at
+        self.units[at], self._twin[self._key_of(one)] = one, at
         self._home.update(dict.fromkeys(one.stores, at))
 
     def _key_of(self, one: Summary) -> Twin:
@@ -144,12 +142,8 @@ class Groups:
         self.summary = dict(enumerate(units))
         self.home = {name: at for at, one in enumerate(units) for name in one.stores}
         self.refused: dict[Pair, tuple[Reject, ...]] = {}
-        edges: dict[int, list[int]] = {}
-        for at, one in enumerate(units):
-            for name in one.reads:
-                if name in self.home:
-                    edges.setdefault(self.home[name], []).append(at)
-        self.order = Order(edges, len(units))
+        made = [[name for name in one.reads if name in self.home] for one in units]
+        self.order = Order([[self.home[name] for name in names] for names in made])
 
     def gain(self, a: int, b: int) -> float:
         """The cost that merging two groups saves, roughly: exact but for work done twice."""
@@ -214,18 +208,18 @@ Rank = Callable[[Groups, int, int], float]
 
 
 def by_gain(groups: Groups, a: int, b: int) -> float:
-    """The pair that saves most first."""
+    """Ranks the pair that saves most first."""
     return -groups.gain(a, b)
 
 
 def by_program(groups: Groups, a: int, b: int) -> float:
-    """Pairs as the program lists their later halves, as long as they save anything."""
+    """Ranks pairs that save anything in the program order of their later halves."""
     gain = groups.gain(a, b)
     return -gain if gain <= 0 else max(a, b) - groups.count
 
 
 def merge_greedily(units: Sequence[Summary], acceptance: Acceptance, rank: Rank) -> Groups:
-    """Merges while that saves bytes; a round asks again what an earlier merge may have changed.
+    """Merges while that saves bytes. A round tries again what an earlier one may have changed.
 
     Equal ranks go to the smaller groups, then to the earlier ones: so chains grow in halves, and
     a plan depends on the program alone.
@@ -238,7 +232,7 @@ def merge_greedily(units: Sequence[Summary], acceptance: Acceptance, rank: Rank)
 
 
 def _round(groups: Groups, rank: Rank) -> int:
-    """Every pair once, best first; how many merged."""
+    """Tries every pair once, best first; returns how many merged."""
     tried: set[tuple[int, int, int, int]] = set()
     heap = [_entry(groups, rank, a, b) for a, b in dict.fromkeys(groups.pairs()) if a != b]
     heapify(heap)

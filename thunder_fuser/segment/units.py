@@ -111,7 +111,7 @@ class Summary:
 
 
 def units_of(facts: Facts) -> list[Summary]:
-    """The units of a fusion, in program order; what only copies read has no unit."""
+    """The units of a fusion, in program order. What only copies need has no unit."""
     shared = _shared_chains(facts)
     needed = {facts.number[name] for name in facts.results if name in facts.number}
     units: list[Summary] = []
