@@ -129,7 +129,7 @@ def many_definitions(count: int, capacity: int, seed: int = 0) -> Definitions:
         try:
             for number in range(count):
                 one_definition(rng)
-                most_nodes = max(most_nodes, cache.num_nodes())
+                most_nodes = max(most_nodes, cache.stats().nodes)
                 if (number + 1) % max(count // 10, 1) == 0:
                     gc.collect()
                     kib.append(tracemalloc.get_traced_memory()[0] / 1024)

@@ -206,3 +206,9 @@ def _cuda_rounds(
     return {
         name: [start.elapsed_time(end) for start, end in pairs] for name, pairs in events.items()
     }
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

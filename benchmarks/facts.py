@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import thunder_fuser
-from thunder_fuser.explain.environment import package_version
+from thunder_fuser.explain.machine import package_version
 
 _PACKAGES = ("torch", "triton", "lightning-thunder", "cuda-bindings", "numpy")
 _QUERY = "driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw"

@@ -15,13 +15,14 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+import thunder
 import torch
 import torch.nn.functional as F
 
 from benchmarks.clock import medians
 from benchmarks.options import add_device
 from benchmarks.report import Report
-from thunder_fuser.executors.traces import jit, jit_alone
+from thunder_fuser.executors.traces import jit
 
 SHAPE = {"cuda": (8192, 4096), "cpu": (1024, 1024)}
 SECONDS = 1.0  # of running, for all contenders of one point together
@@ -75,7 +76,7 @@ def measure(
     x, y = (torch.randn(size, device=device).bfloat16() for size in (shape, second))
     contenders = {
         "fuser": jit(function, strict=True),
-        "thunder": jit_alone(function),
+        "thunder": thunder.jit(function, executors=[]),
         "eager": function,
         "compile": torch.compile(function, dynamic=False),
     }

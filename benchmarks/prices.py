@@ -122,7 +122,7 @@ def forced(rows: int, device: torch.device, seconds: float) -> dict[str, Any]:
         found["schedulers"][form] = [one.scheduler.name for one in segments]
         (at,) = (n for n, one in enumerate(segments) if one.part.reductions)
         texts.add(program.sources[at].text)
-        sets[form] = [partial(fd.entry.callable(), *inputs) for _, inputs in made]
+        sets[form] = [partial(fd.entry.prepare().callable(), *inputs) for _, inputs in made]
     found["us"] = _times(sets, seconds * len(FORMS), device)
     found["same_kernel"] = len(texts) == 1
     us = found["us"]
@@ -189,7 +189,7 @@ def launches(device: torch.device, seconds: float, moved: int) -> dict[str, Any]
 
 def _shared(fd: FusionDefinition, x: torch.Tensor, count: int) -> Call:
     """A call that multiplies x in so many launches."""
-    call, pieces = fd.entry.callable(), x.chunk(count)
+    call, pieces = fd.entry.prepare().callable(), x.chunk(count)
     return lambda: [call(piece) for piece in pieces]
 
 
@@ -226,7 +226,7 @@ def _op_seconds(name: str, device: torch.device, seconds: float, elements: int) 
             for _ in range(count):
                 y = STEPS[name](fd.ops, y)
             fd.add_output(y)
-        sets[str(count)] = [partial(fd.entry.callable(), x)]
+        sets[str(count)] = [partial(fd.entry.prepare().callable(), x)]
     us = _times(sets, seconds, device)
     few, many = (us[str(count)] for count in counts)
     return max(many - few, 1e-9) * 1e-6 / (counts[1] - counts[0]) / elements

@@ -21,7 +21,7 @@ from benchmarks.kernels.points import OPERATIONS
 from benchmarks.options import add_device
 from benchmarks.report import Report
 from thunder_fuser import options
-from thunder_fuser.host.device import target_of_device
+from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import EMULATOR, Target
 
 LIMIT = {torch.bfloat16: 1e-2, torch.float32: 1e-5}

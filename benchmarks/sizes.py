@@ -20,7 +20,7 @@ from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.options import options
-from thunder_fuser.runtime.binaries import compile_stats
+from thunder_fuser.runtime.binaries import binaries
 from thunder_fuser.target import Target, named
 
 # (batch, sequence): even and odd, of one row and of 65536.
@@ -98,14 +98,14 @@ def _calls(op: Operation, device: torch.device) -> dict[str, Any]:
 
     Each less those of a second call, which only runs the kernels.
     """
-    before, times = len(compile_stats()), []
+    before, times = binaries().compiled, []
     fd: FusionDefinition | None = None
     for batch in BATCHES:
         shape = _shape(*batch)
         inputs = make_inputs(op, shape, torch.bfloat16, device)
         fd = fd or make_definition(op, shape, inputs)
         times.append(_milliseconds(fd, inputs) - _milliseconds(fd, inputs))
-    compiled = len(compile_stats()) - before
+    compiled = binaries().compiled - before
     return {"first_ms": times[0], "other_ms": statistics.median(times[1:]), "compiled": compiled}
 
 
@@ -133,7 +133,7 @@ class Block(torch.nn.Module):
 def _block(device: torch.device, with_compile: bool) -> dict[str, Any]:
     """Kernels compiled for each sequence length, forward and backward, and seconds for all."""
     model = Block().to(device)
-    before = len(compile_stats())
+    before = binaries().compiled
     counts, seconds = _train(jit(model, strict=True), device)
     new = [after - start for start, after in zip([before, *counts], counts, strict=False)]
     found = {"lengths": SEQUENCES, "compiled": new, "seconds": seconds}
@@ -148,5 +148,5 @@ def _train(call: Callable[..., torch.Tensor], device: torch.device) -> tuple[lis
     for length in SEQUENCES:
         x = torch.randn(4, length, 64, device=device, requires_grad=True)
         call(x).sum().backward()
-        counts.append(len(compile_stats()))
+        counts.append(binaries().compiled)
     return counts, time.perf_counter() - start

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.clock import medians
+from benchmarks.clock import medians, wait
 from benchmarks.kernels.points import DTYPES
 from benchmarks.models import GPT2_SIZES
 from benchmarks.options import add_compile, add_device, add_small
@@ -32,7 +32,6 @@ from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.accuracy import FACTOR, FLOOR_ULPS
 from thunder_fuser.explain.blocks import SEED, GPTBlock, Sizes
-from thunder_fuser.explain.timing import wait
 
 EAGER, COMPILE = "eager", "torch.compile"
 POLICIES = ("none", "time", "memory", "budget(0.5)")

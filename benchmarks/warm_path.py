@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.clock import wait
 from benchmarks.kernels.operation import make_definition
 from benchmarks.kernels.points import OPERATIONS
 from benchmarks.options import add_compile, add_device
 from benchmarks.report import Report
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.timing import wait
-from thunder_fuser.host.dispatch import NULL, key_part
+from thunder_fuser.host.dispatch import make_dispatch
 
 SHAPE = (32, 32)
 CALLS, BATCHES = 500, 11
-LOOKUPS, TURNS = 5000, 60
+LOOKUPS, TURNS, ARGUMENTS = 5000, 60, 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +36,8 @@ def run(given: argparse.Namespace, report: Report) -> None:
             f"{name:14} {cost:8.2f} us a call {cost / costs['torch.add']:6.2f} x torch.add"
             for name, cost in costs.items()
         ]
-    with report.section("checks of an argument"):
-        costs = report.figures["checks_us"] = check_costs(given.device)
+    with report.section("finding the program"):
+        costs = report.figures["lookup_us"] = lookup_costs(given.device)
         report.lines += [f"{name:14} {cost:8.3f} us an argument" for name, cost in costs.items()]
 
 
@@ -47,7 +47,7 @@ def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, fl
     # A product is fused with the sum: Thunder leaves a region of one op to torch.
     calls = {
         "torch.add": torch.add,
-        "region": make_definition(OPERATIONS["add"], SHAPE, [a, b]).entry.callable(),
+        "region": make_definition(OPERATIONS["add"], SHAPE, [a, b]).entry.prepare().callable(),
         "thunder.jit": jit(lambda x, y: x * y + y, strict=True),
     }
     if with_compile:
@@ -58,24 +58,31 @@ def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, fl
     return {name: host_time(lambda f=f: f(a, b), device) for name, f in calls.items()}  # type: ignore[misc]
 
 
-def check_costs(device: torch.device) -> dict[str, float]:
-    """Microseconds an argument for its class, its pending bits and a null address, in a warm call.
+def lookup_costs(device: torch.device) -> dict[str, float]:
+    """Microseconds an argument to find a call's runner, all checks of the argument included.
 
-    They are the difference between two lookups: by the key of a call, and by a key without them.
+    That is what a dispatch of many arguments takes beyond its runner, over their number.
     """
     return {kind: _lookup_cost(kind, device) for kind in ("tensor", "complex")}
 
 
 def _lookup_cost(kind: str, device: torch.device) -> float:
-    """What the checks add to finding a call's runner by one argument, the least of turns each."""
+    """The least of turns, each with both timers."""
     dtype = torch.complex64 if kind == "complex" else torch.float32
-    tensor = torch.ones(SHAPE, dtype=dtype, device=device)
-    names = {"t": tensor, "runners": {}, "null": NULL}
-    parts = ("t.shape, t.stride(), t.data_ptr() & 15, ", key_part("t", kind, False))
-    timers = [timeit.Timer(f"runners.get(({part}))", globals=names) for part in parts]
+    names = [f"t{at}" for at in range(ARGUMENTS)]
+    call = make_dispatch([(name, kind) for name in names], lambda _: _nothing, checked=False)
+    scope = {name: torch.ones(SHAPE, dtype=dtype, device=device) for name in names}
+    timers = [
+        timeit.Timer(f"f({', '.join(names)})", globals={**scope, "f": function})
+        for function in (_nothing, call)
+    ]
     turns = [[timer.timeit(LOOKUPS) for timer in timers] for _ in range(TURNS)]
-    bare, checked = map(min, zip(*turns, strict=True))
-    return max(checked - bare, 0.0) / LOOKUPS * 1e6
+    bare, found = map(min, zip(*turns, strict=True))
+    return max(found - bare, 0.0) / LOOKUPS / ARGUMENTS * 1e6
+
+
+def _nothing(*arguments: object) -> None:
+    pass
 
 
 def host_time(call: Callable[[], object], device: torch.device) -> float:

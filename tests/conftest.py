@@ -2,7 +2,7 @@
 """What all tests share.
 
 `golden` compares a text with a file under golden/; `run` runs a definition on each target; every
-kernel and fusion that a test makes is checked when it ends (watch.py).
+kernel and fusion that a test makes is checked when it ends (helpers/watch.py).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cases import TARGETS, Runner
-from quick import pytest_collection_finish, pytest_configure  # noqa: F401
-from watch import watched
+from helpers.cases import TARGETS, Runner
+from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
+from helpers.watch import compile_waiting, watched
 
-from thunder_fuser.single_flight import WARNED
+from thunder_fuser.threads import WARNED
 
 TESTS = Path(__file__).resolve().parent
 
@@ -116,10 +116,15 @@ def run(request: pytest.FixtureRequest) -> Runner:
 
 
 @pytest.fixture(autouse=True)
-def _watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     WARNED._values.clear()  # each test is told what went wrong, as a process is
-    with watched(monkeypatch):
+    with watched(monkeypatch, request.node.nodeid):
         yield
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is None:  # the last test of this process
+        compile_waiting()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import warnings
 
-from thunder_fuser._version import __version__
-from thunder_fuser.versions import check_versions
+from thunder_fuser.versions import __version__, check_versions
 
 check_versions()
 
 from thunder_fuser.cache.trie import FusionCache  # noqa: E402  versions are checked first
 from thunder_fuser.definition import FusionDefinition  # noqa: E402
-from thunder_fuser.host.allocated import AllocatedTensor  # noqa: E402
+from thunder_fuser.host.bind import AllocatedTensor  # noqa: E402
 from thunder_fuser.ir.domain import ParallelType  # noqa: E402
 from thunder_fuser.ir.dtypes import DataType  # noqa: E402
 from thunder_fuser.options import OPTIONS, options  # noqa: E402

@@ -1,11 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder_fuser`."""
+"""The command line: `python -m thunder_fuser <command>` -> an exit code."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from thunder_fuser.cli import main
+import torch
+
+from thunder_fuser.errors import FuserError
+from thunder_fuser.explain import machine
+from thunder_fuser.explain.demo import DTYPES, Demo, demo
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command. 0: success; 1: a check failed; 2: a wrong command line."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_help()
+        return 0
+    try:
+        text, is_good = given.run(given)
+    except FuserError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename or given.command}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    if text:
+        print(text)
+    return 0 if is_good else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m thunder_fuser", description="A fusion compiler for Lightning Thunder."
+    )
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="")
+    _add_demo(commands)
+    _add_cache(commands)
+    env = commands.add_parser("env", help="print versions, compilers, the device and the options")
+    env.set_defaults(run=lambda given: (machine.environment(), True))
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "run two transformer blocks through the fuser, forward and backward"
+    parser = commands.add_parser("demo", help=text, description=f"{text.capitalize()}.")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="default: cuda if there is one, else cpu"
+    )
+    parser.add_argument("--dtype", choices=(*DTYPES, "both"), default="both")
+    parser.add_argument(
+        "--emulate", action="store_true", help="run the CUDA source on the CPU, in the emulator"
+    )
+    parser.add_argument("--small", action="store_true", help="small blocks (the emulator is slow)")
+    parser.set_defaults(run=partial(_run_demo, parser))
+
+
+def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tuple[str, bool]:
+    """On the device asked for, by default the best one. Exits if it is missing."""
+    has_cuda = torch.cuda.is_available()
+    if given.device == "cuda" and not has_cuda:
+        parser.error("--device cuda: this machine has no CUDA device that torch can use")
+    if given.device == "cuda" and given.emulate:
+        parser.error("--emulate runs on the CPU: leave out --device cuda")
+    best = "cuda" if has_cuda and not given.emulate else "cpu"
+    dtypes = tuple(DTYPES) if given.dtype == "both" else (given.dtype,)
+    device = torch.device(given.device or best)
+    return "", demo(Demo(device, dtypes, given.emulate, given.small))
+
+
+def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "show, export, import or remove compiled kernels on disk; see docs/caches.md"
+    parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
+    parser.set_defaults(run=lambda given: parser.error("cache: name a command of it"))
+    parts = parser.add_subparsers(title="commands", metavar="")
+
+    def part(name: str, help: str, run: Callable[[argparse.Namespace], str]) -> Any:
+        one = parts.add_parser(name, help=help, description=f"{help.capitalize()}.")
+        one.set_defaults(run=lambda given: (run(given), True))
+        return one
+
+    libraries = "also CPU libraries, which are code that runs in your process"
+    part("info", "show the folder and its size", lambda _: machine.info())
+    one = part("list", "a line for each entry", lambda given: machine.listing(given.pattern))
+    one.add_argument("pattern", nargs="?", default="", help="only entries with these characters")
+    one = part("verify", "read every entry; 1 if one is damaged", lambda _: "")
+    one.add_argument("--remove", action="store_true", help="remove what is damaged")
+    one.set_defaults(run=lambda given: machine.verify(remove=given.remove))
+    one = part("prune", "evict least recently used", lambda given: machine.prune(given.megabytes))
+    one.add_argument("megabytes", type=_count, help="what may stay")
+    part("clear", "remove every entry", lambda _: machine.clear())
+    one = part("explain", "in which fields an entry differs from the nearest other one",
+               lambda given: machine.explain(given.key))  # fmt: skip
+    one.add_argument("key", nargs="?", default="", help="what its key begins with; default: newest")
+    for name, help, run in (
+        ("export", "write the entries into a new file", machine.export_to),
+        ("import", "add the entries of a file", machine.import_from),
+    ):
+        one = part(name, help, partial(_carry, run))
+        one.add_argument("file", type=Path)
+        one.add_argument("--libraries", action="store_true", help=libraries)
+
+
+def _carry(run: Callable[..., str], given: argparse.Namespace) -> str:
+    return run(given.file, libraries=given.libraries)
+
+
+def _count(text: str) -> int:
+    """A number that is not negative."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"a whole number was expected, not {text!r}")
+    return int(text)
+
 
 if __name__ == "__main__":
     sys.exit(main())

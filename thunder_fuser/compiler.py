@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import nvtx
 import torch
 
-from thunder_fuser import dump
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.host.launchers import launcher_for
-from thunder_fuser.host.program import HostProgram, plan
+from thunder_fuser.errors import OptionError
+from thunder_fuser.host.program import HostProgram, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.jobs import run_jobs
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
@@ -30,6 +30,7 @@ from thunder_fuser.segment.plan import Segment, SegmentedFusion, with_params
 from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
+from thunder_fuser.threads import run_jobs
 
 
 @nvtx.annotate("thunder_fuser.compile")
@@ -49,13 +50,33 @@ def compile_fusion(
     sources = [emit(one) for one in scheduled]
     with stage("compile"):
         pairs = zip(segmented.segments, sources, strict=True)
-        jobs = [partial(launcher_for, one, source, target, device) for one, source in pairs]
+        jobs = [partial(launcher_for, one.part, source, target, device) for one, source in pairs]
         launchers = run_jobs(jobs, threads=4)
     with stage("plan"):
         program = plan(segmented, launchers, device)
     if options.dump:
-        dump.write(Path(options.dump), texts(fusion, segmented, scheduled, program))
+        write(Path(options.dump), texts(fusion, segmented, scheduled, program))
     return program
+
+
+def write(root: Path, texts: Mapping[str, str]) -> Path:
+    """Writes each text under its name, in a new folder of `root`: fusion_0, fusion_1, ...
+
+    Returns the folder.
+    """
+    try:
+        for number in count():
+            with suppress(FileExistsError):  # another process may have taken the number
+                folder = root / f"fusion_{number}"
+                folder.mkdir(parents=True)
+                break
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        return folder
+    except OSError as error:
+        raise OptionError(
+            "option dump", expected="a folder that can be written", got=f"{root} ({error.strerror})"
+        ) from error
 
 
 def texts(

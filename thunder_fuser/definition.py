@@ -10,17 +10,16 @@ with FusionDefinition() as fd:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from thunder_fuser.cache.arguments import check_arguments
 from thunder_fuser.cache.entry import FusionEntry
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import plan_segments
 from thunder_fuser.errors import DefinitionError, InputError
+from thunder_fuser.host.arguments import check_arguments
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
@@ -49,12 +48,7 @@ class FusionDefinition(Recorder):
     def __enter__(self) -> FusionDefinition:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             _ = self.entry  # raise errors of the definition inside the block that wrote it
 

@@ -48,19 +48,15 @@ class Option:
             value = int(value)
         if self.or_callable and callable(value):
             return value  # type: ignore[return-value]
+        expected = ""
         if type(value) is not self.type:
-            raise OptionError(
-                f"option {self.name}", expected=f"the type {self.type.__name__}", got=repr(value)
-            )
-        if self.least is not None and isinstance(value, int) and value < self.least:
-            raise OptionError(
-                f"option {self.name}", expected=f"at least {self.least}", got=str(value)
-            )
-        if self.choices and value not in self.choices:
-            listed = ", ".join(map(str, self.choices))
-            raise OptionError(
-                f"option {self.name}", expected=f"one of {listed}", got=repr(value)
-            )
+            expected = f"the type {self.type.__name__}"
+        elif self.least is not None and value < self.least:  # type: ignore[operator]
+            expected = f"at least {self.least}"
+        elif self.choices and value not in self.choices:
+            expected = f"one of {', '.join(map(str, self.choices))}"
+        if expected:
+            raise OptionError(f"option {self.name}", expected=expected, got=repr(value))
         return value  # type: ignore[return-value]
 
 
@@ -84,6 +80,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
+        Option("native_calls", bool, True, "programs are found in C where a compiler can build it"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
         Option("max_fusions", int, 8192, "the most definitions in the process's cache", least=1),

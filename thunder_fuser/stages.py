@@ -11,9 +11,9 @@ on two threads at once count twice.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -34,14 +34,8 @@ class Spent:
 _watchers: list[dict[str, Spent]] = []
 
 
-class _Open(threading.local):
-    """For each stage this thread is in, the seconds of the stages inside it."""
-
-    def __init__(self) -> None:
-        self.inner: list[float] = []
-
-
-_open = _Open()
+# The seconds of the stages inside the one that this thread is in.
+_inside: ContextVar[list[float] | None] = ContextVar("inside", default=None)
 
 
 @contextmanager
@@ -61,16 +55,17 @@ def stage(name: str) -> Iterator[None]:
     if not _watchers:
         yield
         return
-    _open.inner.append(0.0)
+    outer, inner = _inside.get(), [0.0]
+    token = _inside.set(inner)
     start = perf_counter()
     try:
         yield
     finally:
         whole = perf_counter() - start
-        own = whole - _open.inner.pop()
-        if _open.inner:
-            _open.inner[-1] += whole
+        _inside.reset(token)
+        if outer is not None:
+            outer[0] += whole
         for found in list(_watchers):
             spent = found.setdefault(name, Spent())
-            spent.seconds += own
+            spent.seconds += whole - inner[0]
             spent.calls += 1

@@ -16,11 +16,12 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import thunder
 import torch
 
 from benchmarks.compile_time.layers import Function, other, residual, step
-from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of, jit, jit_alone
-from thunder_fuser.explain.programs import compiled
+from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of, jit
+from thunder_fuser.explain.kernels import compiled
 from thunder_fuser.options import Value
 from thunder_fuser.stages import timed
 
@@ -61,7 +62,7 @@ class Measured:
 def measure(wanted: Wanted) -> Measured:
     """Both first steps, after small ones of another function, with the garbage collector on."""
     makers = {OURS: lambda function: jit(function, strict=True, **wanted.options),
-              ALONE: jit_alone}  # fmt: skip
+              ALONE: lambda function: thunder.jit(function, executors=[])}  # fmt: skip
     order = sorted(makers, key=lambda name: name != wanted.first)
     for name in order:
         step(makers[name](other), 1)

@@ -191,6 +191,11 @@ def _hardsigmoid(x: torch.Tensor) -> torch.Tensor:
     return (x + 3).clamp(0, 6) / 6
 
 
+def _relu(x: torch.Tensor) -> Any:
+    """CUDA's kernel makes 0.0 of -0.0, the CPU's keeps it."""
+    return torch.where(x == 0, -x, x.relu()) if x.is_floating_point() else None
+
+
 OTHERWISE: dict[str, Callable[..., Any]] = {
     "gelu": _gelu,
     "pow": _pow,
@@ -198,6 +203,7 @@ OTHERWISE: dict[str, Callable[..., Any]] = {
     "signbit": _signbit,
     "copysign": _copysign,
     "neg": _neg,
+    "relu": _relu,
     "hardsigmoid": _hardsigmoid,
     "hardswish": lambda x: x * _hardsigmoid(x),
 }

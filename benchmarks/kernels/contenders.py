@@ -21,7 +21,7 @@ _WRITES_LITTLE = 0.02
 
 
 def _ours(op: Operation, shape: Shape, inputs: Sequence[torch.Tensor]) -> Run:
-    return make_definition(op, shape, inputs).entry.callable()
+    return make_definition(op, shape, inputs).entry.prepare().callable()
 
 
 def _eager(op: Operation, shape: Shape, inputs: Sequence[torch.Tensor]) -> Run:

@@ -25,6 +25,7 @@ import torch
 
 from benchmarks.bounds import Bound
 from benchmarks.options import at_least_one
+from benchmarks.plans.dry_run import TracedRegion, regions
 from benchmarks.plans.exhaustive import least_cost, plan_cost
 from benchmarks.plans.families import FAMILIES
 from benchmarks.plans.graphs import GRAPHS
@@ -32,7 +33,6 @@ from benchmarks.plans.random_graphs import random_graph
 from benchmarks.report import Report
 from thunder_fuser.analysis.part import bytes_in_memory
 from thunder_fuser.compiler import plan_segments
-from thunder_fuser.executors.dry_run import TracedRegion, regions
 from thunder_fuser.explain.table import table
 from thunder_fuser.options import compile_options
 from thunder_fuser.segment.plan import Segment, SegmentedFusion

@@ -11,30 +11,20 @@ among it, so it is below what `memory` keeps, which bounds them.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
-from thunder_fuser.rematerialization.cost import Cost, Machine
-from thunder_fuser.rematerialization.plan import Facts, plan
-from thunder_fuser.rematerialization.policy import FREE, Choice, Tags
+from thunder_fuser.rematerialization.plan import Facts, Machine, plan
+from thunder_fuser.rematerialization.policy import FREE, Policy
 from thunder_fuser.target import CPU
 
-
-@dataclass(frozen=True, slots=True)
-class _Unbounded:
-    """The policy `memory` without checkpoints in chains."""
-
-    stages: int = 1 << 30
-    share: float = 0.0
-
-    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        return FREE
+# The policy `memory` without checkpoints in chains.
+_UNBOUNDED = Policy("unbounded()", lambda *_: FREE, stages=1 << 30, share=0.0)
 
 
 def floor(facts: Facts) -> dict[str, int]:
     """Bytes kept in any case, by the operations, never recomputed, of whose results they are."""
     origins = _origins(facts)
     found: Counter[str] = Counter()
-    for name in plan(facts, _Unbounded(), Machine.of(CPU)).kept:
+    for name in plan(facts, _UNBOUNDED, Machine.of(CPU)).kept:
         found[" + ".join(sorted(origins[name]))] += facts.values[name].bytes
     return dict(found.most_common())
 

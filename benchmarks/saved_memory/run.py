@@ -22,12 +22,12 @@ from benchmarks.options import add_layers
 from benchmarks.report import Report
 from benchmarks.saved_memory.floor import floor
 from benchmarks.saved_memory.measure import Kept, kept_by
+from benchmarks.saved_memory.pairwise import jit_pairwise
 from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
 from thunder_fuser.executors.live import Timeline, timeline
-from thunder_fuser.executors.pairwise import jit_pairwise
 from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain.blocks import Sizes, make_input
-from thunder_fuser.explain.progress import progress
+from thunder_fuser.explain.demo import progress
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.explain.timeline import need_matplotlib, picture
 

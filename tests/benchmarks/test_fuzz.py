@@ -150,6 +150,14 @@ def test_what_torch_leaves_open(reason: str) -> None:
         assert shaken.open == expected
 
 
+def test_other_kernels_of_torch_keep_another_zero() -> None:
+    x = torch.tensor([-0.0, -1.0, 2.0])
+    with tolerance.Shaken(1):
+        found = torch.relu(x)
+    assert found.signbit().tolist()[1:] == [False, False]
+    assert found.signbit()[0] != torch.relu(x).signbit()[0]
+
+
 def test_squares_that_are_lost() -> None:
     for size, expected in ((1e-40, leeway.SPREAD), (0.0, ""), (1e-10, "")):
         with tolerance.Shaken(0) as shaken:

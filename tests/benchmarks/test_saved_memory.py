@@ -16,9 +16,9 @@ from benchmarks.__main__ import main
 from benchmarks.models import MODELS, make_model
 from benchmarks.saved_memory.floor import floor
 from benchmarks.saved_memory.measure import Kept, Part, kept_by
+from benchmarks.saved_memory.pairwise import jit_pairwise
 from benchmarks.saved_memory.rows import Row
 from benchmarks.saved_memory.run import SIZES
-from thunder_fuser.executors.pairwise import jit_pairwise
 from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain import timeline
 from thunder_fuser.explain.accuracy import accuracy

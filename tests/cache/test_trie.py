@@ -14,7 +14,7 @@ from conftest import Golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thunder_fuser.cache import executable, programs
+from thunder_fuser.cache import executable
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError
@@ -201,7 +201,7 @@ def test_attributes_are_one_key_only_by_type_and_bits(
     assert (one == other) is same and len({one, other}) == 2 - same
     cache = FusionCache()
     found = [cache._find((record,)) for record in (one, other)]
-    assert (found[0] is found[1]) is same and cache.num_nodes() == 2 - same
+    assert (found[0] is found[1]) is same and cache.stats().nodes == 2 - same
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ def test_reset_forgets_but_entries_go_on() -> None:
 
 def test_threads_make_one_leaf_and_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
-    original = programs.compile_fusion
+    original = executable.compile_fusion
 
     def counting(*args: Any) -> Any:
         compiled.append(threading.current_thread().name)
         return original(*args)
 
-    monkeypatch.setattr(programs, "compile_fusion", counting)
+    monkeypatch.setattr(executable, "compile_fusion", counting)
     cache, x = FusionCache(), torch.arange(12.0).reshape(3, 4)
     barrier, results, found = threading.Barrier(8), [], []
 
@@ -301,7 +301,7 @@ def test_a_callable_compiles_under_the_options_it_was_asked_for_with() -> None:
     """Its key says so; the options in force at its first call are others here."""
     entry = FusionCache().look_up(records(lambda fd: fd.ops.sum(t(fd), [1])))
     with options(repeatable=True, max_registers_bytes=64):
-        call = entry.callable(CPU)
+        call = entry.prepare().callable(CPU)
     call(torch.ones(3, 4))
     (((_, _, _, under), program),) = entry.held_programs()
     assert under.repeatable and under.max_registers_bytes == 64

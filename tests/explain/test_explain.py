@@ -14,16 +14,15 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser import FusionDefinition
-from thunder_fuser.cli import main
+from thunder_fuser.__main__ import main
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain import accuracy, demo
 from thunder_fuser.explain.accuracy import Accuracy
+from thunder_fuser.explain.demo import progress, times_on
 from thunder_fuser.explain.kernels import dump, kernels
-from thunder_fuser.explain.progress import progress
 from thunder_fuser.explain.report import fusion_table, report, why
 from thunder_fuser.explain.table import table
-from thunder_fuser.explain.timing import times_on
 
 
 def mixed(x: Any, w: Any) -> Any:
@@ -114,11 +113,14 @@ def test_dump_writes_a_folder_a_fusion_and_the_definition_runs(
     jitted: Jitted, tmp_path: Path
 ) -> None:
     folders = dump(jitted, tmp_path)
-    assert [folder.name for folder in folders] == ["00_thunderFusion0", "01_thunderFusion1"]
+    assert [folder.parent.name for folder in folders] == ["thunderFusion0", "thunderFusion1"]
     names = {path.name for path in folders[0].iterdir()}
-    assert names == {"definition.py", "segments.txt", "schedule_0.py", "kernel_0.cpp", "host.py"}
+    assert names == {
+        "0_fusion.py", "1_specialised.py", "2_segments.txt", "3_schedule_0.py", "4_kernel_0.cpp",
+        "5_program.py",
+    }
     x = torch.randn(4, 8)
-    torch.testing.assert_close(_execute(folders[0] / "definition.py", x), x * 2 + 1)
+    torch.testing.assert_close(_execute(folders[0] / "0_fusion.py", x), x * 2 + 1)
 
 
 def _execute(path: Path, x: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 import torch
-from layouts import is_permutation, lay_out, random_chain, random_shape, stored
-from meshes import on_each, shard
+from helpers.layouts import is_permutation, lay_out, random_chain, random_shape, stored
+from helpers.meshes import on_each, shard
 
 from thunder_fuser import FusionDefinition
 

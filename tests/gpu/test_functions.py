@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_samples import assert_as_good, called, doubled, known, samples
+from helpers.torch_samples import assert_as_good, called, doubled, known, samples
 
 from thunder_fuser.executors.functions import FUNCTIONS
 from thunder_fuser.executors.functions.define import Rewrite

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser import DataType, FusionDefinition, fuser, options
-from thunder_fuser.host.device import target_of_device
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.torch_types import from_torch_dtype
+from thunder_fuser.runtime.torch_types import from_torch_dtype, target_of_device
 from thunder_fuser.target import CPU, Target
 
 DEVICE = os.environ.get("THUNDER_FUSER_TEST_DEVICE", "cuda")
@@ -284,7 +283,7 @@ def test_rows_that_clusters_walk(columns: int) -> None:
     x, weight, bias = norm_inputs(rows, columns, torch.bfloat16)
     check(softmax, lambda x: x.softmax(-1), [x], torch.bfloat16)
     check(layer_norm, torch_layer_norm, [x, weight, bias], torch.bfloat16)
-    run = define(softmax, [x], torch.bfloat16).entry.callable()
+    run = define(softmax, [x], torch.bfloat16).entry.prepare().callable()
     assert torch.equal(run(x)[0], run(x)[0])
 
 
@@ -323,7 +322,7 @@ def test_misaligned_rows() -> None:
 def test_the_same_result_every_time() -> None:
     """Another result on the same numbers is a race."""
     x, weight, bias = norm_inputs(301, 4096, torch.bfloat16)
-    run = define(layer_norm, [x, weight, bias], torch.bfloat16).entry.callable()
+    run = define(layer_norm, [x, weight, bias], torch.bfloat16).entry.prepare().callable()
     (first,) = run(x, weight, bias)
     assert all(torch.equal(run(x, weight, bias)[0], first) for _ in range(50))
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from layouts import Call, lay_out, random_chain, random_shape, stored
+from helpers.layouts import Call, lay_out, random_chain, random_shape, stored
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.ir import binding

@@ -10,7 +10,7 @@ import copy
 import pickle
 
 import pytest
-from definitions import Build, assert_refused, defined, tensor, told
+from helpers.definitions import Build, assert_refused, defined, tensor, told
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError, StrideOrderError
 from thunder_fuser.ir.build import Views, define

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 
 import pytest
+from helpers.strategies import transformed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import transformed
 
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir import domain as module
@@ -117,7 +118,7 @@ def test_a_tensor_domain_prints_its_three_domains() -> None:
     domain = TensorDomain.of((I0, R3, I1, B2))
     assert domain.no_reductions == (I0, I1, B2)
     assert domain.contiguity == (True, True, None)
-    domain = domain.with_allocation((1, 0, 2), (True, False, None)).with_loop((I1, I0))
+    domain = replace(domain.with_allocation((1, 0, 2), (True, False, None)), loop=(I1, I0))
     assert str(domain) == (
         "logical[i0{4}, r3{6}, i1{100}, b2{1}] allocation[i1, i0, b2] loop[i1{100}, i0{4}]"
     )

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import REAL
-from definitions import told
-from strategies import filled
+from helpers.cases import REAL
+from helpers.definitions import told
+from helpers.strategies import filled
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.build import define

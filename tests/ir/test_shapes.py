@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from definitions import assert_refused, defined, tensor
+from helpers.definitions import assert_refused, defined, tensor
 
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir.dtypes import DataType

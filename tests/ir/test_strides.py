@@ -8,9 +8,9 @@ import itertools
 
 import pytest
 import torch
+from helpers.strategies import permutations, strided_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import permutations, strided_tensors
 
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 from thunder_fuser.ir import strides as module

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 
 import pytest
+from helpers.strategies import Case, cases
+from helpers.without_torch import printed
 from hypothesis import HealthCheck, given, settings
-from strategies import Case, cases
-from without_torch import printed
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.build import define

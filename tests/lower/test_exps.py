@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import rand
-from graphs import Graph, meta, rows, softmax
+from helpers.cases import rand
+from helpers.graphs import Graph, meta, rows, softmax
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.values import Tensor
-from thunder_fuser.lower.exps import short_exps
+from thunder_fuser.lower.context import short_exps
 
 D = DataType
 SHAPE = (8, 1031)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import pytest
-from graphs import softmax
-from kernels import scheduled
+from helpers.graphs import softmax
+from helpers.kernels import scheduled
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import const, symbol
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.guards import either
+from thunder_fuser.lower.guards import either, whole_steps
 from thunder_fuser.target import H200
 
 
@@ -27,7 +27,7 @@ def test_whole_steps_have_no_ends(columns: int) -> None:
     """By the positions of every lane of every step, for every place that a row may begin at."""
     ctx = Context(scheduled(softmax(8, columns, dtype=DataType.BFloat16), H200)[0])
     assert ctx.loops.edge is not None
-    begun, ended = ctx.whole_steps
+    begun, ended = whole_steps(ctx)
     width = ctx.lanes * ctx.threads[0] * ctx.cluster
     (loop,) = (a for a in ctx.nest_loops if a is not ctx.lane)
     name = str(ctx.loops.loops[loop.name])

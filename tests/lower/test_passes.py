@@ -6,8 +6,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from graphs import Graph, softmax, turned
-from kernels import scheduled
+from helpers.graphs import Graph, softmax, turned
+from helpers.kernels import scheduled
 
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
@@ -33,10 +33,13 @@ from thunder_fuser.lower.kernel import (
     statements_in,
 )
 from thunder_fuser.lower.lower import unfinished
-from thunder_fuser.lower.passes import CPU_PASSES, GPU_PASSES
-from thunder_fuser.lower.passes.collect_accumulators import collect_accumulators
-from thunder_fuser.lower.passes.declare_scratch import declare_scratch
-from thunder_fuser.lower.passes.unroll import unroll
+from thunder_fuser.lower.passes import (
+    CPU_PASSES,
+    GPU_PASSES,
+    collect_accumulators,
+    declare_scratch,
+    unroll,
+)
 from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.target import CPU, H200, Target
 

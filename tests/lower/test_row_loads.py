@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import Runner, rand
-from graphs import Graph, meta, rows, softmax
-from kernels import scheduled
+from helpers.cases import Runner, rand
+from helpers.graphs import Graph, meta, rows, softmax
+from helpers.kernels import scheduled
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType

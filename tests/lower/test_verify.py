@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from graphs import Graph, softmax, turned
-from kernels import scheduled
+from helpers.graphs import Graph, softmax, turned
+from helpers.kernels import scheduled
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.domain import ParallelType
@@ -31,8 +31,6 @@ from thunder_fuser.lower.kernel import (
     Math,
     Parameter,
     Set,
-    SharedLoad,
-    SharedStore,
     Statement,
     Store,
     Variable,
@@ -181,8 +179,8 @@ TILE = Array("tile", F, 128, shared_offset=0)
         [ARRAY, loop(Set(Lane("a", J * 2), ZERO, F))],
         [VEC, Set(Lane("v", None, const(4)), ZERO, F)],
         [load(const(0), 2), loop(Let("y", F, Lane("x", None, J)))],
-        [TILE, THREAD, VEC, SharedStore("tile", T * 4 + 1, "v", 4, F)],
-        [TILE, THREAD, Let("y", F, SharedLoad("tile", T * 4, F, 8), 8)],
+        [TILE, THREAD, VEC, Store("tile", T * 4 + 1, "v", F, 4)],
+        [TILE, THREAD, Let("y", F, Load("tile", T * 4, F, 8), 8)],
     ],
     ids=["behind", "before", "loop", "stride", "lane", "vector", "store", "load"],
 )

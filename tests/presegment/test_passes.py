@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import Golden
-from definitions import Build, defined
+from helpers.definitions import Build, defined
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from graphs import Graph, meta, rows, softmax, summed
+from helpers.graphs import Graph, meta, rows, softmax, summed
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from graphs import meta, rows
-from kernels import scheduled
+from helpers.graphs import meta, rows
+from helpers.kernels import scheduled
 
 from thunder_fuser.target import CPU
 

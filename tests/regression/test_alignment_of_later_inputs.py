@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import torch
-from cases import rand
+from helpers.cases import rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import torch
-from cases import Runner, rand
+from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.scalar import const, symbol

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cases import Runner, rand
+from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 

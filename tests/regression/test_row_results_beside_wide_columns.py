@@ -6,7 +6,7 @@ The guard of the reduced axis was still open where row results are stored, and l
 
 from __future__ import annotations
 
-from cases import Runner, rand
+from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.models import MODELS, arguments
 
-from tests.rematerialization.models import MODELS, arguments
 from thunder_fuser.executors.traces import jit, recomputation_of
 
 POLICIES = ("none", "time", "memory")

@@ -8,8 +8,7 @@ import pytest
 from thunder_fuser.errors import OptionError
 from thunder_fuser.options import option, options
 from thunder_fuser.rematerialization import policy
-from thunder_fuser.rematerialization.cost import Cost
-from thunder_fuser.rematerialization.policy import KEEP, Choice, policy_of
+from thunder_fuser.rematerialization.policy import KEEP, Choice, Cost, policy_of
 
 TEXTS = (
     "none()", "time()", "memory()", "budget(0.25)", "budget(0)", "save_only('t1', 't2')",

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from kernel_texts import make_source
+from helpers.kernel_texts import make_source
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, EmulatorError

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.strategies import Case, cases
 from hypothesis import HealthCheck, given, settings
-from strategies import Case, cases
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir import op_table

@@ -4,7 +4,7 @@
 
 import pytest
 import torch
-from kernel_texts import DTYPES, column_sum, half_io, make_source, softmax, vector_add
+from helpers.kernel_texts import DTYPES, column_sum, half_io, make_source, softmax, vector_add
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.runtime.cuda import compile_cubin

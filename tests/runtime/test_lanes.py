@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_texts import run_expressions
+from helpers.kernel_texts import run_expressions
 
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.definition import FusionDefinition

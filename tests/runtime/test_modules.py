@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import pytest
 import torch
-from kernel_texts import make_source
+from helpers.kernel_texts import make_source
 
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.runtime import cuda
-from thunder_fuser.single_flight import SingleFlight
+from thunder_fuser.threads import SingleFlight
 
 
 class Driver:
     """Every call succeeds; `said` has those that matter here."""
 
-    CUfunction_attribute = SimpleNamespace(
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="smem",
-        CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED="cluster",
-    )
+    attributes: ClassVar = {cuda.SMEM_ATTRIBUTE: "smem", cuda.CLUSTER_ATTRIBUTE: "cluster"}
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -41,8 +37,8 @@ class Driver:
     def cuModuleGetFunction(self, module: int, name: bytes) -> tuple[int, Any]:
         return 0, ("function", module, name)
 
-    def cuFuncSetAttribute(self, function: Any, attribute: str, value: int) -> tuple[int]:
-        self.said.append((attribute, value))
+    def cuFuncSetAttribute(self, function: Any, attribute: Any, value: int) -> tuple[int]:
+        self.said.append((self.attributes[attribute], value))
         return (0,)
 
     def cuCtxSynchronize(self) -> tuple[int]:

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from kernel_texts import DTYPES, expression_source, run_expressions
+from helpers.kernel_texts import DTYPES, expression_source, run_expressions
 
 from thunder_fuser.codegen.source import Dialect
 from thunder_fuser.runtime.cuda import compile_cubin

@@ -3,7 +3,7 @@
 
 
 import pytest
-from without_torch import printed
+from helpers.without_torch import printed
 
 from thunder_fuser.codegen.prelude import _fragments, identifiers, select
 from thunder_fuser.codegen.prelude.libm import ARITY, declarations, vector_functions

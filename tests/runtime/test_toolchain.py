@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_texts import make_source
+from helpers.kernel_texts import make_source
 
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import Param

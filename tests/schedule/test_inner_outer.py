@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import Golden
-from kernels import kernel_text, scheduled
+from helpers.kernels import kernel_text, scheduled
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType

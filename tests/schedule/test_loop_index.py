@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 
+from helpers.strategies import transformed
 from hypothesis import given, settings
-from strategies import transformed
 
 from thunder_fuser.ir.domain import Domain, Transform, apply
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import Golden
-from graphs import Graph
+from helpers.graphs import Graph
+from helpers.kernels import kernel_text, scheduled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import kernel_text, scheduled
 
 from thunder_fuser.analysis.part import Parts
 from thunder_fuser.definition import FusionDefinition
@@ -229,7 +229,7 @@ REFUSED = {
     "too large": (summed_twice((8, 64, 4096), [2], [1]), "does not fit on chip"),
     "rows too long": (summed_twice((8, 2, 1 << 15), [2], [1]), "does not fit on chip"),
     "rows too many": (summed_twice((8, 1000, 8), [2], [1]), "does not fit on chip"),
-    "no elements": (summed_twice((0, 8, 64), [2], [1]), "without elements"),
+    "no elements": (summed_twice((0, 8, 64), [2], [1]), "no elements"),
 }
 
 

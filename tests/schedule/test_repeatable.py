@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from helpers.cases import TARGETS, rand
 
-from tests.cases import TARGETS, rand
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import options

@@ -7,8 +7,8 @@ import re
 
 import pytest
 import torch
-from cases import Runner, ints
-from graphs import biased
+from helpers.cases import Runner, ints
+from helpers.graphs import biased
 
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Runner, ints, rand
-from graphs import rows
+from helpers.cases import Runner, ints, rand
+from helpers.graphs import rows
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import DefinitionError

@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 from conftest import Golden
-from graphs import Graph, biased, layer_norm, scanned, softmax, summed, transposed, turned
-from kernels import kernel_text, scheduled
-from watch import check_sources
+from helpers.graphs import Graph, biased, layer_norm, scanned, softmax, summed, transposed, turned
+from helpers.kernels import kernel_text, scheduled
+from helpers.watch import check_sources, compile_waiting
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar
@@ -100,7 +100,8 @@ def test_a_row_needs_at_most_half_the_registers(columns: int, dtype: DataType) -
 
 def test_every_text_compiles() -> None:
     """Also for the architecture of an A100, if it has no clusters."""
-    check_sources([scheduled(graph, H200)[1] for graph in GRAPHS.values()])
+    check_sources([scheduled(graph, H200)[1] for graph in GRAPHS.values()], "this test")
+    compile_waiting()
 
 
 def test_the_same_schedule_every_time() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import Runner, rand
 from conftest import Golden
-from graphs import Graph, biased, layer_norm, meta, rows, softmax, summed
+from helpers.cases import Runner, rand
+from helpers.graphs import Graph, biased, layer_norm, meta, rows, softmax, summed
+from helpers.kernels import kernel_text, scheduled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import kernel_text, scheduled
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType

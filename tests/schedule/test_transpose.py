@@ -10,8 +10,8 @@ from functools import reduce
 
 import pytest
 import torch
-from cases import assert_near, ints, poisoned
-from graphs import Graph, biased, meta, rows, turned
+from helpers.cases import assert_near, ints, poisoned
+from helpers.graphs import Graph, biased, meta, rows, turned
 
 from thunder_fuser.compiler import emit, schedule
 from thunder_fuser.definition import FusionDefinition

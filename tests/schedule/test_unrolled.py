@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import assert_near, ints, poisoned
-from graphs import biased
-from kernels import kernel_text, scheduled
+from helpers.cases import assert_near, ints, poisoned
+from helpers.graphs import biased
+from helpers.kernels import kernel_text, scheduled
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import graphs
 import pytest
 import torch
-from graphs import Graph
+from helpers import graphs
+from helpers.graphs import Graph
+from helpers.strategies import Case, cases
 from hypothesis import HealthCheck, Phase, given, settings
-from strategies import Case, cases
 
 from thunder_fuser.analysis.part import Parts
 from thunder_fuser.codegen.source import KernelSource

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from graphs import meta, rows
-from steps import LINEAR, growth
+from helpers.graphs import meta, rows
+from helpers.steps import LINEAR, growth
 
 from benchmarks.plans.families import FAMILIES, rope
 from benchmarks.plans.run import DOUBLING

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import TARGETS, rand
+from helpers.cases import TARGETS, rand
 
 from thunder_fuser import DataType, FusionDefinition
 from thunder_fuser.compiler import plan_segments

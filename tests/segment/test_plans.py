@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from graphs import Graph, meta, rows, softmax
+from helpers.graphs import Graph, meta, rows, softmax
+from helpers.strategies import Case, cases
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from strategies import Case, cases
 
 from benchmarks.prices import forced
 from thunder_fuser import compiler
@@ -22,11 +22,10 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.record import names_of
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment import run_passes
 from thunder_fuser.presegment.specialise import specialise
-from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.evaluate import Evaluator, evaluate, values_of
 from thunder_fuser.schedule import registry
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.scheduler import Match, Reject
@@ -324,17 +323,26 @@ def test_segments_compute_what_the_fusion_means(case: Case, seed: int) -> None:
     keys = input_keys(case.fusion, case.inputs)
     whole = compiler.plan_segments(case.fusion, keys, CPU, compile_options())
     for plan in (whole, *plans(case, seed)):
-        given = (r.outputs for r in plan.fusion.definition if r not in plan.fusion.exprs)
-        memory = {name for outputs in given for name in outputs}
-        for one in plan.segments:
-            assert memory.issuperset(one.inputs)
-            known = set(one.inputs)
-            for record in one.ops:
-                assert record in plan.fusion.exprs and known.issuperset(names_of(record))
-                known.update(record.outputs)
-            assert known.issuperset(one.outputs)
-            memory.update(one.outputs)
-        assert memory.issuperset(output.name for output in plan.fusion.outputs)
+        torch.manual_seed(0)
+        want = values_of(plan.fusion, case.inputs)
+        torch.manual_seed(0)
+        got = _piece_by_piece(plan, case.inputs)
+        for output in plan.fusion.outputs:
+            torch.testing.assert_close(
+                got[output.name], want[output.name], rtol=0, atol=0, equal_nan=True
+            )
+
+
+def _piece_by_piece(plan: SegmentedFusion, inputs: Sequence[Any]) -> dict[str, torch.Tensor]:
+    evaluator = Evaluator(plan.fusion.tensors, torch.device("cpu"))
+    evaluator.read(plan.fusion.inputs, inputs)
+    evaluator.draw(plan.fusion)
+    memory = dict(evaluator.values)
+    for one in plan.segments:
+        evaluator.values = {name: memory[name] for name in one.inputs}
+        evaluator.run(one.ops)
+        memory.update({name: evaluator.values[name] for name in one.outputs})
+    return memory
 
 
 @settings(SLOW, max_examples=4)

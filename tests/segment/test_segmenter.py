@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import Golden
-from graphs import Graph, biased, layer_norm, meta, rows, softmax, summed
+from helpers.graphs import Graph, biased, layer_norm, meta, rows, softmax, summed
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.segment.plan import SegmentedFusion

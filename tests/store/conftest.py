@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stores import MOST, content, path_of, recipe
+from helpers.stores import MOST, content, path_of, recipe
 
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.store import Store

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stores import MOST, content, library, names, path_of, recipe, warned
+from helpers.stores import MOST, content, library, names, path_of, recipe, warned
 
-from thunder_fuser.cli import main
+from thunder_fuser.__main__ import main
 from thunder_fuser.options import options
 from thunder_fuser.store.entry import ENDING, encode
 from thunder_fuser.store.store import Store

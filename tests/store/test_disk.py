@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stores import MOST, content, names, recipe, warned
-from without_torch import printed, run
+from helpers.stores import MOST, content, names, recipe, warned
+from helpers.without_torch import printed, run
 
 from thunder_fuser.store.entry import Recipe
 from thunder_fuser.store.folder import RefusedError
@@ -38,7 +38,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
     """Of its own, for root may write to a read-only folder."""
     program = """
 import subprocess, sys
-from stores import MOST, content, recipe, warned
+from helpers.stores import MOST, content, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
 root = Path(sys.argv[1])
@@ -61,7 +61,7 @@ assert len(messages) == 1 and "Read-only file system" in messages[0], messages
 def test_a_full_disk(tmp_path: Path) -> None:
     program = """
 import subprocess, sys
-from stores import MOST, content, names, recipe, warned
+from helpers.stores import MOST, content, names, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
 root = Path(sys.argv[1])
@@ -140,7 +140,7 @@ def test_kill_9_at_200_random_moments(store: Store) -> None:
     printed("""
 import os, random, signal, time
 from pathlib import Path
-from stores import MOST, content, recipe, warned
+from helpers.stores import MOST, content, recipe, warned
 from thunder_fuser.store.store import Store
 
 def write(start):

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from helpers.stores import library
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import library
 
 from thunder_fuser.runtime import toolchain
-from thunder_fuser.store.library import problem_of
+from thunder_fuser.store.entry import problem_of
 
 TEXT = 'extern "C" { int given = 7; int wanted() { return given; } int missing(); }\n'
 SHARED = ("-shared", "-fPIC")

@@ -31,7 +31,7 @@ TARGETS = pytest.mark.parametrize("target", ["cpu", "emulator"])
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Path]:
     """A store, a cache and a process that hold nothing yet."""
-    emulator._runtime()  # its own library is not counted
+    emulator._runtime(toolchain.find_compiler())  # its own library is not counted
     forget()  # fusions of other tests, which the process's cache holds, may have the same kernels
     with options(cache_dir=str(tmp_path / "store")), FusionCache():
         yield tmp_path / "store"

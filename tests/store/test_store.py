@@ -18,9 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from helpers.stores import MOST, content, library, names, path_of, recipe, warned
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import MOST, content, library, names, path_of, recipe, warned
 
 from thunder_fuser.errors import OptionError, SlowCompileWarning
 from thunder_fuser.options import options

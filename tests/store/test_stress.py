@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
-from steps import LINEAR, growth, steps
+from helpers.steps import LINEAR, growth, steps
 
 from benchmarks.cache_stress import (
     Definitions,

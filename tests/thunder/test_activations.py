@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from exactness import assert_as_exact_as_eager, with_gradients
+from helpers.exactness import assert_as_exact_as_eager, with_gradients
 
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 

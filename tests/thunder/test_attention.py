@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from exactness import assert_as_exact_as_eager, with_gradients
+from helpers.exactness import assert_as_exact_as_eager, with_gradients
 from thunder.core import devices, dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import detached_trace

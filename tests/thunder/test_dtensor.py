@@ -10,7 +10,7 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
-from meshes import as_rank
+from helpers.meshes import as_rank
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -132,6 +132,21 @@ def test_layer_norm_whole_on_every_device(mesh: DeviceMesh) -> None:
              for at, shape in enumerate([(5, 16), (16,), (16,)])]
     check(lambda x, w, b: F.layer_norm(x, (16,), w, b), given, regions=2)
     assert not fuser.last_claims.unfused
+
+
+ONE_ROW = {
+    "layer_norm": (lambda x, w, b: F.layer_norm(x, (16,), w, b), (16,), 2),
+    "linear": (F.linear, (8, 16), 0),
+}
+
+
+@pytest.mark.parametrize("name", ONE_ROW)
+def test_a_single_row(mesh: DeviceMesh, name: str) -> None:
+    """There is no axis to sum a gradient over; torch.sum takes no axes for all of them."""
+    function, weight, regions = ONE_ROW[name]
+    shapes = ((16,), weight, weight[:1])
+    given = [dtensor(mesh, *shape, placement=WHOLE, seed=at) for at, shape in enumerate(shapes)]
+    check(function, given, regions=regions)
 
 
 def test_sums_over_devices_stay_with_torch(mesh: DeviceMesh) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from exactness import with_gradients
+from helpers.exactness import with_gradients
 
 from thunder_fuser.executors.traces import fusions_of, jit
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No step of ours over a trace or a definition is superlinear in its length; see tests/steps.py."""
+"""No step of ours over a trace or a definition is superlinear in its length; see
+tests/helpers/steps.py."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from steps import LINEAR, growth
+from helpers.steps import LINEAR, growth
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
@@ -27,7 +28,7 @@ from thunder_fuser.executors.regions import Region, claim
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit
 from thunder_fuser.executors.translate import layout_of, record_region
-from thunder_fuser.explain.programs import compiled
+from thunder_fuser.explain.kernels import compiled
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Definition

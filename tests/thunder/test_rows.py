@@ -9,7 +9,7 @@ import pytest
 import thunder
 import thunder.torch as ltorch
 import torch
-from cases import REAL
+from helpers.cases import REAL
 from thunder.core import devices, dtypes, prims
 from thunder.core.prims import PrimIDs
 
@@ -97,7 +97,7 @@ def test_row_gives_what_torch_gives(fuser: ThunderFuser, row: Row, dtype: DataTy
     symbol = SYMBOLS[row.id]
     more, kwargs = MORE.get(row.id, ((), {}))
     args = operands(dtype, ARITY.get(row.id, 1))
-    if row.id in DIVISIONS and dtype.is_int:  # torch has those by tensors, see division.py
+    if row.id in DIVISIONS and dtype.is_int:  # torch has those by tensors, see rows.py
         compare(fuser, lambda a: symbol(a, 3), args[:1])
         return
     if row.id in (PrimIDs.ACOSH, PrimIDs.ZETA):

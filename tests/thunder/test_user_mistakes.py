@@ -10,7 +10,7 @@ import thunder
 import torch
 
 from thunder_fuser import FusionDefinition, fuser
-from thunder_fuser.cli import main
+from thunder_fuser.__main__ import main
 from thunder_fuser.errors import DefinitionError, InputError, OptionError
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import thunder
 import torch
-from cases import rand
+from helpers.cases import rand
 
 from thunder_fuser.executors.passes import read_trace
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 from thunder_fuser.options import compile_options
 from thunder_fuser.target import CPU
+from thunder_fuser.trace.casts import recompute_casts
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.recompute_casts import recompute_casts
 from thunder_fuser.trace.split_regions import partition
 
 Tensor = torch.Tensor

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.models import MODELS, arguments
 
 from benchmarks.models import MODELS as DEEP
 from benchmarks.models import make_model
-from tests.rematerialization.models import MODELS, arguments
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit, recomputation_of
 from thunder_fuser.explain.blocks import SMALL, make_input
 from thunder_fuser.rematerialization.policy import VIEW

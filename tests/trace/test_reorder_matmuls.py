@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from cases import rand
-from exactness import assert_as_exact_as_eager, with_gradients
+from helpers.cases import rand
+from helpers.exactness import assert_as_exact_as_eager, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 from thunder.core import dtypes

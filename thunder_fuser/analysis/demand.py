@@ -1,31 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The points that a part computes: from the outputs back to the inputs, with index expressions.
+"""The dataflow of a part, and the points that it computes: from the outputs back to the inputs.
 
-A point is a value at an index under a condition. Readers of a reduction's result are in a later
-nest. Readers of a scan are in the same nest, because the scan makes its elements in order.
+A point is a value at an index expression, under a condition. Readers of a reduction's result are in
+a later nest. Readers of a scan are in the same nest, because the scan makes its elements in order.
 
     softmax row x:  nest 0: max(x)   nest 1: sum(exp(x - max))   nest 2: exp(x - max) / sum
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from thunder_fuser.analysis.dataflow import Dataflow
-from thunder_fuser.analysis.domain_map import is_one
-from thunder_fuser.analysis.index_map import (
-    TRUE,
-    ZERO,
-    Access,
-    Index,
-    accesses,
-    index_accesses,
-    reduction_index,
-)
+from thunder_fuser.analysis.domain_map import DomainMap, is_one
+from thunder_fuser.analysis.index_map import TRUE, ZERO, Access, Index, accesses
+from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Expressions in order; names read from outside; names made here and wanted outside."""
+
+    exprs: tuple[OpRecord, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, TensorView] = field(compare=False, repr=False)
+    domain_map: DomainMap = field(compare=False, repr=False)
+
+    @cached_property
+    def producer(self) -> Mapping[str, OpRecord]:
+        """The expression that makes each value."""
+        return {name: expr for expr in self.exprs for name in expr.outputs}
+
+    @cached_property
+    def extents(self) -> Mapping[str, Scalar]:
+        """The extent of every axis class."""
+        found: dict[str, Scalar] = {}
+        for name in dict.fromkeys([*self.inputs, *self.producer]):
+            for axis in self.tensors[name].domain.logical:
+                if not is_one(axis):
+                    found[self.domain_map.axis(axis)] = axis.extent
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,10 @@ class Point:
         """Every symbol of the index and the condition."""
         return self.condition.symbols.union(*(at.symbols for at in self.index))
 
+    def walks(self, axes: Collection[str]) -> bool:
+        """True if the index depends on one of the axes."""
+        return any(not at.symbols.isdisjoint(axes) for at in self.index)
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -51,10 +74,6 @@ class Demand:
     roots: tuple[Point, ...]  # what nests compute: results, and operands of reductions and scans
     results: Mapping[str, Point]
     operands: Mapping[str, Point]  # by the name of the reduction's or scan's result
-
-    def count(self, name: str) -> int:
-        """The number of different indices at which a value is computed."""
-        return len({point.index for point in self.points(name)})
 
     def points(self, name: str) -> Sequence[Point]:
         """Every point of a value."""
@@ -112,20 +131,13 @@ def demand_of(part: Dataflow, axes: Mapping[str, Scalar]) -> Demand:
 
 
 def _reads(part: Dataflow, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point, ...]:
+    reduced = tuple(
+        ZERO if is_one(axis) else axes[part.domain_map.axis(axis)]
+        for axis in part.tensors[point.name].domain.logical
+        if axis.is_reduction
+    )
     expr = part.producer[point.name]
-    if expr.row.kind is OpKind.REDUCTION:
-        source = part.tensors[str(expr.inputs[0])]
-        reduced = tuple(
-            ZERO if is_one(axis) else axes[part.domain_map.axis(axis)]
-            for axis in part.tensors[point.name].domain.logical
-            if axis.is_reduction
-        )
-        index = reduction_index(expr, point.index, reduced, len(source.shape))
-        return (Point(source.name, index),)
-    if expr.row.kind is OpKind.INDEX:
-        found = index_accesses(expr, point.index, point.condition, part.tensors)
-    else:
-        found = accesses(expr, point.index, part.tensors)
+    found = accesses(expr, point.index, part.tensors, reduced, point.condition)
     return tuple(_read(part, access, point.condition) for access in found)
 
 

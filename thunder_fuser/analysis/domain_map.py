@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of equal axes of different tensors, which are the axes of a kernel.
+"""Classes of equal axes of different tensors, which are the axes of a kernel; patterns of them.
 
     T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
     classes: {i0, i2}, {i1, r1}; broadcasts belong to none
@@ -9,11 +9,17 @@
 Two axes of one tensor are never in one class: a kernel would compute only its diagonal.
 
     T1 = permute(T0[i0, i1]);  T2 = sub(T1[i1, i0], T0[i0, i1])    classes: {i0}, {i1}
+
+The pattern of a reduction is which axes it keeps and which it reduces. Schedulers compare the
+patterns of a part, and the segmenter those of expressions without a Part.
+
+    T1[i0] = sum(T0[i0, i1], dims=[1])   ->   Pattern(kept={i0}, reduced={i1})
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.fusion import TensorView
@@ -21,6 +27,8 @@ from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import AttrValue, OpRecord, names_of
 from thunder_fuser.union_find import UnionFind
+
+Axes = frozenset[str]
 
 # Ops that walk their operands together, except along one axis that is indexed.
 _ALONG = ("take_along_axis", "gather")
@@ -89,3 +97,45 @@ class DomainMap:
 def is_one(axis: IterDomain) -> bool:
     """True if the axis has the constant extent 1."""
     return axis.extent.is_const and axis.extent.value == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The axes that a reduction keeps and reduces. Partial results keep the axis of runs."""
+
+    kept: Axes
+    reduced: Axes
+
+    @property
+    def walked(self) -> Axes:
+        """All axes of the operand."""
+        return self.kept | self.reduced
+
+    def without(self, axis: str) -> Pattern:
+        """The pattern without the axis of runs of partial results."""
+        return Pattern(self.kept - {axis}, self.reduced)
+
+    def foreign(self, stored: Iterable[Axes], runs: str = "") -> set[Axes]:
+        """The axes of results that neither a row value nor a full-size value has.
+
+        A kernel of this pattern cannot write such a result. runs: the axis of partial results,
+        which full-size values lack.
+        """
+        allowed = (self.kept, self.without(runs).walked)
+        return {axes for axes in stored if axes not in allowed}
+
+
+def pattern_of(domain_map: DomainMap, result: TensorView) -> Pattern:
+    """The pattern of the reduction that makes a value."""
+    return Pattern(frozenset(domain_map.axes(result)), frozenset(domain_map.reduced(result)))
+
+
+def rows_and_groups(patterns: Collection[Pattern]) -> tuple[Pattern, Pattern] | None:
+    """(pattern of rows, pattern of groups of rows), if one reduces axes that the other keeps.
+
+    T1[i0, i1] = sum(T0[i0, i1, i2]); T2[i0] = sum(T1)     rows {i0, i1}, groups {i0}
+    """
+    if len(patterns) != 2:
+        return None
+    rows, groups = sorted(patterns, key=lambda pattern: -len(pattern.kept))
+    return (rows, groups) if rows.kept == groups.walked else None

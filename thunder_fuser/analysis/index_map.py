@@ -17,7 +17,7 @@ from thunder_fuser.ir import shapes
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.record import Literal, OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, ScalarLike, conjunction, const, element, product
 
 Index = tuple[Scalar, ...]
@@ -33,17 +33,37 @@ class Access:
     condition: Scalar = TRUE
 
 
-def accesses(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    """The reads for element `index` of the record's result, in operand order, without literals."""
-    rule = _RULES.get(record.op, _same_position)
-    if record.row.kind is OpKind.REDUCTION:
-        raise ValueError(f"{record.op}: a reduction reads many elements; use reduction_index")
-    if record.row.kind is OpKind.INDEX:
-        raise ValueError(f"{record.op}: where it reads depends on data; use index_accesses")
-    return rule(record, index, tensors)
+def accesses(
+    record: OpRecord,
+    index: Index,
+    tensors: Mapping[str, TensorView],
+    reduced: Index = (),
+    condition: Scalar = TRUE,
+) -> list[Access]:
+    """The reads for element `index` of the record's result, in operand order, without literals.
+
+    reduced: the index of the axes that a reduction reduces. condition: under which the element is
+    needed; it becomes part of an index that is read from memory.
+    """
+    kind, names = record.row.kind, names_of(record)
+    if kind is OpKind.SCALAR:
+        return []
+    if kind is OpKind.INDEX:
+        return _looked_up(record, index, condition, tensors)
+    if kind is OpKind.REDUCTION:
+        rank = len(tensors[names[0]].shape)
+        return [Access(names[0], _reduction_index(record, index, reduced, rank))]
+    if record.op == "cat":
+        return _cat(record, index, tensors)
+    if record.op not in _RULES:
+        return [Access(name, _masked(tensors[name], index)) for name in names]
+    view = tensors[names[0]]
+    moved = _RULES[record.op](record, index, view.shape, tensors[record.outputs[0]].shape)
+    inside = _unpadded(record, moved, view.shape) if record.op == "pad" else TRUE
+    return [Access(view.name, _masked(view, moved), inside)]
 
 
-def reduction_index(record: OpRecord, kept: Index, reduced: Index, rank: int) -> Index:
+def _reduction_index(record: OpRecord, kept: Index, reduced: Index, rank: int) -> Index:
     """The operand's index, from the indices of kept and reduced axes.
 
     sum(T0, dims=[1]) at [x], reducing y  ->  T0[x, y]
@@ -51,22 +71,10 @@ def reduction_index(record: OpRecord, kept: Index, reduced: Index, rank: int) ->
     dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
     if record.attr("chunk") is not None:
         kept = kept[1:]  # the reduced indices determine the chunk
-    keep = iter(_without_keepdim(record, kept, dims))
-    rest = iter(reduced)
+    if record.attr("keepdim"):
+        kept = tuple(x for at, x in enumerate(kept) if at not in dims)
+    keep, rest = iter(kept), iter(reduced)
     return tuple(next(rest) if at in dims else next(keep) for at in range(rank))
-
-
-def _without_keepdim(record: OpRecord, kept: Index, dims: tuple[int, ...]) -> Index:
-    if not record.attr("keepdim"):
-        return kept
-    return tuple(x for at, x in enumerate(kept) if at not in dims)
-
-
-def _same_position(
-    record: OpRecord, index: Index, tensors: Mapping[str, TensorView]
-) -> list[Access]:
-    names = [o for o in record.inputs if not isinstance(o, Literal)]
-    return [Access(name, _masked(tensors[name], index)) for name in names]
 
 
 def _masked(view: TensorView, index: Index) -> Index:
@@ -77,48 +85,33 @@ def _masked(view: TensorView, index: Index) -> Index:
     return tuple(ZERO if a.is_broadcast else x for a, x in zip(axes, index, strict=True))
 
 
-def _source(record: OpRecord, tensors: Mapping[str, TensorView]) -> TensorView:
-    return tensors[str(record.inputs[0])]
-
-
-def _one(view: TensorView, index: Index, condition: Scalar = TRUE) -> list[Access]:
-    return [Access(view.name, _masked(view, index), condition)]
-
-
-def _broadcast(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
+def _broadcast(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
     flags: tuple[bool, ...] = record.attr("is_broadcast_dim")  # type: ignore[assignment]
-    kept = tuple(x for x, flag in zip(index, flags, strict=True) if not flag)
-    return _one(_source(record, tensors), kept)
+    return tuple(x for x, flag in zip(index, flags, strict=True) if not flag)
 
 
-def _broadcast_in_dim(
-    record: OpRecord, index: Index, tensors: Mapping[str, TensorView]
-) -> list[Access]:
+def _broadcast_in_dim(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
     dims: tuple[int, ...] = record.attr("broadcast_dims")  # type: ignore[assignment]
-    return _one(_source(record, tensors), tuple(index[dim] for dim in dims))
+    return tuple(index[dim] for dim in dims)
 
 
-def _squeeze(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    view = _source(record, tensors)
-    dims = shapes.normalise_axes(record.attr("dims"), len(view.shape), "squeeze")
+def _squeeze(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
+    dims = shapes.normalise_axes(record.attr("dims"), len(shape), "squeeze")
     rest = iter(index)
-    return _one(view, tuple(ZERO if at in dims else next(rest) for at in range(len(view.shape))))
+    return tuple(ZERO if at in dims else next(rest) for at in range(len(shape)))
 
 
-def _permute(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    view = _source(record, tensors)
-    dims = shapes.normalise_axes(record.attr("dims"), len(view.shape), "permute")
-    return _one(view, tuple(index[dims.index(at)] for at in range(len(dims))))
+def _permute(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
+    dims = shapes.normalise_axes(record.attr("dims"), len(shape), "permute")
+    return tuple(index[dims.index(at)] for at in range(len(dims)))
 
 
-def _reshape(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
+def _reshape(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
     """Goes through the linear position, so simplification removes unneeded // and %."""
-    view = _source(record, tensors)
-    position = linear(index, tensors[record.outputs[0]].shape)
-    return _one(view, unravel(position, view.shape))
+    return unravel(linear(index, result), shape)
 
 
-def linear(index: Index, shape: tuple[Scalar, ...]) -> Scalar:
+def linear(index: Index, shape: Index) -> Scalar:
     """The row-major position of an index.
 
     >>> from thunder_fuser.ir.scalar import symbol
@@ -131,48 +124,37 @@ def linear(index: Index, shape: tuple[Scalar, ...]) -> Scalar:
     return position
 
 
-def unravel(position: Scalar, shape: tuple[Scalar, ...]) -> Index:
+def unravel(position: Scalar, shape: Index) -> Index:
     """The index at a row-major position; the inverse of `linear`."""
-    index = []
-    for at in range(len(shape)):
-        inner = product(shape[at + 1 :])
-        index.append(position // inner if at == 0 else (position // inner) % shape[at])
-    return tuple(index)
+    inner = [position // product(shape[at + 1 :]) for at in range(len(shape))]
+    return (*inner[:1], *(x % extent for x, extent in zip(inner[1:], shape[1:], strict=True)))
 
 
-def _slice(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    view = _source(record, tensors)
+def _slice(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
     starts: tuple[int, ...] = record.attr("start_indices")  # type: ignore[assignment]
     steps = shapes.slice_strides(record, len(index))
-    moved = [x * step + start for x, step, start in zip(index, steps, starts, strict=True)]
-    return _one(view, tuple(moved))
+    return tuple(x * step + start for x, step, start in zip(index, steps, starts, strict=True))
 
 
-def _flip(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    view = _source(record, tensors)
+def _flip(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
     dims = shapes.normalise_axes(record.attr("dims"), len(index), "flip")
-    pairs = enumerate(zip(index, view.shape, strict=True))
-    return _one(view, tuple(size - 1 - x if at in dims else x for at, (x, size) in pairs))
+    pairs = enumerate(zip(index, shape, strict=True))
+    return tuple(size - 1 - x if at in dims else x for at, (x, size) in pairs)
 
 
-def _pad(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    view = _source(record, tensors)
+def _pad(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
     widths = shapes.pad_widths(record, len(index))
-    moved = tuple(x - before for x, (before, _) in zip(index, widths, strict=True))
-    return _one(view, moved, _inside(moved, view, [w != (0, 0) for w in widths]))
+    return tuple(x - before for x, (before, _) in zip(index, widths, strict=True))
 
 
-def _inside(index: Index, view: TensorView, changed: list[bool]) -> Scalar:
+def _unpadded(record: OpRecord, moved: Index, shape: Index) -> Scalar:
     """1 if the index is in bounds. Tests only axes that may be out of bounds."""
-    checked = [
-        within(x, extent)
-        for x, extent, check in zip(index, view.shape, changed, strict=True)
-        if check
-    ]
-    return conjunction(checked)
+    widths = shapes.pad_widths(record, len(moved))
+    rows = zip(moved, shape, widths, strict=True)
+    return conjunction([_within(x, extent) for x, extent, width in rows if width != (0, 0)])
 
 
-def within(x: Scalar, extent: ScalarLike) -> Scalar:
+def _within(x: Scalar, extent: ScalarLike) -> Scalar:
     """1 if 0 <= x < extent."""
     return conjunction([x.lt(extent), (const(-1) - x).lt(0)])
 
@@ -180,27 +162,35 @@ def within(x: Scalar, extent: ScalarLike) -> Scalar:
 def _cat(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
     dim: int = shapes.normalise_axis(record.attr("dim"), len(index), "cat")
     found, start = [], 0
-    for name in record.inputs:
-        view = tensors[str(name)]
-        size = view.sizes[dim]
-        x = index[dim] - start
-        moved = tuple(x if at == dim else other for at, other in enumerate(index))
-        found.append(Access(view.name, _masked(view, moved), within(x, size)))
+    for view in (tensors[name] for name in names_of(record)):
+        x, size = index[dim] - start, view.sizes[dim]
+        moved = (*index[:dim], x, *index[dim + 1 :])
+        found.append(Access(view.name, _masked(view, moved), _within(x, size)))
         start += size
     return found
 
 
-def _nothing(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> list[Access]:
-    return []
+# For each op that moves elements of one operand: the index in it, from the index in the result, and
+# the shapes of the operand and of the result. Other ops read where they write.
+_RULES: dict[str, Callable[[OpRecord, Index, Index, Index], Index]] = {
+    "broadcast": _broadcast,
+    "broadcast_in_dim": _broadcast_in_dim,
+    "squeeze": _squeeze,
+    "permute": _permute,
+    "reshape": _reshape,
+    "slice": _slice,
+    "pad": _pad,
+    "flip": _flip,
+}
 
 
-def index_accesses(
+# ---- reads through a tensor of indices
+
+
+def _looked_up(
     record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
 ) -> list[Access]:
-    """The reads of an INDEX op for element `index`: the tensor of indices, if it is one, then the
-    source at the index read from it.
-
-    The condition becomes part of that index, and applies to both reads."""
+    """The tensor of indices, if it is one, then the source at the index read from it."""
     source = tensors[str(record.inputs[record.row.source])]
     place, others = _places(record, index, tensors)
     at = index_element(record, index, condition, tensors)
@@ -235,19 +225,3 @@ def _places(
         axis = indexed_axis(record, len(index))
         place = index[axis : axis + 1]
     return (() if isinstance(number, Literal) else _masked(tensors[number], place)), others
-
-
-_Rule = Callable[[OpRecord, Index, Mapping[str, TensorView]], list[Access]]
-
-_RULES: dict[str, _Rule] = {
-    "broadcast": _broadcast,
-    "broadcast_in_dim": _broadcast_in_dim,
-    "squeeze": _squeeze,
-    "permute": _permute,
-    "reshape": _reshape,
-    "slice": _slice,
-    "pad": _pad,
-    "cat": _cat,
-    "flip": _flip,
-    "size": _nothing,
-}

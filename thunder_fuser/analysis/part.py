@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.dataflow import Dataflow
-from thunder_fuser.analysis.demand import Demand, axis_symbols, demand_of
-from thunder_fuser.analysis.domain_map import DomainMap
-from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
+from thunder_fuser.analysis.demand import Dataflow, Demand, Point, axis_symbols, demand_of
+from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
@@ -54,14 +52,18 @@ class Part(Dataflow):
         return {name: frozenset(self.axes(name)) for name in self.outputs}
 
     @cached_property
+    def partial(self) -> tuple[str, ...]:
+        """The results of reductions over runs."""
+        return tuple(e.outputs[0] for e in self.reductions if e.attr("chunk") is not None)
+
+    @cached_property
     def chunked(self) -> Chunked | None:
         """The runs of the part's partial reductions; None if it has none."""
-        for expr in self.reductions:
-            chunk, view = expr.attr("chunk"), self.tensors[expr.outputs[0]]
-            if isinstance(chunk, int):
-                reduced = self.domain_map.reduced(view)
-                return Chunked(self.domain_map.axis(view.domain.logical[0]), reduced, chunk)
-        return None
+        if not self.partial:
+            return None
+        view, chunk = self.tensors[self.partial[0]], self.producer[self.partial[0]].attr("chunk")
+        runs = self.domain_map.axis(view.domain.logical[0])
+        return Chunked(runs, self.domain_map.reduced(view), int(chunk))  # type: ignore[arg-type]
 
     @cached_property
     def scans(self) -> tuple[OpRecord, ...]:
@@ -77,6 +79,17 @@ class Part(Dataflow):
     def demand(self) -> Demand:
         """The points of the part over axis symbols, which every scheduler uses."""
         return demand_of(self, axis_symbols(self))
+
+    @cached_property
+    def accessed(self) -> Mapping[Point, Scalar]:
+        """The points that are read from memory or written to it, and their positions there."""
+        tensors, stored = set(self.global_tensors), set(self.outputs)
+        return {
+            point: offset(point.index, self.strides[point.name])
+            for point in self.demand.level
+            if point.name in tensors
+            and (point.name not in stored or point == self.demand.results[point.name])
+        }
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The axis classes of a tensor in logical order, without broadcasts."""

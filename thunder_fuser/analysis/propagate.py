@@ -5,23 +5,25 @@
     T3 = iota(8); T4 = add(T0[i0@mesh_x], T3)                  T3[i3@mesh_x], made where it is used
     T5 = sum(T0, dims=[0])                                     CommunicationError: i0 is on mesh_x
 
-Axes that an op sums, sorts or cuts must be whole on every device.
+The index rule of an op (index_map.py) says which axes it walks in step. Axes that an op sums, sorts
+or cuts must be whole on every device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.errors import CommunicationError, MeshError
 from thunder_fuser.ir import shapes
-from thunder_fuser.ir.domain import Domain, ParallelType
+from thunder_fuser.ir.domain import IterType, ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.indexed import indexed_axis
+from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import Literal, OpRecord, names_of, record_text
-from thunder_fuser.ir.sharding import Sharding, shards
+from thunder_fuser.ir.record import OpRecord, names_of, record_text
+from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.union_find import UnionFind
 
 Node = tuple[str, int]  # a tensor and one of its axes
@@ -43,7 +45,7 @@ class Whole:
     node: Node
 
 
-Rule = Callable[[OpRecord, Mapping[str, TensorView]], Iterator[Same | Whole]]
+Facts = Iterator[Same | Whole]
 
 
 def mesh_of(fusion: Fusion) -> Mesh | None:
@@ -70,23 +72,24 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
 
     Raises CommunicationError naming an expression that needs elements of other devices.
     """
-    mesh = mesh_of(fusion)
-    classes = _Classes(fusion)
-    for expr in fusion.exprs:
-        for fact in _facts(expr, fusion.tensors):
+    mesh, classes = mesh_of(fusion), _Classes(fusion)
+    tensors = {name: _without_broadcasts(view) for name, view in fusion.tensors.items()}
+    facts = [(expr, list(_facts(expr, tensors))) for expr in fusion.exprs]
+    for expr, found in facts:
+        for fact in found:
             if isinstance(fact, Same):
                 classes.join(fact.first, fact.second, expr)
-    found = {
+    spread = {
         name: tuple(classes.on((name, at)) for at in range(len(view.shape)))
         for name, view in fusion.tensors.items()
     }
-    for expr in fusion.exprs:
-        for fact in _facts(expr, fusion.tensors):
+    for expr, found in facts:
+        for fact in found:
             if isinstance(fact, Whole):
-                _check_whole(expr, fact.node, found, fusion)
+                _check_whole(expr, fact.node, spread, fusion)
         for name in expr.outputs:
-            _check_result(expr, fusion.tensors[name], found[name], mesh)
-    return found
+            _check_result(expr, fusion.tensors[name], spread[name], mesh)
+    return spread
 
 
 class _Classes:
@@ -131,9 +134,7 @@ def _words(on: On) -> str:
     return " and ".join(kind.value for kind in on) or "whole"
 
 
-def _check_whole(
-    expr: OpRecord, node: Node, found: Mapping[str, Sharding], fusion: Fusion
-) -> None:
+def _check_whole(expr: OpRecord, node: Node, found: Mapping[str, Sharding], fusion: Fusion) -> None:
     name, at = node
     if found[name][at]:
         view = fusion.tensors[name]
@@ -165,131 +166,67 @@ def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh 
 # ---- the rules
 
 
-def _facts(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    rule = _RULES.get(expr.op) or _KINDS.get(expr.row.kind, _nothing_moves)
-    return rule(expr, tensors)
+def _facts(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+    if expr.op == "reshape":
+        return _reshape(expr, tensors)
+    if expr.op in ("linear", "matmul"):
+        return _product(expr, tensors)
+    if expr.row.kind is OpKind.SCAN or expr.op in ("sort", "argsort", "topk"):
+        return _along(expr, tensors)
+    if expr.row.kind is OpKind.EXTERNAL:
+        names = (*names_of(expr), *expr.outputs)
+        return (Whole((name, at)) for name in names for at in range(_rank(tensors, name)))
+    return _by_index(expr, tensors)
 
 
-def _axes(tensors: Mapping[str, TensorView], name: str) -> Domain:
-    return tensors[name].domain.no_reductions
+def _rank(tensors: Mapping[str, TensorView], name: str) -> int:
+    return len(tensors[name].shape)
 
 
-def _is_one(tensors: Mapping[str, TensorView], node: Node) -> bool:
-    return tensors[node[0]].sizes[node[1]] == 1
+def _without_broadcasts(view: TensorView) -> TensorView:
+    """The tensor with every axis as a plain one: one of size 1 may be on a mesh of one device."""
+    kinds = {IterType.BROADCAST: IterType.ITERATION}
+    axes = (replace(axis, kind=kinds.get(axis.kind, axis.kind)) for axis in view.domain.logical)
+    return replace(view, domain=replace(view.domain, logical=tuple(axes)))
 
 
-def _same(tensors: Mapping[str, TensorView], a: Node, b: Node) -> Iterator[Same | Whole]:
-    """Two axes of equal length are in step. An axis of length 1 is whole beside any other."""
-    if tensors[a[0]].sizes[a[1]] == tensors[b[0]].sizes[b[1]]:
-        yield Same(a, b)
-    else:
-        yield from (Whole(node) for node in (a, b) if _is_one(tensors, node))
+def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+    """Axes that are read at an index of the result are in step; others, and their readers, whole.
 
-
-def _columns(
-    expr: OpRecord, tensors: Mapping[str, TensorView], but: tuple[int, ...] = ()
-) -> Iterator[Same | Whole]:
-    """Axes at equal positions are in step; those in `but` are whole."""
+    T1 = slice(T0, [0, 2], [8, 6]);  T1[x, y] reads T0[x, y + 2]     x is in step, y is whole
+    """
+    reduced = (ZERO,) * max((_rank(tensors, name) for name in names_of(expr)), default=0)
     for out in expr.outputs:
-        for name in names_of(expr):
-            for at in range(len(_axes(tensors, name))):
-                if at in but:
-                    yield Whole((name, at))
-                else:
-                    yield from _same(tensors, (out, at), (name, at))
-        yield from (Whole((out, at)) for at in but)
+        index = tuple(symbol(str(at)) for at in range(_rank(tensors, out)))
+        for access in accesses(expr, index, tensors, reduced):
+            yield from (Whole((out, int(at))) for at in access.condition.symbols)
+            for at, read in enumerate(access.index):
+                yield from _read(tensors, out, (access.operand, at), read)
 
 
-def _nothing_moves(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """Ops that need all axes whole."""
-    for name in (*names_of(expr), *expr.outputs):
-        yield from (Whole((name, at)) for at in range(len(_axes(tensors, name))))
-
-
-def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    rank = len(_axes(tensors, expr.outputs[0]))
-    dim = expr.attr("dim")
-    return _columns(expr, tensors, (shapes.normalise_axis(dim, rank, expr.op),) if rank else ())
-
-
-def _flip(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    rank = len(_axes(tensors, expr.outputs[0]))
-    return _columns(expr, tensors, shapes.normalise_axes(expr.attr("dims"), rank, "flip"))
-
-
-def _made(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """An op without operands makes the elements on the device that uses them."""
-    return iter(())
-
-
-def _reduction(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    (source,) = names_of(expr)
-    dims: tuple[int, ...] = expr.attr("dims")  # type: ignore[assignment]
-    places = iter(range(len(_axes(tensors, expr.outputs[0]))))
-    for at in range(len(_axes(tensors, source))):
-        if at in dims:
-            yield Whole((source, at))
-            if expr.attr("keepdim"):
-                next(places)
-        else:
-            yield Same((expr.outputs[0], next(places)), (source, at))
-
-
-def _mapped(
-    expr: OpRecord, tensors: Mapping[str, TensorView], places: Mapping[int, int]
-) -> Iterator[Same | Whole]:
-    """places: axis of the result -> axis of the operand."""
-    source = names_of(expr)[0]
-    for out, at in places.items():
-        yield from _same(tensors, (expr.outputs[0], out), (source, at))
-
-
-def _permute(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    rank = len(_axes(tensors, expr.outputs[0]))
-    dims = shapes.normalise_axes(expr.attr("dims"), rank, "permute")
-    return _mapped(expr, tensors, dict(enumerate(dims)))
-
-
-def _broadcast(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    flags: tuple[bool, ...] = expr.attr("is_broadcast_dim")  # type: ignore[assignment]
-    kept = [at for at, flag in enumerate(flags) if not flag]
-    return _mapped(expr, tensors, {out: at for at, out in enumerate(kept)})
-
-
-def _broadcast_in_dim(
-    expr: OpRecord, tensors: Mapping[str, TensorView]
-) -> Iterator[Same | Whole]:
-    rank = len(_axes(tensors, expr.outputs[0]))
-    dims: tuple[int, ...] = expr.attr("broadcast_dims")  # type: ignore[assignment]
-    return _mapped(expr, tensors, {out % rank: at for at, out in enumerate(dims)})
-
-
-def _squeeze(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    rank = len(_axes(tensors, names_of(expr)[0]))
-    gone = shapes.normalise_axes(expr.attr("dims"), rank, "squeeze")
-    kept = [at for at in range(rank) if at not in gone]
-    yield from (Whole((names_of(expr)[0], at)) for at in gone)
-    yield from _mapped(expr, tensors, dict(enumerate(kept)))
-
-
-def _resized(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """slice, pad: an axis that changes is whole."""
-    rank = len(_axes(tensors, expr.outputs[0]))
-    source = tensors[names_of(expr)[0]]
-    if expr.op == "pad":
-        changed = [widths != (0, 0) for widths in shapes.pad_widths(expr, rank)]
+def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> Facts:
+    """What follows from the index at which one axis of an operand is read."""
+    size = tensors[node[0]].sizes[node[1]]
+    # Where an element of another tensor is the index, that tensor's axes say what is in step.
+    ours = [] if read.op == "element" else [(out, int(name)) for name in read.symbols]
+    if read.op == "sym" and tensors[out].sizes[ours[0][1]] == size:
+        yield Same(ours[0], node)
+    elif read.op == "sym" and size == 1:
+        yield Whole(node)  # it is broadcast
     else:
-        starts: tuple[int, ...] = expr.attr("start_indices")  # type: ignore[assignment]
-        steps = shapes.slice_strides(expr, rank)
-        sizes = zip(source.sizes, tensors[expr.outputs[0]].sizes, strict=True)
-        changed = [
-            start != 0 or step != 1 or before != after
-            for start, step, (before, after) in zip(starts, steps, sizes, strict=True)
-        ]
-    return _columns(expr, tensors, tuple(at for at in range(rank) if changed[at]))
+        yield from map(Whole, (node, *ours))
 
 
-def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
+def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+    """The axis that is scanned or sorted is whole."""
+    yield from _by_index(expr, tensors)
+    rank = _rank(tensors, expr.outputs[0])
+    if rank:
+        dim = shapes.normalise_axis(expr.attr("dim"), rank, expr.op)
+        yield from (Whole((name, dim)) for name in (*names_of(expr), *expr.outputs))
+
+
+def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
     """In each group of axes with equal products, the outermost ones are in step."""
     source, out = names_of(expr)[0], expr.outputs[0]
     for before, after in groups(tensors[source].sizes, tensors[out].sizes):
@@ -299,9 +236,7 @@ def _reshape(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same
         yield from (Whole((out, at)) for at in after[1:])
 
 
-def groups(
-    before: tuple[int, ...], after: tuple[int, ...]
-) -> list[tuple[list[int], list[int]]]:
+def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
     """Groups of axes with equal products, without axes of size 1.
 
     >>> groups((4, 6, 5), (24, 1, 5))
@@ -324,83 +259,25 @@ def groups(
     return found
 
 
-def _index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """The indexed axis is whole; the others are in step."""
-    source, index = expr.inputs[expr.row.source], expr.inputs[1 - expr.row.source]
-    out, rank = expr.outputs[0], len(_axes(tensors, expr.outputs[0]))
-    dim = indexed_axis(expr, len(_axes(tensors, str(source))))
-    yield Whole((str(source), dim))
-    beside = [] if isinstance(index, Literal) else list(range(len(_axes(tensors, index))))
-    if expr.op == "index_select":
-        yield from (Same((out, dim), (str(index), at)) for at in beside)
-    elif expr.op == "embedding_fwd":
-        yield from (Same((out, at), (str(index), at)) for at in beside)
-        yield Same((out, rank - 1), (str(source), 1))
-        return
-    else:
-        for at in beside:
-            yield from _same(tensors, (out, at), (str(index), at))
-    for at in range(len(_axes(tensors, str(source)))):
-        if at != dim:
-            yield from _same(tensors, (out, at), (str(source), at))
+def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+    """The axis that a product sums is whole.
 
-
-def _linear(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """[.., k], [n, k], [n] -> [.., n]: the summed axis is whole."""
-    names = names_of(expr)
-    x, weight, out = names[0], names[1], expr.outputs[0]
-    rank = len(_axes(tensors, x))
-    yield Same((x, rank - 1), (weight, len(_axes(tensors, weight)) - 1))
-    yield Whole((x, rank - 1))
-    yield from (Same((out, at), (x, at)) for at in range(rank - 1))
-    if len(_axes(tensors, weight)) == 2:
-        last = len(_axes(tensors, out)) - 1
-        yield Same((out, last), (weight, 0))
-        yield from (Same((out, last), (bias, 0)) for bias in names[2:] if tensors[bias].shape)
-
-
-def _matmul(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Iterator[Same | Whole]:
-    """[.., m, k], [.., k, n] -> [.., m, n]"""
-    (a, b), out = names_of(expr), expr.outputs[0]
-    left, right, rank = (len(_axes(tensors, name)) for name in (a, b, out))
-    yield Same((a, left - 1), (b, max(right - 2, 0)))
+    matmul  [.., m, k], [.., k, n] -> [.., m, n]
+    linear  [.., k], [n, k], [n] -> [.., n]
+    """
+    names, out = names_of(expr), expr.outputs[0]
+    a, b = names[:2]
+    left, right, rank = (_rank(tensors, name) for name in (a, b, out))
+    summed, other = max(right - 2, 0), right - 1
+    if expr.op == "linear":
+        summed, other = other, summed
+    yield Same((a, left - 1), (b, summed))
     yield Whole((a, left - 1))
     if left > 1:
         yield Same((out, rank - 1 - (right > 1)), (a, left - 2))
     if right > 1:
-        yield Same((out, rank - 1), (b, right - 1))
+        yield Same((out, rank - 1), (b, other))
+        yield from (Same((out, rank - 1), (c, 0)) for c in names[2:] if _rank(tensors, c))
     for name, own in ((a, left), (b, right)):
         for back in range(3, own + 1):
-            yield from _same(tensors, (out, rank - back), (name, own - back))
-
-
-_KINDS: dict[OpKind, Rule] = {
-    OpKind.POINTWISE: _columns,
-    OpKind.REDUCTION: _reduction,
-    OpKind.SCAN: _along,
-    OpKind.FACTORY: _made,
-    OpKind.RANDOM: _made,
-    OpKind.SCALAR: _made,
-    OpKind.INDEX: _index,
-}
-
-_RULES: dict[str, Rule] = {
-    "set": _columns,
-    "segment_set": _columns,
-    "stride_order": _columns,
-    "expand": _columns,
-    "broadcast": _broadcast,
-    "broadcast_in_dim": _broadcast_in_dim,
-    "squeeze": _squeeze,
-    "permute": _permute,
-    "reshape": _reshape,
-    "slice": _resized,
-    "pad": _resized,
-    "cat": _along,
-    "flip": _flip,
-    "linear": _linear,
-    "matmul": _matmul,
-    "sort": _along,
-    "argsort": _along,
-    "topk": _along,
-}
+            yield from _read(tensors, out, (name, own - back), symbol(str(rank - back)))

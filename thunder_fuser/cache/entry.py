@@ -9,17 +9,15 @@ from typing import Any
 
 import torch
 
-from thunder_fuser.cache.arguments import check_count
-from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ExecutableByShape
-from thunder_fuser.cache.programs import ProgramKey
-from thunder_fuser.cache.sharded_entry import ShardedEntry, shard
-from thunder_fuser.host.placements import is_dtensor
-from thunder_fuser.host.program import HostProgram, Runner
+from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ProgramKey
+from thunder_fuser.cache.sharded import ShardedEntry, is_dtensor, shard
+from thunder_fuser.host.arguments import check_count
+from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import compile_options
-from thunder_fuser.single_flight import Bounded, make_lock
 from thunder_fuser.target import Target
+from thunder_fuser.threads import Bounded, make_lock
 
 
 class FusionEntry:
@@ -29,7 +27,7 @@ class FusionEntry:
         self.definition = definition
         self.number = number
         self.error: Exception | None = None
-        self._executables: ExecutableByShape | None = None
+        self._executable: Executable | None = None
         self._lock = make_lock()
         self._sharded: Bounded[ShardedEntry] = Bounded(MOST_VARIANTS)
         self._users: list[None] = []  # append and pop are atomic, a counter is not
@@ -37,29 +35,29 @@ class FusionEntry:
     @property
     def fusion(self) -> Fusion:
         """The typed fusion; raises the definition's error if it has one."""
-        return self.prepare().general.fusion
+        return self.prepare().fusion
 
-    def prepare(self) -> ExecutableByShape:
+    def prepare(self) -> Executable:
         """What runs the definition, made at the first call. Raises the definition's error."""
-        if self._executables is None:
+        if self._executable is None:
             with self._lock:
                 self._define()
-        if self._executables is None:
+        if self._executable is None:
             assert self.error is not None
             raise copy.copy(self.error)  # a copy: each raise adds its frames, which hold tensors
-        return self._executables
+        return self._executable
 
     def _define(self) -> None:
-        if self._executables is None and self.error is None:
+        if self._executable is None and self.error is None:
             try:
-                self._executables = ExecutableByShape(self.definition)
+                self._executable = Executable(self.definition)
             except ValueError as error:
                 error.__cause__ = error.__context__ = None
                 self.error = error.with_traceback(None)
 
     def held_programs(self) -> list[tuple[ProgramKey, HostProgram]]:
         """The programs held now, each with its key."""
-        return self.prepare().general.programs.items()
+        return self.prepare().programs.items()
 
     # ---- use
 
@@ -83,10 +81,11 @@ class FusionEntry:
         """
         self.pin()
         try:
+            runs: Executable | ShardedEntry = self.prepare()
             if any(map(is_dtensor, arguments)):
                 check_count(self.fusion, arguments)
-                return self._sharded_for(arguments).execute(arguments, target)
-            return self.prepare().execute(arguments, target)
+                runs = self._sharded_for(arguments)
+            return runs.execute(arguments, target)
         finally:
             self.unpin()
 
@@ -96,18 +95,11 @@ class FusionEntry:
             (id(v.device_mesh), v.placements) if is_dtensor(v) else isinstance(v, torch.Tensor)
             for v in arguments
         )
-        found = self._sharded.get(key)
-        if found is None:
-            found = self._sharded.keep(key, shard(self.prepare(), arguments))
-        return found
+        return self._sharded.get_or_make(key, lambda: shard(self.prepare(), arguments))
 
     def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
         """What runs a call, and the memory behind its arguments."""
         return self.prepare().bind(arguments)
-
-    def callable(self, target: Target | None = None) -> Runner:
-        """The function that finds the program of a call by one lookup and runs it."""
-        return self.prepare().general.callable(target)
 
     def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
         """The program for such arguments, compiled on a miss. InputError if they do not fit."""

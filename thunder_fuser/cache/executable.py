@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Definition -> what runs it on plain tensors and storages.
 
+(target, device, input keys, options)  ->  HostProgram
+
+A call may give logical sizes that a storage does not determine. They become part of the definition:
+
     entry of T0: [i0{31}], allocation [i0.o, i0.i]
     call with a storage of 32 elements and the logical shape (31,)
 ->  the Executable of the definition in which T0 has the shape (31,)
@@ -9,25 +13,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from thunder_fuser.cache.arguments import check_count, check_kinds
-from thunder_fuser.cache.programs import Programs
+import torch
+
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.host.bind import Bound, Shapes
-from thunder_fuser.host.dispatch import input_keys, make_dispatch
-from thunder_fuser.host.plain import on_resolved
-from thunder_fuser.host.program import Runner
+from thunder_fuser.compiler import compile_fusion
+from thunder_fuser.host.arguments import (
+    check_arguments,
+    check_count,
+    check_device,
+    check_kinds,
+    device_of,
+)
+from thunder_fuser.host.bind import Bound
+from thunder_fuser.host.dispatch import input_keys, make_dispatch, on_resolved
+from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.options import compile_options
-from thunder_fuser.single_flight import Bounded
+from thunder_fuser.options import compile_options, option
+from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.stages import stage
-from thunder_fuser.target import Target
+from thunder_fuser.target import CPU, EMULATOR, Target
+from thunder_fuser.threads import Bounded, Recent, SingleFlight
 
 # The most variants of a definition: targets with options, logical shapes, meshes with placements.
 MOST_VARIANTS = 64
+
+ProgramKey = tuple[Target, torch.device, tuple[Any, ...], CompileOptions]
+
+
+class Programs:
+    """Compiles on a miss. The first thread that asks for a key compiles; the others wait.
+
+    Callables refer to this object and not to an Executable, so they outlive an eviction.
+    """
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        most = partial(option, "max_programs")
+        self._flight: SingleFlight[HostProgram] = SingleFlight(Recent(most))
+
+    def items(self) -> list[tuple[ProgramKey, HostProgram]]:
+        """The programs with their keys, the least recently used first."""
+        return list(self._flight.values.items())  # type: ignore[arg-type]
+
+    def program_for(
+        self, arguments: Sequence[Any], target: Target | None, options: CompileOptions
+    ) -> HostProgram:
+        """The program for such arguments, compiled on a miss. InputError if they do not fit."""
+        check_arguments(self.fusion, arguments)
+        device = device_of(self.fusion, arguments)
+        chosen = target or _target_for(device, options)
+        check_device(chosen, device)
+        keys = input_keys(self.fusion, tuple(arguments))
+        return self._flight.get(
+            (chosen, device, keys, options),
+            lambda: compile_fusion(self.fusion, keys, chosen, options, device),
+        )
+
+
+def _target_for(device: torch.device, options: CompileOptions) -> Target:
+    if device.type == "cuda":
+        return target_of_device(device.index or 0)
+    return EMULATOR if options.emulate else CPU
 
 
 class Executable:
@@ -36,52 +87,36 @@ class Executable:
     def __init__(self, definition: Definition) -> None:
         with stage("define"):
             self.fusion = define(definition)
-        self.bound = Bound(self.fusion)
         self.programs = Programs(self.fusion)
+        self._bound = Bound(self.fusion)
         self._callables: Bounded[Runner] = Bounded(MOST_VARIANTS)
-
-    def callable(self, target: Target | None) -> Runner:
-        """The function that finds the program of a call by one lookup and runs it."""
-        options = compile_options()
-        found = self._callables.get((target, options))
-        if found is None:
-            made = _dispatch(self.programs, self.bound, target, options)
-            found = self._callables.keep((target, options), made)
-        return found
-
-
-class ExecutableByShape:
-    """The Executable of a definition, and one for each set of logical shapes that calls give."""
-
-    def __init__(self, definition: Definition) -> None:
-        self.general = Executable(definition)
         self._shaped: Bounded[Executable] = Bounded(MOST_VARIANTS)
 
     def bind(self, arguments: Sequence[Any]) -> tuple[Executable, Sequence[Any]]:
-        """The Executable for a call, and the memory behind the arguments.
-
-        A call may give logical shapes beside storages whose sizes do not determine them. Such
-        shapes become part of the definition.
-        """
-        bound = self.general.bound
-        if not bound.has_layouts:
-            return self.general, arguments
-        check_count(self.general.fusion, arguments)
-        storages, shapes = bound.storages(arguments)
-        return self._for_shapes(shapes) if shapes else self.general, storages
-
-    def _for_shapes(self, shapes: Shapes) -> Executable:
-        found = self._shaped.get(shapes)
-        if found is None:
-            made = Executable(self.general.bound.with_shapes(shapes))
-            found = self._shaped.keep(shapes, made)
-        return found
+        """What runs a call, and the memory behind its arguments."""
+        if not self._bound.has_layouts:
+            return self, arguments
+        check_count(self.fusion, arguments)
+        storages, shapes = self._bound.storages(arguments)
+        if not shapes:
+            return self, storages
+        variant = self._shaped.get_or_make(
+            shapes, lambda: Executable(self._bound.with_shapes(shapes))
+        )
+        return variant, storages
 
     def execute(self, arguments: Sequence[Any], target: Target | None) -> list[Any]:
         """Runs the definition on plain tensors, storages and numbers, each of them checked."""
         executable, values = self.bind(arguments)
         check_kinds(executable.fusion, values)
-        return executable.callable(target)(*values)
+        return executable.callable(target)(*values)  # type: ignore[no-any-return]
+
+    def callable(self, target: Target | None = None) -> Runner:
+        """The function that finds the program of a call by one lookup and runs it."""
+        options = compile_options()
+        return self._callables.get_or_make(
+            (target, options), lambda: _dispatch(self.programs, self._bound, target, options)
+        )
 
 
 def _dispatch(

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import ClassVar
 from weakref import WeakValueDictionary
 
@@ -22,8 +21,8 @@ from thunder_fuser.cache.entry import FusionEntry
 from thunder_fuser.errors import OptionError
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
 from thunder_fuser.options import option
-from thunder_fuser.single_flight import make_lock
 from thunder_fuser.stages import stage
+from thunder_fuser.threads import make_lock
 
 
 @dataclass(eq=False, slots=True)
@@ -112,12 +111,7 @@ class FusionCache:
         FusionCache._private.append(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         FusionCache._private.remove(self)
 
     # ---- look up
@@ -140,45 +134,41 @@ class FusionCache:
         Neither counts nor recency change.
         """
         with self._lock:
-            node = self.root
-            for record in definition:
-                child = node.children.get(record)
-                if child is None:
-                    return definition
-                node = child
-            return definition if node.entry is None else node.entry.definition
+            node, depth = self._walk(definition)
+        found = node.entry if depth == len(definition) else None
+        return definition if found is None else found.definition
 
-    def _find(self, definition: Definition) -> FusionEntry:
+    def _walk(self, definition: Definition, visits: int = 0) -> tuple[TrieNode, int]:
+        """The node of the definition's first records that the trie has, and their number.
+
+        visits: how many lookups this one counts as.
+        """
         node = self.root
-        node.visits += 1
-        for record in definition:
+        node.visits += visits
+        for depth, record in enumerate(definition):
             child = node.children.get(record)
             if child is None:
-                break
-            child.visits += 1
+                return node, depth
             node = child
-        else:
-            if node.entry is not None:
-                self.hits += 1
-                self._leaves.move_to_end(node.entry.number)
-                return node.entry
+            node.visits += visits
+        return node, len(definition)
+
+    def _find(self, definition: Definition) -> FusionEntry:
+        node, depth = self._walk(definition, visits=1)
+        if node.entry is not None and depth == len(definition):
+            self.hits += 1
+            self._leaves.move_to_end(node.entry.number)
+            return node.entry
         self.misses += 1
         hash(definition)  # raises before a new path is begun
         entry = self._evicted.pop(definition, None) or self._new(definition)
-        self._insert(entry)
+        for record in definition[depth:]:
+            node.children[record] = TrieNode(record, visits=1)
+            node = node.children[record]
+            self._nodes += 1
+        node.entry = self._leaves[entry.number] = entry
         self._evict(keep=entry)
         return entry
-
-    def _insert(self, entry: FusionEntry) -> None:
-        node = self.root
-        for record in entry.definition:
-            child = node.children.get(record)
-            if child is None:
-                child = node.children[record] = TrieNode(record, visits=1)
-                self._nodes += 1
-            node = child
-        node.entry = entry
-        self._leaves[entry.number] = entry
 
     def _new(self, definition: Definition) -> FusionEntry:
         self._next_number += 1
@@ -224,10 +214,6 @@ class FusionCache:
         with self._lock:
             return len(self._leaves) - self._failed()
 
-    def num_nodes(self) -> int:
-        """The number of records in the trie."""
-        return self._nodes
-
     def stats(self) -> CacheStats:
         """Counts of lookups, and of what the cache holds."""
         with self._lock:
@@ -268,6 +254,6 @@ def _line(node: TrieNode) -> str:
 
 def _checked_capacity(max_fusions: int | None) -> int:
     value = option("max_fusions") if max_fusions is None else max_fusions
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise OptionError("max_fusions", expected="a number of at least 1", got=repr(value))
     return value

@@ -44,14 +44,13 @@ from thunder_fuser.lower.kernel import (
     Random,
     RingLoad,
     Set,
-    SharedLoad,
-    SharedStore,
     Statement,
     Store,
     Stream,
     Value,
     Variable,
     Words,
+    statements_in,
 )
 
 REDUCERS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min"}
@@ -67,6 +66,8 @@ class CPrinter:
         self.index_type = "i64" if kernel.wide_index else "i32"
         self.indices = Indices(kernel.wide_index)
         self.sizes = self.indices.sizes
+        arrays = (s for s in statements_in(kernel.body) if isinstance(s, Array))
+        self.shared = {array.name for array in arrays if array.shared_offset is not None}
         self.index, self.condition = self.indices.index, self.indices.condition
 
     def source(self) -> KernelSource:
@@ -153,20 +154,12 @@ def _if(p: CPrinter, s: If) -> list[str]:
     return [*lines, "}"]
 
 
-def _block(p: CPrinter, s: Block) -> list[str]:
-    return [f"{{  // {s.comment}", *indented(p.block(s.body)), "}"]
-
-
 def _let(p: CPrinter, s: Let) -> list[str]:
     comment = f"  // {s.comment}" if s.comment else ""
     line = f"const {p.type_of(s.dtype, s.width)} {s.name} = {p.value(s.value, s.dtype)};{comment}"
     if isinstance(s.value, Coordinate) and s.value.below:
         return [line, f"__builtin_assume({s.name} < {s.value.below});"]
     return [line]
-
-
-def _variable(p: CPrinter, s: Variable) -> list[str]:
-    return [f"{C_TYPES[s.dtype]} {s.name} = {p.value(s.init, s.dtype)};"]
 
 
 def _stream(p: CPrinter, s: Stream) -> list[str]:
@@ -190,10 +183,6 @@ def _words(p: CPrinter, s: Words) -> list[str]:
     return [f"Bits<{to}>::type {s.name}[{groups * share}]; {fill};"]
 
 
-def _set(p: CPrinter, s: Set) -> list[str]:
-    return [f"{p.value(s.target)} = {p.value(s.value, s.dtype)};"]
-
-
 def _accumulate(p: CPrinter, s: Accumulate) -> list[str]:
     target, value = p.value(s.target), p.value(s.value, s.dtype)
     if s.wide is not s.dtype:
@@ -202,9 +191,13 @@ def _accumulate(p: CPrinter, s: Accumulate) -> list[str]:
 
 
 def _store(p: CPrinter, s: Store) -> list[str]:
-    value = p.value(s.value, s.dtype)
-    call = f"stv<{s.width}>" if s.width > 1 else "st"
-    text = f"{call}({s.buffer}, {p.index(s.position)}, {value});"
+    value, position = p.value(s.value, s.dtype), p.index(s.position)
+    if s.buffer in p.shared:
+        put = f"template putv<{s.width}>" if s.width > 1 else "put"
+        text = f"{s.buffer}.{put}({position}, {value});"
+    else:
+        call = f"stv<{s.width}>" if s.width > 1 else "st"
+        text = f"{call}({s.buffer}, {position}, {value});"
     return [text if s.condition is TRUE else f"if ({p.condition(s.condition)}) {text}"]
 
 
@@ -213,26 +206,19 @@ def _prefetch(p: CPrinter, s: Prefetch) -> list[str]:
     return [f"if ({p.condition(s.condition)}) {ask}"]
 
 
-def _shared_store(p: CPrinter, s: SharedStore) -> list[str]:
-    put = f"template putv<{s.width}>" if s.width > 1 else "put"
-    value = p.value(s.value, s.dtype)
-    return [f"{s.array}.{put}({p.index(s.position)}, {value});"]
-
-
 STATEMENTS: Mapping[type, Callable[[CPrinter, Any], list[str]]] = {
     For: lambda p, s: p.loop(s),
     If: _if,
-    Block: _block,
+    Block: lambda p, s: [f"{{  // {s.comment}", *indented(p.block(s.body)), "}"],
     Let: _let,
-    Variable: _variable,
+    Variable: lambda p, s: [f"{C_TYPES[s.dtype]} {s.name} = {p.value(s.init, s.dtype)};"],
     Stream: _stream,
     Array: _array,
     Words: _words,
-    Set: _set,
+    Set: lambda p, s: [f"{p.value(s.target)} = {p.value(s.value, s.dtype)};"],
     Accumulate: _accumulate,
     Store: _store,
     Prefetch: _prefetch,
-    SharedStore: _shared_store,
     Call: lambda p, s: [f"{p.value(s)};"],
 }
 
@@ -255,12 +241,16 @@ def _math(p: CPrinter, value: Math) -> str:
 
 
 def _load(p: CPrinter, load: Load) -> str:
+    position, width = p.index(load.position), load.width
+    if load.buffer in p.shared:
+        get = f"template getv<{width}>" if width > 1 else "get"
+        return f"{load.buffer}.{get}({position})"
     if load.limit is None:
-        call = f"ldv<{load.width}>" if load.width > 1 else "ld"
-        return _where(p, load, f"{call}({load.buffer}, {p.index(load.position)})")
-    at, limit = p.as_index(p.index(load.position)), p.as_index(p.sizes.number(load.limit))
+        call = f"ldv<{width}>" if width > 1 else "ld"
+        return _where(p, load, f"{call}({load.buffer}, {position})")
+    at, limit = p.as_index(position), p.as_index(p.sizes.number(load.limit))
     inside = "" if load.inside is FALSE else f", {p.condition(load.inside)}"
-    return _where(p, load, f"lde<{load.width}>({load.buffer}, {at}, {limit}{inside})")
+    return _where(p, load, f"lde<{width}>({load.buffer}, {at}, {limit}{inside})")
 
 
 def _ring_load(p: CPrinter, load: RingLoad) -> str:
@@ -274,11 +264,6 @@ def _where(p: CPrinter, load: Load | RingLoad, text: str) -> str:
     if load.condition is TRUE:
         return text
     return f"({p.condition(load.condition)}) ? {text} : {p.type_of(load.dtype, load.width)}{{}}"
-
-
-def _shared_load(p: CPrinter, value: SharedLoad) -> str:
-    get = f"template getv<{value.width}>" if value.width > 1 else "get"
-    return f"{value.array}.{get}({p.index(value.position)})"
 
 
 def _random(p: CPrinter, value: Random) -> str:
@@ -329,7 +314,6 @@ VALUES: Mapping[type, Callable[[CPrinter, Any], str]] = {
     Math: _math,
     Load: _load,
     RingLoad: _ring_load,
-    SharedLoad: _shared_load,
     Random: _random,
     CheckedIndex: _checked_index,
     Choose: _choose,

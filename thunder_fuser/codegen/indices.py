@@ -2,11 +2,16 @@
 """Indices and conditions -> C, with sizes as arguments.
 
 8*i + n1*j  ->  i * 8 + j * size0        i - 4 < 0  ->  i < 4
+
+A size (ir/size_symbols.py) is one of the kernel's last arguments, which a launch passes. So calls
+of other sizes run the same text, which is what compiled kernels are found by:
+
+    i0_o * 4096   4096 is a size   ->  i0_o * size0, and 4096 at the launch
+    i0_o / 768                     ->  index_div(i0_o, divisor1)
 """
 
 from __future__ import annotations
 
-from thunder_fuser.codegen.size_parameters import Sizes
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.ir.size_symbols import Sized
 
@@ -32,15 +37,14 @@ class Indices:
         if scalar.op in ("div", "mod") and scalar.parts[1].is_const:
             return self._division(scalar.op, self._factor(scalar.parts[0]), scalar.parts[1].value)
         a, b = (self._factor(part) for part in scalar.parts)
-        if scalar.op in ("min", "max"):
-            sign = "<" if scalar.op == "min" else ">"
-            return f"({a} {sign} {b} ? {a} : {b})"
+        if scalar.op == "min":
+            return f"({a} < {b} ? {a} : {b})"
         sign = {"mul": "*", "div": "/", "mod": "%"}[scalar.op]
         return f"{a} {sign} {b}"
 
     def _division(self, op: str, x: str, d: int) -> str:
         """By a size with a multiplication; of wide indices by the number itself, in the text."""
-        if type(d) is not Sized or self._wide:
+        if not isinstance(d, Sized) or self._wide:
             return f"{x} {'/' if op == 'div' else '%'} {int(d)}"
         if op == "div":
             return f"index_div({x}, {self.sizes.divisor(d)})"
@@ -60,9 +64,14 @@ class Indices:
     def _signed(self, number: int) -> str:
         return f"-{self.sizes.number(-number)}" if number < 0 else self.sizes.number(number)
 
+    def _is_call(self, part: Scalar) -> bool:
+        """True for a division by a size, unless it is printed as one by a number."""
+        divides = part.op in ("div", "mod") and part.parts[1].is_const
+        return divides and not part.parts[1].is_known and not self._wide
+
     def _factor(self, part: Scalar) -> str:
         text = self.index(part)
-        return text if part.op in ("const", "sym", "min", "max") or _is_call(text) else f"({text})"
+        return text if part.op in ("const", "sym", "min") or self._is_call(part) else f"({text})"
 
     def condition(self, scalar: Scalar) -> str:
         """A predicate in C, sums moved so that both sides read naturally."""
@@ -89,15 +98,40 @@ class Indices:
         return self.index(total)
 
 
-def _is_call(text: str) -> bool:
-    """True for f(...) and nothing behind it.
+class Sizes:
+    """Names of the sizes in a text, in the order in which they are met, and their values."""
 
-    >>> _is_call("index_div(a, b)"), _is_call("index_div(a, b) * 4"), _is_call("(a) + (b)")
-    (True, False, False)
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+        self._names: dict[tuple[str, object], str] = {}
+
+    def number(self, value: int) -> str:
+        """A number as it stands in a text."""
+        if type(value) is not Sized:
+            return str(value)
+        return self._name("size", value.label, int(value))
+
+    def divisor(self, value: int) -> str:
+        """The argument that index_div and index_mod divide by a size with."""
+        assert type(value) is Sized
+        return self._name("divisor", value.label, division_by(int(value)))
+
+    def _name(self, kind: str, label: object, value: int) -> str:
+        name = self._names.setdefault((kind, label), f"{kind}{len(self.values)}")
+        self.values[name] = value
+        return name
+
+
+def division_by(d: int) -> int:
+    """A multiplier and, below it, a shift: x // d == (x * multiplier >> 32) >> shift, x < 2^31.
+
+    With 2^s >= d: multiplier = ceil(2^(31+s) / d) is off by less than 1/2^(31+s) of x < 2^31, so
+    the quotient by less than 1/d. As an int64.
+
+    >>> by = division_by(768) % 2**64
+    >>> [(x * (by >> 32) >> 32) >> by % 2**32 for x in (0, 767, 768, 2**31 - 1)]
+    [0, 0, 1, 2796202]
     """
-    if not text.startswith("index_"):
-        return False
-    depth = [0]
-    for c in text:
-        depth.append(depth[-1] + (c == "(") - (c == ")"))
-    return text.endswith(")") and depth[1:].index(0, text.index("(")) == len(text) - 1
+    s = (d - 1).bit_length()
+    packed = -(-(1 << 31 + s) // d) << 32 | s - 1
+    return packed - (1 << 64) if packed >= 1 << 63 else packed

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import struct
 
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.dtypes import DataType, wrapped
 from thunder_fuser.ir.record import Literal
 
 C_TYPES = {
@@ -41,14 +41,11 @@ def literal_text(literal: Literal, dtype: DataType) -> str:
 
 
 def _integer_text(value: int, dtype: DataType) -> str:
-    bits = 8 * dtype.bytes
-    wrapped = value & ((1 << bits) - 1)
-    if dtype is not DataType.UInt8 and wrapped >= 1 << (bits - 1):
-        wrapped -= 1 << bits
-    if wrapped == -(1 << 63):
+    value = wrapped(value, dtype)
+    if value == -(1 << 63):
         return "(-9223372036854775807LL - 1)"
     suffix = "LL" if dtype is DataType.Int else ""
-    return f"static_cast<{C_TYPES[dtype]}>({wrapped}{suffix})"
+    return f"static_cast<{C_TYPES[dtype]}>({value}{suffix})"
 
 
 def _float_text(value: float, dtype: DataType) -> str:

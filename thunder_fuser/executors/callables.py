@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,26 +18,21 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import (
     CacheMissError,
-    CompileError,
     EmulatorError,
-    FallbackWarning,
     FuserError,
     LaunchError,
     OptionError,
-    ToolchainError,
 )
 from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
-from thunder_fuser.executors.fallback import torch_function
 from thunder_fuser.executors.regions import Region
-from thunder_fuser.executors.repro import write_repro
-from thunder_fuser.executors.translate import layout_of, record_region, whole_layout
-from thunder_fuser.executors.views import view_function, views_for
-from thunder_fuser.host.dispatch import make_dispatch
-from thunder_fuser.host.plain import check_memory, check_plain, on_resolved
+from thunder_fuser.executors.repro import warn_of_fallback
+from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
+from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
+from thunder_fuser.host.arguments import check_memory, check_plain
+from thunder_fuser.host.dispatch import make_dispatch, on_resolved
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import Value, option, options
-from thunder_fuser.single_flight import first_time
 from thunder_fuser.stages import stage
 
 Runner = Callable[..., Sequence[torch.Tensor]]
@@ -71,7 +64,8 @@ class RegionCallable:
         self._given = given
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
-        self._keeping = self._freeing = None
+        self._keeping: Any = None
+        self._freeing: Any = None
         if not region.makes_views:
             self._keeping = make_dispatch(inputs, self._miss, checked=False)
         if region.donated_if_freed:
@@ -95,7 +89,7 @@ class RegionCallable:
     def runners(self) -> list[Runner]:
         """What its calls have run, for each layout and shape of theirs."""
         calls = filter(None, (self._keeping, self._freeing))
-        return [run for call in calls for run in call.__globals__["runners"].values()]
+        return [run for call in calls for run in call.runners.values()]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         views = views_for(self.region, args) if self.region.moves_only else None
@@ -105,14 +99,15 @@ class RegionCallable:
         return self._compiled((*self.region.donated, *self.region.donated_if_freed), args)
 
     def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
-        self._check_memory(args)
+        for name, tensor in self._tensors(args):
+            check_memory(name, tensor)  # the fallback would read freed memory too
         return on_resolved(lambda plain: self._compiled_for(donated, plain), args)
 
-    def _check_memory(self, args: Sequence[Any]) -> None:
-        """Raises before the fallback, which would read freed memory too."""
+    def _tensors(self, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Those among the arguments, with what messages call them."""
         for at, arg in enumerate(args):
             if isinstance(arg, torch.Tensor):
-                check_memory(f"argument {at} of {self.name}", arg)
+                yield f"argument {at} of {self.name}", arg
 
     def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
         with options(**self._given):
@@ -125,58 +120,26 @@ class RegionCallable:
             except FuserError as error:
                 if option("strict"):
                     raise
-                return self._fall_back(error, definition, args)
+                warn_of_fallback(self.name, len(self.region.leaves), error, definition, args)
+                run = torch_function(self.region, self.name)
+                return on_dtensors(run, self.region.inputs) if self.on_mesh else run
 
     @stage("record")
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:
         region = self.region
-        for at, arg in enumerate(args):
-            if isinstance(arg, torch.Tensor):
-                check_plain(f"argument {at} of {self.name}", arg)
-        if self.on_mesh:
-            layouts = [
-                whole_layout(proxy) if isinstance(proxy, TensorProxy) else None
-                for proxy in region.inputs
-            ]
-        else:
-            layouts = [layout_of(arg) if isinstance(arg, torch.Tensor) else None for arg in args]
-        definition = record_region(
-            region.leaves, region.inputs, region.outputs, layouts, donated
-        )
+        for name, tensor in self._tensors(args):
+            check_plain(name, tensor)
+        layouts = [*map(self._layout, region.inputs, args)]
+        definition = record_region(region.leaves, region.inputs, region.outputs, layouts, donated)
         definition = FusionCache.get().own(sharded(definition, region.inputs))
         if definition not in self.definitions:  # other sizes are most often the same one
             self.definitions += (definition,)
         return definition
 
-    def _fall_back(self, error: FuserError, definition: Definition, args: Sequence[Any]) -> Runner:
-        if first_time(("fallback", _cause(error))):
-            reason = " ".join(str(error).split()).rstrip(".")
-            has_script = bool(definition) and not isinstance(error, ToolchainError)
-            again = _again(self.name, reason, definition, args) if has_script else ""
-            warnings.warn(
-                f"{self.name} runs its {len(self.region.leaves)} torch ops one by one, for it could"
-                f" not be compiled: {reason}. Regions that fail alike are not announced.{again}",
-                FallbackWarning,
-                stacklevel=3,
-            )
-        run = torch_function(self.region, self.name)
-        return on_dtensors(run, self.region.inputs) if self.on_mesh else run
-
-
-def _cause(error: FuserError) -> str:
-    """The same for kernels that fail alike: the compiler's first complaint, without its line."""
-    complaints = [line for line in str(error).splitlines() if " error" in line]
-    if isinstance(error, CompileError) and complaints:
-        return re.sub(r"\d+", "", complaints[0])
-    return str(error)
-
-
-def _again(name: str, reason: str, definition: Definition, args: Sequence[Any]) -> str:
-    try:
-        path = write_repro(name, reason, definition, args)
-    except OSError as error:
-        return f" No script that shows it could be written ({error.strerror or error})."
-    return f" To see it again, without Thunder: python {path}"
+    def _layout(self, proxy: Proxy, arg: Any) -> Layout | None:
+        if not isinstance(arg, torch.Tensor):
+            return None
+        return whole_layout(proxy) if self.on_mesh else layout_of(arg)
 
 
 def bind_callable(bsym: BoundSymbol) -> None:

@@ -30,21 +30,18 @@ import torch
 from thunder.core.compile_data import get_compile_data
 from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.core.symbol import has_tags
 from thunder.core.transform_common import Transform
 from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
-from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.regions import Item, Region, read_by
 from thunder_fuser.trace.memory import one_memory, written_in_place
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.proxies import reads
-from thunder_fuser.trace.sharing import VIEWS, parts
+from thunder_fuser.trace.proxies import VIEWS, parts
 
 
-def with_donations(
-    ops: Sequence[Op], items: Sequence[BoundSymbol | Region]
-) -> list[BoundSymbol | Region]:
+def with_donations(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
     """The items, regions with `donated` and `donated_if_freed` filled in.
 
     ops: the trace that the items were claimed from.
@@ -53,8 +50,8 @@ def with_donations(
         return [*items]
     trains = any(op.is_backward for op in ops)
     memory = _Memory(ops)
-    last = {memory.of(proxy): at for at, item in enumerate(items) for proxy in _read(item)}
-    found: list[BoundSymbol | Region] = []
+    last = {memory.of(proxy): at for at, item in enumerate(items) for proxy in read_by(item)}
+    found: list[Item] = []
     for at, item in enumerate(items):
         if isinstance(item, Region) and not item.makes_views and item.is_backward == trains:
             ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
@@ -98,9 +95,9 @@ class _Memory:
     """Which tensors of a trace may share memory, and which memory a matrix product alone made."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
-        self._shared = one_memory(ops)
+        self._same = one_memory(ops)
         self._makers: dict[str, Op] = {}
-        taken = {self._shared.get(name, name) for name in written_in_place(ops)}
+        taken = {self._same.get(name, name) for name in written_in_place(ops)}
         taken |= set(map(self.of, ops[-1].reads))  # what the trace returns
         for op in ops:
             made = set(map(self.of, op.makes))
@@ -114,7 +111,7 @@ class _Memory:
 
     def of(self, proxy: Proxy) -> str:
         """One name for all that may share the tensor's memory."""
-        return self._shared.get(proxy.name, proxy.name)
+        return self._same.get(proxy.name, proxy.name)
 
     def own(self, proxies: Sequence[Proxy]) -> Iterator[Proxy]:
         """The plain tensors whose memory a product made, and no other of these shares."""
@@ -131,21 +128,13 @@ class _Memory:
 
 def _keeps_order(ops: Sequence[Op]) -> bool:
     """Whether nothing but the split will move calls of the trace."""
+    kept = Transform.transform_trace_post_optimization
     transforms = getattr(get_compile_data(), "transforms", ())
-    return all(map(_leaves_final_traces, transforms)) and not any(
-        isinstance(id, Collectives) for op in ops for id in op.kinds
-    )
-
-
-def _leaves_final_traces(transform: Transform) -> bool:
-    own = type(transform).transform_trace_post_optimization
-    return own is Transform.transform_trace_post_optimization
+    return all(
+        type(one).transform_trace_post_optimization is kept for one in transforms
+    ) and not any(isinstance(id, Collectives) for op in ops for id in op.kinds)
 
 
 def _is_product(op: Op) -> bool:
     one, *more = parts(op.bsym)
     return not more and has_tags(one, {OpTags.MATMUL_OP})
-
-
-def _read(item: BoundSymbol | Region) -> Sequence[Proxy]:
-    return item.inputs if isinstance(item, Region) else reads(item)

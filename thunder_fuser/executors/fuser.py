@@ -16,12 +16,11 @@ from weakref import WeakKeyDictionary
 
 from thunder.common import CompileData
 from thunder.core.compile_data import get_compile_data, get_compile_option
-from thunder.core.proxies import Proxy, unvariableify
+from thunder.core.proxies import unvariableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
-from thunder_fuser._version import __version__
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
@@ -30,10 +29,11 @@ from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
-from thunder_fuser.executors.refusals import Unfused
 from thunder_fuser.executors.regions import (
     Claims,
+    Item,
     Region,
+    Unfused,
     check_in_place,
     claim,
     without_dead_views,
@@ -44,11 +44,14 @@ from thunder_fuser.options import OPTIONS, Value, compile_options, option, optio
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
-from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
+from thunder_fuser.versions import __version__
 
 _KEYWORD = "fuser_"
+_IN_PLACE_HELP = (
+    "Skip the check for tensors that are read by a fusion after they were written in place."
+)
 _VIEWS = "fuserViews"  # never the prefix of fusions, by which Thunder's tools know them
 
 
@@ -61,19 +64,16 @@ class ThunderFuser(FusionExecutor):
     lives.
     """
 
-    def __init__(
-        self, name: str, compile_region: Compile, name_prefix: str | None = None
-    ) -> None:
+    def __init__(self, name: str, compile_region: Compile) -> None:
         super().__init__(name, version=__version__)
         self.compile_region = compile_region
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
-        self._claims: WeakKeyDictionary[CompileData, Claims] = WeakKeyDictionary()
-        self._recomputations: WeakKeyDictionary[CompileData, Recomputation] = WeakKeyDictionary()
+        self._newest: WeakKeyDictionary[CompileData, tuple[Claims, Recomputation | None]]
+        self._newest = WeakKeyDictionary()
         # Composites that Thunder took apart, by the name of their result: gone from the trace when
         # the regions are claimed.
         self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
-        self._name_prefix = name_prefix
         self._fuel: int | FUEL_LEVEL = FUEL_LEVEL.UNLIMITED
         for row in ROWS.values():
             self.register_supported(
@@ -94,16 +94,11 @@ class ThunderFuser(FusionExecutor):
         """True for these primitives, and for composites made of them, or taken apart here."""
         if composite_of(bsym) is None:
             return support(bsym) is None
-        reason = why_apart(bsym)
-        if reason is not None:
-            self._note(bsym, reason)
-        return reason is None
-
-    def _note(self, bsym: BoundSymbol, reason: Reject) -> None:
-        data = get_compile_data()
-        if data is not None:
+        reason, data = why_apart(bsym), get_compile_data()
+        if reason is not None and data is not None:
             name = makes(bsym)[0].name
             self._refused.setdefault(data, {})[name] = Unfused.of(bsym, reason)
+        return reason is None
 
     def get_fuel(self, amount: int = 1, /) -> bool:
         """Takes fuel for one region; False when it is used up."""
@@ -133,8 +128,8 @@ class ThunderFuser(FusionExecutor):
         items = without_dead_views([*self._fueled(claims.items, given)])
         if given.get("donation", option("donation")):
             items = with_donations(prepared.ops, items)
-        if not _inplace_check_disabled():
-            check_in_place(items, self._prefix(given))
+        if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
+            check_in_place(items, _prefix(given))
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(items, recomputation, given)]
@@ -145,10 +140,7 @@ class ThunderFuser(FusionExecutor):
         return fused
 
     def _bound(
-        self,
-        items: Sequence[BoundSymbol | Region],
-        recomputation: Recomputation | None,
-        given: dict[str, Value],
+        self, items: Sequence[Item], recomputation: Recomputation | None, given: dict[str, Value]
     ) -> Iterator[BoundSymbol]:
         """Regions as bound symbols of ours."""
         fusions, views = count(), count()
@@ -164,8 +156,8 @@ class ThunderFuser(FusionExecutor):
                 yield self.fuse(item, next(fusions), given, comments.of(item))
 
     def _fueled(
-        self, items: Sequence[BoundSymbol | Region], given: Mapping[str, Value]
-    ) -> Iterator[BoundSymbol | Region]:
+        self, items: Sequence[Item], given: Mapping[str, Value]
+    ) -> Iterator[Item]:
         """The items; a region for which there is no fuel as the bound symbols it claims."""
         limit = int(given.get("fuel", option("fuel")))
         count = 0
@@ -186,19 +178,16 @@ class ThunderFuser(FusionExecutor):
         if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
             apart = self._refused.pop(data, {}).values()
             claims = replace(claims, unfused=(*apart, *claims.unfused))
-            self._claims[data] = claims
-            self._recomputations.pop(data, None)
-            if recomputation is not None:
-                self._recomputations[data] = recomputation
+            self._newest[data] = claims, recomputation
         self.last_fused_trace, self.last_claims = fused, claims
 
     def claims_of(self, data: CompileData) -> Claims | None:
         """What was claimed and refused for a compiled function; see thunder.compile_data."""
-        return self._claims.get(data)
+        return self._newest.get(data, (None, None))[0]
 
     def recomputation_of(self, data: CompileData) -> Recomputation | None:
         """What a compiled function saves for its backward; None where there was none."""
-        return self._recomputations.get(data)
+        return self._newest.get(data, (None, None))[1]
 
     def fuse(
         self,
@@ -215,7 +204,7 @@ class ThunderFuser(FusionExecutor):
         if not isinstance(region, Region):
             region = _region_of(region)
         given = _given_options() if given is None else given
-        prefix = _VIEWS if region.makes_views else self._prefix(given)
+        prefix = _VIEWS if region.makes_views else _prefix(given)
         name = f"{prefix}{fusion_counter}"  # Thunder reads the number back out of it
         made = RegionCallable(name, region, self.compile_region, given)
         symbol = Symbol(
@@ -228,24 +217,14 @@ class ThunderFuser(FusionExecutor):
         bind_callable(bsym)
         return bsym
 
-    def _prefix(self, given: dict[str, Value]) -> str:
-        prefix = str(given.get("name_prefix") or self._name_prefix or option("name_prefix"))
-        if not prefix.isidentifier():
-            raise OptionError("option name_prefix", expected="a Python name", got=repr(prefix))
-        return prefix
-
 
 def _region_of(region: Any) -> Region:
     """Thunder's region, whose inputs and outputs are wrapped proxies, as ours."""
     bsyms = tuple(region.bound_symbols)
     leaves = tuple(leaf for bsym in bsyms for leaf in leaves_of(bsym))
-    inputs, outputs = _proxies(region.inputs), _proxies(region.outputs)
+    inputs, outputs = tuple(map(unvariableify, region.inputs)), map(unvariableify, region.outputs)
     is_backward = any(BoundSymbolTag.BACKWARD in bsym.tags for bsym in bsyms)
-    return Region(leaves, inputs, outputs, is_backward)
-
-
-def _proxies(variables: Sequence[Any]) -> tuple[Proxy, ...]:
-    return tuple(unvariableify(variable) for variable in variables)
+    return Region(leaves, inputs, tuple(outputs), is_backward)
 
 
 # ------------------------------------------------------------------------------- options of a jit
@@ -272,9 +251,12 @@ def _given_options() -> dict[str, Value]:
     }
 
 
-def _inplace_check_disabled() -> bool:
-    text = "Skip the check for tensors that are read by a fusion after they were written in place."
-    return bool(get_compile_option("disable_inplace_copy_check", text))
+def _prefix(given: dict[str, Value]) -> str:
+    """Of the names of fusions."""
+    prefix = str(given.get("name_prefix") or option("name_prefix"))
+    if not prefix.isidentifier():
+        raise OptionError("option name_prefix", expected="a Python name", got=repr(prefix))
+    return prefix
 
 
 # ------------------------------------------------------------------------------- the instance

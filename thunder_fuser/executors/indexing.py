@@ -6,13 +6,13 @@ Reads are fused. Writes and sorts are one torch call each, taken between ops tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.proxies import TensorProxy
 
-from thunder_fuser.executors.rows import Row
+from thunder_fuser.executors.rows import Record, Row, no_computed, op, rows
 from thunder_fuser.executors.types import ANY, NUMBERS, data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.indexed import INDEX_TYPES
@@ -30,9 +30,7 @@ def _check_index(a: TensorProxy, index: TensorProxy, *rest: Any) -> Reject | Non
 
 
 def _check_scatter(a: TensorProxy, index: TensorProxy, src: Any, dim: int) -> Reject | None:
-    if isinstance(src, NumberProxy):
-        return Reject("scatter of a computed number")
-    return _check_index(a, index)
+    return no_computed("scatter of a computed number")(a, src) or _check_index(a, index)
 
 
 def _check_put(
@@ -62,22 +60,15 @@ def _check_embedding_backward(
 def _check_nll_loss_backward(
     g: TensorProxy, a: TensorProxy, target: TensorProxy, *rest: Any
 ) -> Reject | None:
-    ignored = rest[2]
-    known = isinstance(ignored, int) and not isinstance(ignored, NumberProxy)
-    return None if known else Reject("a computed ignore_index")
+    return no_computed("a computed ignore_index")(g, rest[2])
 
 
 def _check_sort(a: TensorProxy, *rest: Any, **more: Any) -> Reject | None:
-    if any(isinstance(value, NumberProxy) for value in (*rest, *more.values())):
-        return Reject("sort by a computed number")
-    return None if a.ndim else Reject("sort of a 0-dim tensor")
+    computed = no_computed("sort by a computed number")(a, *rest, **more)
+    return computed or (None if a.ndim else Reject("sort of a 0-dim tensor"))
 
 
 # ------------------------------------------------------------------------------------------ records
-
-
-def _op(name: str) -> Callable[..., Any]:
-    return lambda fd, *args: getattr(fd.ops, name)(*args)
 
 
 def _index_put(fd: Recorder, a: Any, indices: Any, values: Any, accumulate: Any) -> Any:
@@ -117,8 +108,9 @@ def _nll_loss_backward(fd: Recorder, g: Any, a: Any, target: Any, *rest: Any) ->
     return fd.ops.where(picked, fd.ops.neg(g), 0.0)
 
 
-def _sort(fd: Recorder, a: Any, dim: int, descending: Any, stable: Any) -> Any:
-    return fd.ops.sort(a, dim, bool(descending), bool(stable))
+def _with_flags(name: str) -> Record:
+    """sort(a, dim, descending, stable), topk(a, k, dim, largest, sorted)"""
+    return lambda fd, *args: getattr(fd.ops, name)(*args[:-2], *map(bool, args[-2:]))
 
 
 def _argsort(
@@ -127,29 +119,22 @@ def _argsort(
     return fd.ops.argsort(a, -1 if dim is None else dim, descending, stable)
 
 
-def _topk(fd: Recorder, a: Any, k: int, dim: int, *flags: Any) -> Any:
-    return fd.ops.topk(a, k, dim, *map(bool, flags))
-
-
 _P = PrimIDs
-
 INDEXING = (
     # ---- fused
-    Row(_P.TAKE, _op("index_select"), check=_check_index),
-    Row(_P.TAKE_ALONG_AXIS, _op("take_along_axis"), check=_check_index),
-    Row(_P.GATHER, _op("gather"), check=_check_index),
+    Row(_P.TAKE, op("index_select"), check=_check_index),
+    *rows("take_along_axis gather", ANY, _check_index),
     Row(_P.EMBEDDING, _embedding, check=_check_embedding),
     Row("nll_loss_backward", _nll_loss_backward, check=_check_nll_loss_backward),
     # ---- torch calls
-    Row(_P.SCATTER, _op("scatter"), check=_check_scatter, is_call=True),
+    *rows("scatter", ANY, _check_scatter, is_call=True),
     # In bfloat16 Thunder's torch executor adds casts that nobody would claim after the fusion pass.
-    Row(_P.SCATTER_ADD, _op("scatter_add"), ANY - {DataType.BFloat16}, _check_index, is_call=True),
-    Row(_P.INDEX_ADD, _op("index_add"), check=_check_index, is_call=True),
-    Row(_P.INDEX_COPY, _op("index_copy"), check=_check_index, is_call=True),
+    *rows("scatter_add", ANY - {DataType.BFloat16}, _check_index, is_call=True),
+    *rows("index_add index_copy", ANY, _check_index, is_call=True),
     Row(_P.INDEX_PUT, _index_put, check=_check_put, is_call=True),
     Row(_P.EMBEDDING_BACKWARD, _embedding_backward, check=_check_embedding_backward, is_call=True),
-    Row(_P.SORT, _sort, check=_check_sort, is_call=True),
+    Row(_P.SORT, _with_flags("sort"), check=_check_sort, is_call=True),
+    Row(_P.TOPK, _with_flags("topk"), NUMBERS, check=_check_sort, is_call=True),
     Row("torch.argsort", _argsort, check=_check_sort, is_call=True),
-    Row(_P.TOPK, _topk, NUMBERS, check=_check_sort, is_call=True),
 )
 CALLS = frozenset(row.id for row in INDEXING if row.is_call)

@@ -8,28 +8,48 @@
 Thunder takes the type of a 0-dim tensor for that of a number, has other types than torch for sums
 of bools, and for integers beside numbers of floats. Its torch executor calls torch's own functions,
 whose results are right; a region would make what the trace says. So torch is asked wherever they
-may differ, in the order of the trace, for a value that has another type than the trace says has it
-for its readers too.
+may differ, in the order of the trace: a value that has another type than the trace says has it for
+its readers too.
+
+To ask torch, the function is called with tensors of its meta device, which have a shape and a type,
+and no elements:
+
+    torch.floor_divide(f16[] a, a)         ->  f16
+    torch.mean(b8[2] m, 0, dtype=uint8)    ->  Reject
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import torch
+from thunder.core.devices import Device
+from thunder.core.dtypes import dtype as thunder_dtype
+from thunder.core.dtypes import to_torch_dtype as torch_dtype_of
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_map
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.executors.torchex import ex as torch_executor
+from thunder.torch import _torch_to_thunder_function_map
 
-from thunder_fuser.executors.eager import common_type, may_differ, types_in_torch
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.translate import types_of_results
-from thunder_fuser.executors.types import EXACT, FLOATS, INTS, data_type
+from thunder_fuser.executors.types import EXACT, FLOATS, INTS, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import makes, reads
 
 Support = Callable[[BoundSymbol], "Reject | None"]
+# None: unknown.
+Answer = tuple[DataType, ...] | Reject | None
+Types = Mapping[str, DataType | None]
 
+_UNKNOWN = (AttributeError, NotImplementedError, TypeError)
+_REFUSED = (RuntimeError, ValueError, OverflowError, IndexError)
 _OTHER = Reject("Thunder gives its result another type than torch")
 _READS = Reject("reads what Thunder gives another type than torch")
 
@@ -66,7 +86,8 @@ class _Walk:
         """Notes the types of its results."""
         results = _results(bsym)
         read = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
-        if not results or not (self._reads_other(read) or may_differ(read)):
+        has_other = any(one.name in self.types or one.name in self.weak for one in read)
+        if not results or not (has_other or may_differ(read)):
             return
         if all(data_type(one.dtype) in EXACT or one.name in self.weak for one in read):
             self.weak.update(one.name for one in results if data_type(one.dtype) in FLOATS)
@@ -84,9 +105,6 @@ class _Walk:
         elif ours is not None:
             self._note(results, ours, foreign=False)
 
-    def _reads_other(self, read: Sequence[TensorProxy]) -> bool:
-        return any(one.name in self.types or one.name in self.weak for one in read)
-
     def _ours(
         self, bsym: BoundSymbol, results: Sequence[Proxy]
     ) -> tuple[DataType, ...] | None:
@@ -102,7 +120,7 @@ class _Walk:
             return False
         casts = (one for one in leaves_of(bsym) if one.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE)
         kinds = {data_type(one.args[1]) for one in casts} & INTS
-        return bool(kinds - {common_type(bsym.args, self.types)})
+        return bool(kinds - {_common_type(bsym.args, self.types)})
 
     def _refuse(self, results: Sequence[Proxy], why: Reject) -> None:
         self.refused.update((one.name, why) for one in results)
@@ -123,3 +141,80 @@ def _results(bsym: BoundSymbol) -> list[TensorProxy]:
     given = {one.name for one in reads(bsym)}
     made = [one for one in makes(bsym) if one.name not in given]
     return made if all(isinstance(one, TensorProxy) for one in made) else []
+
+
+# ---------------------------------------------------------------------------------- torch's answer
+
+
+def may_differ(tensors: Sequence[TensorProxy]) -> bool:
+    """Where to ask: beside integers, bools, 0-dim tensors, and integers divided by a number.
+
+    To Thunder, the last have a weak type, which gives way to any other.
+    """
+    return any(
+        not one.ndim or one.true_dtype.is_weak or data_type(one.dtype) in EXACT for one in tensors
+    )
+
+
+def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
+    """Those of the function of a composite, or of one that Thunder's torch executor has claimed.
+
+    types: those of tensors that differ from the trace's.
+    """
+    if symbol.executor is None:
+        function = _named(symbol.id)
+    else:
+        claimed = symbol.executor is torch_executor
+        function = getattr(symbol.module, symbol.name, None) if claimed else None
+    if function is None:
+        return None
+    try:
+        given = tree_map(functools.partial(_meta, types=types), (args, kwargs))
+        named = {name: one for name, one in given[1].items() if one is not None}  # as left out
+        result = function(*given[0], **named)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        return tuple(from_torch_dtype(one.dtype) for one in results)
+    except _UNKNOWN:
+        return None
+    except _REFUSED as error:
+        return Reject(f"torch refuses it: {str(error).splitlines()[0]}")
+
+
+def _common_type(operands: Sequence[Any], types: Types) -> DataType | None:
+    """The type in which torch compares two operands; None where it is unknown."""
+    try:
+        first, second = (_meta(one, types) for one in operands)
+        return from_torch_dtype(torch.result_type(first, second))
+    except (*_UNKNOWN, *_REFUSED):
+        return None
+
+
+@functools.cache
+def _named(id: Any) -> Callable[..., Any] | None:
+    """The function of Thunder's id: mostly it is the name, torch.nn.functional.threshold."""
+    found: Any = torch
+    for name in str(id).removeprefix("torch.").split("."):
+        found = getattr(found, name, None)
+    return found if callable(found) else _listed().get(id)
+
+
+@functools.cache
+def _listed() -> dict[Any, Callable[..., Any]]:
+    """Of a function with several names, one; some have another symbol in Thunder's list."""
+    known = _torch_to_thunder_function_map.items()
+    return {symbol.id: function for function, symbol in known if isinstance(symbol, Symbol)}
+
+
+def _meta(value: Any, types: Types) -> Any:
+    if isinstance(value, TensorProxy):
+        dtype = types[value.name] if value.name in types else data_type(value.dtype)
+        if dtype is None:
+            raise TypeError(f"the type of {value.name} is unknown")
+        return torch.empty(tuple(value._shape), dtype=to_torch_dtype(dtype), device="meta")
+    if isinstance(value, NumberProxy):
+        return value.value if is_known_number(value) else value.python_type(1)
+    if isinstance(value, Proxy):
+        raise TypeError(f"{value.name} is no tensor and no number")
+    if isinstance(value, (Device, torch.device)):
+        return torch.device("meta")
+    return torch_dtype_of(value) if isinstance(value, thunder_dtype) else value

@@ -19,15 +19,13 @@ from thunder_fuser.executors.functions import why_apart
 from thunder_fuser.executors.mistyped import where_types_agree
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.support import device_of, leaves_of, support
-from thunder_fuser.host.device import target_of_device
+from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.approximate import tag_approximate
-from thunder_fuser.trace.excess_precision import drop_roundings, expand_casts
-from thunder_fuser.trace.memory import leave_written_views
-from thunder_fuser.trace.op import Rules, read
-from thunder_fuser.trace.overwritten import save_before_writes
+from thunder_fuser.trace.casts import drop_roundings, expand_casts, recompute_casts
+from thunder_fuser.trace.memory import leave_written_views, save_before_writes
+from thunder_fuser.trace.op import Rules
 from thunder_fuser.trace.prepared import Pass, Prepared
-from thunder_fuser.trace.recompute_casts import recompute_casts
 from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
 from thunder_fuser.trace.split_regions import partition
 from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
@@ -50,7 +48,7 @@ def read_trace(trace: TraceCtx, target: Target, options: CompileOptions) -> Prep
     """The trace before the passes."""
     agreed = where_types_agree(trace.bound_symbols, support)
     rules = Rules(lambda bsym: agreed(bsym) or why_apart(bsym), leaves_of, _place)
-    return Prepared(trace, read(trace.bound_symbols, rules), rules, target, options)
+    return Prepared(trace, tuple(map(rules.op, trace.bound_symbols)), rules, target, options)
 
 
 def _place(bsym: BoundSymbol) -> Hashable:

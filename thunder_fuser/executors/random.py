@@ -13,28 +13,24 @@ stream of t1, without which the recomputed forward would be another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from thunder.core.devices import Device, to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.prims import OpTags, PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy, numberproxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.proxies import TensorProxy, numberproxy
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.ir.language import Recorder
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.trace.op import Op, Rules
 from thunder_fuser.trace.prepared import Prepared
 
 STATELESS = OperatorExecutor("thunder_fuser_random")
-
-_RANDOM = frozenset({PrimIDs.UNIFORM, PrimIDs.RANDN})
-_RECOMPUTED = "bw_"  # what Thunder puts before the names of a checkpoint's recomputed values
 
 
 # ---------------------------------------------------------------------- the stateless primitives
@@ -45,64 +41,36 @@ def _drawn(device: torch.device, count: int) -> tuple[Any, Any]:
 
 
 def _element_type(
-    shape: Sequence[int],
-    first: Any,
-    second: Any,
-    stream: tuple[Any, Any, int],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
+    shape: Sequence[int], *given: Any, device: torch.device, dtype: torch.dtype
 ) -> TensorProxy:
-    """stream: a seed, an offset and what to add to it."""
     return TensorProxy(shape=shape, device=to_device(device), dtype=to_dtype(dtype))
 
 
-def _in_torch(values: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The function of a primitive that no region has taken: the same numbers, op by op."""
+def _stateless(name: str, values: Callable[..., torch.Tensor]) -> Symbol:
+    """The primitive; in torch, where no region has taken it: the same numbers, op by op.
+
+    stream: a seed, an offset and what to add to it.
+    """
 
     def call(
-        shape: Sequence[int],
-        first: float,
-        second: float,
-        stream: tuple[int, int, int],
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
+        shape: Sequence[int], first: float, second: float, stream: tuple[int, int, int],
+        *, device: torch.device, dtype: torch.dtype,
+    ) -> torch.Tensor:  # fmt: skip
         seed, offset, number = stream
         integers = [torch.tensor(x, device=device) for x in (seed, offset + number)]
         reals = [torch.tensor(x, device=device, dtype=torch.float64) for x in (first, second)]
         return values(*reals, integers, shape, dtype).to(dtype)
 
-    return call
+    return STATELESS.register_operator(name, meta=_element_type, fn=call, tags=[OpTags.RANDOM_OP])
 
 
 draw_random = STATELESS.register_operator(
     "draw_random", meta=_drawn, fn=random.draw, tags=[OpTags.RANDOM_OP]
 )
-random_uniform = STATELESS.register_operator(
-    "random_uniform", meta=_element_type, fn=_in_torch(random.uniform), tags=[OpTags.RANDOM_OP],
-)
-random_normal = STATELESS.register_operator(
-    "random_normal", meta=_element_type, fn=_in_torch(random.normal), tags=[OpTags.RANDOM_OP],
-)
-
-
-def recorded(name: str) -> Callable[..., Any]:
-    """How a random primitive, with or without a stream, is written in the fuser's own language."""
-
-    def record(
-        fd: Recorder, shape: Any, first: Any = 0.0, second: Any = 1.0, stream: Any = None,
-        *, device: Any, dtype: Any, seed: Any = None, offset: Any = None,
-    ) -> Any:  # fmt: skip
-        if stream is not None:
-            seed, start, number = stream
-            offset = fd.ops.add(start, number) if number else start
-        given = () if seed is None else (seed, offset)
-        wanted = from_torch_dtype(to_torch_dtype(to_dtype(dtype)))
-        return getattr(fd.ops, name)(first, second, list(shape), wanted, *given)
-
-    return record
+_STATELESS = {
+    PrimIDs.UNIFORM: _stateless("random_uniform", random.uniform),
+    PrimIDs.RANDN: _stateless("random_normal", random.normal),
+}
 
 
 # -------------------------------------------------------------------------------------- the pass
@@ -110,66 +78,62 @@ def recorded(name: str) -> Callable[..., Any]:
 
 def without_state(prepared: Prepared) -> Prepared:
     """The trace with random primitives made stateless."""
-    if all(_RANDOM.isdisjoint(op.kinds) for op in prepared.ops):
+    if not any(map(_is_random, prepared.ops)):
         return prepared
     ops = [part for op in prepared.ops for part in _expanded(op, prepared.rules)]
-    return prepared.with_ops(_stateless(prepared.trace, ops, prepared.rules))
+    return prepared.with_ops(_with_streams(prepared.trace, ops, prepared.rules))
+
+
+def _is_random(op: Op) -> bool:
+    return op.is_fusible and not _STATELESS.keys().isdisjoint(op.kinds)
 
 
 def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
     """The op, or its primitives if one of them is random."""
-    if _RANDOM.isdisjoint(op.kinds) or not op.is_fusible:
+    if not _is_random(op):
         yield op
         return
     for leaf in op.leaves:
         yield op if leaf is op.bsym else rules.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
 
 
-def _stateless(trace: TraceCtx, ops: Sequence[Op], rules: Rules) -> list[Op]:
+def _with_streams(trace: TraceCtx, ops: Sequence[Op], rules: Rules) -> list[Op]:
     """Random primitives read streams numbered in order, of a state drawn once a device."""
     numbers: dict[Device, dict[str, int]] = {}
-    for op in ops:
-        if _is_taken(op):
-            streams = numbers.setdefault(op.bsym.output.device, {})
-            streams.setdefault(_stream(op.bsym), len(streams))
+    for op in filter(_is_random, ops):
+        streams = numbers.setdefault(op.bsym.output.device, {})
+        streams.setdefault(_stream(op.bsym), len(streams))
     draws: list[Op] = []
-    states: dict[Device, tuple[Proxy, Proxy]] = {}
     with tracectx(trace):
         for device, streams in numbers.items():
-            states[device] = _drawn(to_torch_device(device), len(streams))
-            draws.append(rules.op(
-                draw_random.bind(to_torch_device(device), len(streams), output=states[device])
-            ))  # fmt: skip
-    made = [rules.op(_read(op.bsym, states, numbers)) if _is_taken(op) else op for op in ops]
+            where = to_torch_device(device)
+            state = _drawn(where, len(streams))
+            draws.append(rules.op(draw_random.bind(where, len(streams), output=state)))
+    states = {device: draw.bsym.output for device, draw in zip(numbers, draws, strict=True)}
+
+    def read(bsym: BoundSymbol) -> BoundSymbol:
+        device = bsym.output.device
+        return _read(bsym, (*states[device], numbers[device][_stream(bsym)]))
+
+    made = [rules.op(read(op.bsym)) if _is_random(op) else op for op in ops]
     start = next(at for at, op in enumerate(made) if op.bsym.sym.id is not PrimIDs.UNPACK_TRIVIAL)
     return [*made[:start], *draws, *made[start:]]
 
 
-def _is_taken(op: Op) -> bool:
-    return op.bsym.sym.id in _RANDOM and op.is_fusible
-
-
 def _stream(bsym: BoundSymbol) -> str:
-    """One name for a random value and what a checkpoint recomputes of it."""
-    name = str(bsym.output.name)
-    while name.startswith(_RECOMPUTED):
-        name = name.removeprefix(_RECOMPUTED)
-    return name
+    """One name for a random value and what a checkpoint recomputes of it.
+
+    Thunder puts bw_ before the names of a checkpoint's recomputed values.
+    """
+    return re.sub("^(bw_)*", "", bsym.output.name)
 
 
-def _read(
-    bsym: BoundSymbol,
-    states: Mapping[Device, tuple[Proxy, Proxy]],
-    numbers: Mapping[Device, Mapping[str, int]],
-) -> BoundSymbol:
+def _read(bsym: BoundSymbol, stream: tuple[Any, Any, int]) -> BoundSymbol:
     """A random primitive as element by element of a stream."""
-    device = bsym.output.device
-    state, number = states[device], numbers[device][_stream(bsym)]
     shape, *given = bsym.args
     first, second = given or (0.0, 1.0)
-    symbol = random_uniform if bsym.sym.id is PrimIDs.UNIFORM else random_normal
-    made = symbol.bind(
-        shape, first, second, (*state, number),
+    made = _STATELESS[bsym.sym.id].bind(
+        shape, first, second, stream,
         device=to_torch_device(bsym.output.device), dtype=to_torch_dtype(bsym.output.dtype),
         output=bsym.output,
     )  # fmt: skip

@@ -6,7 +6,8 @@ What explain and the demo ask of Thunder goes through here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import thunder
@@ -28,11 +29,6 @@ def jit(function: Callable[..., Any], **given: Value) -> Jitted:
     """thunder.jit with the fuser; `given` are its options, by their own names."""
     keywords = {f"fuser_{name}": value for name, value in given.items()}
     return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
-
-
-def jit_alone(function: Callable[..., Any]) -> Jitted:
-    """thunder.jit with its torch executor only: what the fuser's costs are compared with."""
-    return thunder.jit(function, executors=[])  # type: ignore[no-any-return]
 
 
 def final_traces(jitted: Jitted) -> list[TraceCtx]:
@@ -80,7 +76,10 @@ def recomputation_of(jitted: Jitted) -> Recomputation:
 
 def trace_text(jitted: Jitted) -> str:
     """The forward trace as it runs, one line a call; a fusion's line ends with its ops."""
-    ops = {one.name: _ops_text(one) for one in fusions_of(jitted)}
+    ops = {
+        one.name: f"\n      # {counted(leaf.sym.name for leaf in one.region.leaves)}"
+        for one in fusions_of(jitted)
+    }
     lines = []
     for line in str(final_traces(jitted)[0]).splitlines():
         text = line.strip()
@@ -95,9 +94,6 @@ def _short(line: str) -> str:
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
 
 
-def _ops_text(one: RegionCallable) -> str:
-    counts: dict[str, int] = {}
-    for leaf in one.region.leaves:
-        counts[leaf.sym.name] = counts.get(leaf.sym.name, 0) + 1
-    listed = " ".join(name if n == 1 else f"{name}*{n}" for name, n in counts.items())
-    return f"\n      # {listed}"
+def counted(names: Iterable[str]) -> str:
+    """(mul, exp, mul)  ->  mul*2 exp"""
+    return " ".join(name if n == 1 else f"{name}*{n}" for name, n in Counter(names).items())

@@ -15,7 +15,7 @@ the call, and a value that Thunder calls int8 or bool only for that reason is In
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -32,9 +32,9 @@ from thunder_fuser.ir.handles import Value
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.record import Definition, Literal, Operand, OpRecord
+from thunder_fuser.ir.record import Definition, Literal, Operand
 from thunder_fuser.ir.strides import Contiguity, compute_tensor_descriptor
-from thunder_fuser.ir.type_rules import ValueType, common_type, gives_scalar, result_types
+from thunder_fuser.ir.type_rules import Typed, ValueType, common_type
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.trace.approximate import Accuracy
 from thunder_fuser.trace.proxies import makes, reads
@@ -83,13 +83,8 @@ def record_region(
 
     donated: the names of inputs that results may be written into.
     """
-    fd = TypedRecorder()
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
-    env: dict[str, Any] = {}
-    for proxy, layout in zip(inputs, layouts, strict=True):
-        env[proxy.name] = _define_input(fd, proxy, layout, on_gpu, proxy.name in donated)
-    for bsym in leaves:
-        _record(fd, env, bsym)
+    fd, env = _recorded(leaves, inputs, layouts, donated, on_gpu)
     given = {env[proxy.name] for proxy in inputs}
     for proxy in outputs:
         value = env[proxy.name]
@@ -104,62 +99,39 @@ def types_of_results(
     types: Mapping[str, DataType | None],
 ) -> tuple[DataType, ...]:
     """Those that a region would make; `types` are those of inputs, if not the trace's."""
-    fd = TypedRecorder()
-    env: dict[str, Any] = {}
+    layouts = []
     for proxy in inputs:
         layout = whole_layout(proxy) if isinstance(proxy, TensorProxy) else None
         dtype = types.get(proxy.name)
-        if layout is not None and dtype is not None:
-            layout = replace(layout, dtype=dtype)
-        env[proxy.name] = _define_input(fd, proxy, layout, False, False)
-    for bsym in leaves:
-        _record(fd, env, bsym)
+        layouts.append(replace(layout, dtype=dtype) if layout and dtype else layout)
+    fd, env = _recorded(leaves, inputs, layouts)
     return tuple(fd.dtype_of(env[proxy.name]) for proxy in results)
 
 
 class TypedRecorder(Recorder):
     """A Recorder that knows the type of each value, so that only needed casts are recorded."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._types: dict[str, ValueType] = {}
-
-    def record(self, record: OpRecord) -> None:
-        """Appends one call, noting the types of its results."""
-        super().record(record)
-        self._types.update(zip(record.outputs, self._result_types(record), strict=True))
-
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
         """Appends one op. Beside tensors of a narrow integer type torch wraps numbers around."""
         row = OPS[op]
         if row.kind is OpKind.POINTWISE and row.rule is not DtypeRule.ATTRIBUTE:
             operands = inputs[1:] if row.rule is DtypeRule.SELECT else inputs
-            dtype = common_type([self._type_of(operand) for operand in operands])
+            dtype = common_type([self._typed(operand) for operand in operands])
             inputs = tuple(_wrapped(operand, dtype) for operand in inputs)
         return super().call(op, inputs, attrs)
 
     def dtype_of(self, value: Any) -> DataType:
         """The type of a value, or of a number."""
-        if isinstance(value, Value):
-            return self._types[value.name].dtype
-        return of_number(value)
+        return self.view_of(value.name).dtype if isinstance(value, Value) else of_number(value)
 
     def as_type(self, value: Value, dtype: DataType) -> Value:
         """The value in the given type."""
         return value if self.dtype_of(value) is dtype else self.ops.cast(value, dtype)
 
-    def _result_types(self, record: OpRecord) -> list[ValueType]:
-        if record.op not in OPS:  # arguments say their type; other calls have no results
-            is_scalar = record.op == "define_scalar"
-            return [ValueType(record.attr("dtype"), is_scalar) for _ in record.outputs]  # type: ignore[arg-type]
-        operands = [self._type_of(operand) for operand in record.inputs]
-        is_scalar = gives_scalar(record, operands)
-        return [ValueType(dtype, is_scalar) for dtype in result_types(record, operands)]
-
-    def _type_of(self, operand: Operand) -> ValueType:
+    def _typed(self, operand: Operand) -> Typed:
         if isinstance(operand, Literal):
             return ValueType(of_number(operand.value), is_scalar=True)
-        return self._types[operand]
+        return self.view_of(operand)
 
 
 def _wrapped(operand: Operand, dtype: DataType) -> Operand:
@@ -173,8 +145,25 @@ def _is_on_gpu(proxy: Proxy) -> bool:
     return isinstance(proxy, TensorProxy) and proxy.device.devicetype is DeviceType.CUDA
 
 
+def _recorded(
+    leaves: Sequence[BoundSymbol],
+    inputs: Sequence[Proxy],
+    layouts: Sequence[Layout | None],
+    donated: Container[str] = (),
+    on_gpu: bool = False,
+) -> tuple[TypedRecorder, dict[str, Any]]:
+    """The primitives as calls, and {name of a proxy: its value}."""
+    fd, env = TypedRecorder(), {}
+    for proxy, layout in zip(inputs, layouts, strict=True):
+        is_cpu = on_gpu and not _is_on_gpu(proxy)
+        env[proxy.name] = _define_input(fd, proxy, layout, is_cpu, proxy.name in donated)
+    for bsym in leaves:
+        _record(fd, env, bsym)
+    return fd, env
+
+
 def _define_input(
-    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, on_gpu: bool, donated: bool
+    fd: TypedRecorder, proxy: Proxy, layout: Layout | None, is_cpu: bool, donated: bool
 ) -> Value:
     if isinstance(proxy, NumberProxy):
         return fd.define_scalar(dtype=_PYTHON_TYPES[proxy.python_type])  # type: ignore[return-value]
@@ -182,14 +171,7 @@ def _define_input(
         raise DefinitionError(
             f"region input {proxy.name}", expected="a tensor or a number", got=type(proxy).__name__
         )
-    return fd.define_tensor(
-        shape=layout.shape,
-        contiguity=layout.contiguity,
-        dtype=layout.dtype,
-        is_cpu=on_gpu and not _is_on_gpu(proxy),
-        stride_order=layout.stride_order,
-        donated=donated,
-    )
+    return fd.define_tensor(**asdict(layout), is_cpu=is_cpu, donated=donated)
 
 
 def _record(fd: TypedRecorder, env: dict[str, Any], bsym: BoundSymbol) -> None:

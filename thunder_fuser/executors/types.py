@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-import thunder.torch as ltorch
 from thunder.core import dtypes
-from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.proxies import NumberProxy
 
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.trace.op import Reject
 
 FLOAT8 = frozenset(dtype for dtype in DataType if dtype.is_float8)
 FLOATS = frozenset(dtype for dtype in DataType if dtype.is_float) - FLOAT8
@@ -48,31 +45,7 @@ def known_type(dtype: Any) -> DataType:
     return found
 
 
-def refuses_tensors(of: str, tensors: Iterable[TensorProxy | None]) -> Reject | None:
-    """Taken: plain tensors of one device, of known sizes."""
-    given = [one for one in tensors if one is not None]
-    if any(type(one) is not TensorProxy or one.device != given[0].device for one in given):
-        return Reject(f"{of} of other than plain tensors of one device")
-    sizes = [size for one in given for size in one._shape]
-    return None if all(type(size) is int for size in sizes) else Reject("symbolic size")
-
-
-def are_floats(*tensors: TensorProxy) -> bool:
-    """Whether all have a type of FLOATS."""
-    return all(data_type(one.dtype) in FLOATS for one in tensors)
-
-
 def is_known_number(value: Any) -> bool:
     """True for a number the trace was compiled for: a literal of the definition, not an input."""
     static = isinstance(value, NumberProxy) and value.is_static_constrained()
     return static and value.value is not None
-
-
-def as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
-    """The tensor itself if it has the type: a cast that is none would be a view."""
-    return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
-
-
-def compute_type(tensor: TensorProxy) -> dtypes.dtype:
-    """float64 for such a tensor, float32 for shorter floats."""
-    return dtypes.float64 if tensor.dtype == dtypes.float64 else dtypes.float32

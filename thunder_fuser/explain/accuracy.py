@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ FACTOR = 1.2
 FLOOR_ULPS = 2
 
 Sample = tuple[torch.Tensor, torch.Tensor]  # the input, and the gradient of the output
+Results = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +46,28 @@ def accuracy(
 ) -> list[Accuracy]:
     """The errors over all samples together. More samples steady the figures of small tensors."""
     double = copy.deepcopy(module).double()
-    runs = [
-        (
-            results(double, double, x.double(), gradient.double()),
-            results(module, module, x, gradient),
-            results(jitted, module, x, gradient),
-        )
-        for x, gradient in samples
-    ]
-    return [_row(name, runs) for name in runs[0][0]]
+    exact = [results(double, double, x.double(), gradient.double()) for x, gradient in samples]
+    eager = [results(module, module, *sample) for sample in samples]
+    fused = [results(jitted, module, *sample) for sample in samples]
+    return [_of(name, exact, eager, fused) for name in exact[0]]
 
 
 def results(
     function: Callable[..., Any], module: nn.Module, x: torch.Tensor, gradient: torch.Tensor
-) -> dict[str, torch.Tensor]:
+) -> Results:
     """The output, the gradient of the input, and that of each parameter, by name."""
     parameters = dict(module.named_parameters())
     x = x.clone().requires_grad_()
     out = function(x)
     found = torch.autograd.grad(out, [x, *parameters.values()], gradient)
-    return dict(zip(("output", "d input", *(f"d {n}" for n in parameters)),
-                    (out.detach(), *found), strict=True))
+    names = ["output", "d input", *(f"d {name}" for name in parameters)]
+    return dict(zip(names, (out.detach(), *found), strict=True))
 
 
-Run = tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]
-
-
-def _row(name: str, runs: Sequence[Run]) -> Accuracy:
-    dtype = runs[0][1][name].dtype
-    exact, eager, fused = (torch.stack([run[at][name].double() for run in runs]) for at in range(3))
+def _of(name: str, *runs: Sequence[Results]) -> Accuracy:
+    """Of one result in the runs of the exact, the eager and the fused module."""
+    dtype = runs[1][0][name].dtype
+    exact, eager, fused = (torch.stack([one[name].double() for one in run]) for run in runs)
     floor = FLOOR_ULPS * _ulp(_rms(exact), dtype)
     return Accuracy(name, _rms(fused - exact), _rms(eager - exact), floor)
 

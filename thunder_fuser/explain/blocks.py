@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two transformer blocks, sizes -> nn.Module and a seeded input: what the demo and its tests run.
+"""Sizes -> two transformer blocks and a seeded input: what the demo, tests and benchmarks run.
 
 A GPT-2-style block (layer norm, fused qkv, GELU) and a Llama-style one (RMS norm, rotary position
 embedding, SwiGLU). Between their matmuls lie the op patterns a fuser is for. Dropout is off.
@@ -62,28 +62,17 @@ class GPTBlock(nn.Module):
         return _from_heads(F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 
-class RMSNorm(nn.Module):
-    """x / root mean square of its last axis, times a weight; in float32 inside."""
-
-    def __init__(self, width: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
 class LlamaBlock(nn.Module):
     """x + attention(rms_norm(x)), then + swiglu(rms_norm of that), without biases."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.heads = sizes.heads
-        self.norm_1 = RMSNorm(sizes.width)
+        self.norm_1 = nn.RMSNorm(sizes.width, eps=1e-5)
         self.q, self.k, self.v, self.project = (
             nn.Linear(sizes.width, sizes.width, bias=False) for _ in range(4)
         )
-        self.norm_2 = RMSNorm(sizes.width)
+        self.norm_2 = nn.RMSNorm(sizes.width, eps=1e-5)
         self.gate = nn.Linear(sizes.width, sizes.hidden, bias=False)
         self.up = nn.Linear(sizes.width, sizes.hidden, bias=False)
         self.down = nn.Linear(sizes.hidden, sizes.width, bias=False)

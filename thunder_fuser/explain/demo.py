@@ -7,20 +7,29 @@ was not fused and why, the cache's counts, and errors against float64 beside eag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Timer
+from typing import Any
 
 import torch
+from torch.utils import benchmark
 
 from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
+from thunder_fuser.executors.without_kernel import torch_function
 from thunder_fuser.explain.accuracy import Accuracy, accuracy
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
-from thunder_fuser.explain.progress import progress
+from thunder_fuser.explain.kernels import Compiled
 from thunder_fuser.explain.report import fusion_table, why_text
 from thunder_fuser.explain.table import table
-from thunder_fuser.explain.timing import times_on
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.binaries import Binaries, binaries
+from thunder_fuser.runtime.torch_types import to_torch_dtype
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SAMPLES = 4
@@ -66,23 +75,16 @@ def _one(given: Demo, name: str, dtype: str) -> bool:
     print(f"{title}\n{'=' * len(title)}\n")
     block = make_block(name, given.sizes, torch_dtype, given.device)
     jitted = jit(block, strict=True, emulate=given.emulate)
-    samples = [
-        make_input(given.sizes, torch_dtype, given.device, seed) for seed in range(SAMPLES)
-    ]
-    before = _counts()
+    samples = [make_input(given.sizes, torch_dtype, given.device, seed) for seed in range(SAMPLES)]
+    cache = FusionCache.get()
+    hits, misses = cache.hits, cache.misses
     with progress(f"compiling the {name} block in {dtype}"):
         errors = accuracy(block, jitted, samples)
-    hits, misses = (now - then for now, then in zip(_counts(), before, strict=True))
+    found = f"{cache.hits - hits} fusions of this block found, {cache.misses - misses} new"
     with progress(f"timing the fusions of the {name} block in {dtype}"):
         _print_fusions(given, jitted)
-    held = FusionCache.get().num_fusions()
-    print(f"Cache: {hits} fusions of this block found, {misses} new; {held} held now\n")
+    print(f"Cache: {found}; {cache.num_fusions()} held now\n")
     return _print_errors(errors)
-
-
-def _counts() -> tuple[int, int]:
-    cache = FusionCache.get()
-    return cache.hits, cache.misses
 
 
 def _print_fusions(given: Demo, jitted: Jitted) -> None:
@@ -103,3 +105,51 @@ def _print_errors(errors: Sequence[Accuracy]) -> bool:
     print(table(("value", "fused", "eager", "2 ulp", ""), rows), end="\n")
     print("  ok: at most 1.2 times eager's error, or 2 ulp of the dtype\n")
     return all(one.passes for one in errors)
+
+
+def times_on(device: torch.device) -> Callable[[RegionCallable, Compiled], tuple[float, float]]:
+    """A function of a fusion and a program of it: seconds of a fused and of an op-by-op call."""
+
+    def times(one: RegionCallable, program: Compiled) -> tuple[float, float]:
+        inputs = zip(program.fusion.inputs, program.keys, strict=True)
+        arguments = [_argument(program.fusion.tensors[n], key, device) for n, key in inputs]
+        by_op = torch_function(one.region, one.name)
+        with torch.no_grad():
+            fused = _seconds(lambda: program.program.run(*arguments))
+            return fused, _seconds(lambda: by_op(*arguments))
+
+    return times
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The least of many short rounds: on a busy machine most of them meet another process."""
+    timer = benchmark.Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+    return float(min(timer.blocked_autorange(min_run_time=0.05).times))
+
+
+def _argument(view: TensorView, key: InputKey, device: torch.device) -> Any:
+    """A random argument laid out as the program expects."""
+    dtype = to_torch_dtype(view.dtype)
+    if view.is_scalar:
+        return key.value if key.value is not None else 1
+    last = sum((n - 1) * s for n, s in zip(key.sizes, key.strides, strict=True))
+    where = torch.device("cpu") if view.is_cpu else device
+    values = torch.rand(last + 1 if all(key.sizes) else 0, device=where)
+    return (values * (1 if dtype.is_floating_point else 2)).to(dtype).as_strided(
+        key.sizes, key.strides
+    )
+
+
+@contextmanager
+def progress(what: str, after_s: float = 2.0) -> Iterator[None]:
+    """Prints `what` if the block takes longer than `after_s`; on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = Timer(after_s, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from thunder_fuser.executors.callables import RegionCallable
-from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of
-from thunder_fuser.explain.programs import Compiled, compiled
+from thunder_fuser.executors.traces import Jitted, claims_of, counted, fusions_of
+from thunder_fuser.explain.kernels import Compiled, compiled
 from thunder_fuser.explain.table import kib, table
 
 Why = tuple[str, str, str]
@@ -23,7 +23,7 @@ def why(jitted: Jitted) -> list[Why]:
 
 
 def why_text(jitted: Jitted) -> str:
-    """The same, equal ones counted."""
+    """The same as a table, equal rows counted."""
     counts = Counter(why(jitted))
     rows = [(f"{n}x {name}", reason, line) for (name, reason, line), n in counts.items()]
     return table(("not fused", "why", "where"), rows)
@@ -39,29 +39,21 @@ def fusion_table(fusions: Iterable[RegionCallable], times: Times | None = None) 
     head = (*_HEAD, "us", "us op by op") if times else _HEAD
     rows = []
     for one in fusions:
-        programs = compiled(one)[-1:]
-        rows += [_row(one, program, times) for program in programs] or [_views_row(one, head)]
+        programs = compiled(one)
+        row: tuple[str, ...] = (one.name, "backward" if one.region.is_backward else "forward")
+        if not programs:  # views were enough: its results lie in its arguments' memory
+            row += (str(len(one.region.leaves)), "0", "0", "views", "0.0", "0.0")
+            rows.append(row + ("",) * (len(head) - len(row)))
+        else:
+            rows.append(row + _of_program(one, programs[-1], times))
     return table(head, rows)
 
 
-def _views_row(one: RegionCallable, head: Sequence[str]) -> tuple[str, ...]:
-    """A fusion that needed no kernel: its results lie in its arguments' memory."""
-    row = (one.name, _pass_of(one), str(len(one.region.leaves)), "0", "0", "views")
-    return row + ("0.0",) * (len(_HEAD) - len(row)) + ("",) * (len(head) - len(_HEAD))
-
-
-def _pass_of(one: RegionCallable) -> str:
-    return "backward" if one.region.is_backward else "forward"
-
-
-def _row(one: RegionCallable, program: Compiled, times: Times | None) -> tuple[str, ...]:
-    counts = Counter(segment.scheduler.name for segment in program.segments)
-    schedulers = " ".join(name if n == 1 else f"{name}*{n}" for name, n in counts.items())
+def _of_program(one: RegionCallable, program: Compiled, times: Times | None) -> tuple[str, ...]:
     row = (
-        one.name, _pass_of(one),
         str(len(program.fusion.exprs)), str(len(program.segments)), str(len(program.kernels)),
-        schedulers, kib(program.bytes_in), kib(program.bytes_out),
-    )
-    if times is None:
-        return row
-    return (*row, *(f"{1e6 * seconds:.0f}" for seconds in times(one, program)))
+        counted(segment.scheduler.name for segment in program.segments),
+        kib(program.bytes_in), kib(program.bytes_out),
+    )  # fmt: skip
+    measured = times(one, program) if times else ()
+    return (*row, *(f"{1e6 * seconds:.0f}" for seconds in measured))

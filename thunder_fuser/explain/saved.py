@@ -6,23 +6,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.executors.comments import Comments, named
-from thunder_fuser.executors.traces import Jitted, fusions_of, recomputation_of
+from thunder_fuser.executors.traces import Jitted, counted, fusions_of, recomputation_of
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
-from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN, Tags
+from thunder_fuser.rematerialization.policy import CHECKPOINT, VIEW, WIDER, WRITTEN
 
 _WHY = {
     CHECKPOINT: "a checkpoint of a residual stream",
     WRITTEN: "torch reads it in the backward",
     WIDER: "smaller than what it is made of",
 }
-_CHOSEN = "the cheapest cut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Saved:
         head = (
             f"{plan.policy} keeps {kib(self.bytes)} KiB for the backward, where Thunder's rules"
             f" keep {kib(self.before)} KiB.\nWriting, reading and recomputing takes"
-            f" {_us(plan.time)} us instead of {_us(plan.time_before)} us (estimated)."
+            f" {plan.time / 1e3:.1f} us instead of {plan.time_before / 1e3:.1f} us (estimated)."
         )
         parts = [head, table(("kept", "made by", "why", "values", "KiB"), self._kept_rows())]
         if self.again:
@@ -95,7 +93,7 @@ class Saved:
         for one in self.again:
             found.setdefault((one.ops, one.bytes), []).append(one)
         return [
-            (named([one.fusion for one in row]), named(row[0].values), _counted(ops), kib(bytes))
+            (named([one.fusion for one in row]), named(row[0].values), counted(ops), kib(bytes))
             for (ops, bytes), row in found.items()
         ]
 
@@ -137,15 +135,13 @@ def _kept(cut: Recomputation, memory: _Memory) -> Iterator[Kept]:
         op, owner = facts.operations[facts.maker[name]], memory.owner[name]
         size = 0 if owner in counted else memory.bytes([name])
         counted.add(owner)
-        why = op.refusal or _why(tags[name])
         if owner != name:
             at = facts.maker.get(owner)
             why = "a view of " + ("an argument" if at is None else facts.operations[at].name)
+        else:
+            tagged = (why for tag, why in _WHY.items() if tag in tags[name])
+            why = op.refusal or next(tagged, "the cheapest cut")
         yield Kept(name, cut.kinds.get(name, "a number"), size, op.name, why)
-
-
-def _why(tags: Tags) -> str:
-    return next((why for tag, why in _WHY.items() if tag in tags), _CHOSEN)
 
 
 def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
@@ -155,12 +151,3 @@ def _again(cut: Recomputation, jitted: Jitted) -> Iterator[Again]:
         if values and not one.region.makes_views:
             ops = (facts.operations[facts.maker[name]].name for name in values)
             yield Again(one.name, tuple(values), tuple(ops), comments.bytes(values))
-
-
-def _counted(ops: Sequence[str]) -> str:
-    """(mul, exp, mul)  ->  mul*2 exp"""
-    return " ".join(op if n == 1 else f"{op}*{n}" for op, n in Counter(ops).items())
-
-
-def _us(nanoseconds: float) -> str:
-    return f"{nanoseconds / 1e3:.1f}"

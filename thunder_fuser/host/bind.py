@@ -11,30 +11,73 @@ Whole tensors that strides describe are passed as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from thunder_fuser.errors import InputError
-from thunder_fuser.host.allocated import AllocatedTensor
+from thunder_fuser.host.arguments import is_bound
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
-from thunder_fuser.ir.record import LAYOUT, Definition
+from thunder_fuser.ir.layouts import local_domain
+from thunder_fuser.ir.record import LAYOUT, Definition, OpRecord
 from thunder_fuser.ir.scalar import const
-from thunder_fuser.ir.sharding import local_domain
+from thunder_fuser.presegment.lay_out import from_storage, to_storage
 from thunder_fuser.presegment.specialise import InputKey, specialise
+from thunder_fuser.runtime.evaluate import move
 
 Runner = Callable[..., list[Any]]
 # (argument, its logical sizes)
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def is_bound(view: TensorView) -> bool:
-    """True if an argument has a mesh or a transformed allocation domain."""
-    return view.mesh is not None or bool(view.domain.transforms)
+@dataclass(frozen=True, eq=False)
+class AllocatedTensor:
+    """A tensor whose memory no strides describe. domain: its domains, whose sizes are numbers.
+
+        storage 0 3 1 4 2 5, allocation [i0.i*i0.o{6}] of logical [i0{6}] split by 2
+        .logical()  ->  0 1 2 3 4 5 where storage place k holds element 2 * (k % 3) + k // 3
+    """
+
+    storage: torch.Tensor
+    domain: TensorDomain
+
+    @property
+    def shape(self) -> torch.Size:
+        """The logical sizes."""
+        return torch.Size(axis.extent.value for axis in self.domain.no_reductions)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.storage.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.storage.device
+
+    def logical(self) -> torch.Tensor:
+        """The logical tensor, as a row-major copy."""
+        return _run(from_storage(self.domain, "s").records, self.storage, "s").contiguous()
+
+    @staticmethod
+    def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
+        """The storage of a logical tensor; the inverse of `logical`."""
+        storage = _run(to_storage(domain, "s").records, tensor, "s")
+        return AllocatedTensor(storage.contiguous(), domain)
+
+    def __repr__(self) -> str:
+        memory = ", ".join(map(str, self.domain.memory))
+        return f"AllocatedTensor(shape={tuple(self.shape)}, allocation=[{memory}], {self.storage})"
+
+
+def _run(records: list[OpRecord], tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Runs movement records in torch."""
+    for record in records:
+        tensor = move(record, tensor)
+    return tensor
 
 
 class Bound:
@@ -44,8 +87,8 @@ class Bound:
         self.fusion = fusion
         self.has_layouts = any(record.op in LAYOUT for record in fusion.definition)
         views = [fusion.tensors[name] for name in fusion.inputs] if self.has_layouts else []
-        # The rank of the memory behind each argument. Computing it takes longer than a call.
-        self._ranks = [_memory_rank(view) if is_bound(view) else -1 for view in views]
+        # The rank of the memory behind each argument, or -1. Computing it takes longer than a call.
+        self._ranks = [len(local_domain(v).memory) if is_bound(v) else -1 for v in views]
 
     def storages(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], Shapes]:
         """The memory behind each argument, and logical shapes that the memory does not determine.
@@ -61,7 +104,8 @@ class Bound:
                 continue
             view = self.fusion.tensors[name]
             value, shape = _parts(view, value)
-            value = _storage(view, value)
+            if isinstance(value, torch.Tensor) and value.dim() != rank:
+                value = _without_devices(view, value, rank)
             values.append(value)
             if shape is not None and not _told(view, value, shape):
                 shapes.append((name, shape))
@@ -86,13 +130,12 @@ class Bound:
 
         def bound(*arguments: Any) -> list[Any]:
             results = run(*arguments)
-            return [_result(d, r) for d, r in zip(domains, results, strict=True)]
+            return [
+                AllocatedTensor(result, domain) if domain.transforms else result
+                for domain, result in zip(domains, results, strict=True)
+            ]
 
         return bound
-
-
-def _result(domain: TensorDomain, result: torch.Tensor) -> Any:
-    return AllocatedTensor(result, domain) if domain.transforms else result
 
 
 def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
@@ -124,22 +167,6 @@ def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bo
         return False
 
 
-def _memory_rank(view: TensorView) -> int:
-    """The rank of a storage or of one device's part."""
-    local = local_domain(view)
-    return len(local.allocation) if local.transforms else len(local.no_reductions)
-
-
-def _storage(view: TensorView, value: Any) -> Any:
-    """The memory of an argument, without axes on devices."""
-    if not isinstance(value, torch.Tensor) or not is_bound(view):
-        return value
-    local, rank = local_domain(view), _memory_rank(view)
-    if value.dim() == rank:
-        return value
-    return _without_devices(view, local, value, rank)
-
-
 def _unwrapped(view: TensorView, value: AllocatedTensor) -> torch.Tensor:
     """The storage; InputError unless the tensor has the domains of the definition."""
     local = local_domain(view)
@@ -163,11 +190,12 @@ def _shape_of(domain: TensorDomain) -> tuple[str, object]:
     return text, factors
 
 
-def _without_devices(
-    view: TensorView, local: TensorDomain, value: torch.Tensor, rank: int
-) -> torch.Tensor:
-    """[1, 4] or [4] for allocation [i0.o{2}@mesh_x, i0.i{4}]."""
-    memory = view.domain.memory
+def _without_devices(view: TensorView, value: torch.Tensor, rank: int) -> torch.Tensor:
+    """The memory of an argument, of this rank, without axes on devices.
+
+    [1, 4] or [4] for allocation [i0.o{2}@mesh_x, i0.i{4}]
+    """
+    local, memory = local_domain(view), view.domain.memory
     on = [at for at, axis in enumerate(memory) if axis.parallel.is_device]
     whole = [at for at in on if "." not in memory[at].name]
     apart = [at for at in on if at not in whole]
@@ -193,39 +221,3 @@ def _without_devices(
     if local.transforms:
         return value
     return value.permute([local.allocation.index(at) for at in range(rank)])
-
-
-def check_bound(view: TensorView, value: torch.Tensor) -> None:
-    """Raises InputError if a tensor does not fit its allocation domain."""
-    local = local_domain(view)
-    sizes, strides = list(value.shape), list(value.stride())
-    names = [axis.name for axis in local.memory]
-    if not local.transforms:
-        sizes = [sizes[at] for at in local.allocation]
-        strides = [strides[at] for at in local.allocation]
-    if is_bound(view):
-        binding.logical_sizes(local, sizes, f"argument {view.name}")
-    else:
-        names = [str(at) for at in local.allocation]
-    _check_contiguity(view.name, zip(names, local.contiguity, sizes, strides, strict=True))
-
-
-def _check_contiguity(name: str, axes: Iterable[tuple[str, bool | None, int, int]]) -> None:
-    """InputError if an axis is declared contiguous and its stride is not the faster axes' span.
-
-    axes: (name, declared contiguity, size, stride) in memory order.
-    """
-    expected = 1
-    rows = list(axes)
-    if any(size == 0 for _, _, size, _ in rows):
-        return
-    for axis, flag, size, stride in reversed(rows):
-        if size == 1 or (flag is None and stride == 0):
-            continue
-        if flag and stride != expected:
-            raise InputError(
-                f"argument {name}: axis {axis}",
-                expected=f"stride {expected}, as it is defined contiguous", got=f"stride {stride}",
-                do="pass it through .contiguous(), or define it with contiguity False",
-            )  # fmt: skip
-        expected = stride * size

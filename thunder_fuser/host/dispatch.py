@@ -11,9 +11,12 @@
             run = keep(runners, key, miss((T0, S1)))
         return run(T0, S1)
 
+Where the system has a compiler, native.cpp does the same in C for plain tensors, and calls this
+function for all others.
+
 The key has what a program depends on: sizes, strides and alignment of tensors, whether a kernel may
-read their memory (plain.py: the class, pending bits, address 0), and the scalars that shapes use.
-With `checked` it also has dtype and device, which Thunder's traces check themselves.
+read their memory (the class, pending bits, address 0), and the scalars that shapes use. With
+`checked` it also has dtype and device, which Thunder's traces check themselves.
 """
 
 from __future__ import annotations
@@ -25,12 +28,16 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.host.arguments import refusal
+from thunder_fuser.host.native import make_native
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
-from thunder_fuser.single_flight import Bounded
+from thunder_fuser.threads import Bounded
 
 Runner = Callable[..., Any]
+
+LETTERS = {"tensor": "t", "complex": "t", "size": "s", "number": "n"}  # as native.cpp has them
 
 
 def make_dispatch(
@@ -38,12 +45,21 @@ def make_dispatch(
 ) -> Runner:
     """The function that looks up the runner of a call and calls it. miss(arguments) makes one.
 
+    Its attribute `runners` is the table.
+
     inputs: (name, kind) of each argument. kind: tensor, complex (a complex tensor), size (a scalar
     that shapes use) or number.
     """
     code = _code(call_text(inputs, checked=checked))
+    runners: dict[Any, Runner] = {}
     # The scope does not hold the function: a cycle would keep kernels until a collection.
-    return FunctionType(code, {"runners": {}, "keep": _keep, "miss": miss, "null": NULL})
+    call = FunctionType(code, {"runners": runners, "keep": _keep, "miss": miss, "null": NULL})
+    call.runners = runners  # type: ignore[attr-defined]
+    make = make_native() if option("native_calls") else None
+    if make is None:
+        return call
+    kinds = "".join(LETTERS[kind] for _, kind in inputs)
+    return make((kinds.encode(), runners, miss, _keep, call, checked))  # type: ignore[no-any-return]
 
 
 def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
@@ -108,17 +124,14 @@ def key_part(name: str, kind: str, checked: bool) -> str:
 
 def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ...]:
     """The InputKey of each argument."""
-    return tuple(
-        _tensor_key(value)
-        if isinstance(value, torch.Tensor)
-        else InputKey(value=int(value) if name in fusion.shape_scalars else None)
-        for name, value in zip(fusion.inputs, arguments, strict=True)
-    )
-
-
-def _tensor_key(tensor: torch.Tensor) -> InputKey:
-    address = tensor.data_ptr() if tensor.device.type != "meta" else 0
-    return InputKey(tuple(tensor.shape), tuple(tensor.stride()), _alignment(address))
+    keys = []
+    for name, value in zip(fusion.inputs, arguments, strict=True):
+        if isinstance(value, torch.Tensor):
+            address = value.data_ptr() if value.device.type != "meta" else 0
+            keys.append(InputKey(tuple(value.shape), tuple(value.stride()), _alignment(address)))
+        else:
+            keys.append(InputKey(value=int(value) if name in fusion.shape_scalars else None))
+    return tuple(keys)
 
 
 def _alignment(address: int) -> int:
@@ -129,3 +142,40 @@ def _alignment(address: int) -> int:
     """
     low = address & 15
     return 16 if low == 0 else low & -low
+
+
+# ---- pending negations and conjugations
+
+
+def resolved(value: Any) -> Any:
+    """The value, with pending bits of a tensor applied to a copy.
+
+    >>> resolved(torch._neg_view(torch.ones(2))).is_neg()
+    False
+    """
+    if not isinstance(value, torch.Tensor) or refusal(value):
+        return value
+    return value.resolve_conj().resolve_neg()
+
+
+def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any]) -> Runner:
+    """make(arguments), with pending bits of the arguments resolved.
+
+    The runner takes original arguments. Each call resolves them, copies back what the program
+    wrote, and returns an argument in place of its copy.
+    """
+    plain = [resolved(value) for value in arguments]
+    run = make(plain)
+    if all(new is old for new, old in zip(plain, arguments, strict=True)):
+        return run
+
+    def resolving(*values: Any) -> list[Any]:
+        copies = [resolved(value) for value in values]
+        results = run(*copies)
+        for old, new in zip(values, copies, strict=True):
+            if new is not old and new._version:  # an unwritten copy has version 0
+                old.copy_(new)
+        originals = {id(new): old for new, old in zip(copies, values, strict=True)}
+        return [originals.get(id(result), result) for result in results]
+
+    return resolving

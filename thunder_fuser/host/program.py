@@ -14,24 +14,72 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import nvtx
 import torch
 
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.host.launchers import Launcher
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.runtime.mesh import coordinate
+from thunder_fuser.options import option
+from thunder_fuser.runtime.cpu import compile_cpu
+from thunder_fuser.runtime.cuda import load_kernel
+from thunder_fuser.runtime.emulator import EmulatedKernel, compile_emulated
+from thunder_fuser.runtime.evaluate import evaluate_part
 from thunder_fuser.runtime.random import draw
-from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.target import Target
 
 Runner = Callable[..., list[torch.Tensor]]
 
 # Without a profiler, a range costs 0.1 us.
 _RANGES = nvtx.get_domain("thunder_fuser")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A segment's function `run`, and the Python that calls it with `{arguments}`.
+
+    pointer: how the call names a tensor's memory. source: None if torch runs the segment and
+    allocates its results.
+    """
+
+    run: Callable[..., Any]
+    call: str
+    pointer: str = "{}.data_ptr()"
+    source: KernelSource | None = None
+
+
+def launcher_for(
+    part: Part, source: KernelSource | None, target: Target, device: torch.device
+) -> Launcher:
+    """Compiles a segment's kernel for the target, or prepares its torch call."""
+    if source is None:
+        targets = "".join(f"{name}, " for name in part.outputs)
+        in_torch = partial(_in_torch, part, device)
+        return Launcher(in_torch, f"{targets}= {{run}}({', '.join(part.inputs)})")
+    if target.is_cpu:
+        threads = "threads()" if source.threaded else "1"
+        call = f"{{run}}({{arguments}}, {threads})"
+        return Launcher(compile_cpu(source).function, call, source=source)
+    if target.emulated:
+        emulated = partial(_emulated, compile_emulated(source))
+        return Launcher(emulated, "{run}([{arguments}])", "{}", source)
+    index = device.index or 0
+    launch = load_kernel(source, target.arch, index).launch
+    return Launcher(launch, f"{{run}}(stream({index}), ({{arguments}}, ))", source=source)
+
+
+def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tensor]:
+    return evaluate_part(part, values, device)
+
+
+def _emulated(kernel: EmulatedKernel, arguments: Sequence[Any]) -> None:
+    kernel.launch(arguments, reverse=bool(option("emulate_reversed")))
 
 
 @dataclass(frozen=True)
@@ -52,50 +100,72 @@ def plan(
 ) -> HostProgram:
     """The program: for each segment its allocations, its call, and a del of dead values."""
     fusion = segmented.fusion
+    dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
     names: dict[str, Any] = {
         "empty_strided": torch.empty_strided,
         "device": device,
         "push_range": _RANGES.push_range,
         "pop_range": _RANGES.pop_range,
+        "threads": torch.get_num_threads,
+        "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
         "coordinate": coordinate,
-        **{str(d).removeprefix("torch."): d for d in _dtypes(fusion)},
+        **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
     lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
-    shapes = _shapes_given(segmented)
     dead = _last_reads(segmented)
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
-        call, needed = launcher.line(number, segment.part)
-        if launcher.allocates:
-            taken = dict(segment.part.overwrites)
+        source = launcher.source
+        run = f"torch_{number}" if source is None else f"kernel_{number}"
+        names[run] = launcher.run
+        if source is None:
+            lines.append("    " + launcher.call.format(run=run))
+        else:
+            names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
+            arguments = _arguments(segment.part, source, launcher.pointer)
             lines += [
-                f"    {n} = {taken[n]}" if n in taken
-                else _allocation(fusion.tensors[n], segmented.strides[n], shapes.get(n))
-                for n in segment.part.outputs
+                *_allocations(segmented, segment.part),
+                f"    push_range(range_{number})",
+                "    " + launcher.call.format(run=run, arguments=", ".join(arguments)),
+                "    pop_range()",
             ]
-        if launcher.source is not None:
-            needed[f"range_{number}"] = _RANGES.get_event_attributes(message=launcher.source.name)
-            call = f"    push_range(range_{number})\n{call}\n    pop_range()"
-        lines.append(call)
-        names.update(needed)
-        if dead[number]:
-            lines.append(f"    del {', '.join(dead[number])}")
-    lines += _ending(segmented)
-    text = "\n".join(lines) + "\n"
+        lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
+    text = "\n".join([*lines, *_ending(segmented)]) + "\n"
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
     return HostProgram(text, _function(text, names), segmented, sources)
+
+
+def _allocations(segmented: SegmentedFusion, part: Part) -> list[str]:
+    """The lines that name the memory of a kernel's results."""
+    shapes, taken = _shapes_given(segmented), dict(part.overwrites)
+    return [
+        f"    {name} = {taken[name]}" if name in taken
+        else _allocation(part.tensors[name], segmented.strides[name], shapes.get(name))
+        for name in part.outputs
+    ]
+
+
+def _arguments(part: Part, source: KernelSource, pointer: str) -> list[str]:
+    """The arguments of a kernel: addresses of tensors, values of scalars, then sizes."""
+    inputs = []
+    for name in part.inputs:
+        view = part.tensors[name]
+        by_value = name if view.is_scalar else f"{name}.item()"
+        inputs.append(by_value if view.by_value else pointer.format(name))
+    outputs = [pointer.format(name) for name in part.outputs]
+    return [*inputs, *outputs, *map(str, source.sizes)]
 
 
 def _draws(fusion: Fusion) -> list[str]:
     """The lines for values that are no arguments: coordinates of this device, the drawn seed,
     and drawn offsets."""
-    here = [f"    {name} = coordinate({mesh!r}, {on!r})" for name, mesh, on in fusion.coordinates]
-    if not fusion.drawn:
-        return here
-    count = sum(at is not None for _, at in fusion.drawn)
-    values = [(name, "seed" if at is None else f"offset + {at}") for name, at in fusion.drawn]
-    own = [f"    {name} = {value}" for name, value in values]
-    return [*here, f"    seed, offset = draw(device, {count})", *own]
+    lines = [f"    {name} = coordinate({mesh!r}, {on!r})" for name, mesh, on in fusion.coordinates]
+    if fusion.drawn:
+        count = sum(at is not None for _, at in fusion.drawn)
+        lines.append(f"    seed, offset = draw(device, {count})")
+    for name, at in fusion.drawn:
+        lines.append(f"    {name} = {'seed' if at is None else f'offset + {at}'}")
+    return lines
 
 
 def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
@@ -160,10 +230,6 @@ def _wanted_strides(segmented: SegmentedFusion, output: Output) -> tuple[int, ..
     if output.name in segmented.fusion.inputs:
         return segmented.strides[output.name]
     return contiguous_strides(view.sizes, stride_order_of(view.domain.allocation))
-
-
-def _dtypes(fusion: Fusion) -> set[torch.dtype]:
-    return {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
 
 
 def _allocation(

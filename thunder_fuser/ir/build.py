@@ -9,18 +9,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import calls, indexed, shapes
+from thunder_fuser.ir import indexed, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
-from thunder_fuser.ir.layout_records import Layouts
+from thunder_fuser.ir.layouts import Layouts
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.outputs import check_alias, check_shape
 from thunder_fuser.ir.record import (
     LAYOUT,
     AttrValue,
@@ -36,27 +37,21 @@ from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
 from thunder_fuser.ir.strides import allocation_of, check_stride_order
 from thunder_fuser.ir.type_rules import (
     check_collected,
-    check_drawn,
     check_literals,
-    check_number,
+    check_numbers,
     check_operands,
-    collected_type,
     gives_scalar,
-    made_type,
     pointwise_types,
+    result_types,
 )
 
 
-def define(definition: Definition, *, check: bool = True) -> Fusion:
-    """The typed Fusion of a definition; DefinitionError if it is invalid.
-
-    With check=False the definition may lack outputs, because it is still being recorded.
-    """
+def define(definition: Definition) -> Fusion:
+    """The typed Fusion of a definition; DefinitionError if it is invalid."""
     definer = _Definer()
     for record in definition:
         definer.add(record)
-    if check:
-        definer.finish()
+    definer.finish()
     return Fusion(tuple(definer.records), definer.tensors, frozenset(definer.shape_scalars))
 
 
@@ -99,8 +94,10 @@ class _Definer:
 
     def add(self, record: OpRecord) -> None:
         """Types one record and appends it, after the casts and broadcasts that it implies."""
-        for operand in names_of(record):
-            self._check_known(operand, record)
+        for name in names_of(record):
+            if name not in self.renamed:
+                known = ", ".join(self.renamed) or "nothing"
+                raise record.error(name, f"a defined value ({known})", name)
         record = rename(record, self.renamed)
         try:
             self._add(record)
@@ -108,30 +105,28 @@ class _Definer:
             raise error.at(self._where(record)) from None
 
     def _add(self, record: OpRecord) -> None:
-        if record.op == "add_output":
-            self._add_output(record)
+        if record.op in OPS:
+            check_operands(record)
+            _BY_KIND[record.row.kind](self, record)
+        elif record.op in LAYOUT:
+            (name,) = names_of(record)
+            self.tensors[name] = self._layouts.add(record, self.tensors[name])
+            self.records.append(record)
         elif record.op == "define_tensor":
             self._tensor_inputs.add(self._emit(record, self._input_tensor(record)))
         elif record.op == "define_scalar":
-            check_drawn(record)
-            name = self._emit(record, self._scalar(record.attr("dtype")))  # type: ignore[arg-type]
-            if record.attr("drawn") == "seed":
-                self._seed = self._seed or name
-        elif record.op in OPS:
-            self._op(record)
-        elif record.op in LAYOUT:
-            self._layout(record)
+            self._define_scalar(record)
+        elif record.op == "add_output":
+            self._add_output(record)
         else:
             raise DefinitionError(f"record {record.op}", expected="an op of the table")
 
-    def _layout(self, record: OpRecord) -> None:
-        (name,) = names_of(record)
-        self.tensors[name] = self._layouts.add(record, self.tensors[name])
-        self.records.append(record)
-
     def finish(self) -> None:
         """Completes the layouts; DefinitionError if one is incomplete or there is no output."""
-        _check_outputs(self)
+        if not any(record.op == "add_output" for record in self.records):
+            raise DefinitionError(
+                "the fusion", expected="at least one output", got="none", do="call add_output"
+            )
         laid = dict.fromkeys(n for r in self.records if r.op in LAYOUT for n in names_of(r))
         for name in laid:
             self.tensors[name] = self._layouts.finish(self.tensors[name])
@@ -139,23 +134,19 @@ class _Definer:
     def _where(self, record: OpRecord) -> str:
         """For an error: the call, its operands, and the arguments that share axes with them."""
         names = dict.fromkeys(names_of(record))
-        axes = {axis.name for name in names for axis in self.tensors[name].domain.logical}
+        axes = {axis for name in names for axis in self._axis_names(name)}
         given = [one.outputs[0] for one in self.records if one.op == "define_tensor"]
         sources = [
-            name for name in given
-            if name not in names
-            and any(axis.name in axes for axis in self.tensors[name].domain.logical)
+            str(self.tensors[name])
+            for name in given
+            if name not in names and not axes.isdisjoint(self._axis_names(name))
         ]
         read = ", ".join(str(self.tensors[name]) for name in names)
         text = record_text(record) + f" with {read}" * bool(read)
-        return text + f", of {', '.join(str(self.tensors[n]) for n in sources)}" * bool(sources)
+        return text + f", of {', '.join(sources)}" * bool(sources)
 
-    def _check_known(self, name: str, record: OpRecord) -> None:
-        if name not in self.renamed:
-            known = ", ".join(self.renamed) or "nothing"
-            raise DefinitionError(
-                f"{record.op}: {name}", expected=f"a defined value ({known})", got=name
-            )
+    def _axis_names(self, name: str) -> list[str]:
+        return [axis.name for axis in self.tensors[name].domain.logical]
 
     def _emit(self, record: OpRecord, *views: TensorView) -> str:
         """Appends a record with new names for its results; returns the first name."""
@@ -165,7 +156,9 @@ class _Definer:
             self.renamed.update(zip(record.outputs, names, strict=True))
         self.records.append(replace(record, outputs=names))
         for name, view in zip(names, views, strict=True):
-            _check_sizes(record, view)
+            for at, extent in enumerate(view.shape):
+                if extent.is_const and extent.value < 0:
+                    raise record.error(f"axis {at} of the result", "a size >= 0", extent)
             self.tensors[name] = replace(view, name=name)
         self._note_integer(names[0], self.records[-1])
         return names[0]
@@ -178,9 +171,7 @@ class _Definer:
 
     def sizes(self, value: AttrValue) -> tuple[Scalar, ...]:
         """A shape attribute as Scalars: numbers, or names of integer scalars."""
-        if not isinstance(value, tuple):
-            raise DefinitionError("shape", expected="a list of sizes", got=repr(value))
-        return tuple(self._size(entry) for entry in value)
+        return tuple(map(self._size, value))  # type: ignore[arg-type]
 
     def _size(self, entry: AttrValue) -> Scalar:
         if isinstance(entry, int):
@@ -205,158 +196,149 @@ class _Definer:
             source = self.tensors[names_of(record)[0]]
             dim = shapes.normalise_axis(record.attr("dim"), len(source.shape), "size")
             self.integers[name] = source.shape[dim]
-        elif record.op in _INTEGER_OPS and all(self._is_integer(o) for o in record.inputs):
-            left, right = (self._integer(o) for o in record.inputs)
-            self.integers[name] = _INTEGER_OPS[record.op](left, right)
+        elif record.op in _INTEGER_OPS:
+            found = [v for o in record.inputs if (v := self._integer(o)) is not None]
+            if len(found) == 2:
+                self.integers[name] = _INTEGER_OPS[record.op](*found)
 
-    def _is_integer(self, operand: Operand) -> bool:
-        return isinstance(operand, Literal) or operand in self.integers
-
-    def _integer(self, operand: Operand) -> Scalar:
-        return wrap(int(operand.value)) if isinstance(operand, Literal) else self.integers[operand]
+    def _integer(self, operand: Operand) -> Scalar | None:
+        """An operand as part of a size; None if it is no integer known from the arguments."""
+        if isinstance(operand, Literal):
+            return wrap(int(operand.value))
+        return self.integers.get(operand)
 
     # ---- inputs and outputs
 
     def _input_tensor(self, record: OpRecord) -> TensorView:
-        shape: tuple[int, ...] = record.attr("shape")  # type: ignore[assignment]
-        order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
-        axes = tuple(self._input_axis(size) for size in shape)
-        domain = TensorDomain.of(axes).with_allocation(
-            allocation_of(order),
-            record.attr("contiguity"),  # type: ignore[arg-type]
+        axes = tuple(
+            self.fresh(const(size) if size >= 0 else symbol(f"i{self._axes}", lo=0))
+            for size in record.ints("shape")
         )
-        dtype: DataType = record.attr("dtype")  # type: ignore[assignment]
-        return TensorView("", dtype, domain, is_cpu=bool(record.attr("is_cpu")))
+        allocation = allocation_of(record.ints("stride_order"))
+        domain = TensorDomain.of(axes).with_allocation(allocation, record.attr("contiguity"))  # type: ignore[arg-type]
+        is_cpu = bool(record.attr("is_cpu"))
+        return TensorView("", record.attr("dtype"), domain, is_cpu=is_cpu)  # type: ignore[arg-type]
 
-    def _input_axis(self, size: int) -> IterDomain:
-        if size >= 0:
-            return self.fresh(const(size))
-        return self.fresh(symbol(f"i{self._axes}", lo=0))
-
-    def _scalar(self, dtype: DataType) -> TensorView:
-        return TensorView("", dtype, TensorDomain.of(()), is_scalar=True)
+    def _define_scalar(self, record: OpRecord) -> str:
+        drawn = record.attr("drawn")
+        if drawn not in (None, "seed", "offset"):
+            raise record.error("drawn", '"seed" or "offset"', repr(drawn))
+        name = self._emit(record, _view(record.attr("dtype"), is_scalar=True))  # type: ignore[arg-type]
+        if drawn == "seed":
+            self._seed = self._seed or name
+        return name
 
     def _add_output(self, record: OpRecord) -> None:
-        name = names_of(record)[0]
-        view = self.tensors[name]
-        order = record.attr("stride_order")
-        if order is not None:
-            check_stride_order(order, len(view.shape))  # type: ignore[arg-type]
-        alias = record.attr("alias")
-        if alias is not None and order is not None:
-            raise AliasError(
-                f"output {view.name}",
-                expected="an alias or a stride order",
-                got="both",
-                do="leave stride_order out: the input's memory has an order of its own",
-            )
-        shape = record.attr("shape")
-        if shape is not None:
-            check_shape(view, record, is_input=view.name in self._tensor_inputs)
+        view = self.tensors[names_of(record)[0]]
+        alias, is_ordered = record.attr("alias"), record.attr("stride_order") is not None
+        if is_ordered:
+            check_stride_order(record.ints("stride_order"), len(view.shape))
+        if alias is not None and is_ordered:
+            expected = "an alias or a stride order"
+            do = "leave stride_order out: the input's memory has an order of its own"
+            raise AliasError(f"output {view.name}", expected=expected, got="both", do=do)
+        if record.attr("shape") is not None:
+            self._check_shape(view, record)
         if alias is not None:
-            check_alias(view, self.tensors[str(alias)], self._tensor_inputs, self._written)
+            self._check_alias(view, self.tensors[str(alias)])
             self._written.add(str(alias))
         self.records.append(record)
 
+    def _check_shape(self, view: TensorView, record: OpRecord) -> None:
+        """A result in another shape is a view: it must be computed here, in row-major order."""
+        shape, is_input = list(record.ints("shape")), view.name in self._tensor_inputs
+        if len(record.attrs) > 1 or is_input or not view.domain.is_row_major:
+            expected = "a computed row-major value, no stride order, no alias"
+            got, do = f"shape={shape} of {view}", "reshape the result before add_output"
+            raise DefinitionError(f"output {view.name}", expected=expected, got=got, do=do)
+        is_static = all(extent.is_const for extent in view.shape)
+        if not is_static or prod(view.sizes) != prod(shape):
+            expected = f"as many elements as {view}"
+            raise DefinitionError(f"output {view.name}", expected=expected, got=str(shape))
+
+    def _check_alias(self, view: TensorView, target: TensorView) -> None:
+        """At most one result overwrites an input tensor, with the same type and sizes."""
+        what = f"output {view.name}"
+        if target.name in self._written:
+            expected, got = "one output for each aliased input", f"a second one into {target.name}"
+            raise AliasError(what, expected=expected, got=got)
+        if target.name not in self._tensor_inputs:
+            raise AliasError(what, expected="an input to alias", got=target.name)
+        if view.dtype is not target.dtype or not shapes.may_be_equal(view.shape, target.shape):
+            expected = f"the dtype and sizes of {target}"
+            do = "cast or reshape the result before add_output"
+            raise AliasError(what, expected=expected, got=str(view), do=do)
+
     # ---- ops
 
-    def _op(self, record: OpRecord) -> None:
-        kind = record.row.kind
-        check_operands(record)
-        if record.op == "set" and isinstance(number := record.inputs[0], Literal):
-            dtype = of_number(number.value)  # a copy of a number is a cast
-            record = replace(record, op="cast", attrs=(("dtype", dtype),))
-        if record.row.kind is OpKind.POINTWISE:
-            self._pointwise(record)
-        elif kind is OpKind.REDUCTION:
-            self._reduction(record)
-        elif kind is OpKind.SCAN:
-            self._scan(record)
-        elif kind is OpKind.SCALAR:
-            self._emit(_with_attr(record, "dtype", None), self._scalar(DataType.Int))
-        elif kind is OpKind.FACTORY:
-            self._factory(record)
-        elif kind is OpKind.RANDOM:
-            self._random(record)
-        elif kind is OpKind.EXTERNAL:
-            self._emit(record, *self._external(record))
-        elif kind is OpKind.INDEX:
-            self._emit(record, self._indexed(record))
-        else:
-            self._movement(record)
-
     def _pointwise(self, record: OpRecord) -> None:
-        operands = [self._as_view(o) for o in record.inputs]
+        operands = self._views(record)
         compute, result = pointwise_types(record, operands)
         check_literals(record, record.inputs, compute)
-        inputs = [
-            self._cast(o, view, dtype)
-            for o, view, dtype in zip(record.inputs, operands, compute, strict=True)
-        ]
-        record = replace(record, inputs=tuple(self._ranked(inputs)))
-        views = [self.tensors[o] for o in record.inputs if isinstance(o, str)]
-        domains = [view.domain.no_reductions for view in views if view.shape]
-        axes = shapes.pointwise(domains, record.op, self.fresh) if domains else ()
-        scalar = gives_scalar(record, views)
-        self._emit(record, TensorView("", result, TensorDomain.of(axes), is_scalar=scalar))
-
-    def _as_view(self, operand: Operand) -> TensorView:
-        if isinstance(operand, Literal):
-            return self._scalar(of_number(operand.value))
-        return self.tensors[operand]
-
-    def _cast(self, operand: Operand, view: TensorView, dtype: DataType) -> Operand:
-        """The operand cast to the type that the op computes in. The printer converts literals."""
-        if isinstance(operand, Literal) or view.dtype is dtype:
-            return operand
-        if (operand, dtype) not in self._casts:
-            record = OpRecord("cast", (operand,), (), (("dtype", dtype),))
-            view = replace(view, dtype=dtype, domain=_fresh_domain(view), is_cpu=False)
-            self._casts[operand, dtype] = self._emit(record, view)
-        return self._casts[operand, dtype]
-
-    def _ranked(self, inputs: list[Operand]) -> list[Operand]:
-        """Adds leading broadcast axes to operands of lower rank, as torch does."""
+        inputs = self._cast_all(record.inputs, compute)
         ranks = [len(self.tensors[o].shape) for o in inputs if isinstance(o, str)]
         rank = max(ranks, default=0)
-        return [self._raised(o, rank) for o in inputs]
+        record = replace(record, inputs=tuple(self._raised(o, rank) for o in inputs))
+        views = [self.tensors[name] for name in names_of(record)]
+        domains = [view.domain.no_reductions for view in views if view.shape]
+        axes = shapes.pointwise(domains, record.op, self.fresh) if domains else ()
+        self._emit(record, _view(result, axes, is_scalar=gives_scalar(record, views)))
+
+    def _views(self, record: OpRecord) -> list[TensorView]:
+        """The operands; a number is a scalar of its own type."""
+        return [
+            _view(of_number(o.value), is_scalar=True) if isinstance(o, Literal) else self.tensors[o]
+            for o in record.inputs
+        ]
+
+    def _cast_all(
+        self, operands: Sequence[Operand], dtypes: Sequence[DataType]
+    ) -> tuple[Operand, ...]:
+        """The operands in the types that the op computes in. The printer converts literals."""
+        return tuple(
+            o if isinstance(o, Literal) else self._cast(o, dtype)
+            for o, dtype in zip(operands, dtypes, strict=True)
+        )
+
+    def _cast(self, name: str, dtype: DataType) -> str:
+        view = self.tensors[name]
+        if view.dtype is dtype:
+            return name
+        if (name, dtype) not in self._casts:
+            record = OpRecord("cast", (name,), (), (("dtype", dtype),))
+            domain = TensorDomain.of(view.domain.no_reductions)
+            view = replace(view, dtype=dtype, domain=domain, is_cpu=False)
+            self._casts[name, dtype] = self._emit(record, view)
+        return self._casts[name, dtype]
 
     def _raised(self, operand: Operand, rank: int) -> Operand:
+        """The operand with leading broadcast axes up to a rank, as torch adds them."""
         if isinstance(operand, Literal) or len(self.tensors[operand].shape) in (0, rank):
             return operand
-        view = self.tensors[operand]
-        flags = (True,) * (rank - len(view.shape)) + (False,) * len(view.shape)
+        own = len(self.tensors[operand].shape)
+        flags = (True,) * (rank - own) + (False,) * own
         record = OpRecord("broadcast", (operand,), (), (("is_broadcast_dim", flags),))
-        return self._emit(record, self._moved(record, [view]))
+        return self._move(record)
 
     def _reduction(self, record: OpRecord) -> None:
         (name,) = names_of(record)
         view = self.tensors[name]
-        rank = len(view.shape)
         check_collected(record, view)
-        dims = shapes.normalise_axes(record.attr("dims"), rank, record.op)
-        adds = record.row.rule is DtypeRule.ACCUMULATE
-        dtype = collected_type(record, view.dtype)
+        dims = shapes.normalise_axes(record.attr("dims"), len(view.shape), record.op)
+        (dtype,) = result_types(record, [view])
         # Integers are added in 64 bits and then truncated, which gives the bits of the narrow type.
+        adds = record.row.rule is DtypeRule.ACCUMULATE
         compute = dtype.accumulate if adds else dtype.compute
         if compute.is_int:  # torch casts first: the sum of 0.5 and 0.5 as Int is 0
-            name = str(self._cast(name, view, dtype))
-        source = str(self._cast(name, self.tensors[name], compute))
-        attrs: tuple[tuple[str, AttrValue], ...] = (
-            ("dims", dims),
-            ("keepdim", bool(record.attr("keepdim"))),
-        )
-        if record.attr("chunk") is not None:
-            attrs = (*attrs, ("chunk", record.attr("chunk")))
-        last = record.outputs
-        record = OpRecord(record.op, (source,), last, attrs)
-        domain = self.tensors[source].domain.no_reductions
-        if not adds:
-            shapes.check_extremum(domain, record)
-        axes = shapes.reduction(domain, record, self.fresh)
-        out = self._emit(record, TensorView("", compute, TensorDomain.of(axes)))
-        if compute is not dtype:
-            self.renamed[last[0]] = str(self._cast(out, self.tensors[out], dtype))
+            name = self._cast(name, dtype)
+        source = self._cast(name, compute)
+        keepdim, chunk = bool(record.attr("keepdim")), record.attr("chunk")
+        attrs: tuple[tuple[str, AttrValue], ...] = (("dims", dims), ("keepdim", keepdim))
+        attrs += (("chunk", chunk),) * (chunk is not None)
+        made = OpRecord(record.op, (source,), record.outputs, attrs)
+        axes = shapes.reduction(self.tensors[source].domain.no_reductions, made, self.fresh)
+        out = self._emit(made, _view(compute, axes))
+        self.renamed[record.outputs[0]] = self._cast(out, dtype)
 
     def _scan(self, record: OpRecord) -> None:
         """[i0, i1] -> [i0, i1]: a scan keeps every axis."""
@@ -364,49 +346,51 @@ class _Definer:
         view = self.tensors[name]
         check_collected(record, view)
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
-        dtype = collected_type(record, view.dtype)
-        source = str(self._cast(name, view, dtype))
+        (dtype,) = result_types(record, [view])
+        source = self._cast(name, dtype)
         record = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
-        axes = self.tensors[source].domain.no_reductions
-        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
+        self._emit(record, _view(dtype, self.tensors[source].domain.no_reductions))
 
     def _movement(self, record: OpRecord) -> None:
-        views = [self._as_view(o) for o in record.inputs]
+        views = self._views(record)
+        if record.op == "set" and isinstance(record.inputs[0], Literal):
+            attrs = (("dtype", views[0].dtype),)  # a copy of a number is a cast
+            self._pointwise(replace(record, op="cast", attrs=attrs))
+            return
         if record.op == "cat":
-            dtype = promote(*(view.dtype for view in views))
-            inputs = [self._cast(o, v, dtype) for o, v in zip(record.inputs, views, strict=True)]
-            record = replace(record, inputs=tuple(inputs))
-            views = [self._as_view(o) for o in inputs]
+            common = promote(*(view.dtype for view in views))
+            inputs = self._cast_all(record.inputs, [common] * len(views))
+            record = replace(record, inputs=inputs)
         if record.op == "pad":
             check_literals(record, [Literal.of(record.attr("value") or 0)], [views[0].dtype])  # type: ignore[arg-type]
-        self._emit(record, self._moved(record, views))
+        self._move(record)
 
-    def _moved(self, record: OpRecord, views: list[TensorView]) -> TensorView:
+    def _move(self, record: OpRecord) -> str:
+        views = self._views(record)
         domains = [view.domain.no_reductions for view in views]
         axes = shapes.movement(domains, record, self.sizes, self.fresh)
-        scalar = gives_scalar(record, views)
-        domain = TensorDomain.of(axes)
+        view = _view(views[0].dtype, axes, is_scalar=gives_scalar(record, views))
         if record.op == "stride_order":
-            order = check_stride_order(record.attr("stride_order"), len(axes))  # type: ignore[arg-type]
-            allocation = allocation_of(order)
+            allocation = allocation_of(check_stride_order(record.ints("stride_order"), len(axes)))
             contiguity = tuple(None if axes[at].is_broadcast else True for at in allocation)
-            domain = domain.with_allocation(allocation, contiguity)
-        return TensorView("", views[0].dtype, domain, is_scalar=scalar)
+            view = replace(view, domain=view.domain.with_allocation(allocation, contiguity))
+        return self._emit(record, view)
+
+    def _size_of(self, record: OpRecord) -> None:
+        self._emit(record, _view(DataType.Int, is_scalar=True))
 
     def _factory(self, record: OpRecord) -> None:
-        if record.op == "iota":
-            (extent,) = self.sizes((record.attr("length"),))
-            record = _with_attr(record, "dtype", made_type(record))
-            axes: Domain = (self.fresh(extent),)
-        else:
-            axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = made_type(record)
-        if record.op == "iota" and dtype is DataType.Bool:
+        is_iota = record.op == "iota"
+        sizes = self.sizes((record.attr("length"),) if is_iota else record.attr("shape"))
+        axes = tuple(map(self.fresh, sizes))
+        (dtype,) = result_types(record, [])
+        if is_iota and record.attr("dtype") is None:
+            record = replace(record, attrs=(*record.attrs, ("dtype", dtype)))
+        if is_iota and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
-        for word, operand in zip(record.row.keywords, record.inputs, strict=True):
-            check_number(record, word, operand, self._as_view(operand))
+        check_numbers(record, self._views(record))
         check_literals(record, record.inputs, [dtype] * len(record.inputs))
-        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
+        self._emit(record, _view(dtype, axes))
 
     def _random(self, record: OpRecord) -> None:
         """Makes the random stream of an op explicit:
@@ -415,81 +399,49 @@ class _Definer:
         ->  S0 = define_scalar(drawn="seed"); S1 = define_scalar(drawn="offset")
             T2 = uniform(lo=0.0, hi=1.0, rng_seed=S0, rng_offset=S1, ...)
         """
-        axes = tuple(self.fresh(extent) for extent in self.sizes(record.attr("shape")))
-        dtype = made_type(record)
+        axes = tuple(map(self.fresh, self.sizes(record.attr("shape"))))
+        (dtype,) = result_types(record, [])
         if not dtype.is_float or dtype.is_float8:
             wanted = "a float of 16 bits or more"
             raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)
-        self._check_random(record)
-        given = record.inputs
-        stream = given[2:] or (self._drawn("seed"), self._drawn("offset"))
-        compute = (dtype.compute, dtype.compute, DataType.Int, DataType.Int)
-        inputs = [
-            self._cast(o, self._as_view(o), to)
-            for o, to in zip((*given[:2], *stream), compute, strict=True)
-        ]
-        record = replace(record, inputs=tuple(inputs))
-        self._emit(record, TensorView("", dtype, TensorDomain.of(axes)))
-
-    def _check_random(self, record: OpRecord) -> None:
-        row = record.row
         if len(record.inputs) == 3:
-            raise DefinitionError(
-                f"ops.{row.name}", expected="rng_seed and rng_offset, or neither", got="one of them"
-            )
-        for word, operand in zip(row.keywords, record.inputs, strict=False):
-            check_number(record, word, operand, self._as_view(operand))
+            wanted = "rng_seed and rng_offset, or neither"
+            raise DefinitionError(f"ops.{record.op}", expected=wanted, got="one of them")
+        check_numbers(record, self._views(record))
+        stream = record.inputs[2:] or (self._seed or self._drawn("seed"), self._drawn("offset"))
+        compute = (dtype.compute, dtype.compute, DataType.Int, DataType.Int)
+        inputs = self._cast_all((*record.inputs[:2], *stream), compute)
+        self._emit(replace(record, inputs=inputs), _view(dtype, axes))
 
     def _drawn(self, word: str) -> str:
-        """The fusion's drawn seed, or a new drawn offset."""
-        if word == "seed" and self._seed:
-            return self._seed
         attrs = (("dtype", DataType.Int), ("drawn", word))
-        name = self._emit(OpRecord("define_scalar", (), (), attrs), self._scalar(DataType.Int))
-        if word == "seed":
-            self._seed = name
-        return name
+        return self._define_scalar(OpRecord("define_scalar", (), (), attrs))
 
-    def _external(self, record: OpRecord) -> list[TensorView]:
-        found = calls.results(record, [self._as_view(o) for o in record.inputs])
-        return [
-            TensorView("", dtype, TensorDomain.of(tuple(map(self.fresh, extents))))
-            for dtype, extents in found
-        ]
-
-    def _indexed(self, record: OpRecord) -> TensorView:
-        views = [self._as_view(o) for o in record.inputs]
-        axes = indexed.axes(record, views, self.fresh)
-        return TensorView("", views[record.row.source].dtype, TensorDomain.of(axes))
+    def _call(self, record: OpRecord) -> None:
+        operands = self._views(record)
+        axes = indexed.axes(record, operands, self.fresh)
+        self._emit(record, *map(_view, result_types(record, operands), axes))
 
 
+_BY_KIND: dict[OpKind, Callable[[_Definer, OpRecord], None]] = {
+    OpKind.POINTWISE: _Definer._pointwise,
+    OpKind.MOVEMENT: _Definer._movement,
+    OpKind.INDEX: _Definer._call,
+    OpKind.REDUCTION: _Definer._reduction,
+    OpKind.SCAN: _Definer._scan,
+    OpKind.FACTORY: _Definer._factory,
+    OpKind.RANDOM: _Definer._random,
+    OpKind.SCALAR: _Definer._size_of,
+    OpKind.EXTERNAL: _Definer._call,
+}
 _INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a // b,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.floordiv,
 }
 
 
-def _check_sizes(record: OpRecord, view: TensorView) -> None:
-    for at, extent in enumerate(view.shape):
-        if extent.is_const and extent.value < 0:
-            raise DefinitionError(
-                f"{record.op}: axis {at} of the result", expected="a size >= 0", got=str(extent)
-            )
-
-
-def _with_attr(record: OpRecord, key: str, value: AttrValue) -> OpRecord:
-    rest = tuple(item for item in record.attrs if item[0] != key)
-    return replace(record, attrs=rest if value is None else (*rest, (key, value)))
-
-
-def _fresh_domain(view: TensorView) -> TensorDomain:
-    return TensorDomain.of(view.domain.no_reductions)
-
-
-def _check_outputs(definer: _Definer) -> None:
-    if not any(record.op == "add_output" for record in definer.records):
-        raise DefinitionError(
-            "the fusion", expected="at least one output", got="none", do="call add_output"
-        )
+def _view(dtype: DataType, axes: Domain = (), *, is_scalar: bool = False) -> TensorView:
+    """A row-major value that has no name yet."""
+    return TensorView("", dtype, TensorDomain.of(axes), is_scalar=is_scalar)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops made of rows of the op table: variance, argmax and argmin, triangles and others.
 
-    rand_like(T0: f32[i0, 8])  ->  S1 = size(T0, dim=0); T2 = uniform(0.0, 1.0, [S1, 8], Float)
+rand_like(T0: f32[i0, 8])  ->  S1 = size(T0, dim=0); T2 = uniform(0.0, 1.0, [S1, 8], Float)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Composites:
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ...
+        def __getattr__(self, name: str) -> Callable[..., Value]: ...
 
     def _rank(self, arg: Tensor, call: str) -> int:
         return len(self._fd.view_of(str(self._fd.operand(arg, call, "arg"))).shape)
@@ -62,25 +62,21 @@ class Composites:
         """The divisor of the sum of squares. It is 0 for no elements, whose variance is NaN."""
         rest = self.sub(count, correction)
         if correction < 0:  # the divisor exceeds the number of elements
-            found: Value = self.mul(rest, self.minimum(count, 1.0))
-        else:
-            found = self.maximum(rest, 0.0)
-        return found
+            return self.mul(rest, self.minimum(count, 1.0))
+        return self.maximum(rest, 0.0)
 
     def _quotient(self, x: Value, real: Value, *, is_complex: bool) -> Value:
         """x / real, part by part: a complex division turns infinite parts into NaN."""
         if not is_complex:
-            quotient: Value = self.truediv(x, real)
-            return quotient
-        parts = (self.truediv(part, real) for part in (self.real(x), self.imag(x)))
-        whole: Value = self.complex(*parts)
-        return whole
+            return self.truediv(x, real)
+        return self.complex(*(self.truediv(part, real) for part in (self.real(x), self.imag(x))))
 
     def _square_of_size(self, x: Value, *, is_complex: bool) -> Value:
         """|x|**2, a real number."""
-        re, im = (self.real(x), self.imag(x)) if is_complex else (x, None)
-        square: Value = self.mul(re, re)
-        return square if im is None else self.add(square, self.mul(im, im))
+        if not is_complex:
+            return self.mul(x, x)
+        re, im = self.real(x), self.imag(x)
+        return self.add(self.mul(re, re), self.mul(im, im))
 
     @checked
     def var(
@@ -117,8 +113,8 @@ class Composites:
             extent.value if extent.is_const else self.size(arg, axis)
             for axis, extent in enumerate(view.shape)
         ]
-        result: Value = getattr(self, op)(0.0, 1.0, sizes, view.dtype, *state)
-        return result
+        draw: Callable[..., Value] = getattr(self, op)
+        return draw(0.0, 1.0, sizes, view.dtype, *state)
 
     @checked
     def cummax_indices(self, arg: Tensor, dim: int) -> Value:
@@ -137,40 +133,34 @@ class Composites:
         places = self.iota(self.size(arg, dim), 0, 1, DataType.Int)
         places = self.broadcast(places, [at != dim for at in range(rank)])
         met = self.logical_or(self.eq(arg, extreme), self.ne(arg, arg))
-        result: Value = self.cummax(self.where(met, places, 0), dim)
-        return result
+        return self.cummax(self.where(met, places, 0), dim)
 
     @checked
     def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
         """x + value * a * b"""
-        result: Value = self.add(x, self.mul(self.mul(value, a), b))
-        return result
+        return self.add(x, self.mul(self.mul(value, a), b))
 
     @checked
     def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
         """lhs + alpha * rhs"""
-        result: Value = self.add(lhs, self.mul(rhs, alpha))
-        return result
+        return self.add(lhs, self.mul(rhs, alpha))
 
     @checked
     def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
         """lhs - alpha * rhs"""
-        result: Value = self.sub(lhs, self.mul(rhs, alpha))
-        return result
+        return self.sub(lhs, self.mul(rhs, alpha))
 
     @checked
     def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The upper triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
-        result: Value = self.where(self.le(self.add(row, diagonal), column), arg, False)
-        return result
+        return self.where(self.le(self.add(row, diagonal), column), arg, False)
 
     @checked
     def tril(self, arg: Tensor, diagonal: Any = 0) -> Value:
         """The lower triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
-        result: Value = self.where(self.ge(self.add(row, diagonal), column), arg, False)
-        return result
+        return self.where(self.ge(self.add(row, diagonal), column), arg, False)
 
     def _row_and_column(self, arg: Tensor) -> tuple[Value, Value]:
         """The row number and the column number of each element, over the last two axes."""
@@ -188,7 +178,7 @@ class Composites:
         if computed or index < 0:
             wrapped = self.add(self.size(arg, dim), index)
             index = self.where(self.lt(index, 0), wrapped, index) if computed else wrapped
-        return self.squeeze(self.index_select(arg, index, dim), [dim])  # type: ignore[no-any-return]
+        return self.squeeze(self.index_select(arg, index, dim), [dim])
 
     @checked
     def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
@@ -212,12 +202,7 @@ class Composites:
         return arg if record.op == "define_tensor" else self.segment_set(arg)
 
     def _place_of(
-        self,
-        call: str,
-        arg: Tensor,
-        extremum: Callable[..., Any],
-        dim: int | None,
-        keepdim: bool,
+        self, call: str, arg: Tensor, extremum: Callable[..., Any], dim: int | None, keepdim: bool
     ) -> Value:
         """The smallest index of the elements that equal the extremum or are NaN."""
         rank = self._rank(arg, call)
@@ -234,8 +219,7 @@ class Composites:
             places = self.broadcast_in_dim(places, sizes, dims)
         best = extremum(arg, dims, keepdim=True)
         is_best = self.logical_or(self.eq(arg, best), self.ne(arg, arg))
-        result: Value = self.min(self.where(is_best, places, count), dims, keepdim)
-        return result
+        return self.min(self.where(is_best, places, count), dims, keepdim)
 
     def _count(self, arg: Tensor, axes: list[int]) -> Value:
         count: Any = 1.0

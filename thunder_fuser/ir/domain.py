@@ -166,9 +166,8 @@ def _split(domain: Domain, split: Split) -> Domain:
     at = position(domain, split.axis)
     axis = domain[at]
     if split.factor < 1:
-        raise ScheduleError(
-            f"split of {axis.name}", expected="a factor >= 1", got=str(split.factor)
-        )
+        got = str(split.factor)
+        raise ScheduleError(f"split of {axis.name}", expected="a factor >= 1", got=got)
     reach = axis.extent if split.shift is None else axis.extent + (split.factor - 1)
     sizes = (ceil_div(reach, split.factor), const(split.factor))
     outer, inner = sizes if split.inner else sizes[::-1]
@@ -179,11 +178,8 @@ def _split(domain: Domain, split: Split) -> Domain:
 def _merge(domain: Domain, merge: Merge) -> Domain:
     at, next_at = position(domain, merge.outer), position(domain, merge.inner)
     if next_at != at + 1:
-        raise ScheduleError(
-            f"merge of {merge.outer} and {merge.inner}",
-            expected="adjacent axes",
-            got=", ".join(map(str, domain)),
-        )
+        what, got = f"merge of {merge.outer} and {merge.inner}", ", ".join(map(str, domain))
+        raise ScheduleError(what, expected="adjacent axes", got=got)
     outer, inner = domain[at], domain[next_at]
     name = merged_name(outer.name, inner.name)
     kind = inner.kind if outer.is_broadcast else outer.kind
@@ -273,9 +269,6 @@ class TensorDomain:
         """The axes in memory order, from the slowest to the fastest."""
         axes = self.transformed
         return tuple(axes[at] for at in self.allocation)
-
-    def with_loop(self, loop: Domain) -> TensorDomain:
-        return replace(self, loop=loop)
 
     def with_allocation(
         self, allocation: tuple[int, ...], contiguity: tuple[bool | None, ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from functools import reduce
 
 from thunder_fuser.errors import DtypeError
 
@@ -30,29 +31,10 @@ class DataType(Enum):
     ComplexFloat = ("c64", 8, "complex", 12)
     ComplexDouble = ("c128", 16, "complex", 13)
 
-    @property
-    def short(self) -> str:
-        return str(self.value[0])
-
-    @property
-    def bytes(self) -> int:
-        return int(self.value[1])
-
-    @property
-    def _kind(self) -> str:
-        return str(self.value[2])
-
-    @property
-    def is_float(self) -> bool:
-        return self._kind == "float"
-
-    @property
-    def is_int(self) -> bool:
-        return self._kind == "int"
-
-    @property
-    def is_complex(self) -> bool:
-        return self._kind == "complex"
+    def __init__(self, short: str, size: int, kind: str, rank: int) -> None:
+        self.short, self.bytes, self.rank = short, size, rank
+        self.is_int, self.is_float = kind == "int", kind == "float"
+        self.is_complex = kind == "complex"
 
     @property
     def real(self) -> DataType:
@@ -105,12 +87,10 @@ class DataType(Enum):
 # The real types that ops compute with; 8-bit floats are only moved and cast.
 COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)
 
-_CATEGORY = {"bool": 0, "int": 1, "float": 2, "complex": 3}
-
 
 def category(dtype: DataType) -> int:
     """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion."""
-    return _CATEGORY[dtype.value[2]]
+    return 3 if dtype.is_complex else 2 if dtype.is_float else int(dtype.is_int)
 
 
 def promote(*dtypes: DataType) -> DataType:
@@ -121,21 +101,14 @@ def promote(*dtypes: DataType) -> DataType:
     """
     if not dtypes:
         raise DtypeError("promote", expected="at least one dtype", got="none")
-    best = dtypes[0]
-    for dtype in dtypes[1:]:
-        best = _promote_two(best, dtype)
-    return best
+    return reduce(_promote_two, dtypes)
 
 
 def _promote_two(a: DataType, b: DataType) -> DataType:
     pair = {a, b}
     if len(pair) > 1 and (a.is_float8 or b.is_float8):
-        raise DtypeError(
-            "promote",
-            expected="equal dtypes beside an 8-bit float",
-            got=f"{a.name}, {b.name}",
-            do="cast to DataType.Float first",
-        )
+        expected, do = "equal dtypes beside an 8-bit float", "cast to DataType.Float first"
+        raise DtypeError("promote", expected=expected, got=f"{a.name}, {b.name}", do=do)
     if a.is_complex or b.is_complex:
         wide = not pair.isdisjoint({DataType.Double, DataType.ComplexDouble})
         return DataType.ComplexDouble if wide else DataType.ComplexFloat
@@ -143,7 +116,7 @@ def _promote_two(a: DataType, b: DataType) -> DataType:
         return DataType.Float
     if pair == {DataType.Int8, DataType.UInt8}:
         return DataType.Int16
-    return a if a.value[3] >= b.value[3] else b
+    return a if a.rank >= b.rank else b
 
 
 def integer_range(dtype: DataType) -> tuple[int, int]:

@@ -109,7 +109,9 @@ class Fusion:
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The results, in order."""
-        return tuple(_output(r) for r in self.definition if r.op == "add_output")
+        keys = ("stride_order", "alias", "shape")
+        found = [record for record in self.definition if record.op == "add_output"]
+        return tuple(Output(*r.inputs, *map(r.attr, keys)) for r in found)  # type: ignore[arg-type]
 
     @cached_property
     def producer(self) -> Mapping[str, OpRecord]:
@@ -141,9 +143,3 @@ class Fusion:
 def is_found_at_run(record: OpRecord) -> bool:
     """True for a scalar that is no argument: a drawn one, or a coordinate of this device."""
     return record.attr("drawn") is not None or record.attr("coordinate") is not None
-
-
-def _output(record: OpRecord) -> Output:
-    (name,) = names_of(record)
-    attrs = (record.attr(key) for key in ("stride_order", "alias", "shape"))
-    return Output(name, *attrs)  # type: ignore[arg-type]

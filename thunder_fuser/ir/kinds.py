@@ -12,13 +12,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import wraps
 from numbers import Integral
 from typing import Any, TypeVar, cast
 
 from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, shown
 from thunder_fuser.ir.dtypes import DataType, fits
 from thunder_fuser.ir.handles import Constant, Value
+from thunder_fuser.ir.op_schema import bind
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,14 +101,6 @@ def _list_of(entry: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return taken
 
 
-def _alone(entry: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: (entry(value),)
-
-
-def _anything(value: Any) -> Any:
-    return value
-
-
 def _moves(value: Any) -> dict[int, int]:
     if not isinstance(value, Mapping):
         raise _Refused
@@ -119,45 +112,38 @@ _maybe = _either(_flag, _instance(type(None)))
 _size = _either(_integer, _value)
 _operand = _either(_number, _value)
 
-INTEGER = Kind("an integer of 64 bits", _integer)
 INTEGERS = Kind("a list of integers", _list_of(_integer))
 NUMBER = Kind("a real number, an integer one of 64 bits", _number)
-FLAG = Kind("True or False", _flag)
-FLAGS = Kind("a list of True and False", _list_of(_flag))
-AXIS = Kind("an axis", _integer)
-AXES = Kind("an axis or a list of axes", _either(_list_of(_integer), _alone(_integer)))
-SIZE = Kind("an integer of 64 bits, or a scalar", _size)
-SIZES = Kind("a list of integers and scalars", _list_of(_size))
-DTYPE = Kind(
-    f"a DataType ({', '.join(d.name for d in DataType)})", _instance(DataType), DtypeError
-)
-CONTIGUITY = Kind(
-    "True, False, or a list of True, False and None", _either(_flag, _list_of(_maybe))
-)
-WORD = Kind("a word", _instance(str))
-TENSOR = Kind("a tensor", _value)
 TENSORS = Kind("a list of tensors", _list_of(_operand))
 OPERAND = Kind("a tensor, a scalar or a real number, an integer one of 64 bits", _operand)
-CHECKED = Kind("", _anything)  # the call itself checks the argument
+CHECKED = Kind("", lambda value: value)  # the call itself checks the argument
 
-_NAMES: dict[Kind, str] = {
-    INTEGER: "chunk factor k num_weights padding_idx",
-    INTEGERS: "broadcast_dims pad_widths sizes stride_order strides",
-    NUMBER: "correction max_norm norm_type",
-    FLAG: "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted"
-    " sparse stable static_sizes",
-    FLAGS: "is_broadcast_dim",
-    AXIS: "at axis dim inner outer",
-    AXES: "dims",
-    SIZE: "length",
-    SIZES: "end_indices new_shape shape start_indices",
-    DTYPE: "dtype",
-    CONTIGUITY: "contiguity",
-    WORD: "drawn",
-    TENSOR: "alias_input arg output",
-    TENSORS: "tensors",
+_KINDS: dict[str, Kind] = {
+    "chunk factor k num_weights padding_idx": Kind("an integer of 64 bits", _integer),
+    "broadcast_dims pad_widths sizes stride_order strides": INTEGERS,
+    "correction max_norm norm_type": NUMBER,
+    "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted sparse"
+    " stable static_sizes": Kind("True or False", _flag),
+    "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag)),
+    "at axis dim inner outer": Kind("an axis", _integer),
+    "dims": Kind(
+        "an axis or a list of axes", _either(_list_of(_integer), lambda axis: (_integer(axis),))
+    ),
+    "length": Kind("an integer of 64 bits, or a scalar", _size),
+    "end_indices new_shape shape start_indices": Kind(
+        "a list of integers and scalars", _list_of(_size)
+    ),
+    "dtype": Kind(
+        f"a DataType ({', '.join(d.name for d in DataType)})", _instance(DataType), DtypeError
+    ),
+    "contiguity": Kind(
+        "True, False, or a list of True, False and None", _either(_flag, _list_of(_maybe))
+    ),
+    "drawn": Kind("a word", _instance(str)),
+    "alias_input arg output": Kind("a tensor", _value),
+    "tensors": TENSORS,
 }
-BY_NAME: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+BY_NAME: dict[str, Kind] = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 
 # Exceptions: in these calls the name has another meaning.
 BY_CALL: dict[tuple[str, str], Kind] = {
@@ -178,48 +164,36 @@ BY_CALL: dict[tuple[str, str], Kind] = {
     ),
     ("parallelize", "parallel"): CHECKED,
     ("set_device_mesh", "mesh"): CHECKED,
-    ("set_allocation_domain", "domain"): Kind("a list of axes", _list_of(_anything)),
+    ("set_allocation_domain", "domain"): Kind("a list of axes", _list_of(lambda axis: axis)),
 }
 
 
-def kind_of(call: str, name: str) -> Kind:
-    """The kind of an argument of a call. Operands have no entry in the table."""
-    return BY_CALL.get((call, name)) or BY_NAME.get(name, OPERAND)
-
-
 def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
-    """One argument as records store it. None is taken only if it is the default."""
+    """One argument as records store it. None is taken only if it is the default.
+
+    Operands have no row in the table.
+    """
     if value is None and default is None:
         return None
-    return take(kind_of(call, name), f"{call}: {name}", value)
+    kind = BY_CALL.get((call, name)) or BY_NAME.get(name, OPERAND)
+    return take(kind, f"{call}: {name}", value)
 
 
 def checked(function: F) -> F:
     """Decorates a call: checks its arguments and converts them for records."""
-    call = function.__name__
+    call, signature = function.__name__, inspect.signature(function)
 
     @wraps(function)
     def with_checks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        parameters = _parameters(function)
-        try:
-            bound = parameters.bind(self, *args, **kwargs)
-        except TypeError as error:
-            raise DefinitionError(
-                call, expected=_called(parameters), got=str(error).removeprefix("got ")
-            ) from None
-        given = list(bound.arguments.items())[1:]
+        bound = bind(signature, call, _called(signature), self, *args, **kwargs)
+        del bound["self"]
         found = {
-            name: checked_argument(call, name, value, parameters.parameters[name].default)
-            for name, value in given
+            name: checked_argument(call, name, value, signature.parameters[name].default)
+            for name, value in bound.items()
         }
         return function(self, **found)
 
     return cast(F, with_checks)
-
-
-@cache
-def _parameters(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
 
 
 def _called(signature: inspect.Signature) -> str:

@@ -10,7 +10,7 @@ fd.definition    # the tuple of OpRecords
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError, shown
 from thunder_fuser.ir import kinds
@@ -22,19 +22,14 @@ from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.handles import Constant, Scalar, Value
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.op_schema import Op, OpKind
+from thunder_fuser.ir.op_schema import Op
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, compute_tensor_descriptor
 from thunder_fuser.ir.values import Tensor
 
-Operandish = Value | Constant | Number
-
-
 # A kernel has at most some hundred arguments; the limit catches a wrong number.
 _MOST_SCALARS = 4096
-
-V = TypeVar("V", Tensor, Scalar)
 
 
 class Recorder:
@@ -94,36 +89,30 @@ class Recorder:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
             shape = [size if static_sizes or size == 1 else -1 for size in sizes]
         if shape is None:
-            raise DefinitionError(
-                "define_tensor", expected="shape, or sizes and strides", got="none"
-            )
+            raise _error("define_tensor", "shape, or sizes and strides", "none")
         rank = len(shape)
         if is_cpu:
             _check_real("define_tensor: a CPU scalar", dtype)
         if is_cpu and rank:
-            raise DefinitionError(
-                "define_tensor", expected="a CPU tensor of rank 0", got=f"rank {rank}"
-            )
-        _check_sizes(shape)
-        order = check_stride_order(
-            range(rank - 1, -1, -1) if stride_order is None else stride_order, rank
-        )
-        attrs: tuple[tuple[str, AttrValue], ...] = (
-            ("shape", tuple(shape)),
-            ("contiguity", _contiguity(contiguity, shape, order)),
-            ("dtype", dtype),
-            ("is_cpu", is_cpu),
-            ("stride_order", order),
-        )
-        if donated:
-            attrs = (*attrs, ("donated", True))
-        if sizes is None and strides is not None:
-            if len(strides) != rank or min(strides, default=0) < 0:
-                raise DefinitionError(
-                    "define_tensor: strides", expected=f"{rank} strides >= 0", got=shown(strides)
-                )
-            attrs = (*attrs, ("strides", tuple(strides)))
-        return self._define("define_tensor", Tensor, attrs)
+            raise _error("define_tensor", "a CPU tensor of rank 0", f"rank {rank}")
+        for axis, size in enumerate(shape):
+            if size < -1:
+                raise _error(f"define_tensor: shape[{axis}]", "-1 or a size >= 0", size)
+        fixed = strides if sizes is None else None
+        if fixed is not None and (len(fixed) != rank or min(fixed, default=0) < 0):
+            raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
+        order = range(rank - 1, -1, -1) if stride_order is None else stride_order
+        order = check_stride_order(order, rank)
+        attrs = {
+            "shape": tuple(shape),
+            "contiguity": _contiguity(contiguity, shape, order),
+            "dtype": dtype,
+            "is_cpu": is_cpu,
+            "stride_order": order,
+            "donated": donated or None,
+            "strides": None if fixed is None else tuple(fixed),
+        }
+        return self._define("define_tensor", attrs)  # type: ignore[no-any-return]
 
     @checked
     def define_scalar(
@@ -140,35 +129,31 @@ class Recorder:
         a seed. coordinate=[mesh, "mesh_x"]: the coordinate of this device in a mesh.
         """
         if coordinate is not None:
-            place = _place_in_mesh(coordinate)
-            return self._define(
-                "define_scalar", Scalar, (("dtype", DataType.Int), ("coordinate", place))
-            )
+            attrs = {"dtype": DataType.Int, "coordinate": _place_in_mesh(coordinate)}
+            return self._define("define_scalar", attrs)  # type: ignore[no-any-return]
         if drawn is not None:
-            return self._define(
-                "define_scalar", Scalar, (("dtype", DataType.Int), ("drawn", drawn))
-            )
+            attrs = {"dtype": DataType.Int, "drawn": drawn}
+            return self._define("define_scalar", attrs)  # type: ignore[no-any-return]
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
             _check_real("define_scalar", dtype)
-            return self._define("define_scalar", Scalar, (("dtype", dtype or DataType.Double),))
+            attrs = {"dtype": dtype or DataType.Double}
+            return self._define("define_scalar", attrs)  # type: ignore[no-any-return]
         dtype = dtype or of_number(value)
         if dtype.is_complex or not fits(value, dtype):
-            raise DefinitionError(
-                "define_scalar: value", expected=f"a number of type {dtype.name}", got=shown(value)
-            )
-        return Constant(_as_kind(value, dtype))
+            raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
+        kind = bool if dtype is DataType.Bool else float if dtype.is_float else int
+        return Constant(kind(value))
 
     @checked
-    def define_vector(self, values: Sequence[Operandish] | int) -> list[Scalar | Constant | Value]:
+    def define_vector(
+        self, values: Sequence[Value | Constant | Number] | int
+    ) -> list[Scalar | Constant | Value]:
         """A list of integers: constants, or `values` integer arguments if it is a number."""
         if isinstance(values, int):
             if not 0 <= values <= _MOST_SCALARS:
-                raise DefinitionError(
-                    "define_vector: values", expected=f"0 to {_MOST_SCALARS} scalars",
-                    got=str(values),
-                )  # fmt: skip
+                raise _error("define_vector: values", f"0 to {_MOST_SCALARS} scalars", values)
             return [self.define_scalar(dtype=DataType.Int) for _ in range(values)]
         return [v if isinstance(v, Value) else Constant(v) for v in values]  # type: ignore[arg-type]
 
@@ -184,50 +169,31 @@ class Recorder:
         """Marks a result. It is returned in this stride order or shape, or written into
         `alias_input`."""
         name = self.operand(output, "add_output", "output")
-        attrs: list[tuple[str, AttrValue]] = []
+        attrs: dict[str, AttrValue] = {}
         if stride_order is not None:
-            attrs.append(
-                ("stride_order", check_stride_order(stride_order, len(stride_order)))
-            )
+            attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
-            attrs.append(("alias", self.operand(alias_input, "add_output", "alias_input")))
+            attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
         if shape is not None:
-            attrs.append(("shape", tuple(shape)))
-        self.record(OpRecord("add_output", (name,), (), tuple(attrs)))
+            attrs["shape"] = tuple(shape)
+        self.record(OpRecord("add_output", (name,), (), tuple(attrs.items())))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
         """Appends one op and returns its result, or a tuple of several results."""
-        items = tuple((key, v) for key, v in attrs.items() if v is not None)
-        if len(OPS[op].results) > 1:
-            return self._define_all(op, len(OPS[op].results), items, inputs)
-        if OPS[op].kind is OpKind.SCALAR:
-            return self._define(op, Scalar, items, inputs)
-        return self._define(op, Tensor, items, inputs)
+        return self._define(op, attrs, inputs, len(OPS[op].results))
 
     def _define(
-        self,
-        op: str,
-        kind: type[V],
-        attrs: tuple[tuple[str, AttrValue], ...],
-        inputs: tuple[Operand, ...] = (),
-    ) -> V:
-        letter = "S" if kind is Scalar else "T"
-        name = f"{letter}{len(self._values)}"
-        self._values.add(name)
-        self.record(OpRecord(op, inputs, (name,), attrs))
-        return kind(name, self)
-
-    def _define_all(
-        self,
-        op: str,
-        count: int,
-        attrs: tuple[tuple[str, AttrValue], ...],
-        inputs: tuple[Operand, ...],
-    ) -> tuple[Tensor, ...]:
-        names = tuple(f"T{len(self._values) + at}" for at in range(count))
+        self, op: str, attrs: dict[str, Any], inputs: tuple[Operand, ...] = (), results: int = 1
+    ) -> Any:
+        """Appends a call that defines values. Attributes that are None are left out."""
+        is_scalar = op in ("define_scalar", "size")
+        letter, kind = ("S", Scalar) if is_scalar else ("T", Tensor)
+        names = tuple(f"{letter}{len(self._values) + at}" for at in range(results))
         self._values.update(names)
-        self.record(OpRecord(op, inputs, names, attrs))
-        return tuple(Tensor(name, self) for name in names)
+        given = tuple((key, value) for key, value in attrs.items() if value is not None)
+        self.record(OpRecord(op, inputs, names, given))
+        made = tuple(kind(name, self) for name in names)
+        return made if results > 1 else made[0]
 
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
@@ -236,9 +202,7 @@ class Recorder:
             foreign = value.owner is not None and value.owner is not self
             if foreign or value.name not in self._values:
                 got = "one of another definition" if foreign else "a name nothing was given"
-                raise DefinitionError(
-                    f"{call}: {value.name}", expected="a value of this definition", got=got
-                )
+                raise _error(f"{call}: {value.name}", "a value of this definition", got)
             return value.name
         return Literal.of(value)
 
@@ -254,9 +218,8 @@ class Ops(Composites):
     def __getattr__(self, name: str) -> Any:
         row = OPS.get(name)
         if row is None:
-            raise DefinitionError(
-                f"ops.{name}", expected="an op of the table", do="see thunder_fuser.ir.op_table.OPS"
-            )
+            do = "see thunder_fuser.ir.op_table.OPS"
+            raise DefinitionError(f"ops.{name}", expected="an op of the table", do=do)
         return lambda *args, **kwargs: self._call(row, args, kwargs)
 
     def __dir__(self) -> Iterable[str]:
@@ -264,19 +227,21 @@ class Ops(Composites):
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
-        given = [v for name in row.operands if not row.is_absent(name, v := bound.pop(name))]
+        operands = [(bound.pop(name), row.default(name)) for name in row.operands]
+        given = [value for value, default in operands if value is not None or default is not None]
         if row.arity < 0:
             given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
         inputs = tuple(
             self._fd.operand(value, row.name, row.operand_name(at))
             for at, value in enumerate(given)
         )
-        attrs = {name: self._attr(row, name, value) for name, value in bound.items()}
+        attrs = {
+            name: self._named(
+                row, name, kinds.checked_argument(row.name, name, value, row.default(name))
+            )
+            for name, value in bound.items()
+        }
         return self._fd.call(row.name, inputs, attrs)
-
-    def _attr(self, row: Op, name: str, value: Any) -> AttrValue:
-        value = kinds.checked_argument(row.name, name, value, row.default(name))
-        return self._named(row, name, value)
 
     def _named(self, row: Op, name: str, value: Any) -> AttrValue:
         """An attribute with scalars of the definition replaced by their names."""
@@ -287,18 +252,14 @@ class Ops(Composites):
         return value  # type: ignore[no-any-return]
 
 
+def _error(what: str, expected: str, got: object) -> DefinitionError:
+    return DefinitionError(what, expected=expected, got=str(got))
+
+
 def _check_real(what: str, dtype: DataType | None) -> None:
     """DtypeError for a complex type: kernels take only real numbers by value."""
     if dtype is not None and dtype.is_complex:
         raise DtypeError(what, expected="a real type", got=dtype.name)
-
-
-def _check_sizes(shape: Sequence[int]) -> None:
-    for axis, size in enumerate(shape):
-        if size < -1:
-            raise DefinitionError(
-                f"define_tensor: shape[{axis}]", expected="-1 or a size >= 0", got=repr(size)
-            )
 
 
 def _contiguity(
@@ -309,16 +270,11 @@ def _contiguity(
         every = bool(given)
         return tuple(None if shape[axis] == 1 else every for axis in allocation)
     if len(given) != len(shape):
-        raise DefinitionError(
-            "define_tensor: contiguity", expected=f"{len(shape)} entries", got=str(list(given))
-        )
+        raise _error("define_tensor: contiguity", f"{len(shape)} entries", list(given))
     for place, axis in enumerate(allocation):
         if shape[axis] == 1 and given[place] is not None:
-            raise DefinitionError(
-                f"define_tensor: contiguity[{place}]",
-                expected="None for the broadcast axis " + str(axis),
-                got=str(given[place]),
-            )
+            what = f"define_tensor: contiguity[{place}]"
+            raise _error(what, f"None for the broadcast axis {axis}", given[place])
     return tuple(given)
 
 
@@ -328,14 +284,6 @@ def _place_in_mesh(given: Any) -> tuple[Any, str]:
         mesh, word = given
         parallel = ParallelType(word)
     except (TypeError, ValueError):
-        raise DefinitionError(
-            "define_scalar: coordinate", expected='[a mesh, "mesh_x", "mesh_y" or "mesh_z"]',
-            got=shown(given),
-        ) from None  # fmt: skip
+        expected = '[a mesh, "mesh_x", "mesh_y" or "mesh_z"]'
+        raise _error("define_scalar: coordinate", expected, shown(given)) from None
     return Mesh.of(mesh).nested, parallel.value
-
-
-def _as_kind(value: Number, dtype: DataType) -> Number:
-    if dtype is DataType.Bool:
-        return bool(value)
-    return float(value) if dtype.is_float else int(value)

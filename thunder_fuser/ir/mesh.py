@@ -30,16 +30,15 @@ class Mesh:
         """The mesh of nested lists of ranks; MeshError unless it is regular with distinct ranks."""
         sizes: list[int] = []
         level = [nested]
-        while level and not all(map(_is_rank, level)):
+        while level and not all(type(one) is int for one in level):
             lengths = {len(one) if isinstance(one, (list, tuple)) else -1 for one in level}
             if len(lengths) != 1 or min(lengths) < 1:
                 raise MeshError("mesh", expected="lists of equal length", got=shown(nested))
             sizes.append(lengths.pop())
             level = [one for row in level for one in row]
         if not 1 <= len(sizes) <= len(_TYPES) or len(set(level)) != len(level):
-            raise MeshError(
-                "mesh", expected="distinct ranks in one to three dimensions", got=shown(nested)
-            )
+            expected = "distinct ranks in one to three dimensions"
+            raise MeshError("mesh", expected=expected, got=shown(nested))
         return Mesh(tuple(sizes), tuple(level))
 
     @property
@@ -54,9 +53,8 @@ class Mesh:
         """The dimension of a parallel type, from 0; MeshError if the mesh has no such dimension."""
         at = len(self.sizes) - 1 - _TYPES.index(parallel)
         if at < 0:
-            raise MeshError(
-                f"axis on {parallel.value}", expected="a mesh with more dimensions", got=str(self)
-            )
+            what, expected = f"axis on {parallel.value}", "a mesh with more dimensions"
+            raise MeshError(what, expected=expected, got=str(self))
         return at
 
     def parallel(self, dimension: int) -> ParallelType:
@@ -77,7 +75,3 @@ class Mesh:
 
     def __str__(self) -> str:
         return str(self.nested)
-
-
-def _is_rank(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

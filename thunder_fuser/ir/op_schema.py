@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+from ast import literal_eval
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -66,31 +67,21 @@ class Op:
     @cached_property
     def parameters(self) -> inspect.Signature:
         """The signature of the call."""
-        names = [part.strip().partition("=") for part in self.signature.split(",") if part.strip()]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parts = [part.strip().partition("=") for part in self.signature.split(",")]
+        kind, required = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
         return inspect.Signature(
             [
-                inspect.Parameter(
-                    name,
-                    kind,
-                    default=_DEFAULTS[value] if equals else inspect.Parameter.empty,
-                )
-                for name, equals, value in names
+                inspect.Parameter(name, kind, default=literal_eval(value) if equals else required)
+                for name, equals, value in parts
             ]
         )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults; DefinitionError if they do not fit."""
-        try:
-            bound = self.parameters.bind(*args, **kwargs)
-        except TypeError as error:
-            raise DefinitionError(
-                f"ops.{self.name}",
-                expected=f"({self.signature})",
-                got=str(error).removeprefix("got "),
-            ) from error
-        bound.apply_defaults()
-        return dict(bound.arguments)
+        signature = f"({self.signature})"
+        given = bind(self.parameters, f"ops.{self.name}", signature, *args, **kwargs)
+        defaults = {name: one.default for name, one in self.parameters.parameters.items()}
+        return {**defaults, **given}
 
     @property
     def operands(self) -> list[str]:
@@ -105,10 +96,6 @@ class Op:
         """The default of an argument; inspect.Parameter.empty if it is required."""
         return self.parameters.parameters[name].default
 
-    def is_absent(self, name: str, value: Any) -> bool:
-        """True for an optional operand that is left out."""
-        return value is None and self.default(name) is None
-
     @property
     def is_cheap(self) -> bool:
         """True if recomputing it costs less than moving its result through memory."""
@@ -116,6 +103,10 @@ class Op:
         return self.kind not in expensive and self.cost <= 2
 
 
-_DEFAULTS = {
-    "None": None, "False": False, "True": True, "-1": -1, "0": 0, "1": 1, "2.0": 2.0,
-}  # fmt: skip
+def bind(signature: inspect.Signature, call: str, shown: str, *args: Any, **kwargs: Any) -> Any:
+    """The given arguments by name; DefinitionError if they do not fit the signature."""
+    try:
+        return dict(signature.bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        got = str(error).removeprefix("got ")
+        raise DefinitionError(call, expected=shown, got=got) from None

@@ -15,15 +15,45 @@ seed share one that each run draws, and each has its own offset (ir/build.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 
+_S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
+_A = DtypeRule.ATTRIBUTE
 
-def _pointwise(name: str, signature: str, rule: DtypeRule, torch: str, c: str, **more: Any) -> Op:
+
+def _pointwise(
+    name: str, signature: str, rule: DtypeRule, c: str, torch: str = "", **more: Any
+) -> Op:
+    """All arguments are operands. By default torch has a function of the same name."""
     arity = len(signature.split(","))
-    return Op(name, OpKind.POINTWISE, signature, arity, rule, torch, c, **more)
+    torch = torch or f"torch.{name}({', '.join('abc'[:arity])})"
+    spelled = {key: _applied(more.get(key, ""), arity) for key in ("c_int", "c_complex")}
+    c = _applied(c, arity)
+    return Op(name, OpKind.POINTWISE, signature, arity, rule, torch, c, **{**more, **spelled})
+
+
+def _applied(c: str, arity: int) -> str:
+    """An operator or a function as an expression of the operands; an expression as it is.
+
+    "+"  ->  "({0} + {1})"          "pow{f}"  ->  "pow{f}({0}, {1})"
+    """
+    if "{0}" in c or c in ("", "true", "false"):
+        return c
+    if c[0].isalpha():
+        return f"{c}({', '.join(f'{{{at}}}' for at in range(arity))})"
+    return f"({{0}} {c} {{1}})"
+
+
+def _unary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) -> Op:
+    return _pointwise(name, "x", rule, c, torch, **more)
+
+
+def _binary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) -> Op:
+    return _pointwise(name, "lhs, rhs", rule, c, torch, **more)
 
 
 # `short`: true if fewer exact digits suffice in every kernel that computes the value.
@@ -31,30 +61,20 @@ _WITH_SHORT_FORM = ("exp", "tanh")
 _COMPLEX_MATH = ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh")
 
 
-def _math(
-    name: str, cost: int = 8, c: str = "", torch: str = "", c_complex: str = ""
-) -> Op:
+def _math(name: str, cost: int = 8, c: str = "", torch: str = "", c_complex: str = "") -> Op:
     """A unary float function. By default its name is the same in C and torch."""
-    spelled = c or f"{name}{{f}}({{0}})"
     if name in _COMPLEX_MATH:
-        c_complex = f"c_{name}({{0}})"
-    torch = torch or f"torch.{name}(a)"
-    signature = "x, short=None" if name in _WITH_SHORT_FORM else "x"
-    kind, rule = OpKind.POINTWISE, DtypeRule.FLOAT
-    return Op(name, kind, signature, 1, rule, torch, spelled, c_complex=c_complex, cost=cost)
+        c_complex = f"c_{name}"
+    row = _unary(name, _F, c or name + "{f}", torch, c_complex=c_complex, cost=cost)
+    return replace(row, signature="x, short=None") if name in _WITH_SHORT_FORM else row
 
 
 def _compare(name: str, sign: str) -> Op:
-    spelled = f"({{0}} {sign} {{1}})"
-    complex_ = spelled if name in ("eq", "ne") else ""
-    torch = f"torch.{name}(a, b)"
-    return _pointwise(name, "lhs, rhs", DtypeRule.COMPARE, torch, spelled, c_complex=complex_)
+    return _binary(name, DtypeRule.COMPARE, sign, c_complex=sign if name in ("eq", "ne") else "")
 
 
 def _predicate(name: str, c_int: str = "false") -> Op:
-    return _pointwise(
-        name, "x", DtypeRule.PREDICATE, f"torch.{name}(a)", f"{name}_({{0}})", c_int=c_int
-    )
+    return _unary(name, DtypeRule.PREDICATE, name + "_", c_int=c_int)
 
 
 def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
@@ -70,7 +90,7 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
         OpKind.RANDOM,
         f"{first}, {second}, shape, dtype, rng_seed=None, rng_offset=None",
         4,
-        DtypeRule.ATTRIBUTE,
+        _A,
         f"{name}(a, b, (c, d), shape, own).to(dtype)",
         f"{name}_<{{to}}>({bits}, {{0}}, {{1}})",
         cost=cost,
@@ -82,7 +102,9 @@ def _scan(name: str, rule: DtypeRule, torch: str) -> Op:
     return Op(name, OpKind.SCAN, "arg, dim", 1, rule, torch)
 
 
-def _movement(name: str, signature: str, torch: str, arity: int = 1) -> Op:
+def _movement(name: str, signature: str, torch: str = "", arity: int = 1) -> Op:
+    """By default runtime/evaluate.py has a function of the same name."""
+    torch = torch or f"{name}({signature.replace('arg', 'a', 1)})"
     return Op(name, OpKind.MOVEMENT, signature, arity, DtypeRule.KEEP, torch, cost=0)
 
 
@@ -90,86 +112,52 @@ def _index(name: str, signature: str, torch: str, source: int = 0) -> Op:
     return Op(name, OpKind.INDEX, signature, 2, DtypeRule.KEEP, torch, cost=4, source=source)
 
 
+def _factory(name: str, signature: str, operands: tuple[str, ...], torch: str, cost: int) -> Op:
+    arity = len(operands)
+    return Op(name, OpKind.FACTORY, signature, arity, _A, torch, cost=cost, keywords=operands)
+
+
 def _external(name: str, signature: str, arity: int, torch: str, *results: DataType | None) -> Op:
     kinds = results or (None,)
     return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds)
 
 
-_S, _F, _I = DtypeRule.SAME, DtypeRule.FLOAT, DtypeRule.INTEGER
+_CAST = "convert<{to}>({0})"
+_ORDER = "dim=-1, descending=False, stable=False"
+_ORDERED = "dim=dim, descending=descending, stable=stable"
 
 _ROWS = (
     # ---- unary
-    _pointwise(
-        "abs",
-        "x",
-        DtypeRule.REAL,
-        "torch.abs(a)",
-        "fabs{f}({0})",
-        c_int="wrap_abs({0})",
-        c_complex="c_abs({0})",
-        bools=False,
-    ),
-    _pointwise(
-        "neg",
-        "x",
-        _S,
-        "torch.neg(a)",
-        "(-{0})",
-        c_int="wrap_neg({0})",
-        c_complex="(-{0})",
-        bools=False,
-    ),
-    _pointwise("relu", "x", _S, "torch.relu(a)", "relu({0})", bools=False),
-    _pointwise("sign", "x", _S, "torch.sign(a)", "sign({0})"),
-    _pointwise("ceil", "x", _S, "torch.ceil(a)", "ceil{f}({0})", c_int="{0}", bools=False),
-    _pointwise("floor", "x", _S, "torch.floor(a)", "floor{f}({0})", c_int="{0}", bools=False),
-    _pointwise("trunc", "x", _S, "torch.trunc(a)", "trunc{f}({0})", c_int="{0}", bools=False),
-    _pointwise("round", "x", _S, "torch.round(a)", "round_even({0})", c_int="{0}", bools=False),
-    _math("exp"),
-    _math("exp2"),
-    _math("expm1"),
-    _math("log"),
-    _math("log2"),
-    _math("log10"),
-    _math("log1p"),
-    _math("sin"),
-    _math("cos"),
-    _math("tan", 16),
-    _math("asin", 16),
-    _math("acos", 16),
-    _math("atan", 16),
-    _math("sinh", 16),
-    _math("cosh", 16),
-    _math("tanh"),
-    _math("one_plus_tanh", c="one_plus_tanh({0})", torch="1 + torch.tanh(a)"),
-    _math("asinh", 16),
-    _math("acosh", 16),
-    _math("atanh", 16),
-    _math("erf", 16),
-    _math("erfc", 16),
-    _math("erfinv", 32, c="erfinv_({0})"),
-    _math("erfcinv", 32, c="erfcinv_({0})", torch="erfcinv(a)"),
+    _unary("abs", DtypeRule.REAL, "fabs{f}", c_int="wrap_abs", c_complex="c_abs", bools=False),
+    _unary("neg", _S, "(-{0})", c_int="wrap_neg", c_complex="(-{0})", bools=False),
+    _unary("relu", _S, "relu", bools=False),
+    _unary("sign", _S, "sign"),
+    _unary("ceil", _S, "ceil{f}", c_int="{0}", bools=False),
+    _unary("floor", _S, "floor{f}", c_int="{0}", bools=False),
+    _unary("trunc", _S, "trunc{f}", c_int="{0}", bools=False),
+    _unary("round", _S, "round_even", c_int="{0}", bools=False),
+    *map(_math, ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tanh")),
+    *(_math(name, 16) for name in ("tan", "asin", "acos", "atan", "sinh", "cosh", "asinh")),
+    *(_math(name, 16) for name in ("acosh", "atanh", "erf", "erfc")),
+    _math("one_plus_tanh", c="one_plus_tanh", torch="1 + torch.tanh(a)"),
+    _math("erfinv", 32, c="erfinv_"),
+    _math("erfcinv", 32, c="erfcinv_", torch="erfcinv(a)"),
     _math("lgamma", 32),
-    _math("digamma", 64, c="digamma_({0})"),
+    _math("digamma", 64, c="digamma_"),
     # The normal quantile. erfcinv keeps the digits of the tail.
     _math(
-        "ndtri",
-        32,
-        c="(-1.4142135623730951{f} * erfcinv_(2.0{f} * {0}))",
-        torch="torch.special.ndtri(a)",
+        "ndtri", 32, "(-1.4142135623730951{f} * erfcinv_(2.0{f} * {0}))", "torch.special.ndtri(a)"
     ),
     _math("sqrt", 2),
-    _math("rsqrt", 2, c="rsqrt_({0})", c_complex="({to}{{1, 0}} / c_sqrt({0}))"),
-    _math("reciprocal", 2, c="reciprocal({0})", c_complex="({to}{{1, 0}} / {0})"),
-    _math("frac", 1, c="frac({0})"),
-    _math("sigmoid", c="sigmoid({0})"),
-    _math("silu", c="silu({0})", torch="torch.nn.functional.silu(a)"),
+    _math("rsqrt", 2, c="rsqrt_", c_complex="({to}{{1, 0}} / c_sqrt({0}))"),
+    _math("reciprocal", 2, c="reciprocal", c_complex="({to}{{1, 0}} / {0})"),
+    _math("frac", 1, c="frac"),
+    _math("sigmoid", c="sigmoid"),
+    _math("silu", c="silu", torch="torch.nn.functional.silu(a)"),
     # ---- complex
-    _pointwise("real", "x", DtypeRule.REAL, "torch.real(a)", "{0}", c_complex="{0}.re"),
-    _pointwise("imag", "x", DtypeRule.REAL, "torch.imag(a)", "", c_complex="{0}.im"),
-    _pointwise(
-        "complex", "real, imag", DtypeRule.COMPLEX, "torch.complex(a, b)", "{to}{{{0}, {1}}}"
-    ),
+    _unary("real", DtypeRule.REAL, "{0}", c_complex="{0}.re"),
+    _unary("imag", DtypeRule.REAL, "", c_complex="{0}.im"),
+    _pointwise("complex", "real, imag", DtypeRule.COMPLEX, "{to}{{{0}, {1}}}"),
     # ---- predicates
     _predicate("isfinite", c_int="true"),
     _predicate("isinf"),
@@ -177,174 +165,64 @@ _ROWS = (
     _predicate("isneginf"),
     _predicate("isposinf"),
     _predicate("signbit", c_int="({0} < 0)"),
-    _pointwise(
-        "isreal", "x", DtypeRule.PREDICATE, "torch.isreal(a)", "true", c_complex="({0}.im == 0)"
-    ),
-    _pointwise("logical_not", "x", DtypeRule.LOGICAL, "torch.logical_not(a)", "(!{0})"),
+    _unary("isreal", DtypeRule.PREDICATE, "true", c_complex="({0}.im == 0)"),
+    _unary("logical_not", DtypeRule.LOGICAL, "(!{0})"),
     # In C, ~ of a bool is that of an int, which is always true.
-    _pointwise("bitwise_not", "x", _I, "torch.bitwise_not(a)", "({0} ^ static_cast<{to}>(-1))"),
+    _unary("bitwise_not", _I, "({0} ^ static_cast<{to}>(-1))"),
     # ---- binary
-    _pointwise(
-        "add",
-        "lhs, rhs",
-        _S,
-        "torch.add(a, b)",
-        "({0} + {1})",
-        c_int="wrap_add({0}, {1})",
-        c_complex="({0} + {1})",
-    ),
-    _pointwise(
-        "sub",
-        "lhs, rhs",
-        _S,
-        "torch.sub(a, b)",
-        "({0} - {1})",
-        c_int="wrap_sub({0}, {1})",
-        c_complex="({0} - {1})",
-        bools=False,
-    ),
-    _pointwise(
-        "mul",
-        "lhs, rhs",
-        _S,
-        "torch.mul(a, b)",
-        "({0} * {1})",
-        c_int="wrap_mul({0}, {1})",
-        c_complex="({0} * {1})",
-    ),
-    _pointwise(
+    _binary("add", _S, "+", c_int="wrap_add", c_complex="+"),
+    _binary("sub", _S, "-", c_int="wrap_sub", c_complex="-", bools=False),
+    _binary("mul", _S, "*", c_int="wrap_mul", c_complex="*"),
+    _binary(
         "div",
-        "lhs, rhs",
         _S,
+        "/",
         "(trunc_div(a, b) if is_exact(a) else torch.div(a, b))",
-        "({0} / {1})",
-        c_int="int_div({0}, {1})",
-        c_complex="({0} / {1})",
+        c_int="int_div",
+        c_complex="/",
         cost=2,
         bools=False,
     ),
-    _pointwise(
-        "truediv",
-        "lhs, rhs",
-        _F,
-        "torch.true_divide(a, b)",
-        "({0} / {1})",
-        c_complex="({0} / {1})",
-        cost=2,
-    ),
-    _pointwise(
-        "fmod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16, bools=False
-    ),
-    _pointwise("mod", "lhs, rhs", _S, "torch.fmod(a, b)", "c_fmod({0}, {1})", cost=16, bools=False),
-    _pointwise(
-        "remainder",
-        "lhs, rhs",
-        _S,
-        "torch.remainder(a, b)",
-        "remainder_py({0}, {1})",
-        cost=16,
-        bools=False,
-    ),
-    _pointwise(
-        "pow",
-        "lhs, rhs",
-        _S,
-        "torch.pow(a, b)",
-        "pow{f}({0}, {1})",
-        c_int="ipow({0}, {1})",
-        cost=16,
-        bools=False,
-    ),
-    _pointwise("atan2", "lhs, rhs", _F, "torch.atan2(a, b)", "atan2{f}({0}, {1})", cost=16),
-    _pointwise(
-        "nextafter", "lhs, rhs", _F, "torch.nextafter(a, b)", "nextafter_({0}, {1})", cost=4
-    ),
-    _pointwise(
-        "zeta", "lhs, rhs", _F, "torch.special.zeta(a, b)", "zeta_({0}, {1})", cost=128
-    ),
-    _pointwise("minimum", "lhs, rhs", _S, "torch.minimum(a, b)", "minimum({0}, {1})"),
-    _pointwise("maximum", "lhs, rhs", _S, "torch.maximum(a, b)", "maximum({0}, {1})"),
-    _pointwise("gcd", "lhs, rhs", _I, "torch.gcd(a, b)", "gcd_({0}, {1})", cost=32, bools=False),
+    _binary("truediv", _F, "/", "torch.true_divide(a, b)", c_complex="/", cost=2),
+    _binary("fmod", _S, "c_fmod", cost=16, bools=False),
+    _binary("mod", _S, "c_fmod", "torch.fmod(a, b)", cost=16, bools=False),
+    _binary("remainder", _S, "remainder_py", cost=16, bools=False),
+    _binary("pow", _S, "pow{f}", c_int="ipow", cost=16, bools=False),
+    _binary("atan2", _F, "atan2{f}", cost=16),
+    _binary("nextafter", _F, "nextafter_", cost=4),
+    _binary("zeta", _F, "zeta_", "torch.special.zeta(a, b)", cost=128),
+    _binary("minimum", _S, "minimum"),
+    _binary("maximum", _S, "maximum"),
+    _binary("gcd", _I, "gcd_", cost=32, bools=False),
     _compare("eq", "=="),
     _compare("ne", "!="),
     _compare("lt", "<"),
     _compare("le", "<="),
     _compare("gt", ">"),
     _compare("ge", ">="),
-    _pointwise(
-        "logical_and", "lhs, rhs", DtypeRule.LOGICAL, "torch.logical_and(a, b)", "({0} && {1})"
-    ),
-    _pointwise(
-        "logical_or", "lhs, rhs", DtypeRule.LOGICAL, "torch.logical_or(a, b)", "({0} || {1})"
-    ),
-    _pointwise("bitwise_and", "lhs, rhs", _I, "torch.bitwise_and(a, b)", "({0} & {1})"),
-    _pointwise("bitwise_or", "lhs, rhs", _I, "torch.bitwise_or(a, b)", "({0} | {1})"),
-    _pointwise("bitwise_xor", "lhs, rhs", _I, "torch.bitwise_xor(a, b)", "({0} ^ {1})"),
-    _pointwise(
-        "bitwise_left_shift",
-        "lhs, rhs",
-        _I,
-        "torch.bitwise_left_shift(a, b)",
-        "shift_left({0}, {1})",
-        bools=False,
-    ),
-    _pointwise(
-        "bitwise_right_shift",
-        "lhs, rhs",
-        _I,
-        "torch.bitwise_right_shift(a, b)",
-        "shift_right_arith({0}, {1})",
-        bools=False,
-    ),
-    _pointwise(
-        "logical_right_shift",
-        "lhs, rhs",
-        _I,
-        "logical_right_shift(a, b)",
-        "shift_right_logical({0}, {1})",
-        bools=False,
+    _binary("logical_and", DtypeRule.LOGICAL, "&&"),
+    _binary("logical_or", DtypeRule.LOGICAL, "||"),
+    _binary("bitwise_and", _I, "&"),
+    _binary("bitwise_or", _I, "|"),
+    _binary("bitwise_xor", _I, "^"),
+    _binary("bitwise_left_shift", _I, "shift_left", bools=False),
+    _binary("bitwise_right_shift", _I, "shift_right_arith", bools=False),
+    _binary(
+        "logical_right_shift", _I, "shift_right_logical", "logical_right_shift(a, b)", bools=False
     ),
     # ---- ternary
-    _pointwise(
-        "where", "condition, a, b", DtypeRule.SELECT, "torch.where(a, b, c)", "({0} ? {1} : {2})"
-    ),
-    _pointwise("lerp", "start, end, weight", _F, "torch.lerp(a, b, c)", "lerp_({0}, {1}, {2})"),
-    _pointwise(
-        "clamp",
-        "x, min, max",
-        _S,
-        "torch.clamp(a, b, c)",
-        "clamp_({0}, {1}, {2})",
-        bools=False,
-    ),
-    _pointwise(
-        "threshold",
-        "x, threshold, value",
-        _S,
-        "torch.where(a <= b, c, a)",
-        "threshold_({0}, {1}, {2})",
-    ),
+    _pointwise("where", "condition, a, b", DtypeRule.SELECT, "({0} ? {1} : {2})"),
+    _pointwise("lerp", "start, end, weight", _F, "lerp_"),
+    _pointwise("clamp", "x, min, max", _S, "clamp_", bools=False),
+    _pointwise("threshold", "x, threshold, value", _S, "threshold_", "torch.where(a <= b, c, a)"),
     # ---- cast
-    Op(
-        "cast",
-        OpKind.POINTWISE,
-        "arg, dtype",
-        1,
-        DtypeRule.ATTRIBUTE,
-        "a.to(dtype)",
-        c="convert<{to}>({0})",
-        c_int="convert<{to}>({0})",
-    ),
+    Op("cast", OpKind.POINTWISE, "arg, dtype", 1, _A, "a.to(dtype)", _CAST, _CAST),
     # ---- movement
     _movement("set", "arg", "a.clone()"),
     _movement("segment_set", "arg", "a.clone()"),
     _movement("stride_order", "arg, stride_order", "a"),
-    _movement("broadcast", "arg, is_broadcast_dim", "broadcast(a, is_broadcast_dim)"),
-    _movement(
-        "broadcast_in_dim",
-        "arg, shape, broadcast_dims",
-        "broadcast_in_dim(a, shape, broadcast_dims)",
-    ),
+    _movement("broadcast", "arg, is_broadcast_dim"),
+    _movement("broadcast_in_dim", "arg, shape, broadcast_dims"),
     _movement("expand", "arg, shape", "a.expand(shape)"),
     _movement("squeeze", "arg, dims", "a.squeeze(dims)"),
     _movement("permute", "arg, dims", "a.permute(dims)"),
@@ -371,25 +249,13 @@ _ROWS = (
         source=1,
     ),
     # ---- factories
-    Op(
-        "full",
-        OpKind.FACTORY,
-        "shape, fill_value, dtype",
-        1,
-        DtypeRule.ATTRIBUTE,
-        "a.to(dtype).expand(shape)",
-        cost=0,
-        keywords=("fill_value",),
-    ),
-    Op(
+    _factory("full", "shape, fill_value, dtype", ("fill_value",), "a.to(dtype).expand(shape)", 0),
+    _factory(
         "iota",
-        OpKind.FACTORY,
         "length, start=0, step=1, dtype=None",
-        2,
-        DtypeRule.ATTRIBUTE,
+        ("start", "step"),
         "iota(length, a, b, dtype)",
-        cost=1,
-        keywords=("start", "step"),
+        1,
     ),
     # ---- random numbers. A quarter of Philox is cheaper than writing and reading four bytes.
     _random("uniform", "lo", "hi", "{word}", cost=2),
@@ -400,7 +266,7 @@ _ROWS = (
         OpKind.SCALAR,
         "arg, dim",
         1,
-        DtypeRule.ATTRIBUTE,
+        _A,
         "torch.tensor(a.shape[dim], device=a.device)",
         cost=0,
     ),
@@ -432,21 +298,8 @@ _ROWS = (
         "torch.ops.aten.embedding_dense_backward("
         "a, b, num_weights, padding_idx, scale_grad_by_freq)",
     ),
-    _external(
-        "argsort",
-        "arg, dim=-1, descending=False, stable=False",
-        1,
-        "torch.argsort(a, dim=dim, descending=descending, stable=stable)",
-        DataType.Int,
-    ),
-    _external(
-        "sort",
-        "arg, dim=-1, descending=False, stable=False",
-        1,
-        "torch.sort(a, dim=dim, descending=descending, stable=stable)",
-        None,
-        DataType.Int,
-    ),
+    _external("argsort", f"arg, {_ORDER}", 1, f"torch.argsort(a, {_ORDERED})", DataType.Int),
+    _external("sort", f"arg, {_ORDER}", 1, f"torch.sort(a, {_ORDERED})", None, DataType.Int),
     _external(
         "topk",
         "arg, k, dim=-1, largest=True, sorted=False",

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import Op
 from thunder_fuser.ir.op_table import OPS
@@ -86,9 +87,18 @@ class OpRecord:
         found = next((value for key, value in self.attrs if key == name), None)
         return found.value if isinstance(found, Literal) else found
 
+    def ints(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a list of integers."""
+        return self.attr(name)  # type: ignore[return-value]
+
     @property
     def row(self) -> Op:
         return OPS[self.op]
+
+    def error(self, what: str, expected: str, got: object, do: str = "") -> DefinitionError:
+        """The error of one of its arguments: "pad: pad_widths: expected ..., got ..."."""
+        thing = f"{self.op}: {what}" if what else self.op
+        return DefinitionError(thing, expected=expected, got=str(got), do=do)
 
     @property
     def computes(self) -> tuple[object, ...]:
@@ -159,22 +169,15 @@ def sizeless_text(record: OpRecord) -> str:
 
 
 def _arguments(record: OpRecord) -> list[str]:
-    operands = [_operand_text(operand) for operand in record.inputs]
+    operands = [o if isinstance(o, str) else number_text(o.value) for o in record.inputs]
     if record.op == "cat":
         operands = [f"[{', '.join(operands)}]"]
     if record.op in OPS and record.row.keywords:  # the last operands may be left out
         names = record.row.keywords[: len(operands)]
         operands = [f"{n}={o}" for n, o in zip(names, operands, strict=True)]
-    attrs = [f"{_keyword(key)}={_attr_text(key, value)}" for key, value in record.attrs]
-    return operands + attrs
-
-
-def _keyword(key: str) -> str:
-    return "alias_input" if key == "alias" else key
-
-
-def _operand_text(operand: Operand) -> str:
-    return number_text(operand.value) if isinstance(operand, Literal) else operand
+    keywords = ("alias_input" if key == "alias" else key for key, _ in record.attrs)
+    values = (_attr_text(key, value) for key, value in record.attrs)
+    return operands + [f"{key}={value}" for key, value in zip(keywords, values, strict=True)]
 
 
 def number_text(value: bool | int | float) -> str:
@@ -189,8 +192,5 @@ def _attr_text(key: str, value: AttrValue) -> str:
         return f"[{', '.join(_attr_text(key, item) for item in value)}]"
     if isinstance(value, str):
         return value if key in NAMED_ATTRS else repr(value)
-    if isinstance(value, Literal):
-        return number_text(value.value)
-    if isinstance(value, (bool, int, float)):
-        return number_text(value)
-    return str(value)
+    value = value.value if isinstance(value, Literal) else value
+    return number_text(value) if isinstance(value, (bool, int, float)) else str(value)

@@ -39,7 +39,7 @@ class Scalar:
     """One interned integer expression.
 
     op is one of: const (args: value), sym (args: name), sum (args: terms, constant),
-    mul, div, mod, min, max (args: two Scalars), and (args: predicates), lt (args: x, for x < 0),
+    mul, div, mod, min (args: two Scalars), and (args: predicates), lt (args: x, for x < 0),
     element (args: a tensor's name, size, condition, index: see `element`).
     """
 
@@ -72,6 +72,11 @@ class Scalar:
     @property
     def is_const(self) -> bool:
         return self.op == "const"
+
+    @property
+    def is_known(self) -> bool:
+        """True for a number that a kernel's text may show: not one from the sizes of a call."""
+        return self.op == "const" and type(self.args[0]) is not Sized
 
     @property
     def value(self) -> int:
@@ -137,8 +142,8 @@ class Scalar:
             return str(self.args[0])
         if self.op == "sum":
             return _sum_text(*self.terms)
-        if self.op in ("min", "max"):
-            return f"{self.op}({self.parts[0]}, {self.parts[1]})"
+        if self.op == "min":
+            return f"min({self.parts[0]}, {self.parts[1]})"
         if self.op == "lt":
             return f"{self.parts[0]} < 0"
         if self.op == "element":
@@ -177,7 +182,7 @@ def _substitute(x: Scalar, values: Mapping[str, ScalarLike], known: dict[Scalar,
 
 
 def _wrapped(part: Scalar) -> str:
-    return part.text if part.op in ("const", "sym", "min", "max", "element") else f"({part.text})"
+    return part.text if part.op in ("const", "sym", "min", "element") else f"({part.text})"
 
 
 def _sum_text(terms: Terms, constant: int) -> str:
@@ -196,7 +201,7 @@ def _term_text(atom: Scalar, coefficient: int) -> str:
 def _intern(
     op: str, args: tuple[object, ...], lo: float, hi: float, labels: tuple[object, ...] = ()
 ) -> Scalar:
-    """labels: those of the numbers in args, if one is `Sized`."""
+    """labels: those of the numbers in args."""
     key = (op, args, lo, hi) if op == "sym" else (op, args, labels)
     with _LOCK:
         node = _TABLE.get(key)
@@ -209,10 +214,9 @@ def _intern(
 
 def const(value: int) -> Scalar:
     """An integer constant."""
-    if type(value) is Sized:
-        return _intern("const", (value,), int(value), int(value), value.label)
-    value = int(value)
-    return _intern("const", (value,), value, value)
+    plain = int(value)
+    label = label_of(value)
+    return _intern("const", (value if label else plain,), plain, plain, (label,))
 
 
 def symbol(name: str, lo: float = -math.inf, hi: float = math.inf) -> Scalar:
@@ -233,8 +237,8 @@ def element(name: str, size: int, condition: Scalar, index: Iterable[Scalar]) ->
     >>> x * 64 + 3, (x * 64) // 64, sorted(x.symbols), x.lt(50)
     (64*T1[i] + 3, T1[i], ['i'], 1)
     """
-    label = () if type(size) is not Sized else size.label
-    return _intern("element", (name, size, condition, *index), 0, int(size) - 1, label)
+    args = (name, size, condition, *index)
+    return _intern("element", args, 0, int(size) - 1, (label_of(size),))
 
 
 def wrap(value: ScalarLike) -> Scalar:
@@ -260,12 +264,12 @@ def ceil_div(a: ScalarLike, b: ScalarLike) -> Scalar:
 
 def minimum(a: ScalarLike, b: ScalarLike) -> Scalar:
     """The smaller of two, simplified if the bounds decide."""
-    return _select("min", wrap(a), wrap(b))
-
-
-def maximum(a: ScalarLike, b: ScalarLike) -> Scalar:
-    """The larger of two, simplified if the bounds decide."""
-    return _select("max", wrap(a), wrap(b))
+    a, b = wrap(a), wrap(b)
+    if a is b or a.hi <= b.lo:
+        return a
+    if b.hi <= a.lo:
+        return b
+    return _intern("min", (a, b), min(a.lo, b.lo), min(a.hi, b.hi))
 
 
 def conjunction(predicates: Iterable[Scalar]) -> Scalar:
@@ -303,16 +307,6 @@ def divides(divisor: int, value: Scalar) -> bool:
     return value % divisor is const(0)
 
 
-def _select(op: str, a: Scalar, b: Scalar) -> Scalar:
-    low, high = (a, b) if op == "min" else (b, a)
-    if a is b or low.hi <= high.lo:
-        return a
-    if high.hi <= low.lo:
-        return b
-    pick = min if op == "min" else max
-    return _intern(op, (a, b), pick(a.lo, b.lo), pick(a.hi, b.hi))
-
-
 def _sum(parts: list[tuple[Scalar, int]]) -> Scalar:
     """Adds coefficient * part over all parts, merging equal atoms."""
     atoms: dict[Scalar, int] = {}
@@ -335,28 +329,19 @@ def _linear(atoms: dict[Scalar, int], constant: int) -> Scalar:
     if constant == 0 and len(atoms) == 1 and next(iter(atoms.values())) == 1:
         return next(iter(atoms))
     terms = tuple(sorted(atoms.items(), key=lambda t: t[0].sort_key))
-    numbers = [int(c) for _, c in terms]
-    lo = int(constant) + sum(
-        (a.lo if c > 0 else a.hi) * c for (a, _), c in zip(terms, numbers, strict=True)
-    )
-    hi = int(constant) + sum(
-        (a.hi if c > 0 else a.lo) * c for (a, _), c in zip(terms, numbers, strict=True)
-    )
-    labels: tuple[object, ...] = ()
-    if type(constant) is Sized or any(type(c) is Sized for _, c in terms):
-        labels = (*(label_of(c) for _, c in terms), label_of(constant))
-    return _intern("sum", (terms, constant), lo, hi, labels)
+    numbers = [(atom, int(c)) for atom, c in terms]
+    lo = int(constant) + sum((a.lo if c > 0 else a.hi) * c for a, c in numbers)
+    hi = int(constant) + sum((a.hi if c > 0 else a.lo) * c for a, c in numbers)
+    labels = [label_of(c) for _, c in terms]
+    return _intern("sum", (terms, constant), lo, hi, (*labels, label_of(constant)))
 
 
 def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:
     """(x // k) * (k * c) + (x % k) * c + rest -> x * c + rest; None if nothing matches."""
     for atom, c in atoms.items():
-        if atom.op != "mod":
+        if atom.op != "mod" or not atom.parts[1].is_const:
             continue
-        quotient = atom.parts[0] // atom.parts[1]
-        if not atom.parts[1].is_const:
-            continue
-        k = atom.parts[1].value
+        quotient, k = atom.parts[0] // atom.parts[1], atom.parts[1].value
         (terms, _) = quotient.terms
         if len(terms) == 1 and terms[0][1] == 1 and atoms.get(quotient) == int(c) * int(k):
             rest = {a: f for a, f in atoms.items() if a not in (atom, quotient)}
@@ -396,11 +381,14 @@ def _coarse(x: Scalar, modulus: int) -> tuple[int, Scalar, Scalar] | None:
     return None
 
 
-def _without_negatives(quotient: Scalar, rest: Scalar, d: int) -> tuple[Scalar, Scalar]:
-    """(q, r) -> (q + k, r - k*d) with r >= 0, because C rounds a negative quotient up.
+def _divided(x: Scalar, d: int) -> tuple[Scalar, Scalar]:
+    """x -> (q, r) with x == d * q + r, and r >= 0, because C rounds a negative quotient up.
 
     11 - 3*i - j by 4:  (2, 3 - 3*i - j)  ->  (0, 11 - 3*i - j)
     """
+    if d <= 0:
+        raise ZeroDivisionError(f"{x} divided by {d}")
+    quotient, rest = _split_multiples(x, d)
     if rest.lo >= 0 or math.isinf(rest.lo):
         return quotient, rest
     k = int(rest.lo // int(d))
@@ -411,11 +399,7 @@ def _div(x: Scalar, y: Scalar) -> Scalar:
     if not y.is_const:
         return const(0) if 0 <= x.lo and x.hi < y.lo else _raw_div(x, y)
     d = y.value
-    if d <= 0:
-        raise ZeroDivisionError(f"{x} // {d}")
-    if d == 1:
-        return x
-    quotient, rest = _without_negatives(*_split_multiples(x, d), d)
+    quotient, rest = _divided(x, d)
     if 0 <= rest.lo and rest.hi < d:
         return quotient
     coarse = _coarse(rest, d)
@@ -441,9 +425,7 @@ def _mod(x: Scalar, y: Scalar) -> Scalar:
     if not y.is_const:
         return x if 0 <= x.lo and x.hi < y.lo else _intern("mod", (x, y), 0, y.hi - 1)
     d = y.value
-    if d <= 0:
-        raise ZeroDivisionError(f"{x} % {d}")
-    _, rest = _without_negatives(*_split_multiples(x, d), d)
+    _, rest = _divided(x, d)
     if 0 <= rest.lo and rest.hi < d:
         return rest
     coarse = _coarse(rest, d)
@@ -473,7 +455,6 @@ _BUILD: dict[str, Callable[..., Scalar]] = {
     "div": _div,
     "mod": _mod,
     "min": minimum,
-    "max": maximum,
     "lt": _negative,
     "and": lambda *parts: conjunction(parts),
 }

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
+from itertools import takewhile, zip_longest
+from operator import add
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType
+from thunder_fuser.ir.op_schema import DtypeRule
 from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.scalar import Scalar, ceil_div, const, product
 
@@ -78,6 +82,9 @@ def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
     With chunk=4 and i1 of 10 elements: [i2{3}, i0, r1], partial results over 4, 4 and 2 of them.
     """
     dims = normalise_axes(record.attr("dims"), len(domain), record.op)
+    empty = [at for at in dims if domain[at].extent is const(0)]
+    if empty and record.row.rule is not DtypeRule.ACCUMULATE:  # a sum of no elements is 0
+        raise record.error(f"axis {empty[0]}", "at least one element", "size 0")
     out: list[IterDomain] = []
     if record.attr("chunk") is not None:
         out.append(fresh(_chunks([domain[at].extent for at in dims], record)))
@@ -91,22 +98,11 @@ def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
     return tuple(out)
 
 
-def check_extremum(domain: Domain, record: OpRecord) -> None:
-    """DefinitionError if max or min reduce no elements. A sum of none is 0."""
-    for at in normalise_axes(record.attr("dims"), len(domain), record.op):
-        if domain[at].extent is const(0):
-            raise DefinitionError(
-                f"{record.op}: axis {at}", expected="at least one element", got="size 0"
-            )
-
-
 def _chunks(extents: Sequence[Scalar], record: OpRecord) -> Scalar:
     """The number of runs of `chunk` elements in the reduced axes."""
-    chunk = record.attr("chunk")
-    if not isinstance(chunk, int) or chunk < 1 or record.attr("keepdim"):
-        raise DefinitionError(
-            f"{record.op}: chunk", expected="a positive number, and keepdim=False", got=str(chunk)
-        )
+    chunk: int = record.attr("chunk")  # type: ignore[assignment]
+    if chunk < 1 or record.attr("keepdim"):
+        raise record.error("chunk", "a positive number, and keepdim=False", chunk)
     return (product(extents) + (chunk - 1)) // chunk
 
 
@@ -114,11 +110,9 @@ def movement(operands: Sequence[Domain], record: OpRecord, sizes: Sizes, fresh: 
     """The axes of a movement op's result, by the table below."""
     if record.op == "cat":
         return _cat(operands, record, fresh)
+    if record.op in ("set", "segment_set"):
+        return operands[0]
     return _RULES[record.op](operands[0], record, sizes, fresh)
-
-
-def _same(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
-    return domain
 
 
 def _stride_order(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
@@ -128,11 +122,9 @@ def _stride_order(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) 
 
 def _broadcast(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0], is_broadcast_dim=[False, True] -> [i0, b1]"""
-    flags = _values(record, "is_broadcast_dim")
+    flags = record.ints("is_broadcast_dim")
     if sum(not flag for flag in flags) != len(domain):
-        raise DefinitionError(
-            "broadcast: is_broadcast_dim", expected=f"{len(domain)} times False", got=str(flags)
-        )
+        raise record.error("is_broadcast_dim", f"{len(domain)} times False", flags)
     rest = iter(domain)
     return tuple(fresh(const(1)) if flag else next(rest) for flag in flags)
 
@@ -140,17 +132,12 @@ def _broadcast(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> 
 def _broadcast_in_dim(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0{4}], shape=[2, 4], broadcast_dims=[1] -> [i1{2}, i0{4}]"""
     shape = sizes(record.attr("shape"))
-    dims = _values(record, "broadcast_dims")
-    rank = len(shape)
+    dims = record.ints("broadcast_dims")
     if len(dims) != len(domain) or sorted(set(dims)) != list(dims):
-        raise DefinitionError(
-            "broadcast_in_dim: broadcast_dims",
-            expected=f"{len(domain)} increasing axes of the result",
-            got=str(dims),
-        )
-    source = {
-        normalise_axis(dim, rank, record.op): axis for dim, axis in zip(dims, domain, strict=True)
-    }
+        expected = f"{len(domain)} increasing axes of the result"
+        raise record.error("broadcast_dims", expected, dims)
+    places = (normalise_axis(dim, len(shape), record.op) for dim in dims)
+    source = dict(zip(places, domain, strict=True))
     return tuple(_stretched(source.get(at), size, record, fresh) for at, size in enumerate(shape))
 
 
@@ -167,39 +154,33 @@ def _stretched(axis: IterDomain | None, size: Scalar, record: OpRecord, fresh: F
     if axis is None or (axis.is_broadcast and size is not const(1)):
         return fresh(size)
     if axis.extent.is_const and size.is_const and axis.extent is not size:
-        raise DefinitionError(
-            f"{record.op}: axis {axis.name}", expected=f"size {axis.extent} (or 1)", got=str(size)
-        )
+        raise record.error(f"axis {axis.name}", f"size {axis.extent} (or 1)", size)
     return axis
 
 
 def _squeeze(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0, b1] squeezed at 1 -> [i0]"""
-    dims = _axes(record, len(domain))
+    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
     for at in dims:
         if domain[at].extent.is_const and domain[at].extent.value != 1:
-            raise DefinitionError(
-                f"squeeze: axis {at}", expected="size 1", got=f"size {domain[at].extent}"
-            )
+            raise record.error(f"axis {at}", "size 1", f"size {domain[at].extent}")
     return tuple(axis for at, axis in enumerate(domain) if at not in dims)
 
 
 def _permute(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0, i1] permuted by [1, 0] -> [i1, i0]"""
-    dims = _axes(record, len(domain))
+    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
     if len(dims) != len(domain):
-        raise DefinitionError("permute: dims", expected=f"{len(domain)} axes", got=str(dims))
+        raise record.error("dims", f"{len(domain)} axes", dims)
     return tuple(domain[at] for at in dims)
 
 
 def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0{4}, i1{6}] to (4, 2, 3) -> [i0{4}, i2{2}, i3{3}]: leading equal axes keep their names."""
-    shape = _resolve_minus_one(sizes(record.attr("new_shape")), domain)
+    shape = _resolve_minus_one(record, sizes(record.attr("new_shape")), domain)
     total, wanted = product(axis.extent for axis in domain), product(shape)
     if total.is_const and wanted.is_const and total is not wanted:
-        raise DefinitionError(
-            "reshape", expected=f"{total} elements", got=f"{wanted} from {list(map(str, shape))}"
-        )
+        raise record.error("", f"{total} elements", f"{wanted} from {list(map(str, shape))}")
     front = _common(domain, shape)
     back = _common(domain[front:][::-1], shape[front:][::-1])
     middle = [fresh(size) for size in shape[front : len(shape) - back]]
@@ -208,25 +189,23 @@ def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
 
 def _common(domain: Domain, shape: Sequence[Scalar]) -> int:
     """The number of leading axes that a reshape keeps."""
-    count = 0
-    for axis, size in zip(domain, shape):  # noqa: B905  the shorter one ends it
-        if axis.extent is not size:
-            break
-        count += 1
-    return count
+    equal = (axis.extent is size for axis, size in zip(domain, shape, strict=False))
+    return sum(takewhile(bool, equal))
 
 
-def _resolve_minus_one(shape: tuple[Scalar, ...], domain: Domain) -> tuple[Scalar, ...]:
+def _resolve_minus_one(
+    record: OpRecord, shape: tuple[Scalar, ...], domain: Domain
+) -> tuple[Scalar, ...]:
     minus_one = const(-1)
     if minus_one not in shape:
         return shape
     if shape.count(minus_one) > 1:
-        raise DefinitionError("reshape", expected="at most one -1", got=str(list(shape)))
+        raise record.error("", "at most one -1", list(shape))
     known = product(s for s in shape if s is not minus_one)
-    total = product(axis.extent for axis in domain)
     if known is const(0):
-        raise DefinitionError("reshape", expected="no -1 beside a size 0", got=str(list(shape)))
-    return tuple(total // known if s is minus_one else s for s in shape)
+        raise record.error("", "no -1 beside a size 0", list(shape))
+    rest = product(axis.extent for axis in domain) // known
+    return tuple(rest if s is minus_one else s for s in shape)
 
 
 def _slice(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
@@ -265,113 +244,79 @@ def _check_slice(record: OpRecord, rank: int) -> None:
     strides = record.attr("strides")
     if strides is not None:
         _check_rank(record, "strides", rank)
-        if any(not isinstance(s, int) or s < 1 for s in _values(record, "strides")):
-            raise DefinitionError("slice: strides", expected="numbers >= 1", got=str(strides))
-    starts, ends = _values(record, "start_indices"), _values(record, "end_indices")
+        if any(step < 1 for step in record.ints("strides")):
+            raise record.error("strides", "numbers >= 1", strides)
+    starts, ends = record.ints("start_indices"), record.ints("end_indices")
     for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if isinstance(start, int) and (start < 0 or (isinstance(end, int) and end < start)):
-            raise DefinitionError(
-                f"slice: axis {at}", expected="0 <= start <= end", got=f"{start}:{end}"
-            )
+            raise record.error(f"axis {at}", "0 <= start <= end", f"{start}:{end}")
 
 
 def _flip(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0, i1] flipped over 1 -> [i0, i2]"""
-    dims = _axes(record, len(domain))
+    dims = normalise_axes(record.attr("dims"), len(domain), record.op)
     return tuple(fresh(axis.extent) if at in dims else axis for at, axis in enumerate(domain))
 
 
 def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0{4}] padded by (1, 2) -> [i1{7}]; widths start at the last axis, as in torch."""
-    widths = pad_widths(record, len(domain))
-    if isinstance(record.attr("value"), str):
-        raise DefinitionError("pad: value", expected="a number", got=str(record.attr("value")))
     out = []
+    widths = pad_widths(record, len(domain))
     for at, (axis, (before, after)) in enumerate(zip(domain, widths, strict=True)):
-        _check_cropped(at, axis.extent, min(before, 0) + min(after, 0))
+        removed = -min(before, 0) - min(after, 0)
+        if axis.extent.is_const and removed > axis.extent.value:
+            raise record.error(f"axis {at}", f"at most its {axis.extent} elements removed", removed)
         out.append(axis if before == after == 0 else fresh(axis.extent + before + after))
     return tuple(out)
 
 
-def _check_cropped(at: int, extent: Scalar, taken: int) -> None:
-    """DefinitionError if negative widths remove more elements than the axis has."""
-    if extent.is_const and extent.value + taken < 0:
-        raise DefinitionError(
-            f"pad: axis {at}", expected=f"at most its {extent} elements removed", got=f"{-taken}"
-        )
-
-
 def pad_widths(record: OpRecord, rank: int) -> tuple[tuple[int, int], ...]:
     """(before, after) of each logical axis, from the flat list of the call."""
-    flat = _values(record, "pad_widths")
-    if len(flat) % 2 or len(flat) > 2 * rank or not all(isinstance(w, int) for w in flat):
-        raise DefinitionError(
-            "pad: pad_widths",
-            expected=f"an even number, at most {2 * rank}, of integers",
-            got=str(flat),
-        )
-    pairs = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
-    return tuple(
-        pairs[rank - 1 - at] if rank - 1 - at < len(pairs) else (0, 0) for at in range(rank)
-    )
+    flat = record.ints("pad_widths")
+    if len(flat) % 2 or len(flat) > 2 * rank:
+        raise record.error("pad_widths", f"an even number, at most {2 * rank}, of integers", flat)
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return ((0, 0),) * (rank - len(flat) // 2) + tuple(pairs)[::-1]
 
 
 def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:
     """[i0{2}, i1], [i2{3}, i1] joined along 0 -> [i3{5}, i1]"""
-    if not operands:
-        raise DefinitionError("cat", expected="at least one tensor", got="none")
-    rank = len(operands[0])
-    if any(len(domain) != rank for domain in operands):
-        raise DefinitionError(
-            "cat", expected="operands of equal rank", got=str([len(d) for d in operands])
-        )
-    dim = normalise_axis(record.attr("dim"), rank, "cat")
+    ranks = [len(domain) for domain in operands]
+    if len(set(ranks)) > 1:
+        raise record.error("", "operands of equal rank", ranks)
+    dim = normalise_axis(record.attr("dim"), ranks[0], "cat")
     if len(operands) == 1:
         return operands[0]
-    columns = [tuple(d[at] for d in operands) for at in range(rank)]
-    total = columns[dim][0].extent
-    for axis in columns[dim][1:]:
-        total = total + axis.extent
-    return distinct(
-        [
-            fresh(total) if at == dim else joined(column, at, "cat")
-            for at, column in enumerate(columns)
-        ],
-        fresh,
-    )
+    total = reduce(add, (domain[dim].extent for domain in operands))
+    columns = enumerate(zip(*operands, strict=True))
+    axes = [fresh(total) if at == dim else joined(column, at, "cat") for at, column in columns]
+    return distinct(axes, fresh)
 
 
-def matmul(record: OpRecord, domains: list[Domain]) -> list[Scalar]:
+def matmul(record: OpRecord, operands: Sequence[Sequence[Scalar]]) -> list[Scalar]:
     """The extents of the result of torch.matmul or torch.nn.functional.linear."""
-    a, b = [[axis.extent for axis in domain] for domain in domains[:2]]
-    _check_matmul(record, [[axis.extent for axis in domain] for domain in domains])
-    if record.op == "linear":
+    a, b = operands[:2]
+    _check_matmul(record, *operands)
+    if record.op == "linear" or len(b) == 1:
         return [*a[:-1], *b[:-1]]
-    if len(b) == 1:
-        return a[:-1]
-    lead = [*([None] * (len(b) - len(a))), *a[:-2]] if len(a) > 1 else [None] * (len(b) - 2)
-    other = [*([None] * (len(a) - len(b))), *b[:-2]]
-    batch = [
-        x if x is not None and (y is None or x is not const(1)) else y
-        for x, y in zip(lead, other, strict=True)
-    ]
-    return [*(s for s in batch if s is not None), *(a[-2:-1] if len(a) > 1 else ()), b[-1]]
+    batches = zip_longest(a[-3::-1], b[-3::-1])
+    batch = [y if x is None or (y is not None and x is const(1)) else x for x, y in batches]
+    return [*batch[::-1], *a[-2:-1], b[-1]]
 
 
-def _check_matmul(record: OpRecord, shapes_of: list[list[Scalar]]) -> None:
-    a, b, *bias = shapes_of
+def _check_matmul(
+    record: OpRecord, a: Sequence[Scalar], b: Sequence[Scalar], *bias: Sequence[Scalar]
+) -> None:
     linear = record.op == "linear"
     if not a or not b or (linear and len(b) > 2):
         ranks = "rank 1 or 2 for the weight" if linear else "rank 1 or more"
-        raise DefinitionError(record.op, expected=ranks, got=f"ranks {len(a)} and {len(b)}")
+        raise record.error("", ranks, f"ranks {len(a)} and {len(b)}")
     inner = b[-1] if linear or len(b) == 1 else b[-2]
-    if a[-1].is_const and inner.is_const and a[-1] is not inner:
-        raise DefinitionError(
-            f"{record.op}: summed axis", expected="equal sizes", got=f"{a[-1]}, {inner}"
-        )
+    if not may_be_equal(a[-1:], [inner]):
+        raise record.error("summed axis", "equal sizes", f"{a[-1]}, {inner}")
     for shape in bias:
         if shape and not may_be_equal(shape[-1:], b[:1]) and shape[-1] is not const(1):
-            raise DefinitionError("linear: bias", expected=f"size {b[0]}", got=f"size {shape[-1]}")
+            raise record.error("bias", f"size {b[0]}", f"size {shape[-1]}")
 
 
 def may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
@@ -380,30 +325,12 @@ def may_be_equal(a: Sequence[Scalar], b: Sequence[Scalar]) -> bool:
     return len(a) == len(b) and all(x is y or not (x.is_const and y.is_const) for x, y in pairs)
 
 
-def _axes(record: OpRecord, rank: int) -> tuple[int, ...]:
-    """The `dims` of an op that requires them."""
-    if record.attr("dims") is None:
-        raise DefinitionError(f"{record.op}: dims", expected="a list of axes", got="None")
-    return normalise_axes(record.attr("dims"), rank, record.op)
-
-
-def _values(record: OpRecord, key: str) -> tuple[int, ...]:
-    value = record.attr(key)
-    if not isinstance(value, tuple):
-        raise DefinitionError(f"{record.op}: {key}", expected="a list", got=repr(value))
-    return value  # type: ignore[return-value]
-
-
 def _check_rank(record: OpRecord, key: str, rank: int) -> None:
-    if len(_values(record, key)) != rank:
-        raise DefinitionError(
-            f"{record.op}: {key}", expected=f"{rank} entries", got=str(list(_values(record, key)))
-        )
+    if len(record.ints(key)) != rank:
+        raise record.error(key, f"{rank} entries", list(record.ints(key)))
 
 
 _RULES: dict[str, Callable[[Domain, OpRecord, Sizes, Fresh], Domain]] = {
-    "set": _same,
-    "segment_set": _same,
     "stride_order": _stride_order,
     "broadcast": _broadcast,
     "broadcast_in_dim": _broadcast_in_dim,

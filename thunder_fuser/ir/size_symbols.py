@@ -13,6 +13,7 @@ number. A printer makes it an argument of the kernel instead of a literal in the
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 from math import gcd
 from typing import Any
@@ -60,9 +61,10 @@ class Sized(int):
         if rest:
             return _opaque(value, self, "//", other)
         if isinstance(other, Sized):
-            names = _without(self.names, other.names)
-            if names is None:
+            left, taken = Counter(self.names), Counter(other.names)
+            if taken - left:
                 return _opaque(value, self, "//", other)
+            names = tuple(sorted((left - taken).elements()))
             return _made(value, names, self.base // other.base)
         return _made(value, self.names, self.base)
 
@@ -123,16 +125,6 @@ def _made(value: int, names: tuple[str, ...], base: int) -> int:
 def _opaque(value: int, a: int, sign: str, b: int) -> int:
     """A number that is no product of sizes. Its name is its formula."""
     return _made(value, (f"({a} {sign} {b})",), value)
-
-
-def _without(names: tuple[str, ...], taken: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The names without the taken ones, each removed once; None if one is missing."""
-    left = list(names)
-    for name in taken:
-        if name not in left:
-            return None
-        left.remove(name)
-    return tuple(left)
 
 
 def label_of(number: Any) -> object:

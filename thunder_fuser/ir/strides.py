@@ -21,12 +21,9 @@ def check_stride_order(stride_order: Sequence[int], rank: int) -> tuple[int, ...
     """The order with negative values normalised; StrideOrderError if it is no permutation."""
     order = tuple(p + rank if p < 0 else p for p in stride_order)
     if sorted(order) != list(range(rank)):
-        raise StrideOrderError(
-            f"stride_order {list(stride_order)}",
-            expected=f"a permutation of 0..{rank - 1}",
-            got=str(list(stride_order)),
-            do="give each logical axis its own position, 0 for the fastest",
-        )
+        given, do = list(stride_order), "give each logical axis its own position, 0 for the fastest"
+        expected = f"a permutation of 0..{rank - 1}"
+        raise StrideOrderError(f"stride_order {given}", expected=expected, got=str(given), do=do)
     return order
 
 
@@ -36,20 +33,13 @@ def allocation_of(stride_order: Sequence[int]) -> tuple[int, ...]:
     >>> allocation_of((2, 0, 1))
     (0, 2, 1)
     """
-    rank = len(stride_order)
-    allocation = [0] * rank
-    for axis, place in enumerate(stride_order):
-        allocation[rank - 1 - place] = axis
-    return tuple(allocation)
+    return tuple(sorted(range(len(stride_order)), key=lambda axis: -stride_order[axis]))
 
 
 def stride_order_of(allocation: Sequence[int]) -> tuple[int, ...]:
     """The inverse of `allocation_of`."""
     rank = len(allocation)
-    order = [0] * rank
-    for place, axis in enumerate(allocation):
-        order[axis] = rank - 1 - place
-    return tuple(order)
+    return tuple(rank - 1 - allocation.index(axis) for axis in range(rank))
 
 
 def contiguous_strides(
@@ -97,17 +87,11 @@ def compute_tensor_descriptor(
         raise DefinitionError("strides", expected=f"{len(sizes)} values", got=str(list(strides)))
     if any(s < 0 for s in strides):
         raise DefinitionError("strides", expected="no negative stride", got=str(list(strides)))
-    allocation = _sorted_axes(strides)
-    contiguity = _contiguity(sizes, strides, allocation)
-    return contiguity, stride_order_of(allocation)
-
-
-def _sorted_axes(strides: Sequence[int]) -> tuple[int, ...]:
     rank = range(len(strides))
-    axes = sorted((a for a in rank if strides[a]), key=lambda a: -strides[a])
-    for axis in (a for a in rank if strides[a] == 0):
-        axes.insert(axis, axis)
-    return tuple(axes)
+    allocation = sorted((axis for axis in rank if strides[axis]), key=lambda axis: -strides[axis])
+    for axis in (axis for axis in rank if strides[axis] == 0):
+        allocation.insert(axis, axis)
+    return _contiguity(sizes, strides, allocation), stride_order_of(allocation)
 
 
 def _contiguity(

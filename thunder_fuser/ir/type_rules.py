@@ -10,25 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType, category, fits, promote
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import Literal, Operand, OpRecord
-
-
-class Typed(Protocol):
-    """What the rules read of an operand: a TensorView, or a ValueType."""
-
-    @property
-    def dtype(self) -> DataType:
-        """The type of the elements."""
-
-    @property
-    def is_scalar(self) -> bool:
-        """True for a number, False for a tensor of any rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +26,26 @@ class ValueType:
     is_scalar: bool = False
 
 
+Typed = TensorView | ValueType
+
+
 def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
     """The type of each result of an op, without checks of the operands."""
     row = record.row
     if row.kind is OpKind.POINTWISE:
         return [_pointwise_types(record, operands)[1]]
-    if row.kind in (OpKind.REDUCTION, OpKind.SCAN):
-        return [collected_type(record, operands[0].dtype)]
-    if row.kind in (OpKind.FACTORY, OpKind.RANDOM):
-        return [made_type(record)]
-    if row.kind is OpKind.SCALAR:
-        return [DataType.Int]
+    given: DataType | None = record.attr("dtype")  # type: ignore[assignment]
+    if row.kind in (OpKind.FACTORY, OpKind.RANDOM, OpKind.SCALAR):
+        return [given or DataType.Int]
+    own = operands[row.source].dtype
     if row.kind is OpKind.MOVEMENT:
         return [promote(*(operand.dtype for operand in operands))]
-    own = operands[row.source].dtype
+    if row.rule is DtypeRule.ACCUMULATE:
+        return [given or own.accumulate]
+    if row.kind is OpKind.REDUCTION:
+        return [given or own]
+    if row.kind is OpKind.SCAN:
+        return [given or own.compute]
     return [own if dtype is None else dtype for dtype in row.results]
 
 
@@ -62,22 +55,6 @@ def gives_scalar(record: OpRecord, operands: Sequence[Typed]) -> bool:
     if kind is OpKind.POINTWISE or record.op == "set":
         return all(operand.is_scalar for operand in operands)
     return kind is OpKind.SCALAR
-
-
-def collected_type(record: OpRecord, dtype: DataType) -> DataType:
-    """The type of a reduction or scan over elements of a type."""
-    if record.attr("dtype") is not None:
-        return dtype_of(record)
-    if record.row.rule is DtypeRule.ACCUMULATE:
-        return dtype.accumulate
-    return dtype if record.row.kind is OpKind.REDUCTION else dtype.compute
-
-
-def made_type(record: OpRecord) -> DataType:
-    """The type of elements made from nothing: the `dtype` attribute, Int for an iota without."""
-    if record.op == "iota" and record.attr("dtype") is None:
-        return DataType.Int
-    return dtype_of(record)
 
 
 def pointwise_types(
@@ -95,7 +72,7 @@ def _pointwise_types(
 ) -> tuple[list[DataType], DataType]:
     rule, count = record.row.rule, len(operands)
     if rule is DtypeRule.ATTRIBUTE:
-        return [operands[0].dtype], dtype_of(record)
+        return [operands[0].dtype], record.attr("dtype")  # type: ignore[return-value]
     if rule is DtypeRule.PREDICATE:
         return [operands[0].dtype.compute], DataType.Bool
     if rule is DtypeRule.LOGICAL:
@@ -106,7 +83,12 @@ def _pointwise_types(
     common = common_type(operands).compute
     if rule in (DtypeRule.FLOAT, DtypeRule.COMPLEX) and category(common) < 2:
         common = DataType.Float
-    return [common] * count, _result_type(rule, common)
+    results = {
+        DtypeRule.COMPARE: DataType.Bool,
+        DtypeRule.REAL: common.real,
+        DtypeRule.COMPLEX: common.complex,
+    }
+    return [common] * count, results.get(rule, common)
 
 
 def common_type(operands: Sequence[Typed]) -> DataType:
@@ -122,66 +104,37 @@ def common_type(operands: Sequence[Typed]) -> DataType:
     return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
 
 
-def _result_type(rule: DtypeRule, common: DataType) -> DataType:
-    if rule is DtypeRule.COMPARE:
-        return DataType.Bool
-    if rule is DtypeRule.REAL:
-        return common.real
-    return common.complex if rule is DtypeRule.COMPLEX else common
-
-
 def check_collected(record: OpRecord, view: TensorView) -> None:
     """DtypeError for unsupported reductions and scans: complex numbers have sums but no maximum."""
     _check_computes(record, [view])
     if view.dtype.is_complex and record.row.rule is not DtypeRule.ACCUMULATE:
-        raise DtypeError(f"ops.{record.op}", expected="a real type", got=view.dtype.name)
+        raise _error(record, "a real type", view.dtype.name)
+
+
+def _error(record: OpRecord, expected: str, got: str, do: str = "") -> DtypeError:
+    return DtypeError(f"ops.{record.op}", expected=expected, got=got, do=do)
 
 
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
     """DtypeError for arithmetic on 8-bit floats, which torch does not have either."""
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         return
-    for view in views:
-        if view.dtype.is_float8:
-            raise DtypeError(
-                f"ops.{record.op}",
-                expected="a type with arithmetic",
-                got=view.dtype.name,
-                do="cast to DataType.Float first",
-            )
+    for dtype in (view.dtype for view in views):
+        if dtype.is_float8:
+            do = "cast to DataType.Float first"
+            raise _error(record, "a type with arithmetic", dtype.name, do)
 
 
 def _check_row(record: OpRecord, compute: Sequence[DataType]) -> None:
-    row = record.row
-    _check_complex(record, compute)
-    if row.rule is DtypeRule.INTEGER and any(d.is_float for d in compute):
-        raise DtypeError(
-            f"ops.{row.name}",
-            expected="integers or bools" if row.bools else "integers",
-            got=compute[0].name,
-        )
-    if not row.bools and DataType.Bool in compute:
-        raise DtypeError(
-            f"ops.{row.name}", expected="numbers", got="Bool", do="cast to DataType.Int first"
-        )
-
-
-def _check_complex(record: OpRecord, compute: Sequence[DataType]) -> None:
+    """DtypeError for a type that the row of the op does not take."""
     row, is_complex = record.row, any(dtype.is_complex for dtype in compute)
-    if row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
-        return
-    if is_complex and not row.c_complex:
-        raise DtypeError(f"ops.{row.name}", expected="a real type", got=compute[0].name)
-    if not is_complex and not row.c:
-        raise DtypeError(f"ops.{row.name}", expected="a complex type", got=compute[0].name)
-
-
-def dtype_of(record: OpRecord) -> DataType:
-    """The `dtype` attribute; DtypeError if it is missing or no DataType."""
-    dtype = record.attr("dtype")
-    if not isinstance(dtype, DataType):
-        raise DtypeError(f"{record.op}: dtype", expected="a DataType", got=repr(dtype))
-    return dtype
+    spelling = row.c_complex if is_complex else row.c
+    if not spelling and row.rule not in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+        raise _error(record, f"a {'real' if is_complex else 'complex'} type", compute[0].name)
+    if row.rule is DtypeRule.INTEGER and any(dtype.is_float for dtype in compute):
+        raise _error(record, "integers or bools" if row.bools else "integers", compute[0].name)
+    if not row.bools and DataType.Bool in compute:
+        raise _error(record, "numbers", "Bool", "cast to DataType.Int first")
 
 
 def check_operands(record: OpRecord) -> None:
@@ -189,25 +142,21 @@ def check_operands(record: OpRecord) -> None:
     if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM):
         return
     if not record.inputs:
-        raise DefinitionError(record.op, expected="at least one tensor", got="none")
+        raise record.error("", "at least one tensor", "none")
     for at, operand in enumerate(record.inputs):
         if isinstance(operand, Literal) and _NUMBER_AT.get(record.op) != at:
-            raise DefinitionError(
-                f"{record.op}: {record.row.operand_name(at)}", expected="a tensor",
-                got=str(operand.value),
-            )  # fmt: skip
+            raise record.error(record.row.operand_name(at), "a tensor", operand.value)
 
 
-def check_number(record: OpRecord, word: str, operand: Operand, view: TensorView) -> None:
-    """DefinitionError unless an operand is one number, as factories and random ops require."""
-    is_stream = word.startswith("rng")
-    if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
-        kind = "an integer" if is_stream else "a real number"
-        raise DefinitionError(
-            f"ops.{record.op}: {word}",
-            expected=f"{kind}, a scalar or a tensor of rank 0",
-            got=str(view) if isinstance(operand, str) else repr(operand.value),
-        )
+def check_numbers(record: OpRecord, views: Sequence[TensorView]) -> None:
+    """DefinitionError unless each operand is one number, as factories and random ops require."""
+    for word, operand, view in zip(record.row.keywords, record.inputs, views, strict=False):
+        is_stream = word.startswith("rng")
+        if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
+            kind = "an integer" if is_stream else "a real number"
+            expected = f"{kind}, a scalar or a tensor of rank 0"
+            got = str(view) if isinstance(operand, str) else repr(operand.value)
+            raise DefinitionError(f"ops.{record.op}: {word}", expected=expected, got=got)
 
 
 def check_literals(
@@ -216,19 +165,9 @@ def check_literals(
     """DtypeError for a literal outside the range of the type it is converted to."""
     for operand, dtype in zip(operands, dtypes, strict=True):
         if isinstance(operand, Literal) and not fits(operand.value, dtype):
-            raise DtypeError(
-                f"ops.{record.op}", expected=f"a number of type {dtype.name}",
-                got=repr(operand.value), do="cast the tensor to a wider type first",
-            )  # fmt: skip
+            do = "cast the tensor to a wider type first"
+            raise _error(record, f"a number of type {dtype.name}", repr(operand.value), do)
 
 
 # Ops that move data and the operand that may be a number: a source, or a single index.
 _NUMBER_AT = {"set": 0, "scatter": 2, "index_select": 1}
-
-
-def check_drawn(record: OpRecord) -> None:
-    """DefinitionError unless a drawn scalar is a seed or an offset."""
-    if record.attr("drawn") not in (None, "seed", "offset"):
-        raise DefinitionError(
-            "define_scalar: drawn", expected='"seed" or "offset"', got=repr(record.attr("drawn"))
-        )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError, shown
-from thunder_fuser.ir.domain import IterDomain, ParallelType
+from thunder_fuser.ir.domain import IterDomain, ParallelType, TensorDomain
 from thunder_fuser.ir.handles import Owner, Value
 from thunder_fuser.ir.kinds import checked
 from thunder_fuser.ir.mesh import Mesh
@@ -69,7 +69,7 @@ class Tensor(Value):
 
         After merge(1, 0) axis 0 is the faster one: element (i, j) is at j * size(0) + i.
         """
-        rank = len(self._axes())
+        rank = len(self._domain().loop_axes)
         first = normalise_axis(outer, rank, "merge")
         second = normalise_axis(first + 1 if inner is None else inner, rank, "merge")
         if second != first + 1:
@@ -82,9 +82,8 @@ class Tensor(Value):
     @checked
     def reorder(self, order: Sequence[int] | Mapping[int, int]) -> Tensor:
         """The axes in a new order: a list of old positions, or {old: new} for some of them."""
-        rank = len(self._axes())
         if isinstance(order, Mapping):
-            order = _completed(order, rank)
+            order = _completed(order, len(self._domain().loop_axes))
         return self._record("reorder", order=tuple(self._position(at, "reorder") for at in order))
 
     @checked
@@ -94,23 +93,19 @@ class Tensor(Value):
 
     def get_logical_domain(self) -> list[Axis]:
         """The axes before any transform."""
-        view = self._owner().view_of(self.name)
-        return [Axis(self, axis) for axis in view.domain.no_reductions]
+        return [Axis(self, axis) for axis in self._domain().no_reductions]
 
     def get_loop_domain(self) -> list[Axis]:
         """The axes after the transforms so far."""
-        return [Axis(self, axis) for axis in self._axes()]
+        return [Axis(self, axis) for axis in self._domain().loop_axes]
 
     def get_allocation_domain(self) -> list[Axis]:
         """The axes in memory order."""
-        view = self._owner().view_of(self.name)
-        return [Axis(self, axis) for axis in view.domain.memory]
+        return [Axis(self, axis) for axis in self._domain().memory]
 
     @checked
     def set_allocation_domain(
-        self,
-        domain: Sequence[Axis | int],
-        contiguity: Sequence[bool | None] | bool = True,
+        self, domain: Sequence[Axis | int], contiguity: Sequence[bool | None] | bool = True
     ) -> Tensor:
         """Sets the memory order of all axes after the transforms, slowest first."""
         axes = self.get_loop_domain()
@@ -146,11 +141,11 @@ class Tensor(Value):
             raise DefinitionError(self.name, expected="a tensor of a definition", got="one without")
         return self.owner
 
-    def _axes(self) -> tuple[IterDomain, ...]:
-        return self._owner().view_of(self.name).domain.loop_axes
+    def _domain(self) -> TensorDomain:
+        return self._owner().view_of(self.name).domain
 
     def _position(self, axis: int, op: str) -> int:
-        return normalise_axis(axis, len(self._axes()), f"{self.name}: {op}")
+        return normalise_axis(axis, len(self._domain().loop_axes), f"{self.name}: {op}")
 
     def _record(self, op: str, **attrs: AttrValue) -> Tensor:
         self._owner().record(OpRecord(op, (self.name,), (), tuple(attrs.items())))
@@ -172,14 +167,11 @@ def _completed(moves: Mapping[int, int], rank: int) -> list[int]:
 def _place(axes: Sequence[Axis], wanted: Axis | int) -> int:
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         return wanted
+    call = "set_allocation_domain"
     if not isinstance(wanted, Axis):
-        raise DefinitionError(
-            "set_allocation_domain", expected="an axis or a position", got=shown(wanted)
-        )
+        raise DefinitionError(call, expected="an axis or a position", got=shown(wanted))
     names = [axis.domain.name for axis in axes]
     if wanted.domain.name not in names:
-        raise DefinitionError(
-            "set_allocation_domain", expected=f"axes of [{', '.join(map(str, axes))}]",
-            got=str(wanted),
-        )  # fmt: skip
+        expected = f"axes of [{', '.join(map(str, axes))}]"
+        raise DefinitionError(call, expected=expected, got=str(wanted))
     return names.index(wanted.domain.name)

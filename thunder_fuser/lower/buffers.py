@@ -7,27 +7,25 @@ nest 1:  ... T0_p[s].v[v] ...              read where a load would be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.kernel import (
-    Array,
-    Lane,
-    Let,
-    Set,
-    SharedLoad,
-    SharedStore,
-)
-from thunder_fuser.lower.scope import Found, Names, Scope
-from thunder_fuser.lower.shared import SharedMemory
-from thunder_fuser.lower.tiles import Window
+from thunder_fuser.lower.kernel import Array, Lane, Let, Load, Set, Store
+from thunder_fuser.lower.scope import Found, Names, Scope, SharedMemory
 
 BEFORE = -1  # the number of no nest: what was filled there is there for all
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A shared array and the position of this thread's element in it, lane and all."""
+
+    array: str
+    position: Scalar
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Buffer:
     array: str
     shared: bool
     vector: bool
-    position: Scalar = field(default_factory=lambda: const(0))
+    position: Scalar
     filled_in: int | None = None
 
 
@@ -51,65 +49,27 @@ class Buffers:
         self.ctx, self.shared, self._name = ctx, shared, names
         self._buffers: dict[Point, Buffer] = {}
 
-    def get(self, point: Point) -> Buffer | None:
-        """The buffer of a point, filled or not."""
-        return self._buffers.get(point)
-
-    def has(self, point: Point, nest: int) -> bool:
-        """True if a nest before this one has put the point into a buffer."""
-        buffer = self._buffers.get(point)
-        return buffer is not None and buffer.filled_in is not None and buffer.filled_in < nest
+    # ---- what is kept
 
     def declare(self, scope: Scope) -> None:
         """Arrays for the buffers of the schedule."""
-        axes = self.ctx.loops.index
-        for buffer in self.ctx.scheduled.persistent:
-            plain = buffer.point
-            point = Point(
-                plain.name,
-                tuple(at.substitute(axes) for at in plain.index),
-                plain.condition.substitute(axes),
-            )
-            self._declare(point, buffer.memory == "shared", scope)
+        for one in self.ctx.scheduled.persistent:
+            self._declare(self.ctx.at_loops(one.point), one.memory == "shared", scope)
 
     def _declare(self, point: Point, shared: bool, scope: Scope) -> None:
-        ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        name = self._name(f"{view.name}_p", point)
+        ctx, dtype = self.ctx, self.ctx.dtype_of(point.name)
+        name = self._name(f"{point.name}_p", point)
         is_input = point.name not in ctx.part.producer
-        position = offset(point.index, ctx.part.strides[view.name]) if is_input else const(0)
-        vector = is_input and self.ctx.loads_vector(point, position)
+        position = offset(point.index, ctx.part.strides[point.name]) if is_input else const(0)
+        vector = is_input and ctx.loads_vector(point, position)
         self._buffers[point] = Buffer(name, shared, vector, self._own_position())
         if shared:
             x, y = ctx.threads
-            scope.put(self.shared.array(name, view.dtype, x * y * ctx.steps * ctx.lanes))
+            scope.put(self.shared.array(name, dtype, x * y * ctx.slots))
         elif vector:
-            scope.put(Array(name, view.dtype, ctx.steps, ctx.width))
+            scope.put(Array(name, dtype, ctx.steps, ctx.width))
         else:
-            scope.put(Array(name, view.dtype, ctx.steps * self.ctx.lanes))
-
-    def keep(self, point: Point, window: Window) -> None:
-        """A value that an earlier pass has put into a shared array."""
-        dtype = self.ctx.part.tensors[point.name].dtype
-        vector = self.ctx.is_vector(window.position, const(1), dtype)
-        self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
-
-    @property
-    def keeps_vectors(self) -> bool:
-        """True if there are inputs that are kept in whole vectors."""
-        return any(buffer.vector for buffer in self._buffers.values())
-
-    def vectors_to_fill(self) -> Iterator[Point]:
-        """The inputs kept in whole vectors that have not been loaded."""
-        return (p for p, b in self._buffers.items() if b.vector and b.filled_in is None)
-
-    def unfilled(self) -> list[Buffer]:
-        """The buffers that are filled element by element and have not been."""
-        return [b for b in self._buffers.values() if b.filled_in is None and not b.vector]
-
-    def refill(self, buffers: list[Buffer]) -> None:
-        """Fills these buffers again: another branch does the work of the same step."""
-        for buffer in buffers:
-            buffer.filled_in = None
+            scope.put(Array(name, dtype, ctx.slots))
 
     def _own_position(self) -> Scalar:
         """Each thread keeps its own: ((y * steps + step) * threads.x + x) * lanes + lane."""
@@ -118,37 +78,67 @@ class Buffers:
         x, y = by.get(ParallelType.TIDX, const(0)), by.get(ParallelType.TIDY, const(0))
         return ((y * ctx.steps + ctx.step) * ctx.threads[0] + x) * ctx.lanes + ctx.lane_symbol
 
-    def fill(self, point: Point, found: Found, nest: int, scope: Scope) -> Found:
-        """Puts a value made element by element into its buffer."""
-        ctx, (operand, needs), buffer = self.ctx, found, self._buffers[point]
-        view = ctx.part.tensors[point.name]
-        buffer.filled_in = nest
-        if buffer.shared:
-            home = scope.home(needs | buffer.position.symbols | {ctx.home})
-            home.put(SharedStore(buffer.array, buffer.position, operand, 1, view.dtype))
-            return found
-        flat = ctx.step * self.ctx.lanes + ctx.lane_symbol
-        home = scope.home(needs | flat.symbols | {ctx.home})
-        home.put(Set(Lane(buffer.array, flat), operand, view.dtype))
-        return found
+    def keep(self, point: Point, window: Window) -> None:
+        """A value that an earlier phase has put into a shared array."""
+        vector = self.ctx.is_vector(window.position, const(1), self.ctx.dtype_of(point.name))
+        self._buffers[point] = Buffer(window.array, True, vector, window.position, BEFORE)
+
+    def has(self, point: Point, nest: int) -> bool:
+        """True if a nest before this one has put the point into a buffer."""
+        buffer = self._buffers.get(point)
+        return buffer is not None and buffer.filled_in is not None and buffer.filled_in < nest
+
+    @property
+    def keeps_vectors(self) -> bool:
+        """True if there are inputs that are kept in whole vectors."""
+        return any(buffer.vector for buffer in self._buffers.values())
+
+    def unfilled(self, *, vector: bool) -> dict[Point, Buffer]:
+        """What has not been filled, of the buffers that are filled in whole vectors, or of others.
+
+        Of these, another branch that does the work of the same step fills each again.
+        """
+        found = self._buffers.items()
+        return {p: b for p, b in found if b.filled_in is None and b.vector == vector}
+
+    # ---- filling and reading
+
+    def fill(self, point: Point, found: Found, nest: int, scope: Scope, width: int = 1) -> None:
+        """Puts an element, or a vector of them, into its buffer, if there is one to be filled."""
+        ctx, (operand, needs), buffer = self.ctx, found, self._buffers.get(point)
+        if buffer is None or buffer.filled_in is not None:
+            return
+        buffer.filled_in, dtype = nest, ctx.dtype_of(point.name)
+        at = buffer.position if buffer.shared else ctx.slot
+        at = at - ctx.lane_symbol if width > 1 else at
+        put = Store(buffer.array, at, operand, dtype, width)
+        kept = put if buffer.shared else Set(Lane(buffer.array, at), operand, dtype)
+        scope.put(kept, needs | at.symbols)
+
+    def load_into(
+        self, point: Point, load: Load, needs: frozenset[str], nest: int, scope: Scope
+    ) -> Found | None:
+        """Loads a vector right into its buffer, if it has one in registers."""
+        ctx, buffer = self.ctx, self._buffers.get(point)
+        if buffer is None or buffer.shared or buffer.filled_in not in (None, nest):
+            return None
+        needs |= ctx.step.symbols | {ctx.home}
+        if buffer.filled_in is None:
+            scope.put(Set(Lane(buffer.array, ctx.step), load, load.dtype), needs)
+            buffer.filled_in = nest
+        return Lane(buffer.array, ctx.step, ctx.lane_symbol), needs | ctx.lane_symbol.symbols
 
     def read(self, point: Point, scope: Scope) -> Found:
         """The element of a buffer that an earlier nest has filled."""
-        ctx, view, buffer = self.ctx, self.ctx.part.tensors[point.name], self._buffers[point]
-        lane = ctx.lane_symbol
+        ctx, buffer, lane = self.ctx, self._buffers[point], self.ctx.lane_symbol
         if not buffer.shared:
             needs = ctx.step.symbols | lane.symbols | {ctx.home} | point.symbols
             if buffer.vector:
                 return Lane(buffer.array, ctx.step, lane), needs
-            return Lane(buffer.array, ctx.step * self.ctx.lanes + lane), needs
-        position, width = buffer.position, 1
-        if buffer.vector:
-            position, width = position - lane, ctx.width
-        own = point.symbols - lane.symbols if buffer.vector else point.symbols
-        needs = position.symbols | {ctx.home} | own
-        name = self._name(f"{view.name}_s", point)
-        load = SharedLoad(buffer.array, position, view.dtype, width)
-        scope.put_once(needs, Let(name, view.dtype, load, width))
-        if buffer.vector:
-            return Lane(name, None, lane), needs | lane.symbols
-        return name, needs
+            return Lane(buffer.array, ctx.slot), needs
+        aside = lane if buffer.vector else const(0)
+        position, width = buffer.position - aside, ctx.width if buffer.vector else 1
+        needs = position.symbols | {ctx.home} | (point.symbols - aside.symbols)
+        name, dtype = self._name(f"{point.name}_s", point), ctx.dtype_of(point.name)
+        scope.define(Let(name, dtype, Load(buffer.array, position, dtype, width), width), needs)
+        return (Lane(name, None, lane), needs | lane.symbols) if buffer.vector else (name, needs)

@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.demand import Demand, Point, demand_of
-from thunder_fuser.analysis.vectorize import MAX_BYTES, is_vector
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.op_schema import DtypeRule
 from thunder_fuser.ir.op_table import SCANS
-from thunder_fuser.ir.record import Literal, Operand, OpRecord
+from thunder_fuser.ir.record import Literal, Operand, OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
-from thunder_fuser.lower.exps import short_exps
-from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.kernel import Lane
 from thunder_fuser.lower.scope import ROOT, ROW
 from thunder_fuser.lower.size_arguments import loops_of
+from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
-from thunder_fuser.schedule.reduction import is_full
 from thunder_fuser.schedule.repeatable import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 
@@ -45,7 +44,21 @@ class Context:
 
     @cached_property
     def root_loops(self) -> list[IterDomain]:
+        """The loops over blocks and threads."""
         return [a for a in self.loop if a.parallel.is_block or a.parallel.is_thread]
+
+    def extent(self, parallel: ParallelType) -> int:
+        """Of the loop over blocks or threads that runs so; 1 if there is none."""
+        return next((int(a.extent.value) for a in self.root_loops if a.parallel is parallel), 1)
+
+    def first_of(self, loops: Iterable[IterDomain]) -> Scalar:
+        """True for the first of the blocks and threads along these loops."""
+        return conjunction(self.loops.loops[axis.name].lt(1) for axis in loops)
+
+    @property
+    def first_thread(self) -> Scalar:
+        """True for the first of the threads that share a kept position."""
+        return self.first_of(a for a in self.root_loops if a.is_reduction and a.parallel.is_thread)
 
     @cached_property
     def row_loops(self) -> list[IterDomain]:
@@ -85,7 +98,7 @@ class Context:
 
     @property
     def walks_rows(self) -> bool:
-        return self.scheduled.walks_rows
+        return bool(self.scheduled.carried)
 
     @property
     def carried(self) -> tuple[str, ...]:
@@ -143,22 +156,26 @@ class Context:
 
         Of a group: those of all its rows.
         """
-        around = [*self.group_loops, *self.nest_loops]
-        return prod(int(a.extent.value) for a in around if a is not self.lane)
-
-    @cached_property
-    def whole_steps(self) -> tuple[Scalar, Scalar]:
-        """Where steps are known to lie behind a row's beginning, and where before its end."""
-        walked = [a for a in self.nest_loops if a is not self.lane]
-        if self.loops.edge is None or len(walked) != 1:
-            return const(0), const(0)
-        return whole_steps(self.loops, walked[0])
+        return prod(int(axis.extent.value) for axis in self._step_loops)
 
     @property
     def step(self) -> Scalar:
         """The number of the current iteration of the loops around the lanes."""
-        around = [*self.group_loops, *self.nest_loops]
-        return self.number([axis for axis in around if axis is not self.lane])
+        return self.number(self._step_loops)
+
+    @property
+    def _step_loops(self) -> list[IterDomain]:
+        return [a for a in (*self.group_loops, *self.nest_loops) if a is not self.lane]
+
+    @property
+    def slots(self) -> int:
+        """The elements of an array that has one for each lane of each step."""
+        return self.steps * self.lanes
+
+    @property
+    def slot(self) -> Scalar:
+        """The place of this lane of this step in such an array."""
+        return self.step * self.lanes + self.lane_symbol
 
     def number(self, loops: list[IterDomain]) -> Scalar:
         """The number of the current iteration of these loops, the outermost first."""
@@ -167,11 +184,14 @@ class Context:
             number = number * axis.extent + self.loops.loops[axis.name]
         return number
 
+    def at_loops(self, point: Point) -> Point:
+        """A point over plain axis symbols, over the loops."""
+        index = tuple(at.substitute(self.loops.index) for at in point.index)
+        return Point(point.name, index, point.condition.substitute(self.loops.index))
+
     def is_full(self, point: Point) -> bool:
         """True if the point walks the reduced axes; in a pointwise kernel every point is full."""
-        if not self.part.reductions:
-            return True
-        return is_full(point.index, self.reduced_symbols)
+        return not self.part.reductions or point.walks(self.reduced_symbols)
 
     @cached_property
     def reduced_symbols(self) -> tuple[str, ...]:
@@ -186,23 +206,17 @@ class Context:
     @cached_property
     def threads(self) -> tuple[int, int]:
         """The threads of a block, as (x, y)."""
-        extents = {a.parallel: int(a.extent.value) for a in self.root_loops}
-        return extents.get(ParallelType.TIDX, 1), extents.get(ParallelType.TIDY, 1)
+        return self.extent(ParallelType.TIDX), self.extent(ParallelType.TIDY)
 
     @cached_property
     def cluster(self) -> int:
         """The blocks of a cluster."""
-        found = [a for a in self.root_loops if a.parallel is ParallelType.CLUSTER]
-        return found[0].extent.value if found else 1
+        return self.extent(ParallelType.CLUSTER)
 
     @cached_property
     def lanes(self) -> int:
         """The extent of the lane loop; 1 if there is none."""
         return int(self.lane.extent.value) if self.lane else 1
-
-    def reach(self, name: str) -> int:
-        """The largest position of a tensor in memory, in elements."""
-        return int(self.elements(name)) - 1
 
     def elements(self, name: str) -> int:
         """The positions in memory from a tensor's first element to its last one."""
@@ -212,22 +226,15 @@ class Context:
 
     def loads_vector(self, point: Point, position: Scalar) -> bool:
         """True if one load can bring an input's elements for all lanes."""
-        dtype = self.part.tensors[point.name].dtype
-        aligned = self.alignment(point.name)
+        dtype, aligned = self.dtype_of(point.name), self.alignment(point.name)
         return self.is_vector(position, point.condition, dtype, aligned)
 
     def is_vector(
         self, position: Scalar, condition: Scalar, dtype: DataType, alignment: int = MAX_BYTES
     ) -> bool:
         """True if the lanes are side by side, at an address that a vector may have."""
-        return self.width > 1 and is_vector(
-            position,
-            condition,
-            self.lane_symbol,
-            self.width,
-            itemsize=dtype.bytes,
-            alignment=alignment,
-        )
+        lane, size = self.lane_symbol, dtype.bytes
+        return is_vector(position, condition, lane, self.width, itemsize=size, alignment=alignment)
 
     def alignment(self, name: str) -> int:
         """Of a tensor's first element, in bytes; what the fuser allocates is aligned."""
@@ -247,7 +254,7 @@ class Context:
 
         A GPU's threads each add few elements and then pairs, so Float loses no more than torch.
         """
-        dtype = self.part.tensors[name].dtype
+        dtype = self.dtype_of(name)
         adds = self.combines(name) in ("sum", "prod")
         if not self.is_cpu or not adds:
             return dtype
@@ -277,10 +284,10 @@ class Context:
 
     def accumulator(self, name: str) -> str | Lane:
         """What a reduction adds into: a variable, or this lane's element of an array."""
-        wide = self.accumulator_type(name) is not self.part.tensors[name].dtype
+        wide = self.accumulator_type(name) is not self.dtype_of(name)
         local = f"{name}_a" if wide else self.local(name)
         if name in self.carried:
-            return Lane(local, self.step * self.lanes + self.lane_symbol)
+            return Lane(local, self.slot)
         return Lane(local, self.lane_symbol) if self.lane_is_kept else local
 
     def scanned(self, name: str) -> str | Lane:
@@ -289,3 +296,49 @@ class Context:
         if self.scheduled.params.inner and isinstance(target, str):
             return Lane(target, self.lane_symbol)
         return target
+
+
+_EXPANDS = ("broadcast", "broadcast_in_dim")
+
+
+def short_exps(part: Part) -> frozenset[str]:
+    """Which Float exps may be two instructions, with an error of 2 + |x| units in the last place.
+
+    Where all results are 16-bit floats; and exp(x - max(x)) that is only summed, as in log-sum-exp.
+    There a term e^-t beside the largest one, which is 1, brings (2 + t) units times e^-t.
+    """
+    halves = all(part.tensors[name].dtype.is_half for name in part.outputs)
+    exps = [e for e in part.exprs if e.op == "exp" and names_of(e)]
+    floats = [e for e in exps if part.tensors[e.outputs[0]].dtype is DataType.Float]
+    return frozenset(e.outputs[0] for e in floats if halves or _fades_in_a_sum(part, e))
+
+
+def _fades_in_a_sum(part: Part, exp: OpRecord) -> bool:
+    """True for exp(x - max(x, dims)) whose only use is its sum over the same dims."""
+    name = exp.outputs[0]
+    readers = [e for e in part.exprs if name in names_of(e)]
+    most = _subtracted_max(part, exp)
+    if name in part.outputs or most is None or not readers:
+        return False
+    return all(e.op == "sum" and e.attr("dims") == most.attr("dims") for e in readers)
+
+
+def _subtracted_max(part: Part, exp: OpRecord) -> OpRecord | None:
+    """The max(x, dims) of exp(x - max(x, dims)) or exp(-(max(x, dims) - x))."""
+    shifted = _made_by(part, exp, "sub")
+    negated = _made_by(part, exp, "neg")
+    if negated is not None:
+        shifted = _made_by(part, negated, "sub")
+    if shifted is None or len(names_of(shifted)) != 2:
+        return None
+    x, name = names_of(shifted) if negated is None else reversed(names_of(shifted))
+    most = part.producer.get(name)
+    while most is not None and most.op in _EXPANDS:
+        most = part.producer.get(names_of(most)[0])
+    return most if most is not None and most.op == "max" and names_of(most) == (x,) else None
+
+
+def _made_by(part: Part, reader: OpRecord, op: str) -> OpRecord | None:
+    """The producer of the first operand, if it is this op."""
+    found = part.producer.get(names_of(reader)[0])
+    return found if found is not None and found.op == op else None

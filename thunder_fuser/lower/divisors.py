@@ -15,7 +15,7 @@ from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.kernel import Call, IndexValue, Let, Math, Operand, Value
-from thunder_fuser.lower.scope import Found, Names, Scope
+from thunder_fuser.lower.scope import NONE, Found, Names, Scope
 
 LARGEST_COUNT = 2**31 - 1
 DIVISIONS = ("truediv", "div")  # of floats both are the same
@@ -45,7 +45,7 @@ class Divisors:
         """The variable with what all quotients by a row value share, made once a row."""
         operand, needs = found
         name = self._name(f"{self.ctx.local(point.name)}_d", point)
-        scope.put_once(needs, Let(name, DataType.Float, Call("divisor", (operand,)), 2))
+        scope.define(Let(name, DataType.Float, Call("divisor", (operand,)), 2), needs)
         return name
 
     def is_count(self, expr: OpRecord, dtype: DataType) -> bool:
@@ -86,12 +86,9 @@ class Divisors:
         self, name: str, count: int, dtype: DataType, scope: Scope, derived: Value | None = None
     ) -> str:
         """The variable with the number, or with what is derived from it, made once a kernel."""
-        if scope.find(name) is None:
-            size = IndexValue(const(sized(name, count)), dtype)
-            home = scope.home(frozenset())
-            home.put(Let(name if derived is None else f"{name}_n", dtype, size))
-            if derived is not None:
-                width = 2 if isinstance(derived, Call) else 1
-                home.put(Let(name, dtype, derived, width))
-            home.values[name] = (name, frozenset())
+        plain = name if derived is None else f"{name}_n"
+        scope.define(Let(plain, dtype, IndexValue(const(sized(name, count)), dtype)), NONE)
+        if derived is not None:
+            width = 2 if isinstance(derived, Call) else 1
+            scope.define(Let(name, dtype, derived, width), NONE)
         return name

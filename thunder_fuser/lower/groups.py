@@ -17,23 +17,12 @@ from dataclasses import dataclass, field
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
-from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.scalar import Scalar, conjunction, const
-from thunder_fuser.lower.identity import identity
-from thunder_fuser.lower.kernel import (
-    Array,
-    Call,
-    For,
-    If,
-    Lane,
-    Let,
-    Operand,
-    Set,
-    SharedStore,
-)
+from thunder_fuser.lower.accumulators import Gates, identity, word
+from thunder_fuser.lower.kernel import Array, Call, If, Lane, Let, Set, Statement, Store
 from thunder_fuser.lower.nests import Nests, Work
-from thunder_fuser.lower.scope import Scope
+from thunder_fuser.lower.scope import Scope, loops_around
 from thunder_fuser.schedule.repeatable import row_of
 
 
@@ -55,8 +44,8 @@ class Groups:
         self.nests, self.ctx, self.values = nests, nests.ctx, nests.values
         self.sums, self.guards = nests.sums, nests.guards
         self._after: dict[str, int] = {}  # the loop that has a reduction along rows, or is before
-        self._gates: dict[str, int] = {}  # of each reduction over the rows of a cluster
-        self._ready = False  # true once the other blocks' gates have been waited for
+        # Of the reductions over rows that the blocks of a cluster share.
+        self._gates = Gates(self.values.shared) if self.ctx.cluster > 1 else None
         self._over = {n for n in self.ctx.demand.operands if not self._is_along(n)}
         self.turns = self._turns()
 
@@ -89,13 +78,8 @@ class Groups:
 
     def _first(self, root: Point, *, is_row: bool) -> int:
         """The first loop that has what the root needs; a row has its own reductions in theirs."""
-        return max(
-            (
-                self._after[name] + (name in self._over or not is_row)
-                for name in self._reductions(root)
-            ),
-            default=0,
-        )
+        names = self._reductions(root)
+        return max((self._after[n] + (n in self._over or not is_row) for n in names), default=0)
 
     def _reductions(self, root: Point) -> list[str]:
         operands = self.ctx.demand.operands
@@ -119,47 +103,36 @@ class Groups:
 
     def put(self, scope: Scope) -> None:
         """All of the group."""
+        ctx = self.ctx
         self.values.buffers.declare(scope)
-        kept = self._kept() if self.ctx.group_loops else []
+        kept = self._kept() if ctx.group_loops else []
+        count = prod(int(axis.extent.value) for axis in ctx.group_loops)  # of a thread's rows
         for name in kept:
-            scope.put(Array(f"{name}_k", self.ctx.part.tensors[name].dtype, self._row_count()))
+            scope.put(Array(f"{name}_k", ctx.dtype_of(name), count))
         over = [name for turn in self.turns for name in turn.over]
         for name in over:
             self._declare(name, scope)
-        if self.ctx.cluster > 1:
-            self._open_gates(over, scope)
+        if self._gates is not None:
+            call = Call("open_rows", template=(self._size(),))
+            self._gates.open(scope, [f"{name}_r" for name in over], call)
         for number, turn in enumerate(self.turns):
             self.values.nest = number
             self._rows(scope, turn, [name for name in turn.along if name in kept])
-            if turn.over and not self.ctx.is_cpu and not self._gates:
+            if turn.over and not ctx.is_cpu and self._gates is None:
                 scope.put(Call("sync_threads"))
             for name in turn.over:
                 scope.put(self._reduce(name))
         self.values.nest = len(self.turns)
         self._results(scope)
 
-    def _row_count(self) -> int:
-        """The rows that a thread walks."""
-        return prod(int(axis.extent.value) for axis in self.ctx.group_loops)
-
     def _declare(self, name: str, scope: Scope) -> None:
         """What is reduced over rows, an element each."""
-        dtype, count = self.ctx.part.tensors[name].dtype, self._size()
+        dtype, count = self.ctx.dtype_of(name), self._size()
         if self.ctx.is_cpu:
             scope.put(Array(f"{name}_r", dtype, count))
             return
-        if self.ctx.cluster > 1:  # blocks send each other words
-            dtype = DataType.Int if dtype.bytes == 8 else DataType.Int32
-        scope.declare(self.values.shared.array(f"{name}_r", dtype, count))
-
-    def _open_gates(self, over: list[str], scope: Scope) -> None:
-        """A gate for each array of a cluster's blocks: it opens when all rows' values are there."""
-        scope.declare(self.values.shared.array("gates", DataType.Int, len(over)))
-        self._gates = {name: number for number, name in enumerate(over)}
-        for name, number in self._gates.items():
-            places = (f"{name}_r", "gates", const(number))
-            scope.put(Call("open_rows", places, (self._size(),)))
-        scope.put(Call("gates_made"))
+        sent = dtype if self._gates is None else word(dtype)
+        scope.declare(self.values.shared.array(f"{name}_r", sent, count))
 
     def _size(self) -> int:
         extents = self.ctx.part.extents
@@ -167,72 +140,49 @@ class Groups:
 
     def _rows(self, scope: Scope, turn: Turn, kept: list[str]) -> None:
         """One loop over the rows of the group."""
-        loops = {str(self.ctx.loops.loops[axis.name]): axis for axis in self.ctx.group_loops}
-        open_before, whole = list(self.guards.open), self.guards.row_condition
-        # With one row a thread there is no loop: what is made stays in order with the rest.
-        inner = self.guards.guard(scope.child(*loops)) if loops else scope
-        for name in turn.along:
-            self.sums.declare(inner, name)
-        if turn.along or turn.full:
-            self.nests.put(inner, Work(turn.along, turn.full))
-        for name in turn.along:
-            self.sums.reduce_block(inner, name)
-        for name in kept:
-            self._keep(name, inner)
-        self._of_rows(inner, turn)
-        if not loops:
+        ctx = self.ctx
+        loops = [(ctx.loops.loops[a.name], a.extent, ctx.parallel_of(a)) for a in ctx.group_loops]
+        if not loops:  # one row a thread: what is made stays in order with the rest
+            self._row(scope, turn, kept)
             return
-        body = tuple(inner.statements)
-        for variable, axis in reversed(loops.items()):
-            body = (For(variable, axis.extent, self.ctx.parallel_of(axis), body),)
-        scope.statements += body
-        self.guards.open, self.guards.row_condition = open_before, whole
+        with self.guards.inside():
+            inner = self.guards.guard(scope.child(*(str(variable) for variable, *_ in loops)))
+            self._row(inner, turn, kept)
+            scope.statements += loops_around(inner.statements, loops)
         self.values.keep_rows(kept)
 
-    def _keep(self, name: str, scope: Scope) -> None:
-        """A row's value for the loops to come."""
-        (point,) = self.ctx.demand.points(name)
-        value = self.values.get(point, scope)
-        place = Lane(f"{name}_k", self.ctx.group_step)
-        scope.put(Set(place, value, self.ctx.part.tensors[name].dtype))
-
-    def _of_rows(self, scope: Scope, turn: Turn) -> None:
-        """What one thread of a row stores of it, and puts where all rows are reduced."""
-        reduced = [a for a in self.ctx.root_loops if a.is_reduction and a.parallel.is_thread]
-        condition = self._where(reduced, self.guards.row_condition)
+    def _row(self, scope: Scope, turn: Turn, kept: list[str]) -> None:
+        """What is reduced and stored of one row; what one thread of it puts for all rows."""
+        for name in turn.along:
+            self.sums.declare(scope, name)
+        if turn.along or turn.full:
+            self.nests.put(scope, Work(turn.along, turn.full))
+        for name in turn.along:
+            self.sums.reduce_block(scope, name)
+        for name in kept:  # for the loops to come
+            (point,) = self.ctx.demand.points(name)
+            value = self.values.get(point, scope)
+            scope.put(Set(Lane(f"{name}_k", self.ctx.group_step), value, self.ctx.dtype_of(name)))
+        condition = conjunction([self.guards.row_condition, self.ctx.first_thread])
         for name in turn.over:
             self._put(name, condition, scope)
         self.nests.put_rows(scope, turn.of_rows, condition)
 
     def _put(self, name: str, condition: Scalar, scope: Scope) -> None:
         """A row's value, where those of all rows of the group are reduced."""
-        value, dtype = self._operand(name, scope), self.ctx.part.tensors[name].dtype
-        array, at = f"{name}_r", self.ctx.loops.index["*".join(self.ctx.scheduled.rows)]
-        put: Set | SharedStore | Call = SharedStore(array, at, value, 1, dtype)
-        if self.ctx.is_cpu:
+        ctx, dtype = self.ctx, self.ctx.dtype_of(name)
+        value = self.values.get(ctx.demand.operands[name], scope)
+        array, at = f"{name}_r", ctx.loops.index["*".join(ctx.scheduled.rows)]
+        put: Statement = Store(array, at, value, dtype)
+        if ctx.is_cpu:
             put = Set(Lane(array, at), value, dtype)
-        if self._gates:
-            self._wait(scope)
-            condition, gate = self.guards.row_condition, self._gates[name]
-            places = (array, at, value, "gates", const(gate))
-            put = Call("put_rows", places, (self.ctx.cluster,), dtype)
+        if self._gates is not None:
+            self._gates.wait(scope, ctx.group_step.lt(1))  # after the loads of the first row
+            condition = self.guards.row_condition
+            put = Call(
+                "put_rows", (array, at, value, *self._gates.of(array)), (ctx.cluster,), dtype
+            )
         scope.put(put if condition.is_const else If(condition, (put,)))
-
-    def _operand(self, name: str, scope: Scope) -> Operand:
-        return self.values.get(self.ctx.demand.operands[name], scope)
-
-    def _wait(self, scope: Scope) -> None:
-        """Until the other blocks' gates are made: after the loads of the first row."""
-        if not self._ready:
-            first = self.ctx.group_step.lt(1)
-            ready = Call("gates_ready")
-            scope.put(ready if first.is_const else If(first, (ready,)))
-        self._ready = True
-
-    def _where(self, axes: list[IterDomain], condition: Scalar) -> Scalar:
-        """The condition, for the first of the threads along these axes."""
-        loops = self.ctx.loops.loops
-        return conjunction([condition, *(loops[axis.name].lt(1) for axis in axes)])
 
     def _reduce(self, name: str) -> Let:
         """A reduction over rows, as a row of as many elements is reduced by itself.
@@ -241,17 +191,15 @@ class Groups:
         a cluster have sent the elements, they are there past a gate.
         """
         ctx, count, array = self.ctx, self._size(), f"{name}_r"
-        wide, op = ctx.accumulator_type(name), ctx.part.producer[name].op
-        start, target = identity(op, wide), ctx.accumulator(name)
+        wide, op, target = ctx.accumulator_type(name), ctx.combines(name), ctx.accumulator(name)
+        start = identity(op, wide)
         assert isinstance(target, str)
         if ctx.is_cpu:
-            call = Call("reduce_rows", (array, const(count), start), (op,), wide)
-        else:
-            row = row_of(count, ctx.scheduled.target)
-            gate = ("gates", const(self._gates[name])) if self._gates else ()
-            sizes = (op, count, row.width, row.threads)
-            call = Call("reduce_rows", (array, start, *gate), sizes, wide)
-        return Let(target, wide, call)
+            return Let(target, wide, Call("reduce_rows", (array, const(count), start), (op,), wide))
+        row = row_of(count, ctx.scheduled.target)
+        gate = () if self._gates is None else self._gates.of(array)
+        sizes = (op, count, row.width, row.threads)
+        return Let(target, wide, Call("reduce_rows", (array, start, *gate), sizes, wide))
 
     def _results(self, scope: Scope) -> None:
         """Stores what has one value a group."""
@@ -262,5 +210,4 @@ class Groups:
         ]
         of_group = (ParallelType.TIDX, ParallelType.TIDY, ParallelType.CLUSTER)
         threads = [axis for axis in self.ctx.root_loops if axis.parallel in of_group]
-        condition = self._where(threads, conjunction([]))
-        self.nests.put_rows(scope, names, condition)
+        self.nests.put_rows(scope, names, self.ctx.first_of(threads))

@@ -1,12 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of guards: where a split does not divide, a last step runs over the end."""
+"""Guards: where a split does not divide, a last step runs over the end.
+
+Each is put where its value is first known, and skipped as an If, or clamped:
+
+skipped:  if (i < n) { const i32 i = ...; ... }          where no barrier follows
+clamped:  const i32 i = i_x < n - 1 ? i_x : n - 1;       all threads go on, and do not store
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from thunder_fuser.ir.domain import IterDomain
 from thunder_fuser.ir.scalar import Scalar, conjunction, const, minimum
-from thunder_fuser.ir.size_symbols import Sized
+from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.kernel import Coordinate, If, Let
+from thunder_fuser.lower.scope import Scope
 from thunder_fuser.schedule.loop_index import Edge, Guard, LoopIndex
+
+
+class OpenGuards:
+    """The guards of one kernel, each until it is put where its value is first known.
+
+    row_condition: where a kept position, which is clamped, is one of the tensor's.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx, self.open, self.row_condition = ctx, list(ctx.loops.guards), const(1)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """A block: guards that are put in it are open again behind it."""
+        before = list(self.open), self.row_condition
+        yield
+        self.open, self.row_condition = before
+
+    @staticmethod
+    def define(scope: Scope, variable: Scalar, value: Coordinate | Scalar) -> None:
+        """The variable of an axis or loop, from here on."""
+        scope.put(Let(str(variable), None, value))
+        scope.symbols = scope.symbols | variable.symbols
+
+    def guard(self, scope: Scope) -> Scope:
+        """Guards known from blocks, threads and rows.
+
+        Kept axes are clamped where barriers follow, and reduced ones are left to the nests: no
+        thread may skip a barrier. A pointwise kernel has none and skips all at once.
+        """
+        if not self.ctx.part.reductions and not self.ctx.part.scans:
+            for guard in self.ready(scope):
+                scope = self.enter(scope, guard)
+            return scope
+        reduced = {"*".join(self.ctx.scheduled.reduced), *self.ctx.scheduled.reduced}
+        for guard in self.ready(scope):
+            if guard.axis.partition(".")[0] in reduced and not self.ctx.part.scans:
+                self.open.append(guard)
+            else:
+                self.clamp(scope, guard)
+        return scope
+
+    def clamp(self, scope: Scope, guard: Guard) -> None:
+        """Past the end the last element is read again, and what it makes is not stored."""
+        self.define(scope, guard.variable, minimum(guard.value, guard.extent - 1))
+        self.row_condition = conjunction([self.row_condition, valid(guard)])
+
+    def clip(self, scope: Scope, guard: Guard, variable: Scalar, extent: Scalar) -> Scalar:
+        """The extent of a loop that ends where a guard that only shortens it does."""
+        self.define(scope, guard.variable, guard.value)
+        return minimum(extent, guard.extent - (guard.value - variable))
+
+    def ready(self, scope: Scope) -> list[Guard]:
+        """Takes the guards, innermost axes last, whose values can be known in the scope."""
+        ready: list[Guard] = []
+        symbols = scope.symbols
+        while found := [guard for guard in self.open if guard.value.symbols <= symbols]:
+            ready.append(found[0])
+            self.open.remove(found[0])
+            symbols |= found[0].variable.symbols
+        return ready
+
+    def enter(self, scope: Scope, guard: Guard, loop: IterDomain | None = None) -> Scope:
+        """A block, inside a loop, in which the guard holds and its variable is defined."""
+        inner = scope.child()
+        unrolled = loop is not None and not self.ctx.is_cpu
+        inner.condition = valid_step(guard, loop, self.ctx.loops) if unrolled else valid(guard)
+        self.define(inner, guard.variable, guard.value)
+        return inner
+
+    def close(self, scope: Scope, until: Scope) -> None:
+        """Puts each block made by `enter`, from the innermost out to `until`, into its If."""
+        while scope is not until:
+            assert scope.condition is not None and scope.parent is not None
+            scope.parent.put(If(scope.condition, tuple(scope.statements)))
+            scope = scope.parent
+
+
+# ---- conditions
 
 
 def valid(guard: Guard) -> Scalar:
@@ -22,25 +112,25 @@ def valid_step(guard: Guard, loop: IterDomain | None, loops: LoopIndex) -> Scala
     i1{4095} split 128, in 32 steps:  s < 31 or 128*s + t < 4095
     """
     whole = valid(guard)
-    if loop is None or guard.axis + ".o" != loop.name or whole.is_const:
-        return whole
-    if type(loop.extent.value) is Sized:
+    if loop is None or guard.axis + ".o" != loop.name or whole.is_const or not loop.extent.is_known:
         return whole
     last = loop.extent.value - 1
     return minimum(loops.loops[loop.name] - last, guard.value - guard.extent).lt(0)
 
 
-def whole_steps(loops: LoopIndex, walked: IterDomain) -> tuple[Scalar, Scalar]:
-    """The steps of an unrolled loop along an axis with edges that are known not to lie at them.
+def whole_steps(ctx: Context) -> tuple[Scalar, Scalar]:
+    """Where steps are known to lie behind a row's beginning, and where before its end.
 
     i1 = 8*(128*s + t) + v - shift, shift < 8, of 4095:  0 < s, s < 3
     """
-    edge, step = loops.edge, loops.loops[walked.name]
-    assert edge is not None
-    index = edge.index.substitute({str(g.variable): g.value for g in loops.guards})
+    edge, walked = ctx.loops.edge, [a for a in ctx.nest_loops if a is not ctx.lane]
+    if edge is None or len(walked) != 1 or not walked[0].extent.is_known:
+        return const(0), const(0)
+    step = ctx.loops.loops[walked[0].name]
+    index = edge.index.substitute({str(g.variable): g.value for g in ctx.loops.guards})
     width = dict(index.terms[0]).get(step, 0)
     rest = index - step * width
-    if type(walked.extent.value) is Sized or not (-width <= rest.lo and rest.hi < width):
+    if not (-width <= rest.lo and rest.hi < width):
         return const(0), const(0)
     return const(0).lt(step), step.lt(int(edge.extent.value) // width)
 
@@ -52,14 +142,14 @@ def either(a: Scalar, b: Scalar) -> Scalar:
     return minimum(a.parts[0], b.parts[0]).lt(0)
 
 
-def whole_step(edge: Edge, known: tuple[Scalar, Scalar], lane: Scalar, width: int) -> Scalar:
-    """Where all lanes of a step are within the axis; `known`: where that needs no test, as above.
+def whole_step(ctx: Context, edge: Edge) -> Scalar:
+    """Where all lanes of a step are within the axis.
 
     (0 < s or 0 <= i1) and (s < 3 or i1 + 7 < 4095)
     """
-    first = edge.index - lane
-    begun, ended = const(-1).lt(first), (first + (width - 1)).lt(edge.extent)
-    return conjunction([either(known[0], begun), either(known[1], ended)])
+    first, (behind, before) = edge.index - ctx.lane_symbol, whole_steps(ctx)
+    begun, ended = const(-1).lt(first), (first + (ctx.lanes - 1)).lt(edge.extent)
+    return conjunction([either(behind, begun), either(before, ended)])
 
 
 def clips(guard: Guard, variable: Scalar) -> bool:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel IR: loops, loads, math and stores, before they are text. Both printers walk it.
+"""Kernel IR: loops, loads, math and stores, before they are source. Both printers walk it.
 
 Positions and conditions are Scalars over loop variables; values are names of C variables, Lanes
-(elements of arrays) or Literals.
+(elements of arrays) or Literals. As text, each statement is the call that makes its node:
+
+For(j_o_o, 4, ParallelType.SERIAL, unroll=0)
+    Let(T0_v, DataType.BFloat16, Load(T0, 8*j_o_i, DataType.BFloat16, width=8), width=8)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
@@ -49,6 +52,7 @@ class Math:
 class Load:
     """buffer[position] where the condition holds, else zero. width > 1: a vector.
 
+    The buffer is a tensor or a shared array, here and in a Store.
     limit: if given, lanes from buffer[limit] on are zero, where the tensor ends.
     inside: where it is known without a test that none are.
     """
@@ -76,16 +80,6 @@ class RingLoad:
     dtype: DataType
     width: int
     condition: Scalar = TRUE
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLoad:
-    """`width` elements of a shared array."""
-
-    array: Name
-    position: Scalar
-    dtype: DataType
-    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +162,6 @@ Value = (
     Math
     | Load
     | RingLoad
-    | SharedLoad
     | IndexValue
     | CheckedIndex
     | Random
@@ -284,17 +277,6 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedStore:
-    """Puts a Vec (by name), or one element, into a shared array."""
-
-    array: Name
-    position: Scalar
-    value: Operand
-    width: int
-    dtype: DataType
-
-
-@dataclass(frozen=True, slots=True)
 class Accumulator:
     """A variable that a loop reduces into: its op, its type and what the op starts from."""
 
@@ -339,8 +321,8 @@ class Block:
 
 
 Statement = (
-    Let | Array | Words | Variable | Stream | Set | Accumulate | Store | Prefetch | SharedStore
-    | Call | For | If | Block
+    Let | Array | Words | Variable | Stream | Set | Accumulate | Store | Prefetch | Call
+    | For | If | Block
 )  # fmt: skip
 
 ALL = 0
@@ -415,3 +397,39 @@ class Kernel:
     cluster: int = 1
     blocks: int = 0
     checks: tuple[tuple[str, int], ...] = ()
+
+
+# ---- text
+
+Marks = Mapping[int, str]  # by the id of a statement: what is wrong with it
+_HIDDEN = ("body", "otherwise", "comment")
+
+
+def statements_text(statements: Iterable[Statement], marks: Marks | None = None) -> str:
+    """The statements; a marked one has --> in front, and what is wrong with it behind."""
+    return "".join(line + "\n" for line in _lines(statements, marks or {}, ""))
+
+
+def _lines(statements: Iterable[Statement], marks: Marks, pad: str) -> Iterator[str]:
+    for s in statements:
+        text, wrong = pad + _call(s), marks.get(id(s))
+        yield text if wrong is None else f"--> {text}   # {wrong}"
+        yield from _lines(getattr(s, "body", ()), marks, pad + "    ")
+        if isinstance(s, If) and s.otherwise:
+            yield pad + "Else"
+            yield from _lines(s.otherwise, marks, pad + "    ")
+
+
+def _call(node: object) -> str:
+    """A node as the call that makes it, without bodies, comments and fields at their defaults."""
+    if isinstance(node, tuple):
+        return f"({', '.join(map(_call, node))})"
+    if not is_dataclass(node) or isinstance(node, Scalar):
+        return str(node)
+    given = [(f, getattr(node, f.name)) for f in fields(node) if f.name not in _HIDDEN]
+    shown = [
+        _call(value) if field.default is MISSING else f"{field.name}={_call(value)}"
+        for field, value in given
+        if value != field.default
+    ]
+    return f"{type(node).__name__}({', '.join(shown)})"

@@ -22,35 +22,24 @@ loads. Each is put into the outermost scope that has the loop variables of its i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
+from thunder_fuser.analysis.demand import Demand, Point
+from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.scalar import Scalar, conjunction, minimum
-from thunder_fuser.ir.size_symbols import Sized
-from thunder_fuser.lower.accumulators import Accumulators
-from thunder_fuser.lower.cluster import Cluster
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import names_of
+from thunder_fuser.ir.scalar import Scalar, conjunction
+from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.groups import Groups
 from thunder_fuser.lower.guards import clips
-from thunder_fuser.lower.kernel import (
-    Block,
-    Call,
-    Coordinate,
-    For,
-    Kernel,
-    Parameter,
-    Statement,
-)
+from thunder_fuser.lower.kernel import Block, Call, Coordinate, Kernel, Parameter, Statement
 from thunder_fuser.lower.nests import Nests, Work
-from thunder_fuser.lower.open_guards import OpenGuards
 from thunder_fuser.lower.passes import run_passes
-from thunder_fuser.lower.row_loads import row_loads
-from thunder_fuser.lower.scope import ROOT, ROW, Scope
+from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
 from thunder_fuser.lower.size_arguments import with_free_sizes
-from thunder_fuser.lower.stores import Stores
-from thunder_fuser.lower.tiles import Window, phases
-from thunder_fuser.lower.values import Values
 from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
@@ -68,22 +57,12 @@ def unfinished(scheduled: ScheduledFusion, name: str) -> Kernel:
 
 
 class _Lowerer:
-    """Builds one kernel; `values` makes and finds values, `nests` loops over them.
-
-    tiles: the results that go to shared memory, where another phase finds them.
-    """
+    """Builds one kernel; `values` makes and finds values, `nests` loops over them."""
 
     def __init__(self, ctx: Context, tiles: Mapping[str, Window] | None = None) -> None:
-        self.ctx = ctx
-        self.part, self.demand = ctx.part, ctx.demand
-        self.loops, self.is_cpu = ctx.loops, ctx.is_cpu
-        self.guards = OpenGuards(ctx)
-        self.root = Scope(frozenset([ROOT]))
-        self.values = Values(ctx)
-        self.cluster = Cluster(ctx, self.values.shared)
-        self.sums = Accumulators(ctx, self.cluster)
-        stores = Stores(ctx, self.values, tiles or {})
-        self.nests = Nests(stores, self.sums, self.guards)
+        self.ctx, self.part, self.demand, self.loops = ctx, ctx.part, ctx.demand, ctx.loops
+        self.nests = Nests(ctx, tiles or {})
+        self.values, self.sums, self.guards = self.nests.values, self.nests.sums, self.nests.guards
 
     # ---- the kernel
 
@@ -93,45 +72,41 @@ class _Lowerer:
         # Also of tensors that never reach memory: a reshape takes positions in them apart.
         names = (*self.part.inputs, *self.part.producer)
         sizes = [prod(map(int, self.part.tensors[n].sizes)) for n in names]
-        reach = [self.ctx.reach(n) for n in self.part.global_tensors]
+        reach = [int(self.ctx.elements(n)) - 1 for n in self.part.global_tensors]
         work = prod(int(axis.extent.value) for axis in self.ctx.scheduled.axes)
         # Past the last element, too: there a guard compares.
         beyond = [int(guard.value.hi) for guard in self.loops.guards]
+        params = self.ctx.scheduled.params
+        rows = ParallelType.CLUSTER if self.ctx.cluster > 1 else ParallelType.BIDY
         return Kernel(
             name,
             self._parameters(),
             tuple(body),
-            self._grid(),
+            (self.ctx.extent(ParallelType.BIDX), self.ctx.extent(rows)),
             self.ctx.threads,
             self.values.shared.bytes,
             max([*sizes, *reach, *beyond, work, self.values.largest_index]) > INT32_MAX,
             work,
             # On a CPU what is vectorised is a size.
-            self.ctx.scheduled.params.scheduler if self.is_cpu else str(self.ctx.scheduled.params),
+            params.scheduler if self.ctx.is_cpu else str(params),
             self.ctx.cluster,
-            self.ctx.scheduled.params.blocks,
-            tuple(self.values.places.checks),
+            params.blocks,
+            tuple(self.values.checks),
         )
 
-    def _grid(self) -> tuple[int, int]:
-        blocks = {a.parallel: int(a.extent.value) for a in self.ctx.root_loops}
-        y = blocks.get(ParallelType.CLUSTER, blocks.get(ParallelType.BIDY, 1))
-        return blocks.get(ParallelType.BIDX, 1), y
-
     def _parameters(self) -> tuple[Parameter, ...]:
-        shared = {name for pair in self.part.overwrites for name in pair}
-        inputs = [self.part.tensors[name] for name in self.part.inputs]
-        made = [
-            Parameter(v.name, v.dtype.compute, "scalar")
-            if v.by_value
-            else Parameter(v.name, v.dtype, "input", v.name in shared)
-            for v in inputs
+        shared, tensors = (
+            {name for pair in self.part.overwrites for name in pair},
+            self.part.tensors,
+        )
+        inputs = [
+            Parameter(n, tensors[n].dtype.compute, "scalar")
+            if tensors[n].by_value
+            else Parameter(n, tensors[n].dtype, "input", n in shared)
+            for n in self.part.inputs
         ]
-        outputs = [
-            Parameter(n, self.part.tensors[n].dtype, "output", n in shared)
-            for n in self.part.outputs
-        ]
-        return (*made, *outputs)
+        outputs = (Parameter(n, tensors[n].dtype, "output", n in shared) for n in self.part.outputs)
+        return (*inputs, *outputs)
 
     def _phases(self, tile: Tile) -> list[Statement]:
         """Reads tiles, computes, writes tiles: each a body of its own, with barriers between."""
@@ -140,66 +115,64 @@ class _Lowerer:
             self.values.shared.array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
             for n in names
         ]
-        for number, one in enumerate(phases(self.ctx.scheduled, tile)):
+        for number, one in enumerate(phases(self.ctx, tile)):
             lowerer = _Lowerer(one.ctx, one.put)
             for point, window in one.kept.items():
                 lowerer.values.buffers.keep(point, window)
             body += [Call("sync_threads")] * (number > 0)
-            body.append(Block(one.what, tuple(lowerer._root_body())))
+            body.append(Block(one.what, lowerer._root_body()))
             largest = lowerer.values.largest_index
             self.values.largest_index = max(self.values.largest_index, largest)
         return body
 
-    def _root_body(self) -> list[Statement]:
+    def _root_body(self) -> tuple[Statement, ...]:
         """Coordinates, guards, and the nests inside them. The CPU walks blocks in a loop."""
-        blocks = [a for a in self.ctx.root_loops if not self.loops.loops[a.name].is_const]
+        ctx, loops = self.ctx, self.loops.loops
+        blocks = [a for a in ctx.root_loops if not loops[a.name].is_const]
         outer = Scope(frozenset())
-        if self.is_cpu:
-            self.root = outer.child(ROOT, *(str(self.loops.loops[a.name]) for a in blocks))
-        for axis in () if self.is_cpu else blocks:
-            self.guards.define(self.root, self.loops.loops[axis.name], self._coordinate(axis))
-        inner = self.guards.guard(self.root)
-        if self.ctx.cluster > 1 and not self.ctx.scheduled.rows:
-            self.cluster.open(inner)
-        if self.ctx.walks_rows:
+        root = Scope(frozenset([ROOT]))
+        if ctx.is_cpu:
+            root = outer.child(ROOT, *(str(loops[a.name]) for a in blocks))
+        for axis in () if ctx.is_cpu else blocks:
+            self.guards.define(root, loops[axis.name], self._coordinate(axis))
+        inner = self.guards.guard(root)
+        if ctx.cluster > 1 and not ctx.scheduled.rows:
+            self.sums.open_gates(inner)
+        if ctx.walks_rows:
             self._walk_rows(inner)
-        elif self.ctx.scheduled.rows:
+        elif ctx.scheduled.rows:
             Groups(self.nests).put(inner)
         else:
             self._nests(inner)
-        self.guards.close(inner, self.root)
-        body = tuple(self.root.statements)
-        if self.is_cpu:
-            for block in reversed(blocks):
-                variable = str(self.loops.loops[block.name])
-                body = (For(variable, block.extent, block.parallel, body),)
-        return [*outer.statements, *body]
+        self.guards.close(inner, root)
+        around = [(loops[a.name], a.extent, a.parallel) for a in blocks if ctx.is_cpu]
+        return (*outer.statements, *loops_around(root.statements, around))
 
     def _coordinate(self, axis: IterDomain) -> Coordinate:
         """With its bound where guards are: all but the last step of a loop then need no test."""
         bounded = axis.parallel is not ParallelType.BIDX and self.loops.guards
-        known = bounded and type(axis.extent.value) is not Sized
-        return Coordinate(axis.parallel, axis.extent.value if known else None)
+        return Coordinate(
+            axis.parallel, axis.extent.value if bounded and axis.extent.is_known else None
+        )
 
     # ---- rows that one block or cluster walks
 
     def _walk_rows(self, scope: Scope) -> None:
         """The nests for every row of the block's or cluster's run, then the sums over them."""
-        for name in self.ctx.carried:
-            self.sums.declare_carried(scope, name)
-        loops = {str(self.loops.loops[axis.name]): axis for axis in self.ctx.row_loops}
-        inner = scope.child(ROW, *loops)
-        extents = {variable: self._rows_of_block(inner, axis) for variable, axis in loops.items()}
-        whole = self.guards.row_condition
-        guarded = self.guards.guard(inner)
-        self._nests(guarded)
-        self.guards.close(guarded, inner)
-        body = tuple(inner.statements)
-        for variable, axis in reversed(loops.items()):
-            body = (For(variable, extents[variable], axis.parallel, body),)
-        scope.statements += body
-        self.guards.row_condition = whole
-        if self.ctx.carried:
+        ctx, variables = self.ctx, self.loops.loops
+        for name in ctx.carried:
+            self.sums.declare(scope, name)
+        inner = scope.child(ROW, *(str(variables[axis.name]) for axis in ctx.row_loops))
+        with self.guards.inside():
+            loops = [
+                (variables[axis.name], self._rows_of_block(inner, axis), axis.parallel)
+                for axis in ctx.row_loops
+            ]
+            guarded = self.guards.guard(inner)
+            self._nests(guarded)
+            self.guards.close(guarded, inner)
+        scope.statements += loops_around(inner.statements, loops)
+        if ctx.carried:
             self._store_sums(scope)
 
     def _rows_of_block(self, scope: Scope, axis: IterDomain) -> Scalar:
@@ -211,33 +184,29 @@ class _Lowerer:
         if self.ctx.threads[1] > 1:
             return extent
         for guard in self.guards.ready(scope):
-            if not clips(guard, variable):
+            if clips(guard, variable):
+                extent = self.guards.clip(scope, guard, variable, extent)
+            else:
                 self.guards.open.append(guard)
-                continue
-            extent = minimum(extent, guard.extent - (guard.value - variable))
-            self.guards.define(scope, guard.variable, guard.value)
         return extent
 
     def _store_sums(self, scope: Scope) -> None:
         """Joins the sums of threads that walked other rows; the first of them stores."""
         rows = [a for a in self.ctx.root_loops if a.parallel.is_thread and not a.is_reduction]
         for name in self.ctx.carried if rows and self.ctx.threads[1] > 1 else ():
-            scope.put(self.sums.join_threads(name, "y", self.ctx.steps * self.ctx.lanes))
-        self.guards.row_condition = conjunction([self.loops.loops[a.name].lt(1) for a in rows])
+            scope.put(self.sums.join_threads(name, "y"))
+        self.guards.row_condition = self.ctx.first_of(rows)
         self.nests.put(scope, Work(results=self.ctx.carried))
 
     # ---- nests
 
     def _nests(self, scope: Scope) -> None:
         self.values.buffers.declare(scope)
-        count = self._nest_count()
+        full = [p for p in self.demand.roots if self._in_nest(p) and not self._is_carried(p)]
+        count = 1 + max((self.demand.level[p] for p in full), default=-1)
         for number in range(count):
             self._nest(scope, number)
         self._rows(scope, count)
-
-    def _nest_count(self) -> int:
-        full = [p for p in self.demand.roots if self._in_nest(p) and not self._is_carried(p)]
-        return 1 + max((self.demand.level[p] for p in full), default=-1)
 
     def _in_nest(self, point: Point) -> bool:
         return point in self.demand.operands.values() or self.ctx.is_full(point)
@@ -247,24 +216,22 @@ class _Lowerer:
 
     def _nest(self, scope: Scope, number: int) -> None:
         """One pass: accumulates the reductions and stores the full results of this level."""
+        ctx, demand = self.ctx, self.demand
         scans = [expr.outputs[0] for expr in self.part.scans]
-        reductions = [
-            n
-            for n, p in self.demand.operands.items()
-            if n not in scans and self.demand.level[p] == number
-        ]
+        here = {n: p for n, p in demand.operands.items() if demand.level[p] == number}
+        reductions = [n for n in here if n not in scans]
         results = [
             n
-            for n, p in self.demand.results.items()
-            if self.ctx.is_full(p) and self.demand.level[p] == number and not self._is_carried(p)
+            for n, p in demand.results.items()
+            if ctx.is_full(p) and demand.level[p] == number and not self._is_carried(p)
         ]
         self.values.nest = number
-        own = [name for name in reductions if name not in self.ctx.carried]
+        own = [name for name in reductions if name not in ctx.carried]
         for name in own:
             self.sums.declare(scope, name)
         for name in scans:
             self.sums.declare_scan(scope, name)
-        plain, looked_up = row_loads(self.ctx) if number == 0 else ([], [])
+        plain, looked_up = row_loads(ctx) if number == 0 else ([], [])
         self.values.put_all(plain, scope)
         if self.loops.edge is not None and number == 0 and self.values.buffers.keeps_vectors:
             # All steps' loads before the first one's work: behind its branches they would wait.
@@ -274,21 +241,104 @@ class _Lowerer:
         for name in own:
             self.sums.reduce_block(scope, name)
 
-    # ---- rows
-
     def _rows(self, scope: Scope, count: int) -> None:
         """Stores results that have only kept axes, by one thread of those that share them."""
-        carried = self.ctx.carried
         names = [
-            n for n, p in self.demand.results.items() if not self._in_nest(p) and n not in carried
+            name
+            for name, point in self.demand.results.items()
+            if not self._in_nest(point) and name not in self.ctx.carried
         ]
-        if not names:
-            return
-        self.values.nest = count
-        condition = conjunction([self.guards.row_condition, self._first_thread()])
-        self.nests.put_rows(scope, names, condition)
+        if names:
+            self.values.nest = count
+            condition = conjunction([self.guards.row_condition, self.ctx.first_thread])
+            self.nests.put_rows(scope, names, condition)
 
-    def _first_thread(self) -> Scalar:
-        """True for the thread at 0 along the reduced axes."""
-        reduced = [a for a in self.ctx.root_loops if a.is_reduction and a.parallel.is_thread]
-        return conjunction([self.loops.loops[a.name].lt(1) for a in reduced])
+
+# ---- what a row reads for itself
+
+
+def row_loads(ctx: Context) -> tuple[list[Point], list[Point]]:
+    """The elements of inputs that only results of rows read: at known places, at looked-up ones.
+
+    They are on their way while reductions wait. A row of cross entropy ends with its target's
+    element. Asked for where it is used, after the last reduction, it would be waited for twice
+    there, first for its place and then for itself:
+
+    T1_e = ld(T1, i)                       before the first pass, which waits for memory anyway
+    for s: load x; max = max(max, x)
+    T9_x = checked_index(T1_e, 50257)      what is at a looked-up place: before the reduction over
+    T0_e = ld(T0, T9_x + i * 50257)        the block, behind the loads of the pass
+    max = reduce(max)
+    """
+    demand, part = ctx.demand, ctx.part
+    if ctx.is_cpu or ctx.lane_is_kept or not part.reductions:
+        return [], []
+    full = [*demand.operands.values(), *(p for p in demand.roots if ctx.is_full(p))]
+    rows = [p for n, p in demand.results.items() if p not in full and n not in ctx.carried]
+    own = [p for p in demand.reached(rows) if p.name in part.inputs and not ctx.is_full(p)]
+    loaded = [p for p in own if not part.tensors[p.name].by_value]
+    places = {p: offset(p.index, part.strides[p.name]).elements | p.condition.elements for p in own}
+    known = [p for p in loaded if not any(_is_late(ctx, at) for at in places[p])]
+    return [p for p in known if not places[p]], [p for p in known if places[p]]
+
+
+def _is_late(ctx: Context, element: Scalar) -> bool:
+    """True if a place is made of a reduction, such as that of a maximum."""
+    names, seen = [str(element.args[0])], set[str]()
+    while names:
+        name = names.pop()
+        expr = ctx.part.producer.get(name)
+        if expr is None or name in seen:
+            continue
+        if expr.row.kind in (OpKind.REDUCTION, OpKind.SCAN):
+            return True
+        seen.add(name)
+        names += names_of(expr)
+    return any(_is_late(ctx, at) for part in element.parts for at in part.elements)
+
+
+# ---- tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a kernel whose tensors cross a tile in shared memory, with loops of its own.
+
+    It finds points in tiles (kept), and puts results there.
+    """
+
+    what: str
+    ctx: Context
+    kept: dict[Point, Window]
+    put: dict[str, Window]
+
+
+def phases(compute: Context, tile: Tile) -> list[Phase]:
+    """What is read, computed and written, in that order.
+
+    read:     for tile of T0, in T0's order:   T0_t[moved] = T0[...]          barrier
+    compute:  for tile, in the schedule's:     T1[...] = relu(T0_t[computed])
+    write:    for results in the other order, after a barrier:  T2[...] = T2_t[moved]
+    """
+    scheduled = compute.scheduled
+    loaded = {p.name: Window(f"{p.name}_t", tile.moved) for p in tile.loads}
+    kept = {compute.at_loops(p): Window(f"{p.name}_t", tile.computed) for p in tile.loads}
+    put = {name: Window(f"{name}_t", tile.computed) for name in tile.stores}
+    found = [Phase("compute", compute, kept, put)]
+    if tile.loads:
+        found.insert(0, Phase("read", _moving(scheduled, tile, tile.loads), {}, loaded))
+    if tile.stores:
+        points = tuple(scheduled.part.demand.results[name] for name in tile.stores)
+        ctx = _moving(scheduled, tile, points)
+        windows = {ctx.at_loops(p): Window(f"{p.name}_t", tile.moved) for p in points}
+        found.append(Phase("write", ctx, windows, {}))
+    return found
+
+
+def _moving(scheduled: ScheduledFusion, tile: Tile, points: tuple[Point, ...]) -> Context:
+    """A phase that only moves these points, in the tile's own loops."""
+    ctx = Context(replace(scheduled, transforms=tile.transforms))
+    moved = {point.name: ctx.at_loops(point) for point in points}
+    level = dict.fromkeys(moved.values(), 0)
+    ctx.demand = Demand({}, level, tuple(level), moved, {})
+    return ctx

@@ -2,20 +2,27 @@
 """One pass over the reduced axes: its loops, and at each step what it reduces, scans and stores.
 
 for s: for v: T3 += T1_v[v];  stv<8>(T2, ..., T2_o)         Work(reductions=(T3,), results=(T2,))
+
+A result is stored wide, after the lanes, where positions allow it, else by each lane. One that
+crosses a tile goes to the tile's array; another phase writes it to memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.domain import IterDomain, ParallelType
-from thunder_fuser.ir.scalar import Scalar, const, minimum
-from thunder_fuser.lower.accumulators import Accumulators
-from thunder_fuser.lower.guards import clips, whole_step
-from thunder_fuser.lower.identity import identity
+from thunder_fuser.ir.scalar import Scalar, const
+from thunder_fuser.lower.accumulators import Accumulators, each_lane, identity
+from thunder_fuser.lower.buffers import Window
+from thunder_fuser.lower.context import Context
+from thunder_fuser.lower.guards import OpenGuards, clips, whole_step
 from thunder_fuser.lower.kernel import (
+    TRUE,
     Accumulate,
+    Array,
     Choose,
     For,
     If,
@@ -24,10 +31,11 @@ from thunder_fuser.lower.kernel import (
     Math,
     Set,
     Statement,
+    Store,
 )
-from thunder_fuser.lower.open_guards import OpenGuards
 from thunder_fuser.lower.scope import Scope
-from thunder_fuser.lower.stores import Stores
+from thunder_fuser.lower.values import Values
+from thunder_fuser.schedule.axes import MAX_BYTES
 from thunder_fuser.schedule.loop_index import Edge
 
 
@@ -40,46 +48,46 @@ class Work:
 
 
 class Nests:
-    """Writes the nests of one kernel."""
+    """Writes the nests of one kernel; `values` makes and finds what they compute.
 
-    def __init__(self, stores: Stores, sums: Accumulators, guards: OpenGuards) -> None:
-        self.ctx, self.values, self.stores, self.sums = stores.ctx, stores.values, stores, sums
-        self.guards = guards
+    tiles: the results that go to shared memory, where another phase finds them.
+    """
+
+    def __init__(self, ctx: Context, tiles: Mapping[str, Window]) -> None:
+        self.ctx, self.tiles = ctx, tiles
+        self.guards, self.values = OpenGuards(ctx), Values(ctx)
+        self.sums = Accumulators(ctx, self.values.shared)
+
+    # ---- loops
 
     def put(self, scope: Scope, work: Work) -> None:
         """The guards and loops of one pass, with its work inside."""
-        saved = list(self.guards.open)
-        inner = scope
-        for guard in self.guards.ready(scope):
-            inner = self.guards.enter(inner, guard)
-        self._loops(inner, self.ctx.nest_loops, work)
-        self.guards.close(inner, scope)
-        self.guards.open = saved
+        with self.guards.inside():
+            inner = scope
+            for guard in self.guards.ready(scope):
+                inner = self.guards.enter(inner, guard)
+            self._loops(inner, self.ctx.nest_loops, work)
+            self.guards.close(inner, scope)
 
     def _loops(self, scope: Scope, loops: Sequence[IterDomain], work: Work) -> None:
         """The loops of a nest, outermost first; at the lanes, the work itself."""
         if not loops or loops[0] is self.ctx.lane:
             self._lanes(scope, work)
             return
-        axis = loops[0]
-        variable = self.ctx.loops.loops[axis.name]
-        inner = scope.child(str(variable))
-        saved = list(self.guards.open)
-        guarded, extent, whole = inner, axis.extent, self.guards.row_condition
-        for guard in self.guards.ready(inner):
-            if axis.parallel is ParallelType.UNROLL:
-                # Clamped, not skipped: without branches all steps' loads are under way at once.
-                self.guards.clamp(inner, guard)
-            elif self.ctx.is_cpu and clips(guard, variable):
-                extent = minimum(axis.extent, guard.extent - (guard.value - variable))
-                self.guards.define(inner, guard.variable, guard.value)
-            elif self.ctx.part.scans:
-                self.guards.clamp(inner, guard)
-            else:
-                guarded = self.guards.enter(guarded, guard, axis)
-        self._loops(guarded, loops[1:], work)
-        self.guards.close(guarded, inner)
-        self.guards.open, self.guards.row_condition = saved, whole
+        axis, variable = loops[0], self.ctx.loops.loops[loops[0].name]
+        inner, extent = scope.child(str(variable)), axis.extent
+        guarded = inner
+        with self.guards.inside():
+            for guard in self.guards.ready(inner):
+                if self.ctx.is_cpu and clips(guard, variable):
+                    extent = self.guards.clip(inner, guard, variable, extent)
+                elif axis.parallel is ParallelType.UNROLL or self.ctx.part.scans:
+                    # Not skipped: without branches all steps' loads are under way at once.
+                    self.guards.clamp(inner, guard)
+                else:
+                    guarded = self.guards.enter(guarded, guard, axis)
+            self._loops(guarded, loops[1:], work)
+            self.guards.close(guarded, inner)
         parallel = self.ctx.parallel_of(axis)
         scope.put(For(str(variable), extent, parallel, tuple(inner.statements)))
 
@@ -87,19 +95,17 @@ class Nests:
         """Work at one step: vector loads before, and vector stores after, a loop over the lanes."""
         for expr in self.ctx.part.scans:
             self._scan(scope, expr.outputs[0])
+        edge = self.ctx.loops.edge
         if self.ctx.lane is None:
             self._work(scope, scope, work)
-            return
-        if self.ctx.loops.edge is not None:
-            if work.reductions or work.results:
-                self._edge_lanes(scope, self.ctx.loops.edge, work)
-            else:
-                self.values.fill_vectors(scope)
-            return
-        inner, extent = self._lane_scope(scope)
-        after = self._work(scope, inner, work)
-        scope.put(self._each_lane(inner.statements, extent))
-        scope.statements += after
+        elif edge is None:
+            inner, extent = self._lane_scope(scope)
+            after = self._work(scope, inner, work)
+            scope.statements += each_lane(self.ctx, inner.statements, extent), *after
+        elif work.reductions or work.results:
+            self._edge_lanes(scope, edge, work)
+        else:
+            self.values.fill_vectors(scope)
 
     def _edge_lanes(self, scope: Scope, edge: Edge, work: Work) -> None:
         """The same work twice: for steps that lie within a row, and for those at its ends.
@@ -107,24 +113,39 @@ class Nests:
         if (0 <= i1 && i1 + 7 < 4095) { for v: sum += x[v];  stv<8>(T1, ...); }
         else                          { for v: if (0 <= i1 + v && i1 + v < 4095) { ... } }
         """
-        lane, extent = self.ctx.lane_symbol, const(self.ctx.lanes)
-        unfilled = self.values.buffers.unfilled()
-        inner = scope.child(str(lane))
+        ctx, lane = self.ctx, str(self.ctx.lane_symbol)
+        unfilled = self.values.buffers.unfilled(vector=False)
+        inner = scope.child(lane)
         after = self._work(scope, inner, work)
-        whole = (self._each_lane(inner.statements, extent), *after)
-        self.values.buffers.refill(unfilled)
-        inner = scope.child(str(lane))
+        whole = (each_lane(ctx, inner.statements), *after)
+        for buffer in unfilled.values():
+            buffer.filled_in = None
+        inner = scope.child(lane)
         self._work(inner, inner, work)  # no wide stores
-        ends = (self._each_lane([If(edge.holds, tuple(inner.statements))], extent),)
-        inside = whole_step(edge, self.ctx.whole_steps, lane, self.ctx.lanes)
-        scope.put(If(inside, whole, ends))
+        ends = each_lane(ctx, [If(edge.holds, tuple(inner.statements))])
+        scope.put(If(whole_step(ctx, edge), whole, (ends,)))
+
+    def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
+        """The block of the lane loop and its extent, clipped where the last one is partial."""
+        assert self.ctx.lane is not None
+        lane, extent = self.ctx.lane_symbol, self.ctx.lane.extent
+        inner = scope.child(str(lane))
+        with self.guards.inside():
+            for guard in self.guards.ready(inner):
+                # Guards of threads alone are of reduced axes: nests are inside, rows need none.
+                if guard.value.symbols & lane.symbols:
+                    assert self.ctx.is_cpu and clips(guard, lane)
+                    extent = self.guards.clip(inner, guard, lane, extent)
+        return inner, extent
+
+    # ---- work
 
     def _scan(self, scope: Scope, name: str) -> None:
         """One scan's elements of one step; afterwards each lane can read its own."""
         ctx = self.ctx
         inner, extent = (scope, const(1)) if ctx.lane is None else self._lane_scope(scope)
-        value = self.values.get(self.ctx.demand.operands[name], inner)
-        dtype, wide = ctx.part.tensors[name].dtype, ctx.accumulator_type(name)
+        value = self.values.get(ctx.demand.operands[name], inner)
+        dtype, wide = ctx.dtype_of(name), ctx.accumulator_type(name)
         op, target = ctx.combines(name), ctx.scanned(name)
         if ctx.scheduled.params.inner:
             cast = value if wide is dtype else Math("cast", (value,), (dtype,), wide)
@@ -132,57 +153,69 @@ class Nests:
         else:
             inner.put(Accumulate(target, op, value, dtype, wide))
         if inner is not scope:
-            scope.put(self._each_lane(inner.statements, extent))
+            scope.put(each_lane(ctx, inner.statements, extent))
         if ctx.scheduled.params.inner:
             scope.put(self.sums.join_scan(name, extent))
 
-    def _each_lane(self, body: Iterable[Statement], extent: Scalar) -> For:
-        return For(str(self.ctx.lane_symbol), extent, ParallelType.VECTORIZE, tuple(body))
-
-    def _lane_scope(self, scope: Scope) -> tuple[Scope, Scalar]:
-        """The block of the lane loop and its extent, clipped where the last one is partial."""
-        assert self.ctx.lane is not None
-        inner, extent = scope.child(str(self.ctx.lane_symbol)), self.ctx.lane.extent
-        saved = list(self.guards.open)
-        for guard in self.guards.ready(inner):
-            # A guard of threads alone is of reduced axes: nests are inside it, rows need none.
-            if not guard.value.symbols & self.ctx.lane_symbol.symbols:
-                continue
-            assert self.ctx.is_cpu and clips(guard, self.ctx.lane_symbol)
-            extent = minimum(extent, guard.extent - (guard.value - self.ctx.lane_symbol))
-            self.guards.define(inner, guard.variable, guard.value)
-        self.guards.open = saved
-        return inner, extent
-
     def _work(self, outer: Scope, inner: Scope, work: Work) -> list[Statement]:
         """Accumulates and stores; returns what must follow the lane loop."""
+        ctx, condition = self.ctx, self.guards.row_condition
         for name in work.reductions:
-            value = self.values.get(self.ctx.demand.operands[name], inner)
-            op, dtype = self.ctx.part.producer[name].op, self.ctx.part.tensors[name].dtype
-            wide = self.ctx.accumulator_type(name)
-            if name in self.ctx.carried and not self.guards.row_condition.is_const:
+            value = self.values.get(ctx.demand.operands[name], inner)
+            op, dtype = ctx.combines(name), ctx.dtype_of(name)
+            if name in ctx.carried and not condition.is_const:
                 masked = f"{name}_m"  # a row beyond the last adds nothing
-                choose = Choose(self.guards.row_condition, value, identity(op, dtype), dtype)
+                choose = Choose(condition, value, identity(op, dtype), dtype)
                 inner.put(Let(masked, dtype, choose))
                 value = masked
-            if self.ctx.is_stream(name):
-                inner.put(Set(Lane(f"{name}_s_v", self.ctx.lane_symbol), value, dtype))
+            if ctx.is_stream(name):
+                inner.put(Set(Lane(f"{name}_s_v", ctx.lane_symbol), value, dtype))
             else:
-                inner.put(Accumulate(self.ctx.accumulator(name), op, value, dtype, wide))
-        return self._store(work.results, self.guards.row_condition, outer, inner)
-
-    def _store(
-        self, names: Iterable[str], condition: Scalar, outer: Scope, inner: Scope
-    ) -> list[Statement]:
-        found = [self.stores.store(name, condition, outer, inner) for name in names]
-        return [statement for after in found for statement in after]
+                wide = ctx.accumulator_type(name)
+                inner.put(Accumulate(ctx.accumulator(name), op, value, dtype, wide))
+        return self._store_all(work.results, condition, outer, inner)
 
     def put_rows(self, scope: Scope, names: Iterable[str], condition: Scalar) -> None:
         """Stores results that have only kept axes; outside the loops of a nest."""
         if not self.ctx.lane_is_kept:
-            self._store(names, condition, scope, scope)
+            self._store_all(names, condition, scope, scope)
             return
         inner, extent = self._lane_scope(scope)
-        after = self._store(names, condition, scope, inner)
-        scope.put(self._each_lane(inner.statements, extent))
-        scope.statements += after
+        after = self._store_all(names, condition, scope, inner)
+        scope.statements += each_lane(self.ctx, inner.statements, extent), *after
+
+    # ---- results
+
+    def _store_all(
+        self, names: Iterable[str], condition: Scalar, outer: Scope, inner: Scope
+    ) -> list[Statement]:
+        found = [self._store(name, condition, outer, inner) for name in names]
+        return [statement for after in found for statement in after]
+
+    def _store(self, name: str, condition: Scalar, outer: Scope, inner: Scope) -> list[Statement]:
+        """Stores a result in `inner`; returns what must follow the lane loop, in `outer`."""
+        ctx, dtype, tile = self.ctx, self.ctx.dtype_of(name), self.tiles.get(name)
+        point = ctx.demand.results[name]
+        value = self.values.get(point, inner)
+        position = tile.position if tile else offset(point.index, ctx.part.strides[name])
+        aligned = MAX_BYTES if tile else ctx.alignment(name)
+        store = Store(tile.array if tile else name, position, value, dtype, 1, condition)
+        if inner is outer or not ctx.is_vector(position, condition, dtype, aligned):
+            inner.put(self._into_tile(store) if tile else store)
+            return []
+        vector, lane, width = self.values.name(f"{name}_o", point), ctx.lane_symbol, ctx.width
+        outer.put(Array(vector, dtype, 0, width))
+        inner.put(Set(Lane(vector, None, lane), value, dtype))
+        store = replace(store, position=position - lane, value=vector, width=width)
+        return [self._into_tile(store) if tile else store]
+
+    def _into_tile(self, store: Store) -> Statement:
+        """Skips where a thread would take another's place in the tile.
+
+        A place of its own may hold anything outside the tensors: nobody asks for it.
+        """
+        clamped = {str(guard.variable) for guard in self.ctx.loops.guards}
+        put = replace(store, condition=TRUE)
+        if store.condition.is_const or not clamped & put.position.symbols:
+            return put
+        return If(store.condition, (put,))

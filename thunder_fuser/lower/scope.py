@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.lower.kernel import Array, Let, Operand, Statement, Words
+from thunder_fuser.lower.kernel import Array, For, Let, Operand, Statement, Words
 
 # A pseudo symbol: what depends on it (accumulators, persistent arrays) stays inside the block loop.
 ROOT = "@root"
 ROW = "@row"  # likewise inside the loop over a block's rows, if it has one
 
 Found = tuple[Operand, frozenset[str]]  # a value, and the symbols it depends on
+NONE: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -46,19 +49,36 @@ class Scope:
             scope = scope.parent
         return scope
 
-    def put(self, statement: Statement) -> None:
-        self.statements.append(statement)
+    def put(self, statement: Statement, needs: frozenset[str] | None = None) -> None:
+        """Adds a statement, if `needs` are given to the outermost block that has them."""
+        scope = self if needs is None else self.home(needs)
+        scope.statements.append(statement)
 
-    def put_once(self, needs: frozenset[str], value: Let | Words) -> None:
-        """Puts a definition into its home, unless it is there."""
+    def keep(self, key: Hashable, found: Found) -> Found:
+        """Lets a value be found under a key, wherever what it depends on is in force."""
+        self.home(found[1]).values[key] = found
+        return found
+
+    def define(self, value: Let | Words, needs: frozenset[str]) -> Found:
+        """Puts a definition into its home, unless it is there: its name, and what it depends on."""
         if self.find(value.name) is None:
-            home = self.home(needs)
-            home.put(value)
-            home.values[value.name] = (value.name, needs)
+            self.put(value, needs)
+            self.keep(value.name, (value.name, needs))
+        return value.name, needs
 
     def declare(self, array: Array) -> None:
         """Puts a declaration in front of all other statements."""
         self.statements.insert(0, array)
+
+
+def loops_around(
+    statements: Sequence[Statement], loops: Sequence[tuple[Scalar, Scalar, ParallelType]]
+) -> tuple[Statement, ...]:
+    """The statements inside loops, which are (variable, extent, how it runs), outermost first."""
+    body = tuple(statements)
+    for variable, extent, parallel in reversed(loops):
+        body = (For(str(variable), extent, parallel, body),)
+    return body
 
 
 class Names:
@@ -80,3 +100,16 @@ class Names:
             self._used[base] = number + 1
             self._names[base, key] = f"{base}_{number}" if number else base
         return self._names[base, key]
+
+
+class SharedMemory:
+    """A block's shared memory: the arrays of one kernel, laid out one behind the other."""
+
+    def __init__(self, taken: int = 0) -> None:
+        self.bytes = taken
+
+    def array(self, name: str, dtype: DataType, count: int) -> Array:
+        """An array behind those there are, aligned for the widest vector."""
+        offset = -(-self.bytes // 16) * 16
+        self.bytes = offset + count * dtype.bytes
+        return Array(name, dtype, count, shared_offset=offset)

@@ -19,20 +19,15 @@ from math import prod
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.ir.domain import (
-    Domain,
-    IterDomain,
-    ParallelType,
-    Split,
-    Transform,
-)
+from thunder_fuser.analysis.propagate import groups
+from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType, Split, Transform
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.size_symbols import sized
 from thunder_fuser.schedule.axes import row_shift
 from thunder_fuser.schedule.loop_index import runs_loop
-from thunder_fuser.schedule.scheduled import PersistentBuffer, ScheduledFusion, Tile
+from thunder_fuser.schedule.scheduled import ScheduledFusion
 
 # Serial loops of a GPU up to this length are unrolled whole. Longer ones, which walk memory, are
 # not: ptxas would keep what several nests load, and spill (softmax of f32 [2048, 131072]: 2064
@@ -49,13 +44,13 @@ def with_free_sizes(scheduled: ScheduledFusion) -> ScheduledFusion:
     tensors = {name: _view(part, part.tensors[name], sizes) for name in names}
     strides = {name: _strides(part, tensors[name]) for name in part.global_tensors}
     free = replace(part, tensors=tensors, strides={**part.strides, **strides})
-    moved = _points(part, free, scheduled)
+    tile, moved = scheduled.tile, _points(part, free, scheduled)
     return replace(
         scheduled,
         part=free,
         transforms=tuple(_transform(scheduled, free, t) for t in scheduled.transforms),
-        persistent=tuple(_buffer(one, moved) for one in scheduled.persistent),
-        tile=None if scheduled.tile is None else _tile(scheduled.tile, moved),
+        persistent=tuple(replace(one, point=moved[one.point]) for one in scheduled.persistent),
+        tile=tile and replace(tile, loads=tuple(moved[point] for point in tile.loads)),
     )
 
 
@@ -76,7 +71,7 @@ def _has_a_length(scheduled: ScheduledFusion, axis: IterDomain) -> bool:
     if axis.parallel.is_thread or axis.parallel is ParallelType.UNROLL:
         return True
     lanes = axis.parallel is ParallelType.VECTORIZE
-    if scheduled.walks_rows and not axis.is_reduction and not lanes:
+    if scheduled.carried and not axis.is_reduction and not lanes:
         return False
     if scheduled.params.memory != "none" or scheduled.carried or (lanes and scheduled.part.scans):
         return True  # an array has an element for each step
@@ -102,11 +97,14 @@ def _transform(scheduled: ScheduledFusion, free: Part, made: Transform) -> Trans
 def _sizes(part: Part) -> dict[str, int]:
     """The size of every axis class. A reshape relates them: [i0, i1] -> [i2] makes i2 n0*n1."""
     parts, cut = _products(part), _cut(part)
-    free = {
-        name: extent.value if name in cut else sized("n" + name[1:], extent.value)
-        for name, extent in part.extents.items()
-    }
-    return {name: _product(name, parts, free) for name in free}
+
+    def size(name: str) -> int:
+        if name in parts:
+            return prod(map(size, parts[name]))
+        value = part.extents[name].value
+        return value if name in cut else sized("n" + name[1:], value)
+
+    return {name: size(name) for name in part.extents}
 
 
 def _cut(part: Part) -> set[str]:
@@ -139,51 +137,20 @@ def _reshaped(part: Part, expr: OpRecord) -> list[tuple[str, tuple[str, ...]]]:
 
     [4, 6, 5] -> [24, 5]:  [(i3, (i0, i1)), (i4, (i2,))]
     """
-    sides = [_real_axes(part, name) for name in (names_of(expr)[0], expr.outputs[0])]
+    views = [part.tensors[name] for name in (names_of(expr)[0], expr.outputs[0])]
+    source, out = ([part.domain_map.axis(a) for a in v.domain.no_reductions] for v in views)
     found = []
-    while sides[0] and sides[1]:
-        groups = _first_group(sides)
-        if groups is None:
-            return []
-        sides = [side[len(group) :] for side, group in zip(sides, groups, strict=True)]
-        few, many = sorted(groups, key=len) if len(groups[1]) != 1 else (groups[1], groups[0])
-        if len(few) == 1:
-            found.append((few[0][0], tuple(name for name, _ in many)))
+    for before, after in groups(*(view.sizes for view in views)):
+        sides = tuple(source[at] for at in before), tuple(out[at] for at in after)
+        whole, pieces = reversed(sides) if len(after) == 1 else sides
+        if len(whole) == 1:
+            found.append((whole[0], pieces))
     return found
-
-
-def _first_group(
-    sides: list[list[tuple[str, int]]],
-) -> list[list[tuple[str, int]]] | None:
-    """The fewest first axes of both sides that have equal products."""
-    counts = [1, 1]
-    while True:
-        products = [
-            prod(size for _, size in side[:n]) for side, n in zip(sides, counts, strict=True)
-        ]
-        if products[0] == products[1]:
-            return [side[:n] for side, n in zip(sides, counts, strict=True)]
-        behind = 0 if products[0] < products[1] else 1
-        counts[behind] += 1
-        if counts[behind] > len(sides[behind]):
-            return None
-
-
-def _real_axes(part: Part, name: str) -> list[tuple[str, int]]:
-    axes = part.tensors[name].domain.no_reductions
-    of = part.domain_map.axis
-    return [(of(a), a.extent.value) for a in axes if a.extent is not const(1)]
 
 
 def _pieces(names: tuple[str, ...], parts: Mapping[str, tuple[str, ...]]) -> set[str]:
     """The axes, and all that they are products of."""
     return set(names).union(*(_pieces(parts.get(name, ()), parts) for name in names))
-
-
-def _product(name: str, parts: Mapping[str, tuple[str, ...]], free: Mapping[str, int]) -> int:
-    if name not in parts:
-        return free[name]
-    return prod(_product(one, parts, free) for one in parts[name])
 
 
 # ---- tensors of such sizes
@@ -226,20 +193,7 @@ def _points(part: Part, free: Part, scheduled: ScheduledFusion) -> Mapping[Point
     """The schedule's points -> the same ones with Sized numbers: both are found in one order."""
     wanted = [one.point for one in scheduled.persistent]
     wanted += scheduled.tile.loads if scheduled.tile else ()
-    if all(_is_plain(point) for point in wanted):
+    plain = all(at.op == "sym" or at is const(0) for point in wanted for at in point.index)
+    if plain and all(point.condition.is_const for point in wanted):
         return {point: point for point in wanted}
     return dict(zip(part.demand.level, free.demand.level, strict=True))
-
-
-def _is_plain(point: Point) -> bool:
-    """True if no number is in the point but 0."""
-    plain = all(at.op == "sym" or at is const(0) for at in point.index)
-    return plain and point.condition.is_const
-
-
-def _buffer(buffer: PersistentBuffer, moved: Mapping[Point, Point]) -> PersistentBuffer:
-    return replace(buffer, point=moved[buffer.point])
-
-
-def _tile(tile: Tile, moved: Mapping[Point, Point]) -> Tile:
-    return replace(tile, loads=tuple(moved[point] for point in tile.loads))

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points -> values in a kernel: loads, math, and persistent buffers filled once and read again."""
+"""Points -> values in a kernel: loads, math, and persistent buffers filled once and read again.
+
+A place that a tensor of indices holds is checked, and then a variable:
+
+64*T1[i] + j   ->   const i32 T1_x = checked_index(T1_e, 50);   64*T1_x + j
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,17 @@ from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.index_map import accesses, index_element, linear
 from thunder_fuser.analysis.part import offset
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.indexed import indexed_axis
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import Literal, OpRecord, sizeless_text
+from thunder_fuser.ir.record import Literal, OpRecord, record_text, sizeless_text
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.divisors import Divisors
+from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.kernel import (
     Call,
+    CheckedIndex,
     Choose,
     IndexValue,
     Lane,
@@ -29,16 +37,12 @@ from thunder_fuser.lower.kernel import (
     Prefetch,
     Random,
     RingLoad,
-    Set,
-    SharedStore,
     Value,
     Words,
 )
-from thunder_fuser.lower.places import Places
-from thunder_fuser.lower.scope import ROOT, Found, Names, Scope
-from thunder_fuser.lower.shared import SharedMemory
+from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Scope, SharedMemory
 
-NONE: frozenset[str] = frozenset()
+DOUBLE = DataType.Double
 MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
 # Bytes of the elements whose next row a block asks for while it is at one. Norm backward of bf16:
 # 69 to 79 % of clone without, 79 to 92 % with; of f32, with vectors twice as long, 88 and 93 %
@@ -47,15 +51,19 @@ ASKED_AHEAD = 2
 
 
 class Values:
-    """Makes and finds the values of one kernel. `nest` is the number of the nest being built."""
+    """Makes and finds the values of one kernel.
+
+    nest: the number of the nest being built. checks: what an index is of, and its size -> its
+    number. largest_index: of numbers made by index arithmetic.
+    """
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.nest = 0
         self.shared = SharedMemory()
-        self.largest_index = 0  # of numbers made by index arithmetic
+        self.largest_index = 0
+        self.checks: dict[tuple[str, int], int] = {}
         self.name = Names()
-        self.places = Places(ctx, self.name)
         self.divisors = Divisors(ctx, self.name)
         self.buffers = Buffers(ctx, self.shared, self.name)
         self._rows_kept = set[str]()
@@ -80,7 +88,7 @@ class Values:
 
     def fill_vectors(self, scope: Scope) -> None:
         """Loads a step of the inputs that are kept in whole vectors."""
-        for point in list(self.buffers.vectors_to_fill()):
+        for point in self.buffers.unfilled(vector=True):
             self._load(point, scope)
 
     def _missing(self, point: Point, scope: Scope) -> list[Point]:
@@ -108,42 +116,35 @@ class Values:
             return self.buffers.read(point, scope)
         expr = self.ctx.part.producer.get(point.name)
         if point.name in self.ctx.demand.operands:
-            scanned = expr is not None and expr.row.kind is OpKind.SCAN
-            found = self._scanned(point, scope) if scanned else self._reduced(point, scope)
-            scope.home(found[1]).values[point] = found
-            return found
+            return scope.keep(point, self._joined(point, scope))
         found = self._load(point, scope) if expr is None else self._compute(point, expr, scope)
-        buffer = self.buffers.get(point)
-        if buffer is not None and buffer.filled_in is None:
-            found = self.buffers.fill(point, found, self.nest, scope)
-        scope.home(found[1]).values[point] = found
-        return found
+        kept = found[0], found[1] | {self.ctx.home}
+        self.buffers.fill(point, kept, self.nest, scope)
+        return scope.keep(point, found)
 
-    def _reduced(self, point: Point, scope: Scope) -> Found:
-        """The result of a reduction whose nest is done."""
+    def _joined(self, point: Point, scope: Scope) -> Found:
+        """The result of a reduction whose nest is done, or a scan's element of this step."""
         ctx, name = self.ctx, point.name
-        needs = frozenset([ctx.home]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
-        if not set(ctx.scheduled.rows).isdisjoint(ctx.part.axes(name)):
-            needs |= ctx.group_step.symbols  # stays in the loop over a group's rows
+        if ctx.part.producer[name].row.kind is OpKind.SCAN:
+            value, needs = ctx.scanned(name), point.symbols | ctx.lane_symbol.symbols | {ROOT}
+        else:
+            value, needs = ctx.accumulator(name), self._needs(name)
             if name in self._rows_kept:
                 return Lane(f"{name}_k", ctx.group_step), needs
-        if name in ctx.carried:
-            needs = frozenset([ROOT]) | ctx.step.symbols | ctx.lane_symbol.symbols
-        return self._as_result(point, ctx.accumulator(name), needs, scope)
-
-    def _scanned(self, point: Point, scope: Scope) -> Found:
-        """The element of a scan that this step has made."""
-        needs = point.symbols | self.ctx.lane_symbol.symbols | {ROOT}
-        return self._as_result(point, self.ctx.scanned(point.name), needs, scope)
-
-    def _as_result(
-        self, point: Point, value: Operand, needs: frozenset[str], scope: Scope
-    ) -> Found:
-        """An accumulator's value in the type of the result."""
-        wide, dtype = self.ctx.accumulator_type(point.name), self.ctx.part.tensors[point.name].dtype
+        wide, dtype = ctx.accumulator_type(name), ctx.dtype_of(name)
         if wide is dtype:
             return value, needs
         return self._put(point, Math("cast", (value,), (wide,), dtype), needs, scope)
+
+    def _needs(self, name: str) -> frozenset[str]:
+        """What the result of a reduction depends on."""
+        ctx = self.ctx
+        if name in ctx.carried:
+            return ctx.slot.symbols | {ROOT}
+        needs = frozenset([ctx.home]) | (ctx.lane_symbol.symbols if ctx.lane_is_kept else NONE)
+        if set(ctx.scheduled.rows).isdisjoint(ctx.part.axes(name)):
+            return needs
+        return needs | ctx.group_step.symbols  # stays in the loop over a group's rows
 
     # ---- positions
 
@@ -151,13 +152,30 @@ class Values:
         """A position or condition with each element in a variable, and what it depends on."""
         needs, names = at.symbols, dict[Scalar, Scalar]()
         for one in sorted(at.elements, key=lambda element: element.sort_key):
-            found = scope.find(one)
-            if found is None:
-                value = self._get(self.places.point(one), scope)
-                found = self.places.put(one, value, scope)
+            found = scope.find(one) or scope.keep(one, self._checked(one, scope))
             names[one] = symbol(str(found[0]), one.lo, one.hi)
             needs |= found[1]
         return at.with_elements(names), needs
+
+    def _checked(self, element: Scalar, scope: Scope) -> Found:
+        """The variable with an element, checked where it is made."""
+        tensor, (condition, *index) = str(element.args[0]), element.parts
+        operand, needs = self._get(Point(tensor, tuple(index), condition), scope)
+        text, size = record_text(self._reader(element)), int(element.hi) + 1
+        number = self.checks.setdefault((text, size), len(self.checks) + 1)
+        value = CheckedIndex(operand, self.ctx.dtype_of(tensor), size, number)
+        name = self.name(f"{tensor}_x", element)
+        return scope.define(Let(name, None, value, comment=text), needs)
+
+    def _reader(self, element: Scalar) -> OpRecord:
+        """The op that reads through an element; of several alike, the first."""
+        part = self.ctx.part
+        for expr in part.exprs:
+            if expr.row.kind is OpKind.INDEX and element.args[0] in expr.inputs:
+                sizes = part.tensors[str(expr.inputs[expr.row.source])].sizes
+                if sizes[indexed_axis(expr, len(sizes))] == element.args[1]:
+                    return expr
+        raise ValueError(f"{element}: no op of the part reads through it")
 
     def _access(
         self, position: Scalar, condition: Scalar, scope: Scope
@@ -178,79 +196,61 @@ class Values:
             return self._load_vector(point, position, scope)
         ring = self._ring(point, position)
         if ring is not None:
-            return self._load_ring(point, ring, scope)
+            needs = ring.first.symbols | ring.at.symbols | ring.condition.symbols
+            name = self.name(f"{point.name}_v", (ring.first, ring.at, ring.condition))
+            return self._lane_of(scope.define(Let(name, ring.dtype, ring, ring.width), needs))
         position, condition, needs = self._access(position, point.condition, scope)
         load = Load(view.name, position, view.dtype, 1, condition)
-        name = self.name(f"{view.name}_e", point)
-        scope.home(needs).put(Let(name, view.dtype, load))
-        return name, needs
+        return scope.define(Let(self.name(f"{view.name}_e", point), view.dtype, load), needs)
 
     def _by_value(self, point: Point, scope: Scope) -> Found:
         """A number passed to the kernel; narrow floats come as float, which C can pass."""
         view = self.ctx.part.tensors[point.name]
         if not view.dtype.is_narrow:
             return view.name, NONE
-        name = self.name(f"{view.name}_e", point)
         value = Math("cast", (view.name,), (DataType.Float,), view.dtype)
-        scope.home(NONE).put(Let(name, view.dtype, value))
-        return name, NONE
+        return scope.define(Let(self.name(f"{view.name}_e", point), view.dtype, value), NONE)
+
+    def _lane_of(self, vector: Found) -> Found:
+        """This lane's element of a vector."""
+        lane = self.ctx.lane_symbol
+        return Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
 
     def _ring(self, point: Point, position: Scalar) -> RingLoad | None:
         """One load for all lanes, if they walk on in a row whose end they may pass.
 
         T1[(8*i + v) % 4095]  ->  8 elements from (8*i) % 4095 on
         """
-        lane, view = self.ctx.lane_symbol, self.ctx.part.tensors[point.name]
-        if self.ctx.width == 1 or lane.symbols & point.condition.symbols:
+        lane, width, condition = self.ctx.lane_symbol, self.ctx.width, point.condition
+        if width == 1 or lane.symbols & condition.symbols:
             return None
-        if position.elements or point.condition.elements:
+        if position.elements or condition.elements:
             return None
         moving = [(a, c) for a, c in position.terms[0] if a.symbols & lane.symbols]
         if len(moving) != 1 or moving[0][0].op != "mod" or moving[0][1] != 1:
             return None
         row, size = moving[0][0].parts
         start = row - lane
-        if start.symbols & lane.symbols or not size.is_const or size.value < self.ctx.width:
+        if start.symbols & lane.symbols or not size.is_const or size.value < width:
             return None
-        first, at = position - moving[0][0], start % size
-        return RingLoad(
-            view.name, first, at, size.value, view.dtype, self.ctx.width, point.condition
-        )
-
-    def _load_ring(self, point: Point, load: RingLoad, scope: Scope) -> Found:
-        needs = load.first.symbols | load.at.symbols | load.condition.symbols
-        name = self.name(f"{point.name}_v", (load.first, load.at, load.condition))
-        scope.put_once(needs, Let(name, load.dtype, load, load.width))
-        lane = self.ctx.lane_symbol
-        return Lane(name, None, lane), needs | lane.symbols
+        first, dtype = position - moving[0][0], self.ctx.dtype_of(point.name)
+        return RingLoad(point.name, first, start % size, size.value, dtype, width, condition)
 
     def _load_vector(self, point: Point, position: Scalar, scope: Scope) -> Found:
         ctx, view = self.ctx, self.ctx.part.tensors[point.name]
-        base = position - ctx.lane_symbol
-        base, condition, needs = self._access(base, point.condition, scope)
+        base, condition, needs = self._access(position - ctx.lane_symbol, point.condition, scope)
         # Past the end of a row is another row, which the lanes' work leaves out.
         limit = None if ctx.loops.edge is None else ctx.elements(view.name)
-        load = Load(view.name, base, view.dtype, ctx.width, condition, limit, ctx.whole_steps[1])
-        home, lanes = scope.home(needs), needs | ctx.lane_symbol.symbols
+        load = Load(view.name, base, view.dtype, ctx.width, condition, limit, whole_steps(ctx)[1])
         if ctx.row_loops and self.nest == 0 and view.dtype.bytes <= ASKED_AHEAD:
-            self._prefetch(view.name, base, home)
-        buffer = self.buffers.get(point)
-        if buffer is not None and buffer.filled_in == self.nest and not buffer.shared:
-            return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | {ctx.home}
-        if buffer is not None and buffer.filled_in is None and not buffer.shared:
-            needs |= ctx.step.symbols | {ctx.home}
-            scope.home(needs).put(Set(Lane(buffer.array, ctx.step), load, view.dtype))
-            buffer.filled_in = self.nest
-            return Lane(buffer.array, ctx.step, ctx.lane_symbol), lanes | needs
+            self._prefetch(view.name, base, scope.home(needs))
+        kept = self.buffers.load_into(point, load, needs, self.nest, scope)
+        if kept is not None:
+            return kept
         name = self.name(f"{view.name}_v", (base, condition))
-        scope.put_once(needs, Let(name, view.dtype, load, ctx.width))
-        if buffer is not None and buffer.filled_in is None:
-            position = buffer.position - ctx.lane_symbol
-            scope.home(needs | position.symbols).put(
-                SharedStore(buffer.array, position, name, ctx.width, view.dtype)
-            )
-            buffer.filled_in = self.nest
-        return Lane(name, None, ctx.lane_symbol), lanes
+        vector = scope.define(Let(name, view.dtype, load, ctx.width), needs)
+        self.buffers.fill(point, vector, self.nest, scope, ctx.width)
+        return self._lane_of(vector)
 
     def _prefetch(self, name: str, position: Scalar, scope: Scope) -> None:
         """Asks for the same vector of the next row that the block walks."""
@@ -286,11 +286,10 @@ class Values:
         expr: OpRecord | None = None,
     ) -> Found:
         """A variable for the value of a point; expr: what the comment says that it is."""
-        view = self.ctx.part.tensors[point.name]
-        name = self.name(self.ctx.local(view.name), point)
-        comment = sizeless_text(expr or self.ctx.part.producer[view.name])
-        scope.home(needs).put(Let(name, view.dtype, value, comment=comment))
-        return name, needs
+        name = self.name(self.ctx.local(point.name), point)
+        comment = sizeless_text(expr or self.ctx.part.producer[point.name])
+        made = Let(name, self.ctx.dtype_of(point.name), value, comment=comment)
+        return scope.define(made, needs)
 
     def _operands(
         self, point: Point, expr: OpRecord, scope: Scope
@@ -304,23 +303,21 @@ class Values:
 
     def _math(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         operands, needs = self._operands(point, expr, scope)
-        dtype = self.ctx.part.tensors[point.name].dtype
+        dtype = self.ctx.dtype_of(point.name)
+        value: Value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
         if self.divisors.is_count(expr, dtype):
-            divided, by = self.divisors.by_count(point, expr, operands[0], dtype, scope)
-            known = replace(expr, inputs=(expr.inputs[0], by))
-            return self._put(point, divided, needs, scope, known)
-        if self.divisors.is_of_row(point, expr, dtype):
+            value, by = self.divisors.by_count(point, expr, operands[0], dtype, scope)
+            expr = replace(expr, inputs=(expr.inputs[0], by))
+        elif self.divisors.is_of_row(point, expr, dtype):
             divisor = self.ctx.demand.reads[point][-1]
             by = self.divisors.of_row(divisor, self._get(divisor, scope), scope)
-            return self._put(point, Call("quotient", (operands[0], by)), needs, scope)
-        short = self.ctx.short_form(expr, dtype)
-        if short:
-            return self._put(point, Call(short, operands), needs, scope)
-        value = Math(expr.op, operands, self.ctx.operand_types(expr, dtype), dtype)
-        return self._put(point, value, needs, scope)
+            value = Call("quotient", (operands[0], by))
+        elif short := self.ctx.short_form(expr, dtype):
+            value = Call(short, operands)
+        return self._put(point, value, needs, scope, expr)
 
     def _factory(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
-        dtype = self.ctx.part.tensors[point.name].dtype
+        dtype = self.ctx.dtype_of(point.name)
         if expr.op == "size":
             extent = self.ctx.part.tensors[str(expr.inputs[0])].shape[int(expr.attr("dim"))]  # type: ignore[arg-type]
             return self._put(point, IndexValue(extent, dtype), NONE, scope)
@@ -330,17 +327,13 @@ class Values:
             cast = Math("cast", operands[:1], (given,), dtype)
             return self._put(point, cast, needs, scope)
         index, more = self._place(point.index[0], scope)
-        needs |= more
-        start, step = operands
-        if not isinstance(start, Literal) or not isinstance(step, Literal):
-            return self._iota_of_values(point, index, operands, needs, scope)
-        if dtype.is_int and isinstance(start.value, int) and isinstance(step.value, int):
-            value: Value = IndexValue(index * step.value + start.value, dtype)
-            self.largest_index = max(
-                self.largest_index, abs(start.value) + abs(step.value) * int(index.hi)
-            )
-            return self._put(point, value, needs, scope)
-        return self._iota_of_values(point, index, operands, needs, scope)
+        start, step = (o.value if isinstance(o, Literal) else None for o in operands)
+        if dtype.is_int and isinstance(start, int) and isinstance(step, int):
+            last = abs(start) + abs(step) * int(index.hi)
+            self.largest_index = max(self.largest_index, last)
+            value = IndexValue(index * step + start, dtype)
+            return self._put(point, value, needs | more, scope)
+        return self._iota_of_values(point, index, operands, needs | more, scope)
 
     def _iota_of_values(
         self,
@@ -352,15 +345,18 @@ class Values:
     ) -> Found:
         """start + step * index, in double, as torch.arange does."""
         start, step = operands
-        name = self.ctx.part.tensors[point.name].name
-        double = (DataType.Double, DataType.Double)
-        home = scope.home(needs)
-        at, scaled, moved = (self.name(f"{name}_{word}", point) for word in ("at", "by", "to"))
-        home.put(Let(at, DataType.Double, IndexValue(index, DataType.Double)))
-        home.put(Let(scaled, DataType.Double, Math("mul", (at, step), double, DataType.Double)))
-        home.put(Let(moved, DataType.Double, Math("add", (scaled, start), double, DataType.Double)))
-        dtype = self.ctx.part.tensors[point.name].dtype
-        return self._put(point, Math("cast", (moved,), (DataType.Double,), dtype), needs, scope)
+        at, scaled, moved = (
+            self.name(f"{point.name}_{word}", point) for word in ("at", "by", "to")
+        )
+        types = (DOUBLE, DOUBLE)
+        for name, value in (
+            (at, IndexValue(index, DOUBLE)),
+            (scaled, Math("mul", (at, step), types, DOUBLE)),
+            (moved, Math("add", (scaled, start), types, DOUBLE)),
+        ):
+            scope.define(Let(name, DOUBLE, value), needs)
+        cast = Math("cast", (moved,), (DOUBLE,), self.ctx.dtype_of(point.name))
+        return self._put(point, cast, needs, scope)
 
     def _random(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         view = self.ctx.part.tensors[point.name]
@@ -395,13 +391,13 @@ class Values:
         if not aside or count > MOST_WORDS or not point.condition.is_const:
             return None
         name = self.name(f"{point.name}_w", point)
-        scope.put_once(needs | first.symbols, Words(name, stream, first, count, view.dtype))
+        scope.define(Words(name, stream, first, count, view.dtype), needs | first.symbols)
         return Lane(name, lane + first % view.dtype.random_share)
 
     def _move(self, point: Point, expr: OpRecord, scope: Scope) -> Found:
         """An element moved is the element itself; pad and cat choose by index."""
         reads = self.ctx.demand.reads[point]
-        dtype = self.ctx.part.tensors[point.name].dtype
+        dtype = self.ctx.dtype_of(point.name)
         if expr.op not in ("pad", "cat"):
             return self._get(reads[0], scope)
         found = [self._get(read, scope) for read in reads]
@@ -416,6 +412,6 @@ class Values:
             needs |= symbols | more
             name = self.name(self.ctx.local(point.name), (point, condition))
             choose = Choose(condition, operand, result, dtype)
-            scope.home(needs).put(Let(name, dtype, choose, comment=sizeless_text(expr)))
+            scope.define(Let(name, dtype, choose, comment=sizeless_text(expr)), needs)
             result = name
         return result, needs

@@ -32,18 +32,17 @@ from thunder_fuser.lower.kernel import (
     Kernel,
     Lane,
     Let,
+    Load,
     Parameter,
     Set,
-    SharedLoad,
-    SharedStore,
     Statement,
     Store,
     Stream,
     Variable,
     Words,
     called,
+    statements_text,
 )
-from thunder_fuser.lower.text import statements_text
 
 Declaration = Parameter | For | Let | Array | Words | Variable | Stream
 
@@ -116,10 +115,9 @@ class _Verifier:
             self.refuse(f"not all threads of a block come here: {self.varying}")
         if isinstance(s, Store):
             self.written(s.buffer)
+            self.inside(s.buffer, s.position, s.width)
         elif isinstance(s, Set | Accumulate):
             self.written(s.target.array if isinstance(s.target, Lane) else s.target)
-        if isinstance(s, SharedStore):
-            self.inside(s.array, s.position, s.width)
         if isinstance(s, Let | Array | Words | Variable | Stream):
             if s.name in here:
                 self.refuse(f"{s.name} is defined twice")
@@ -213,8 +211,8 @@ class _Verifier:
             self.lane(node)
         elif isinstance(node, Address):
             self.written(node.variable)
-        elif isinstance(node, SharedLoad):
-            self.inside(node.array, node.position, node.width)
+        elif isinstance(node, Load):
+            self.inside(node.buffer, node.position, node.width)
 
     def known(self, name: str) -> None:
         found = self.names.get(name)

@@ -22,9 +22,9 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.layouts import local_domain
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import Literal, OpRecord, names_of
-from thunder_fuser.ir.sharding import local_domain
 from thunder_fuser.presegment.lay_out import laid_out, on_storage
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided

@@ -17,8 +17,8 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
+from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.analysis.part import Part, Parts
-from thunder_fuser.analysis.pattern import Axes, Pattern
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import global_sizes, local_domain
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, OpRecord
-from thunder_fuser.ir.sharding import global_sizes, local_domain
 from thunder_fuser.ir.strides import (
     allocation_of,
     compute_tensor_descriptor,

@@ -13,12 +13,11 @@ stream; but no chain reads more than _Sources._MOST values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from thunder_fuser.rematerialization.cost import Cost, Machine
-from thunder_fuser.rematerialization.cut import Cut, Graph, Node, minimum_cut
+from thunder_fuser.rematerialization.cut import Graph, Node, minimum_cut
 from thunder_fuser.rematerialization.policy import (
     CHECKPOINT,
     FREE,
@@ -29,14 +28,41 @@ from thunder_fuser.rematerialization.policy import (
     WIDER,
     WRITTEN,
     Choice,
+    Cost,
     Policy,
     Tags,
     time,
 )
+from thunder_fuser.target import Target
 
 _FIRST = 1 << 80  # what is minimised first; what comes second never adds up to this
 _WIDE = 1.25  # a norm's statistics beside its input are not worth keeping its result
 _STEPS = 24  # of the search for a budget
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Bytes and operations (in the units of Cost) a second.
+
+    A kernel that waits for memory computes meanwhile: half of what the arithmetic units could do in
+    that time is taken to be free for recomputing, the other half is what the kernel does anyway.
+    """
+
+    bytes: float
+    operations: float
+
+    @staticmethod
+    def of(target: Target) -> Machine:
+        """The rates of a device. Two cores saturate a CPU's memory: a policy must not depend on
+        how many it has."""
+        if target.is_cpu:
+            return Machine(target.bandwidth_bytes_per_s, 2 * 3e9 * (target.simd_bytes // 4))
+        return Machine(target.bandwidth_bytes_per_s, 1.7e9 * 128 * target.sm_count)
+
+    def time(self, cost: Cost) -> int:
+        """Femtoseconds in kernels that wait for memory."""
+        computing = cost.operations / (2 * self.operations)
+        return round(1e15 * (cost.moved / self.bytes + computing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +124,17 @@ class Plan:
 
 def plan(facts: Facts, policy: Policy, machine: Machine) -> Plan:
     """The cut that the policy asks for."""
-    best = _Problem(facts, policy, machine, policy.stages).cut(policy.share)
-    kept = tuple(name for name in facts.values if name in best.names)
+    problem = _Problem(facts, policy, machine, policy.stages)
+    best = problem.cut(policy.share)
     before = [value for value in facts.values.values() if value.needed]
-    prices = _Prices(facts, machine)
     return Plan(
-        repr(policy), kept, best.again,
-        sum(facts.values[name].bytes for name in kept),
+        repr(policy),
+        tuple(name for name in facts.values if name in best.names),
+        best.again,
+        best.bytes,
         sum(value.bytes for value in before),
         best.time / 1e6,
-        sum(prices.keeping(value) for value in before) / 1e6,
+        sum(map(problem.time_to_keep, before)) / 1e6,
     )
 
 
@@ -119,21 +146,10 @@ class _Found:
     time: int
 
 
-class _Prices:
-    """Times of keeping a value, and of making an operation's results again."""
-
-    def __init__(self, facts: Facts, machine: Machine) -> None:
-        self.facts, self.machine = facts, machine
-
-    def keeping(self, value: Value) -> int:
-        """The backward reads it; the forward writes it, if nothing else wants it written."""
-        times = 1 if STORED in value.tags else 2
-        return self.machine.time(Cost(times * value.bytes))
-
-    def again(self, op: Operation) -> Cost:
-        """Its arithmetic; and what torch is to read is written."""
-        written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
-        return Cost(written, op.operations)
+def _cost(op: Operation) -> Cost:
+    """Of recomputing it: its arithmetic, and what torch is to read is written."""
+    written = sum(value.bytes for value in op.outputs if WRITTEN in value.tags)
+    return Cost(written, op.operations)
 
 
 class _Problem:
@@ -141,9 +157,6 @@ class _Problem:
 
     def __init__(self, facts: Facts, policy: Policy, machine: Machine, stages: int) -> None:
         self.facts, self.policy, self.machine = facts, policy, machine
-        self.prices = _Prices(facts, machine)
-        self.names = list(facts.values)
-        self.number = {name: at for at, name in enumerate(self.names)}
         tags = tags_of(facts, stages)
         self.choices = [self._choice(op, tags) for op in facts.operations]
 
@@ -173,49 +186,42 @@ class _Problem:
                 low = weight + 1
         return best
 
+    def time_to_keep(self, value: Value) -> int:
+        """The backward reads it; the forward writes it, if nothing else wants it written."""
+        times = 1 if STORED in value.tags else 2
+        return self.machine.time(Cost(times * value.bytes))
+
     def _choice(self, op: Operation, tags: Mapping[str, Tags]) -> Choice:
         """Of all results at once: one that is to be kept keeps all."""
         if op.refusal:
             return KEEP
-        cost = self.prices.again(op)
+        cost = _cost(op)
         said = {self.policy(v.name, v.bytes, cost, tags[v.name]) for v in op.outputs}
         return KEEP if KEEP in said else RECOMPUTE if RECOMPUTE in said else FREE
 
     def _solve(self, byte: int, femtosecond: int) -> _Found:
-        graph = self._graph(byte, femtosecond)
-        cut: Cut = minimum_cut(graph)
-        kept = [self.facts.values[self.names[at]] for at in cut.kept]
-        ops = [self.facts.operations[at] for at in cut.again]
-        spent = sum(self.machine.time(self.prices.again(op)) for op in ops)
-        return _Found(
-            frozenset(value.name for value in kept), cut.again,
-            sum(value.bytes for value in kept),
-            spent + sum(self.prices.keeping(value) for value in kept),
-        )
+        cut = minimum_cut(self._graph(byte, femtosecond))
+        kept = [self.facts.values[name] for name in cut.kept]
+        spent = sum(self.machine.time(_cost(self.facts.operations[at])) for at in cut.again)
+        spent += sum(map(self.time_to_keep, kept))
+        return _Found(cut.kept, cut.again, sum(value.bytes for value in kept), spent)
 
-    def _graph(self, byte: int, femtosecond: int) -> Graph:
-        values = self.facts.values
-        keeping = [
-            byte * value.bytes + femtosecond * self.prices.keeping(value)
-            for value in values.values()
-        ]
-        forced = 1 + sum(keeping)
+    def _graph(self, byte: int, femtosecond: int) -> Graph[str]:
+        """The graph at prices of a byte kept and of a femtosecond."""
+        keeping = {
+            name: byte * value.bytes + femtosecond * self.time_to_keep(value)
+            for name, value in self.facts.values.items()
+        }
+        forced = 1 + sum(keeping.values())
         nodes = []
         for op, choice in zip(self.facts.operations, self.choices, strict=True):
-            price = femtosecond * self.machine.time(self.prices.again(op))
+            price = femtosecond * self.machine.time(_cost(op)) if choice is FREE else 0
+            outputs = tuple(value.name for value in op.outputs)
+            nodes.append(Node(op.inputs, outputs, None if choice is KEEP else price))
             if choice is RECOMPUTE:
-                price = 0
-                for value in op.outputs:
-                    keeping[self.number[value.name]] = forced
-            nodes.append(
-                Node(
-                    tuple(self.number[name] for name in op.inputs if name in self.number),
-                    tuple(self.number[value.name] for value in op.outputs),
-                    None if choice is KEEP else price,
-                )
-            )
-        needed = frozenset(at for at, name in enumerate(self.names) if values[name].needed)
-        return Graph(tuple(nodes), tuple(keeping), needed)
+                keeping |= dict.fromkeys(outputs, forced)
+        needed = frozenset(name for name, value in self.facts.values.items() if value.needed)
+        return Graph(tuple(nodes), keeping, needed)
 
 
 # ------------------------------------------------------------------------------------------- tags
@@ -225,7 +231,7 @@ def tags_of(facts: Facts, stages: int) -> dict[str, Tags]:
     """The tags of each value; checkpoints lie `stages` values of a stream apart."""
     stage: dict[str, int] = {}
     sources = _Sources(facts)
-    streams = set(_read_by_later_regions(facts))
+    streams = _read_by_later_regions(facts)
     found: dict[str, Tags] = {}
     for op in facts.operations:
         before = max((stage.get(name, 0) for name in op.inputs), default=0)
@@ -274,11 +280,11 @@ class _Sources:
             self._names[value.name] = made_of
 
 
-def _read_by_later_regions(facts: Facts) -> Iterator[str]:
+def _read_by_later_regions(facts: Facts) -> set[str]:
     """Results of a region that another region of the forward reads."""
     region = {value.name: op.region for op in facts.operations for value in op.outputs}
-    for op in facts.operations:
-        if not op.refusal:
-            yield from (
-                name for name in op.inputs if region.get(name, op.region) != op.region
-            )
+    return {
+        name
+        for op in facts.operations if not op.refusal
+        for name in op.inputs if region.get(name, op.region) != op.region
+    }  # fmt: skip

@@ -8,8 +8,7 @@
     save_only("t5")   nothing else is kept, as far as it can be recomputed
     any callable      (value, bytes, cost, tags) -> KEEP, RECOMPUTE or FREE
 
-A policy is frozen: it prints as the call that made it, compares and hashes by that, and so may be
-part of keys. What is never recomputed, whatever a policy says, is listed in apply.py.
+What is never recomputed, whatever a policy says, is listed in apply.py.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
 
 from thunder_fuser.errors import OptionError
-from thunder_fuser.rematerialization.cost import Cost
 
 
 class Choice(Enum):
@@ -34,9 +31,6 @@ class Choice(Enum):
 
 KEEP, RECOMPUTE, FREE = Choice.KEEP, Choice.RECOMPUTE, Choice.FREE
 
-Tags = frozenset[str]
-Choose = Callable[[str, int, Cost, Tags], Choice]
-
 # Tags of a value. The forward writes it for others in any case / later regions of the forward
 # continue from it (a residual stream) / it continues from so many others that it is a checkpoint /
 # reading what it is made of moves over a quarter more bytes than reading it / torch reads it in the
@@ -45,152 +39,107 @@ Choose = Callable[[str, int, Cost, Tags], Choice]
 STORED, STREAM, CHECKPOINT, WIDER, WRITTEN, VIEW, RANDOM = (
     "stored", "stream", "checkpoint", "wider", "written", "view", "random",
 )  # fmt: skip
+Tags = frozenset[str]
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """A choice for each value; what counts more, bytes or time; how long chains may be.
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What recomputing a value takes. moved: bytes written and read; operations: of arithmetic,
+    over all elements, in the units of ir/op_table.py (an addition is 1, an exponential 8)."""
+
+    moved: int = 0
+    operations: int = 0
+
+
+Choose = Callable[[str, int, Cost, Tags], Choice]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Policy:
+    """A choice for each value. It prints as `text`, the call that makes it, and is part of keys.
 
     stages: how often in a row a stream may be recomputed from its values before; see STREAM.
+    share: of the bytes between the fewest and those of `time`; 1: time counts first.
     """
 
-    @property
-    def stages(self) -> int: ...
-    @property
-    def share(self) -> float:
-        """Of the bytes between the fewest and those of `time`; 1: time counts first."""
-        ...
-
-    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice: ...
-
-
-STAGES = 3  # of four values of a stream, one is kept
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Named:
-    @property
-    def stages(self) -> int:
-        return 0
-
-    @property
-    def share(self) -> float:
-        return 1.0
+    text: str
+    choose: Choose
+    stages: int = 0
+    share: float = 1.0
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__.removesuffix('_').lower()}()"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class None_(_Named):
-    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        return KEEP
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Time(_Named):
-    """Keeps what would have to be written again, or be read from more bytes than it has."""
+        return self.text
 
     def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        return KEEP if tags & {CHECKPOINT, WRITTEN, WIDER} else FREE
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Memory(_Named):
-    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        return KEEP if CHECKPOINT in tags else FREE
-
-    @property
-    def stages(self) -> int:
-        return STAGES
-
-    @property
-    def share(self) -> float:
-        return 0.0
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Budget(Memory):
-    between: float
-
-    @property
-    def share(self) -> float:
-        return self.between
-
-    def __repr__(self) -> str:
-        return f"budget({self.between:g})"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class SaveOnly(_Named):
-    names: frozenset[str]
-    predicate: Callable[[str], bool] | None = None
-
-    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        named = value in self.names or (self.predicate is not None and self.predicate(value))
-        return KEEP if named else RECOMPUTE
-
-    def __repr__(self) -> str:
-        said = [repr(name) for name in sorted(self.names)]
-        if self.predicate is not None:
-            said.append(_name(self.predicate))
-        return f"save_only({', '.join(said)})"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Custom(_Named):
-    function: Choose
-
-    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
-        said = self.function(value, bytes, cost, tags)
+        said = self.choose(value, bytes, cost, tags)
         if not isinstance(said, Choice):
             raise OptionError(
-                f"policy {_name(self.function)} of {value}",
+                f"policy {self.text} of {value}",
                 expected="KEEP, RECOMPUTE or FREE of thunder_fuser.rematerialization.policy",
                 got=repr(said),
             )
         return said
 
-    def __repr__(self) -> str:
-        return _name(self.function)
-
-
-def _name(function: object) -> str:
-    return str(getattr(function, "__qualname__", None) or repr(function))
-
 
 def none() -> Policy:
     """Keeps every value that the gradient rules read."""
-    return None_()
+    return Policy("none()", _keep)
 
 
 def time() -> Policy:
     """The fewest bytes that cost no estimated time."""
-    return Time()
+    return Policy("time()", _keep_what_takes_time)
 
 
 def memory() -> Policy:
     """The fewest bytes."""
-    return Memory()
+    return Policy("memory()", _keep_checkpoints, _STAGES, share=0.0)
 
 
 def budget(between: float) -> Policy:
     """0: as memory(); 1: as time(); between, the fastest that keeps no more than that share."""
     if isinstance(between, bool) or not isinstance(between, (int, float)) or not 0 <= between <= 1:
         raise OptionError("budget", expected="a number from 0 to 1", got=repr(between))
-    return time() if between == 1 else Budget(float(between))
+    if between == 1:
+        return time()
+    return Policy(f"budget({between:g})", _keep_checkpoints, _STAGES, float(between))
 
 
 def save_only(*which: str | Callable[[str], bool]) -> Policy:
     """Keeps the values of these names (of the trace), and those whose name a predicate takes."""
+    names = sorted({one for one in which if isinstance(one, str)})
     predicates = [one for one in which if callable(one)]
     if len(predicates) > 1 or not all(callable(one) or isinstance(one, str) for one in which):
         raise OptionError(
             "save_only", expected="names, and a predicate of names at most", got=repr(which)
         )
-    return SaveOnly(
-        frozenset(one for one in which if isinstance(one, str)), *predicates
-    )
+    said = ", ".join([*map(repr, names), *map(_name, predicates)])
+    return Policy(f"save_only({said})", _Only(frozenset(names), *predicates))
+
+
+_STAGES = 3  # of four values of a stream, one is kept
+
+
+def _keep(value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
+    return KEEP
+
+
+def _keep_what_takes_time(value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
+    """Keeps what would have to be written again, or be read from more bytes than it has."""
+    return KEEP if tags & {CHECKPOINT, WRITTEN, WIDER} else FREE
+
+
+def _keep_checkpoints(value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
+    return KEEP if CHECKPOINT in tags else FREE
+
+
+@dataclass(frozen=True, slots=True)
+class _Only:
+    names: frozenset[str]
+    predicate: Callable[[str], bool] = lambda _: False
+
+    def __call__(self, value: str, bytes: int, cost: Cost, tags: Tags) -> Choice:
+        return KEEP if value in self.names or self.predicate(value) else RECOMPUTE
 
 
 _MAKERS = {"none": none, "time": time, "memory": memory, "budget": budget, "save_only": save_only}
@@ -203,7 +152,7 @@ def policy_of(given: object) -> Policy:
     if isinstance(given, str):
         return _read(given)
     if callable(given):
-        return Custom(given)
+        return Policy(_name(given), given)
     raise _refused(given)
 
 
@@ -218,6 +167,10 @@ def _read(text: str) -> Policy:
         return maker(*arguments)  # type: ignore[operator]
     except (SyntaxError, ValueError, TypeError) as error:
         raise _refused(text) from error
+
+
+def _name(function: object) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
 
 
 def _refused(given: object) -> OptionError:

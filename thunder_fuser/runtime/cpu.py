@@ -69,8 +69,5 @@ def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..
 def _flags() -> list[str]:
     compiler = find_compiler()
     own = () if compiler.is_clang else GCC_FLAGS
-    return [*FLAGS, *own, *compiler.kernel_flags, *_libraries()]
-
-
-def _libraries() -> list[str]:
-    return ["-lmvec", "-lm"] if vector_functions() else ["-lm"]
+    libraries = ["-lmvec", "-lm"] if vector_functions() else ["-lm"]
+    return [*FLAGS, *own, *compiler.kernel_flags, *libraries]

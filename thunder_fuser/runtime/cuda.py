@@ -25,32 +25,25 @@ from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.toolchain import describe_failure
-from thunder_fuser.single_flight import SingleFlight, make_lock
 from thunder_fuser.store.entry import Recipe
+from thunder_fuser.threads import SingleFlight, make_lock
 
 FLAGS = ("--std=c++17", "--minimal")
-# Above this a kernel must set an attribute for dynamic shared memory.
-DEFAULT_SMEM_BYTES = 48 * 1024
-PORTABLE_CLUSTER = 8  # above this a kernel must set an attribute for the size of a cluster
+SMEM_ATTRIBUTE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+CLUSTER_ATTRIBUTE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+# Bytes of dynamic shared memory, and blocks of a cluster: above this a kernel sets the attribute.
+ALLOWED = {SMEM_ATTRIBUTE: 48 * 1024, CLUSTER_ATTRIBUTE: 8}
 # The struct format of each argument, padded to 8 bytes.
 PACK_FORMATS = {
-    "double": "d",
-    "float": "f4x",
-    "i64": "q",
-    "i32": "i4x",
-    "i16": "h6x",
-    "i8": "b7x",
-    "u8": "B7x",
-    "bool": "?7x",
-}
+    "double": "d", "float": "f4x", "i64": "q", "i32": "i4x", "i16": "h6x", "i8": "b7x",
+    "u8": "B7x", "bool": "?7x",
+}  # fmt: skip
 # The results of a launch if the thread's current context is another one, or none.
-WRONG_CONTEXT = frozenset(
-    {
-        driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,
-        driver.CUresult.CUDA_ERROR_INVALID_HANDLE,
-        driver.CUresult.CUDA_ERROR_INVALID_RESOURCE_TYPE,
-    }
-)
+WRONG_CONTEXT = frozenset({
+    driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,
+    driver.CUresult.CUDA_ERROR_INVALID_HANDLE,
+    driver.CUresult.CUDA_ERROR_INVALID_RESOURCE_TYPE,
+})  # fmt: skip
 
 
 def compile_cubin(text: str, name: str, arch: str) -> bytes:
@@ -105,22 +98,16 @@ def _read(program: Any, size_of: Callable[..., Any], read: Callable[..., Any]) -
 
 
 def _check_arch(name: str, arch: str) -> None:
-    numbers = _supported_arches()
-    if arch.removeprefix("sm_").rstrip("af") not in {str(number) for number in numbers}:
+    (count,) = _nvrtc(nvrtc.nvrtcGetNumSupportedArchs)
+    (found,) = _nvrtc(nvrtc.nvrtcGetSupportedArchs)
+    numbers = sorted(found[:count])
+    if arch.removeprefix("sm_").rstrip("af") not in map(str, numbers):
         major, minor = nvrtc_version()
         raise CompileError(
             f"Kernel {name}: architecture {arch}",
             expected=f"one that NVRTC {major}.{minor} knows (sm_{numbers[0]} to sm_{numbers[-1]})",
-            got=arch,
-            do="install a newer nvidia-cuda-nvrtc" if numbers else "",
-        )
-
-
-@cache
-def _supported_arches() -> list[int]:
-    (count,) = _nvrtc(nvrtc.nvrtcGetNumSupportedArchs)
-    (numbers,) = _nvrtc(nvrtc.nvrtcGetSupportedArchs)
-    return sorted(numbers[:count])
+            got=arch, do="install a newer nvidia-cuda-nvrtc",
+        )  # fmt: skip
 
 
 def _nvrtc(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
@@ -137,17 +124,9 @@ class CudaKernel:
     """A kernel loaded on one device; `launch` costs a pack and a driver call."""
 
     __slots__ = (
-        "_addresses",
-        "_args",
-        "_block",
-        "_device_index",
-        "_dims",
-        "_function",
-        "_lock",
-        "_module",
-        "_pack",
-        "source",
-    )
+        "_addresses", "_args", "_block", "_device_index", "_dims", "_function", "_lock", "_module",
+        "_pack", "source",
+    )  # fmt: skip
 
     def __init__(self, source: KernelSource, module: Module, device_index: int) -> None:
         self.source = source
@@ -170,12 +149,11 @@ class CudaKernel:
                 self._pack(self._block, 0, *values)
             except struct.error as error:
                 raise self._error(f"arguments {values!r} do not fit: {error}") from error
-            (status,) = driver.cuLaunchKernel(self._function, *self._dims, stream, self._args, 0)
+            launch = (self._function, *self._dims, stream, self._args, 0)
+            (status,) = driver.cuLaunchKernel(*launch)
             if status in WRONG_CONTEXT:
                 with _current_context(self._device_index):
-                    (status,) = driver.cuLaunchKernel(
-                        self._function, *self._dims, stream, self._args, 0
-                    )
+                    (status,) = driver.cuLaunchKernel(*launch)
         if status:
             raise self._error(_error_name(status))
 
@@ -211,7 +189,7 @@ class Module:
     def __init__(self, source: KernelSource, cubin: bytes, device_index: int) -> None:
         name = f"Kernel {source.name}"
         self.name, self._device_index = name, device_index
-        self._allowed = {"smem": DEFAULT_SMEM_BYTES, "cluster": PORTABLE_CLUSTER}
+        self._allowed = dict(ALLOWED)
         self._lock = make_lock()
         with _current_context(device_index):
             _unload_retired(device_index)
@@ -223,18 +201,17 @@ class Module:
 
     def allow(self, source: KernelSource) -> None:
         """Raises the function's limits of shared memory and cluster size to those of a kernel."""
-        attribute = driver.CUfunction_attribute
-        smem = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        wide = attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        smem, cluster = source.smem_bytes, source.cluster
+        wanted = (
+            (SMEM_ATTRIBUTE, smem, smem, f"{smem} bytes of shared memory"),
+            (CLUSTER_ATTRIBUTE, cluster, 1, f"clusters of {cluster} blocks"),
+        )
         with self._lock, _current_context(self._device_index):
-            if source.smem_bytes > self._allowed["smem"]:
-                wanted = f"{self.name}, {source.smem_bytes} bytes of shared memory"
-                _driver(wanted, driver.cuFuncSetAttribute, self.function, smem, source.smem_bytes)
-                self._allowed["smem"] = source.smem_bytes
-            if source.cluster > self._allowed["cluster"]:
-                wanted = f"{self.name}, clusters of {source.cluster} blocks"
-                _driver(wanted, driver.cuFuncSetAttribute, self.function, wide, 1)
-                self._allowed["cluster"] = source.cluster
+            for attribute, amount, value, words in wanted:
+                if amount > self._allowed[attribute]:
+                    thing = f"{self.name}, {words}"
+                    _driver(thing, driver.cuFuncSetAttribute, self.function, attribute, value)
+                    self._allowed[attribute] = amount
 
 
 def load_kernel(source: KernelSource, arch: str, device_index: int) -> CudaKernel:

@@ -10,16 +10,18 @@ loop.
 import ctypes
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
+from torch._prims_common import compute_required_storage_length
 
 from thunder_fuser.codegen.prelude import fragment, identifiers, libm
-from thunder_fuser.codegen.source import KernelSource, Param
+from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import EmulatorError
 from thunder_fuser.runtime.toolchain import (
     Compiler,
@@ -56,52 +58,39 @@ TAG_SHIFT = 36
 TAG_MIDDLE = 1 << 35
 PAGE_MASK = 0xFFF
 
-(
-    OK,
-    OUT_OF_BOUNDS,
-    MISALIGNED,
-    NO_PARAMETER,
-    SHARED_BOUNDS,
-    SHARED_MISALIGNED,
-    SHARED_UNWRITTEN,
-    SHARED_RACE,
-    DIVERGED,
-    LOCAL_BOUNDS,
-    DIVISION,
-    TOO_LONG,
-    SHARED_WINDOW,
-    NO_PEER,
-    PEER_NOT_READY,
-    GATE,
-    STUCK,
-    BAD_INDEX,
-) = range(18)
+# What a kernel did, in the order of emulator.h's EmuErrorKind.
+MESSAGES = (
+    "nothing wrong",
+    "{parameter}: element {index} accessed, but it has elements 0 to {last}",
+    "{parameter}: vector access at element {index} is not aligned to {limit} bytes",
+    "memory accessed through an address that belongs to no parameter",
+    "shared memory: element {index} accessed, but the window has 0 to {last}",
+    "shared memory: vector at element {index} is not aligned to {limit} bytes",
+    "shared memory: element {index} read, but no thread of the block wrote it",
+    "shared memory: race on element {index}, which thread {other} accessed without a barrier"
+    " between",
+    "the threads diverged: it is at {here}, but thread {other} is at {there}",
+    "local array: element {index} accessed, which it does not have",
+    "integer division by zero",
+    "it runs too long: a loop without end",
+    "shared memory: a window ends at byte {index}, but the launch has {limit} bytes",
+    "block {index} of the cluster accessed, but it has blocks 0 to {last}",
+    "block {index} of the cluster accessed before it is known that its gates are made",
+    "gate {index} is told what to expect again before it has opened, or before it is made",
+    "it waits at a gate that never opens",
+    "a tensor of indices holds {index}, where 0 to {last} were expected",
+)
 
-MESSAGES = {
-    OUT_OF_BOUNDS: "{parameter}: element {index} accessed, but it has elements 0 to {last}",
-    MISALIGNED: "{parameter}: vector access at element {index} is not aligned to {limit} bytes",
-    NO_PARAMETER: "memory accessed through an address that belongs to no parameter",
-    SHARED_BOUNDS: "shared memory: element {index} accessed, but the window has 0 to {last}",
-    SHARED_MISALIGNED: "shared memory: vector at element {index} is not aligned to {limit} bytes",
-    SHARED_UNWRITTEN: "shared memory: element {index} read, but no thread of the block wrote it",
-    SHARED_RACE: "shared memory: race on element {index}, which thread {other} accessed without a "
-    "barrier between",
-    DIVERGED: "the threads diverged: it is at {here}, but thread {other} is at {there}",
-    LOCAL_BOUNDS: "local array: element {index} accessed, which it does not have",
-    DIVISION: "integer division by zero",
-    TOO_LONG: "it runs too long: a loop without end",
-    BAD_INDEX: "a tensor of indices holds {index}, where 0 to {last} were expected",
-    SHARED_WINDOW: "shared memory: a window ends at byte {index}, but the launch has {limit} bytes",
-    NO_PEER: "block {index} of the cluster accessed, but it has blocks 0 to {last}",
-    PEER_NOT_READY: "block {index} of the cluster accessed before it is known that its gates "
-    "are made",
-    GATE: "gate {index} is told what to expect again before it has opened, or before it is made",
-    STUCK: "it waits at a gate that never opens",
-}
+
+# The structures of emulator.h and emulator.cpp.
+
+
+def _fields(ctype: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, ctype) for name in names.split()]
 
 
 class _Dim(ctypes.Structure):
-    _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
+    _fields_ = _fields(ctypes.c_uint, "x y z")
 
     def __str__(self) -> str:
         return f"({self.x}, {self.y}, {self.z})"
@@ -117,30 +106,17 @@ class _Buffer(ctypes.Structure):
 
 class _Error(ctypes.Structure):
     _fields_ = [
-        ("kind", ctypes.c_int),
-        ("parameter", ctypes.c_int),
-        ("line", ctypes.c_int),
-        ("other_line", ctypes.c_int),
-        ("block", _Dim),
-        ("thread", _Dim),
-        ("other_block", _Dim),
-        ("other_thread", _Dim),
-        ("index", ctypes.c_longlong),
-        ("limit", ctypes.c_longlong),
+        *_fields(ctypes.c_int, "kind parameter line other_line"),
+        *_fields(_Dim, "block thread other_block other_thread"),
+        *_fields(ctypes.c_longlong, "index limit"),
     ]
 
 
 class _Launch(ctypes.Structure):
     _fields_ = [
-        ("entry", ctypes.c_void_p),
-        ("arguments", ctypes.c_void_p),
-        ("buffers", ctypes.c_void_p),
-        ("buffer_count", ctypes.c_int),
-        ("shared_bytes", ctypes.c_int),
-        ("reverse", ctypes.c_int),
-        ("cluster", ctypes.c_int),
-        ("grid", _Dim),
-        ("block", _Dim),
+        *_fields(ctypes.c_void_p, "entry arguments buffers"),
+        *_fields(ctypes.c_int, "buffer_count shared_bytes reverse cluster"),
+        *_fields(_Dim, "grid block"),
     ]
 
 
@@ -154,60 +130,63 @@ class EmulatedKernel:
 
     def launch(self, args: Sequence[Argument], reverse: bool = False) -> None:
         """Runs the source's grid on CPU tensors. reverse: runs the threads in reverse order."""
-        pointers = _pointers(self.source, args)
-        buffers = (_Buffer * max(len(pointers), 1))(*map(_buffer, range(len(pointers)), pointers))
-        slots = _argument_slots(self.source, args, buffers)
+        source = self.source
+        if len(args) != len(source.params):
+            raise EmulatorError(
+                f"Kernel {source.name}", expected=f"{len(source.params)} arguments",
+                got=f"{len(args)}",
+            )
+        buffers: list[_Buffer] = []
+        slots: list[Any] = []
+        for param, arg in zip(source.params, args, strict=True):
+            if param.is_pointer:
+                thing = f"Kernel {source.name}, parameter {param.name}"
+                buffers.append(_buffer(thing, len(buffers), arg))
+                slots.append(ctypes.c_uint64(buffers[-1].tagged))
+            else:
+                slots.append(param.argument_type(arg))
+        held = (_Buffer * max(len(buffers), 1))(*buffers)
         addresses = (ctypes.c_void_p * max(len(slots), 1))(*map(ctypes.addressof, slots))
         launch = _Launch(
-            self.library.address("emu_entry"),
-            ctypes.addressof(addresses),
-            ctypes.addressof(buffers),
-            len(pointers),
-            self.source.smem_bytes,
-            int(reverse),
-            self.source.cluster,
-            _Dim(*self.source.grid),
-            _Dim(*self.source.block),
-        )
+            self.library.address("emu_entry"), ctypes.addressof(addresses),
+            ctypes.addressof(held), len(buffers), source.smem_bytes, int(reverse),
+            source.cluster, _Dim(*source.grid), _Dim(*source.block),
+        )  # fmt: skip
         error = _Error()
         with _LOCK:
             status = self.run(ctypes.byref(launch), ctypes.byref(error))
         if status != 0:
-            raise EmulatorError(f"Kernel {self.source.name}: no memory for the threads' stacks")
-        if error.kind != OK:
-            raise EmulatorError(_describe(self.source, error))
+            raise EmulatorError(f"Kernel {source.name}: no memory for the threads' stacks")
+        if error.kind:
+            raise EmulatorError(_describe(source, error))
 
 
 def compile_emulated(source: KernelSource) -> EmulatedKernel:
     """Builds a kernel of the cuda dialect for the CPU."""
     _check_source(source)
-    runtime = _runtime()
-    library = load_library(source.name, _emulated_text(source), _flags(), runtime.beside)
-    return EmulatedKernel(source, runtime.run, library)
+    run, beside = _runtime(find_compiler())
+    return EmulatedKernel(
+        source, run, load_library(source.name, _emulated_text(source), _flags(), beside)
+    )
 
 
 def _check_source(source: KernelSource) -> None:
-    block = source.block
-    problems = {
-        f"it is of the {source.dialect} dialect, not of cuda": source.dialect != "cuda",
-        f"block {block} is not of 1 to {MAX_THREADS} threads": not (
-            1 <= block[0] * block[1] * block[2] <= MAX_THREADS and min(block) >= 1
-        ),
-        f"grid {source.grid} does not divide into clusters of {source.cluster} (1 to 16) along y": (
-            not 1 <= source.cluster <= MAX_CLUSTER or source.grid[1] % source.cluster != 0
-        ),
-        f"grid {source.grid} has a size below 1": min(source.grid) < 1,
-        f"smem_bytes {source.smem_bytes} is not in 0 to {MAX_SHARED_BYTES}": not (
-            0 <= source.smem_bytes <= MAX_SHARED_BYTES
-        ),
-    }
-    problems |= {
-        f"it dereferences {param.name} itself, where only ld, st, ldv and stv are checked": True
-        for param in source.params
-        if param.is_pointer and _dereferences(source.text, param.name)
-    }
-    for problem, present in problems.items():
-        if present:
+    """EmulatorError for what no GPU takes, and for memory accesses that would not be checked."""
+    block, grid, cluster, smem = source.block, source.grid, source.cluster, source.smem_bytes
+    direct = [p.name for p in source.params if p.is_pointer and _dereferences(source.text, p.name)]
+    rules = (
+        (source.dialect == "cuda", f"it is of the {source.dialect} dialect, not of cuda"),
+        (min(block) >= 1 and prod(block) <= MAX_THREADS,
+         f"block {block} is not of 1 to {MAX_THREADS} threads"),
+        (1 <= cluster <= MAX_CLUSTER and grid[1] % cluster == 0,
+         f"grid {grid} does not divide into clusters of {cluster} (1 to 16) along y"),
+        (min(grid) >= 1, f"grid {grid} has a size below 1"),
+        (0 <= smem <= MAX_SHARED_BYTES, f"smem_bytes {smem} is not in 0 to {MAX_SHARED_BYTES}"),
+        (not direct, f"it dereferences {', '.join(direct)} itself, where only ld, st, ldv and stv"
+         " are checked"),
+    )  # fmt: skip
+    for holds, problem in rules:
+        if not holds:
             raise EmulatorError(f"Kernel {source.name}: {problem}")
 
 
@@ -232,29 +211,19 @@ def _emulation_file(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class _Runtime:
-    """The library that runs the threads, and the file that kernels are linked with."""
-
-    run: Any
-    beside: Mapping[str, bytes]
-
-
-def _runtime() -> _Runtime:
-    """The emulator's runtime, which stays loaded until the process ends."""
-    return _made_runtime(find_compiler())
-
-
 @cache
-def _made_runtime(compiler: Compiler) -> _Runtime:
-    """Compiles it. Its soname, which kernels refer to, has a digest of its recipe."""
+def _runtime(compiler: Compiler) -> tuple[Any, Mapping[str, bytes]]:
+    """The function that runs the threads, and the library of it that kernels are linked with.
+
+    It stays loaded until the process ends. Its soname has a digest of its recipe.
+    """
     text = _emulation_file("emulator.h") + "#undef DEVICE\n" + _emulation_file("emulator.cpp")
     unnamed = library_recipe("emu_run", text, RUNTIME_FLAGS, {})
     soname = f"libthunder_fuser_emulator_{unnamed.key[:16]}.so"
     flags = (*RUNTIME_FLAGS, f"-Wl,-soname,{soname}")
     types = (ctypes.POINTER(_Launch), ctypes.POINTER(_Error))
     run = load_library("emu_run", text, flags).function("emu_run", types, ctypes.c_int)
-    return _Runtime(run, {soname: library(library_recipe("emu_run", text, flags, {}), {})})
+    return run, {soname: library(library_recipe("emu_run", text, flags, {}), {})}
 
 
 def _flags() -> list[str]:
@@ -264,46 +233,15 @@ def _flags() -> list[str]:
     return [*KERNEL_FLAGS, *compiler.kernel_flags, *sanitizers]
 
 
-def _pointers(source: KernelSource, args: Sequence[Argument]) -> list[torch.Tensor]:
-    if len(args) != len(source.params):
-        raise EmulatorError(
-            f"Kernel {source.name}", expected=f"{len(source.params)} arguments", got=f"{len(args)}"
-        )
-    pairs = zip(source.params, args, strict=True)
-    return [_checked_tensor(source, param, arg) for param, arg in pairs if param.is_pointer]
-
-
-def _checked_tensor(source: KernelSource, param: Param, arg: Argument) -> torch.Tensor:
+def _buffer(thing: str, position: int, arg: Argument) -> _Buffer:
+    """The memory of an argument, with a tagged address."""
     if not isinstance(arg, torch.Tensor) or arg.device.type != "cpu":
         got = f"one on {arg.device}" if isinstance(arg, torch.Tensor) else repr(arg)
-        raise EmulatorError(
-            f"Kernel {source.name}, parameter {param.name}", expected="a CPU tensor", got=got
-        )
-    return arg
-
-
-def _buffer(position: int, tensor: torch.Tensor) -> _Buffer:
-    address = tensor.data_ptr()
+        raise EmulatorError(thing, expected="a CPU tensor", got=got)
+    address = arg.data_ptr()
     tag = (position + 1 << TAG_SHIFT) + TAG_MIDDLE + (address & PAGE_MASK)
-    return _Buffer(tag, _reach(tensor) * tensor.element_size(), address)
-
-
-def _reach(tensor: torch.Tensor) -> int:
-    """The number of elements from the first one of a tensor to its last."""
-    if tensor.numel() == 0:
-        return 0
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
-
-
-def _argument_slots(
-    source: KernelSource, args: Sequence[Argument], buffers: Iterable[_Buffer]
-) -> list[Any]:
-    tags = iter(buffers)
-    return [
-        ctypes.c_uint64(next(tags).tagged) if param.is_pointer else param.argument_type(arg)
-        for param, arg in zip(source.params, args, strict=True)
-    ]
+    elements = compute_required_storage_length(arg.shape, arg.stride(), 0)
+    return _Buffer(tag, elements * arg.element_size(), address)
 
 
 def _describe(source: KernelSource, error: _Error) -> str:

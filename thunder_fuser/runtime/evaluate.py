@@ -7,16 +7,17 @@ and of eager torch are measured against these results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import CodeType
 from typing import Any, TypeAlias
 
 import torch
 
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.errors import OutOfRangeError, TorchCallError, VerifyError
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
-from thunder_fuser.ir.fusion import Fusion, Output
+from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import (
@@ -30,27 +31,20 @@ from thunder_fuser.ir.record import (
 )
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.runtime import random
-from thunder_fuser.runtime.mesh import coordinate
-from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"
 
 
 def evaluate(
-    fusion: Fusion,
-    inputs: Sequence[Input],
-    dtype: torch.dtype | None = None,
-    device: torch.device | None = None,
+    fusion: Fusion, inputs: Sequence[Input], dtype: torch.dtype | None = None
 ) -> list[torch.Tensor]:
     """The outputs. Aliased ones are written into their input and left out of the list.
 
     dtype: the type of all floats; then no input is written, and every output is returned.
-    device: of new tensors; by default that of the first tensor among the inputs.
     """
-    evaluator = _Evaluator(fusion, inputs, dtype, device or _device(fusion, inputs))
-    for record in fusion.exprs:
-        evaluator.run(record)
-    results = [evaluator.output(output) for output in fusion.outputs]
+    values = values_of(fusion, inputs, dtype)
+    results = [_result(fusion, output, values[output.name]) for output in fusion.outputs]
     if dtype is not None:
         return results
     targets = dict(zip(fusion.inputs, inputs, strict=True))
@@ -60,12 +54,28 @@ def evaluate(
     return [r for o, r in zip(fusion.outputs, results, strict=True) if o.alias is None]
 
 
-def values_of(fusion: Fusion, inputs: Sequence[Input]) -> dict[str, torch.Tensor]:
+def values_of(
+    fusion: Fusion, inputs: Sequence[Input], dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
     """Every value of a fusion, by name."""
-    evaluator = _Evaluator(fusion, inputs, None, _device(fusion, inputs))
-    for record in fusion.exprs:
-        evaluator.run(record)
+    given = zip(fusion.inputs, inputs, strict=True)
+    tensors = [x for name, x in given if not fusion.tensors[name].is_cpu]
+    devices = [x.device for x in tensors if isinstance(x, torch.Tensor)]
+    evaluator = Evaluator(fusion.tensors, next(iter(devices), torch.device("cpu")), dtype)
+    evaluator.read(fusion.inputs, inputs)
+    evaluator.draw(fusion)
+    evaluator.run(fusion.exprs)
     return evaluator.values
+
+
+def evaluate_part(
+    part: Part, inputs: Sequence[Input], device: torch.device
+) -> list[torch.Tensor]:
+    """The outputs of a part, in new memory with the part's strides."""
+    evaluator = Evaluator(part.tensors, device)
+    evaluator.read(part.inputs, inputs)
+    evaluator.run(part.exprs)
+    return [_copy(evaluator.values[name], part.strides[name]) for name in part.outputs]
 
 
 def move(record: OpRecord, tensor: torch.Tensor) -> torch.Tensor:
@@ -75,42 +85,59 @@ def move(record: OpRecord, tensor: torch.Tensor) -> torch.Tensor:
     return eval(_code(record.op), _SCOPE, scope)  # type: ignore[no-any-return]
 
 
-class _Evaluator:
-    """The values of one evaluation, by name. Scalars are tensors of rank 0."""
+def _result(fusion: Fusion, output: Output, value: torch.Tensor) -> torch.Tensor:
+    """A copy of a value, in the requested stride order, else in the value's."""
+    order = output.stride_order
+    if order is None:
+        order = stride_order_of(fusion.tensors[output.name].domain.allocation)
+    copy = _copy(value, contiguous_strides(value.shape, order))
+    return copy if output.shape is None else copy.view(output.shape)
+
+
+def _copy(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    memory = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return memory.copy_(value)
+
+
+class Evaluator:
+    """The values of one evaluation, by name. Scalars are tensors of rank 0.
+
+    override: the type of all floats. device: that of the values.
+    """
 
     def __init__(
         self,
-        fusion: Fusion,
-        inputs: Sequence[Input],
-        override: torch.dtype | None,
+        tensors: Mapping[str, TensorView],
         device: torch.device,
+        override: torch.dtype | None = None,
     ) -> None:
-        self.fusion = fusion
-        self.override = override
+        self.tensors = tensors
         self.device = device
+        self.override = override
         self.values: dict[str, torch.Tensor] = {}
-        for name, value in zip(fusion.inputs, inputs, strict=True):
-            dtype = self._dtype(fusion.tensors[name].dtype)
+
+    def read(self, names: Sequence[str], inputs: Sequence[Input]) -> None:
+        """Takes the inputs."""
+        for name, value in zip(names, inputs, strict=True):
+            dtype = self._dtype(self.tensors[name].dtype)
             self.values[name] = torch.as_tensor(value, dtype=dtype, device=self.device)
-        self.values.update(self._drawn())
 
-    def _drawn(self) -> dict[str, torch.Tensor]:
-        """The values that the fusion draws at each run, as its programs do (host/program.py)."""
-        drawn = self.fusion.drawn
-        here = {
-            name: torch.tensor(coordinate(mesh, str(word)), device=self.device)
-            for name, mesh, word in self.fusion.coordinates
-        }
-        if not drawn:
-            return here
-        seed, offset = random.draw(self.device, sum(at is not None for _, at in drawn))
-        return here | {
-            name: torch.tensor(seed if at is None else offset + at, device=self.device)
-            for name, at in drawn
-        }
+    def draw(self, fusion: Fusion) -> None:
+        """Takes the values that the fusion draws at each run, as its programs do."""
+        found = {name: coordinate(mesh, str(word)) for name, mesh, word in fusion.coordinates}
+        if fusion.drawn:
+            count = sum(at is not None for _, at in fusion.drawn)
+            seed, offset = random.draw(self.device, count)
+            found |= {name: seed if at is None else offset + at for name, at in fusion.drawn}
+        for name, value in found.items():
+            self.values[name] = torch.tensor(value, device=self.device)
 
-    def run(self, record: OpRecord) -> None:
-        """Evaluates one record."""
+    def run(self, records: Iterable[OpRecord]) -> None:
+        """Evaluates expressions."""
+        for record in records:
+            self._run(record)
+
+    def _run(self, record: OpRecord) -> None:
         operands = [self._operand(o, record) for o in record.inputs]
         try:
             made = self._call(record, operands)
@@ -120,26 +147,13 @@ class _Evaluator:
             raise _typed(record, operands, error) from error
         results = (made,) if isinstance(made, torch.Tensor) else tuple(made)
         for name, result in zip(record.outputs, results, strict=True):
-            expected = self._dtype(self.fusion.tensors[name].dtype)
+            expected = self._dtype(self.tensors[name].dtype)
             if result.dtype is not expected:
                 raise VerifyError(
                     f"{name} = {record.op}", expected=f"{expected} from torch",
                     got=str(result.dtype),
                 )
             self.values[name] = result
-
-    def output(self, output: Output) -> torch.Tensor:
-        """A copy of a value, in the requested stride order, else in the value's."""
-        value = self.values[output.name]
-        order = output.stride_order
-        if order is None:
-            order = stride_order_of(self.fusion.tensors[output.name].domain.allocation)
-        strides = contiguous_strides(value.shape, order)
-        memory = torch.empty_strided(
-            value.shape, strides, dtype=value.dtype, device=value.device
-        )
-        memory.copy_(value)
-        return memory if output.shape is None else memory.view(output.shape)
 
     def _call(self, record: OpRecord, operands: list[torch.Tensor]) -> Any:
         names = dict.fromkeys(record.row.parameters.parameters)
@@ -149,7 +163,7 @@ class _Evaluator:
         if attrs.get("chunk") is not None:
             return self._chunked(record, operands[0], attrs)
         letters = dict(zip("abcd", [*operands, None, None, None], strict=False))
-        own = to_torch_dtype(self.fusion.tensors[record.outputs[0]].dtype)
+        own = to_torch_dtype(self.tensors[record.outputs[0]].dtype)
         scope = {**names, **attrs, **letters, "operands": operands, "own": own}
         return eval(_code(record.op), _SCOPE, scope)
 
@@ -167,7 +181,7 @@ class _Evaluator:
     def _operand(self, operand: Operand, record: OpRecord) -> torch.Tensor:
         if isinstance(operand, str):
             return self.values[operand]
-        dtype = self._dtype(_literal_dtype(operand, record, self.fusion))
+        dtype = self._dtype(_literal_dtype(operand, record, self.tensors))
         return torch.tensor(operand.value, dtype=dtype, device=self.device)
 
     def _attr(self, key: str, value: AttrValue) -> object:
@@ -211,18 +225,12 @@ def _typed(
     )
 
 
-def _device(fusion: Fusion, inputs: Sequence[Input]) -> torch.device:
-    """The device of the fusion's first tensor that is no CPU scalar."""
-    for name, value in zip(fusion.inputs, inputs, strict=True):
-        if isinstance(value, torch.Tensor) and not fusion.tensors[name].is_cpu:
-            return value.device
-    return torch.device("cpu")
-
-
-def _literal_dtype(literal: Literal, record: OpRecord, fusion: Fusion) -> DataType:
+def _literal_dtype(
+    literal: Literal, record: OpRecord, tensors: Mapping[str, TensorView]
+) -> DataType:
     """The type of a number in an op: that of the op's tensors."""
     (name,) = record.outputs
-    result = fusion.tensors[name].dtype
+    result = tensors[name].dtype
     rule = record.row.rule
     if rule is DtypeRule.LOGICAL or (rule is DtypeRule.SELECT and literal is record.inputs[0]):
         return DataType.Bool
@@ -234,7 +242,7 @@ def _literal_dtype(literal: Literal, record: OpRecord, fusion: Fusion) -> DataTy
     if record.op == "iota":
         return result.compute
     if rule is DtypeRule.COMPARE:
-        beside = [fusion.tensors[o].dtype for o in record.inputs if isinstance(o, str)]
+        beside = [tensors[o].dtype for o in record.inputs if isinstance(o, str)]
         numbers = [of_number(o.value) for o in record.inputs if isinstance(o, Literal)]
         return beside[0] if beside else promote(*numbers)
     return result

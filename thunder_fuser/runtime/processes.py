@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from thunder_fuser.jobs import check_abandoned
+from thunder_fuser.threads import check_abandoned
 
 POLL_SECONDS = 0.05
 # This process holds the other end of the pipe at its input, so `read` ends with this process.
@@ -55,9 +55,7 @@ class Ended:
 
 
 def run(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    limit: float,
+    command: Sequence[str], environment: Mapping[str, str], limit: float,
     watch: Callable[[float], None],
 ) -> Ended:
     """Runs a command to its end. Calls `watch` repeatedly with the seconds so far."""

@@ -44,12 +44,7 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
         offset = -(-generator.get_offset() // 4)
         generator.set_offset(4 * (offset + count))
         seed = generator.initial_seed()
-    return _signed(seed), offset
-
-
-def _signed(value: int) -> int:
-    """The 64 bits of a seed as a signed integer."""
-    return value - (1 << 64) if value >> 63 else value
+    return seed - (1 << 64) if seed >> 63 else seed, offset  # 64 bits as a signed integer
 
 
 def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
@@ -82,26 +77,15 @@ def _words(stream: Stream, shape: Sequence[int], share: int) -> tuple[torch.Tens
 
 
 def uniform(
-    lo: torch.Tensor,
-    hi: torch.Tensor,
-    stream: Stream,
-    shape: Sequence[int],
-    dtype: torch.dtype,
+    lo: torch.Tensor, hi: torch.Tensor, stream: Stream, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Numbers in [lo, hi), with the bits of every kernel.
-
-    lo, hi: rank 0.
-    """
-    compute = _compute_type(dtype)
+    """Numbers in [lo, hi), with the bits of every kernel. lo and hi have rank 0."""
+    compute = torch.float64 if dtype is torch.float64 else torch.float32
     lane, words = _words(stream, shape, 2 if dtype is torch.float64 else 4)
     low, high = lo.to(compute), hi.to(compute)
     scaled = _unit(lane, words, dtype).to(compute) * (high - low) + low
     result = scaled.to(dtype)
     return torch.where(result.to(compute) < high, result, low.to(dtype))
-
-
-def _compute_type(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 _BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -123,11 +107,7 @@ def _long_unit(high: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
 
 
 def normal(
-    mean: torch.Tensor,
-    std: torch.Tensor,
-    stream: Stream,
-    shape: Sequence[int],
-    dtype: torch.dtype,
+    mean: torch.Tensor, std: torch.Tensor, stream: Stream, shape: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
     """Normal numbers by Box-Muller in float64. A kernel computes in the type of its result."""
     wide = dtype is torch.float64

@@ -12,7 +12,6 @@ import platform
 import re
 import shlex
 import shutil
-import struct
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +28,10 @@ from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.processes import Ended
-from thunder_fuser.single_flight import SingleFlight, first_time
-from thunder_fuser.store.entry import Recipe
-from thunder_fuser.store.library import problem_of
+from thunder_fuser.store.entry import Recipe, problem_of
+from thunder_fuser.threads import SingleFlight, first_time
 
-CANDIDATES = ("g++", "clang++", "c++")
+CANDIDATES = (["g++"], ["clang++"], ["c++"])
 CONTEXT_LINES = 3
 MESSAGE_LIMIT = 4000
 VERSION_SECONDS = 30  # the time limit for a compiler's version
@@ -75,8 +73,11 @@ class Compiler:
     """A C++ compiler of this machine."""
 
     command: tuple[str, ...]
-    path: str
     version: str
+
+    @property
+    def path(self) -> str:
+        return self.command[0]
 
     @property
     def fingerprint(self) -> str:
@@ -109,37 +110,25 @@ def find_compiler() -> Compiler:
 
 @lru_cache(maxsize=16)
 def _find_compiler(requested: str, search_path: str) -> Compiler:
-    for command in _candidates(requested):
-        path = shutil.which(command[0], path=search_path)
-        if path is not None:
-            return Compiler((path, *command[1:]), path, _version((path, *command[1:])))
-    raise ToolchainError(_no_compiler(requested))
-
-
-def _candidates(requested: str) -> list[list[str]]:
-    """The commands to look for, in order of preference."""
-    if not requested.strip():
-        return [[name] for name in CANDIDATES]
     try:
-        return [shlex.split(requested)]
+        commands = [shlex.split(requested)] if requested.strip() else CANDIDATES
     except ValueError as error:
         raise ToolchainError(
             "CXX", expected="a shell command line", got=f"{requested!r} ({error})",
             do="correct or unset CXX",
         ) from error
-
-
-def _no_compiler(requested: str) -> str:
+    for name, *flags in commands:
+        path = shutil.which(name, path=search_path)
+        if path is not None:
+            words = _run([path, *flags, "--version"], {}, VERSION_SECONDS).output.splitlines()
+            return Compiler((path, *flags), words[0] if words else "unknown")
     if requested.strip():
-        return (
+        raise ToolchainError(
             f"CXX names the C++ compiler {requested!r}, which was not found; correct or unset CXX."
         )
-    return "No C++ compiler was found; install g++ or clang++, or set CXX to one."
-
-
-def _version(command: Sequence[str]) -> str:
-    lines = _run([*command, "--version"], {}, VERSION_SECONDS).output.splitlines()
-    return lines[0] if lines else "unknown"
+    raise ToolchainError(
+        "No C++ compiler was found; install g++ or clang++, or set CXX to one."
+    )
 
 
 def load_library(
@@ -182,8 +171,8 @@ def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> b
         for name, other in beside.items():
             (folder / name).write_bytes(other)
         flags = [flag for flag in recipe.flags if flag not in beside]
-        before = [flag for flag in flags if not _is_library(flag)]
-        after = [*(str(folder / n) for n in beside), *(f for f in flags if _is_library(f))]
+        before = [flag for flag in flags if not flag.startswith("-l")]
+        after = [*(str(folder / n) for n in beside), *(f for f in flags if f.startswith("-l"))]
         command = [*compiler.command, *before, "-o", str(made), str(source), *after]
         # Its temporary files are in the folder, which is removed even if it is killed.
         ended = _run(command, {"TMPDIR": str(folder)}, int(option("compile_seconds")))
@@ -233,7 +222,7 @@ def _failure(
 
 def _load(name: str, content: bytes) -> Library:
     """The library of checked bytes, through a file that no other process knows."""
-    if not _is_for(content, _own_program()):
+    if _platform(content) != _platform(_own_program()):
         raise ToolchainError(f"library {name}", expected="one for this machine", got="another")
     with _scratch() as folder:
         path = os.path.join(folder, f"{name}.so")
@@ -249,10 +238,9 @@ def _load(name: str, content: bytes) -> Library:
             ) from error
 
 
-def _is_for(library: bytes, program: bytes) -> bool:
-    """True if both are ELF files with equal word size, byte order and instruction set."""
-    sets = [struct.unpack_from("<H", one, 18) for one in (library, program) if len(one) >= 20]
-    return library[:6] == program[:6] and len(sets) == 2 and sets[0] == sets[1]
+def _platform(program: bytes) -> bytes:
+    """The word size, byte order and instruction set of an ELF file."""
+    return program[:6] + program[18:20]
 
 
 @cache
@@ -272,10 +260,6 @@ def machine() -> str:
     lines = [line for line in first.splitlines() if line.split("\t")[0].rstrip(": ") in facts]
     model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "CPU")
     return f"{platform.machine()}, {model}, {sha256(chr(10).join(lines).encode()).hexdigest()[:12]}"
-
-
-def _is_library(flag: str) -> bool:
-    return flag.startswith("-l")
 
 
 def _run(command: Sequence[str], environment: dict[str, str], limit: int) -> Ended:

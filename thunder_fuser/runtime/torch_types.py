@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DataType <-> torch.dtype. The compiler's stages do not import torch."""
+"""What the compiler's stages, which do not import torch, know of it: dtypes, devices, ranks."""
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any
 
-from thunder_fuser.errors import DtypeError
+import torch
+import torch.distributed as dist
+
+from thunder_fuser.errors import DtypeError, MeshError
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.target import A100, H100, H200, Target
 
 _TORCH = {
     DataType.Bool: torch.bool,
@@ -39,3 +47,36 @@ def from_torch_dtype(dtype: torch.dtype) -> DataType:
         known = ", ".join(str(theirs).removeprefix("torch.") for theirs in _FUSER)
         raise DtypeError("torch dtype", expected=f"one of {known}", got=str(dtype))
     return found
+
+
+@cache
+def target_of_device(index: int) -> Target:
+    """The Target of a CUDA device: a known one, if the name matches, with the device's counts."""
+    facts = torch.cuda.get_device_properties(index)
+    known = {"H200": H200, "H100": H100, "A100": A100}
+    base = next((t for word, t in known.items() if word in facts.name), A100)
+    suffix = "a" if facts.major >= 9 else ""
+    return replace(
+        base,
+        name=facts.name,
+        arch=f"sm_{facts.major}{facts.minor}{suffix}",
+        sm_count=facts.multi_processor_count,
+        max_threads_per_sm=facts.max_threads_per_multi_processor,
+        max_cluster=max(base.max_cluster, 8) if facts.major >= 9 else 1,
+        smem_bytes_per_block=facts.shared_memory_per_block_optin,
+    )
+
+
+def coordinate(ranks: Any, word: str) -> int:
+    """The coordinate of this process along a dimension ("mesh_x", ...) of a nested mesh."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise MeshError(
+            "this process", expected="a process group for tensors on a mesh", got="none",
+            do="call torch.distributed.init_process_group",
+        )  # fmt: skip
+    return _coordinate(ranks, word, dist.get_rank())
+
+
+@lru_cache(maxsize=256)
+def _coordinate(ranks: Any, word: str, rank: int) -> int:
+    return Mesh.of(ranks).coordinate(rank, ParallelType(word))

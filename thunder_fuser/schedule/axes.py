@@ -1,28 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all schedulers ask of a part: the order of its axes, which collapse, how wide to load."""
+"""What all schedulers ask of a part: the order of its axes, which collapse, how wide to load.
+
+One wide access needs neighbouring elements at an aligned address, which index expressions show:
+
+    position 8*i + v, v in [0, 8), address aligned to 16 bytes    ->  8 elements at once
+    position 100*i + v                                            ->  4 at once (100 = 4 * 25)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import prod
 
-from thunder_fuser.analysis.demand import Point
-from thunder_fuser.analysis.part import Part, offset
-from thunder_fuser.analysis.vectorize import MAX_BYTES, coefficient, is_linear, is_vector
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import Domain, Parallelize, ParallelType, Transform
+from thunder_fuser.ir.domain import Domain, ParallelType
 from thunder_fuser.ir.record import OpRecord, names_of
-from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.schedule.loop_index import LoopIndex, loop_index
+from thunder_fuser.ir.scalar import Scalar, divides
+from thunder_fuser.schedule.loop_index import loop_index
 from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.scheduled import Transforms
+
+MAX_BYTES = 16  # of one access
+WIDTHS = (1, 2, 4, 8, 16)
+SHORTEST_SHIFTED = 1024  # columns; the two ends of shorter rows are too much of their work
+
+# Transforms the axes for vectors of a width. The result is false if the width divides nothing.
+Build = Callable[[Transforms, int], object]
+
+
+def size_of(part: Part, axes: Iterable[str]) -> int:
+    """The product of the extents of the axes."""
+    return prod(part.extents[name].value for name in axes)
+
+
+# ---- the order of axes
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
     """The axes, slowest first, as the largest tensor that has most of them lies in memory."""
     wanted = set(axes)
-    names = list(part.outputs) + list(part.inputs)
     best = max(
-        names, key=lambda n: (len(wanted & set(part.axes(n))), part.bytes_of(n)), default=None
+        (*part.outputs, *part.inputs),
+        key=lambda n: (len(wanted & set(part.axes(n))), part.bytes_of(n)),
+        default=None,
     )
     order = [a for a in (part.memory_axes(best) if best else ()) if a in wanted]
     rest = sorted(wanted - set(order), key=lambda a: int(a[1:]))
@@ -46,55 +67,44 @@ def summed_order(
     return own if own in whole or not whole else memory_order(part, wanted)
 
 
-def positions(part: Part) -> list[tuple[str, Scalar, Scalar]]:
-    """(tensor, position in memory, condition) of every access to memory."""
-    found = accesses(part)
-    return [(p.name, offset(p.index, part.strides[p.name]), p.condition) for p in found]
-
-
-def accesses(part: Part) -> list[Point]:
-    """The points that are read from memory or written to it."""
-    tensors = set(part.global_tensors)
-    stored = set(part.outputs)
-    return [
-        p
-        for p in part.demand.level
-        if p.name in tensors and (p.name not in stored or p == part.demand.results[p.name])
-    ]
-
-
 def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Groups of neighbours that every access walks as one axis.
 
     T0[i0, i1] and T1[i0, i1], both row-major  ->  ((i0, i1),)
     T0[i0, i1] and a bias T1[i1]               ->  ((i0,), (i1,))
     """
-    extents = part.extents
-    accessed = positions(part)
     groups: list[tuple[str, ...]] = []
     for name in reversed(order):
-        if groups and all(
-            _walks_on(position, condition, name, groups[0], extents[groups[0][0]].value)
-            for _, position, condition in accessed
-        ):
+        if groups and _are_one(part, name, groups[0][0]):
             groups[0] = (name, *groups[0])
         else:
             groups.insert(0, (name,))
     return tuple(groups)
 
 
-def _walks_on(
-    position: Scalar, condition: Scalar, outer: str, group: tuple[str, ...], extent: int
-) -> bool:
-    inner = group[0]
-    if {outer, inner} & condition.symbols:
-        return False
-    if not (is_linear(position, outer) and is_linear(position, inner)):
-        return False
-    return coefficient(position, outer) == coefficient(position, inner) * extent
+def _are_one(part: Part, outer: str, inner: str) -> bool:
+    """True if every access walks the outer axis as a continuation of the inner one."""
+    extent = part.extents[inner].value
+    return all(
+        not {outer, inner} & point.condition.symbols
+        and is_linear(position, outer)
+        and is_linear(position, inner)
+        and coefficient(position, outer) == coefficient(position, inner) * extent
+        for point, position in part.accessed.items()
+    )
 
 
-SHORTEST_SHIFTED = 1024  # columns; the two ends of shorter rows are too much of their work
+def is_linear(position: Scalar, name: str) -> bool:
+    """True if the symbol occurs only as a plain term or not at all."""
+    return all(a.op == "sym" or name not in a.symbols for a, _ in position.terms[0])
+
+
+def coefficient(position: Scalar, name: str) -> int:
+    """The factor of a symbol that occurs as a plain term; 0 if it does not."""
+    return next((c for a, c in position.terms[0] if a.op == "sym" and a.args[0] == name), 0)
+
+
+# ---- vectors
 
 
 def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None:
@@ -106,69 +116,54 @@ def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None
     if size_of(part, columns) < SHORTEST_SHIFTED:
         return None
     widest = max(part.global_tensors, key=part.bytes_of)
-    points = [p for p in accesses(part) if p.name == widest]
-    points = [p for p in points if p.symbols & set(columns)]
-    if not points:
+    points = (p for p in part.accessed if p.name == widest and not p.symbols.isdisjoint(columns))
+    point = next(points, None)
+    if point is None:
         return None
-    row = offset(points[0].index, part.strides[widest]).substitute(dict.fromkeys(columns, 0))
-    return row % width
+    return part.accessed[point].substitute(dict.fromkeys(columns, 0)) % width
 
 
-def size_of(part: Part, axes: Iterable[str]) -> int:
-    """The product of the extents of the axes."""
-    return prod(part.extents[name].value for name in axes)
-
-
-def best_width(
-    part: Part,
-    axes: Domain,
-    transforms_for: Callable[[int], tuple[Transform, ...] | None],
-    alignment: dict[str, int],
-) -> int:
-    """The vector width with the fewest memory instructions an element; ties go to the narrower.
-
-    transforms_for(width) gives the transforms, or None where the width divides nothing.
-    """
+def best_width(part: Part, domain: Domain, build: Build, alignment: dict[str, int]) -> int:
+    """The vector width with the fewest memory instructions an element; ties go to the narrower."""
     smallest = min((part.tensors[n].dtype.bytes for n in part.global_tensors), default=4)
-    accessed = [(*one, alignment.get(one[0], MAX_BYTES)) for one in positions(part)]
-    best, best_cost = 1, float("inf")
-    width = 1
-    while width * smallest <= MAX_BYTES:
-        transforms = transforms_for(width)
-        if transforms is not None:
-            loops = loop_index(axes, transforms, part.chunked)
-            cost = _cost(part, accessed, loops, (_lane(transforms), width))
-            if cost < best_cost - 1e-9:
-                best, best_cost = width, cost
-        width *= 2
-    return best
+    prices: dict[int, float] = {}
+    for width in WIDTHS:
+        s = Transforms(domain)
+        if width * smallest <= MAX_BYTES and build(s, width):
+            prices[width] = _price(part, domain, s, alignment)
+    return min(prices, key=lambda width: prices[width], default=1)
 
 
-def _lane(transforms: tuple[Transform, ...]) -> str:
-    """The loop over the elements of a vector."""
-    made = [t for t in transforms if isinstance(t, Parallelize)]
-    return next(t.axis for t in made if t.parallel is ParallelType.VECTORIZE)
-
-
-def _cost(
-    part: Part,
-    accessed: list[tuple[str, Scalar, Scalar, int]],
-    loops: LoopIndex,
-    vector: tuple[str, int],
-) -> float:
-    """Memory instructions an element.
-
-    accessed: tensor, position and condition over plain axes, alignment; vector: lane and width.
-    """
-    lane, width = loops.loops[vector[0]], vector[1]
+def _price(part: Part, domain: Domain, s: Transforms, alignment: dict[str, int]) -> float:
+    """Memory instructions an element."""
+    loops = loop_index(domain, tuple(s.made), part.chunked)
+    vector = next(axis for axis in s.domain if axis.parallel is ParallelType.VECTORIZE)
+    lane, width = loops.loops[vector.name], vector.extent.value
     total = 0.0
-    for name, plain, unless, aligned in accessed:
-        position, condition = plain.substitute(loops.index), unless.substitute(loops.index)
-        itemsize = part.tensors[name].dtype.bytes
+    for point, plain in part.accessed.items():
+        position, condition = (x.substitute(loops.index) for x in (plain, point.condition))
+        itemsize = part.tensors[point.name].dtype.bytes
+        aligned = alignment.get(point.name, MAX_BYTES)
         if is_vector(position, condition, lane, width, itemsize=itemsize, alignment=aligned):
             total += max(1, width * itemsize // MAX_BYTES) / width
-        elif lane.symbols & position.symbols or not width > 1:
+        elif lane.symbols & position.symbols:
             total += 1.0
         else:
             total += 1.0 / width
     return total
+
+
+def is_vector(
+    position: Scalar, condition: Scalar, lane: Scalar, width: int, *, itemsize: int, alignment: int
+) -> bool:
+    """True if elements position(lane=0..width-1) are adjacent, at an aligned address.
+
+    alignment: bytes known to divide the tensor's address.
+    """
+    if width == 1 or lane.is_const or lane.symbols & condition.symbols:
+        return False
+    base = position - lane
+    if base.symbols & lane.symbols:
+        return False
+    need = min(MAX_BYTES, width * itemsize)
+    return alignment % need == 0 and divides(width, base)

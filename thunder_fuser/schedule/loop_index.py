@@ -15,7 +15,7 @@ its steps lie in memory, and is the Edge:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Chunked
@@ -68,26 +68,23 @@ _AXES = re.compile(r"i\d+(?:\*i\d+)*")
 _LETTERS = "ijklmnpqrstuvwxyz"
 
 
-class _Names:
+def _names() -> Callable[[str], str]:
     """Names of variables: each axis, or run of merged ones, has a letter, from the outermost on.
 
     So loops over [i0, i1] merged and over [i1] alone, where i0 has size 1, have one name.
 
-    >>> names = _Names()
-    >>> names("i0*i1.o"), names("i2.i"), names("i0*i1.i"), names("i2.o*i0*i1")
+    >>> name = _names()
+    >>> name("i0*i1.o"), name("i2.i"), name("i0*i1.i"), name("i2.o*i0*i1")
     ('i_o', 'j_i', 'i_i', 'j_o_i')
     """
+    letters: dict[str, str] = {}
 
-    def __init__(self) -> None:
-        self._letters: dict[str, str] = {}
+    def letter(found: re.Match[str]) -> str:
+        number = len(letters)
+        unused = _LETTERS[number] if number < len(_LETTERS) else f"z{number}"
+        return letters.setdefault(found.group(), unused)
 
-    def __call__(self, axis: str) -> str:
-        return _AXES.sub(self._letter, axis).replace(".", "_").replace("*", "_")
-
-    def _letter(self, found: re.Match[str]) -> str:
-        number = len(self._letters)
-        letter = _LETTERS[number] if number < len(_LETTERS) else f"z{number}"
-        return self._letters.setdefault(found.group(), letter)
+    return lambda axis: _AXES.sub(letter, axis).replace(".", "_").replace("*", "_")
 
 
 def loop_index(
@@ -101,8 +98,8 @@ def loop_index(
     for transform in transforms:
         domain = apply(domain, transform)
         extents.update({axis.name: axis.extent for axis in domain})
-    names = _Names()
-    known = {axis.name: _loop_symbol(names(axis.name), axis.extent) for axis in domain}
+    name_of = _names()
+    known = {axis.name: _variable(name_of(axis.name), axis.extent) for axis in domain}
     loops, guards = dict(known), list[Guard]()
     shifted = [t for t in transforms if isinstance(t, Split) and t.shift is not None]
     for transform in reversed(transforms):
@@ -111,7 +108,7 @@ def loop_index(
             inner = extents[transform.inner]
             known[transform.outer], known[transform.inner] = merged // inner, merged % inner
         elif isinstance(transform, Split):
-            guard = _joined(transform, known, extents, names)
+            guard = _joined(transform, known, extents[transform.axis], name_of)
             known[transform.axis] = guard.variable
             if guard.variable is not guard.value:
                 guards.append(guard)
@@ -129,19 +126,18 @@ def runs_loop(domain: Domain) -> str:
     return next((a.name for a in blocks if a.is_reduction), blocks[0].name)
 
 
-def _loop_symbol(name: str, extent: Scalar) -> Scalar:
+def _variable(name: str, extent: Scalar) -> Scalar:
     return const(0) if extent is const(1) else symbol(name, 0, int(extent.value) - 1)
 
 
 def _joined(
-    split: Split, known: Mapping[str, Scalar], extents: Mapping[str, Scalar], names: _Names
+    split: Split, known: Mapping[str, Scalar], extent: Scalar, name_of: Callable[[str], str]
 ) -> Guard:
     """The axis that was split; its own value if the split divides."""
-    extent = extents[split.axis]
     value = known[split.axis + ".o"] * split.factor + known[split.axis + ".i"]
     if split.shift is not None:
         value = value - split.shift
-    if split.shift is not None or int(extent.value) % int(split.factor) == 0:
-        return Guard(split.axis, value, value, extent)
-    variable = symbol(names(split.axis), 0, int(extent.value) - 1)
-    return Guard(split.axis, variable, value, extent)
+    elif int(extent.value) % int(split.factor):
+        variable = symbol(name_of(split.axis), 0, int(extent.value) - 1)
+        return Guard(split.axis, variable, value, extent)
+    return Guard(split.axis, value, value, extent)

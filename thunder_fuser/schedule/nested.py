@@ -1,6 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows reduced along themselves, and what comes of the rows of a group reduced once more, in one
-pass: the backward of a group norm.
+"""Rows reduced along themselves, and reduced once more over each other, in one pass.
+
+inner_outer: sums over all rows, as in the norms' backward. dx needs sums over columns, dweight and
+dbias sums over rows, and all of them read x and dy.
+
+CUDA [M.o@blockIdx.x, M.i.o, M.i.i@threadIdx.y, N.o.o, N.o.i@threadIdx.x, N.i@vectorize]
+     long rows also over the blocks of a cluster: N.o.i -> N.o.i.o@cluster, N.o.i.i
+CPU  [M.o@blockIdx.x, M.i, N@vectorize]
+
+A block walks a run of rows (presegment/rfactor.py has cut them), keeps its sums over rows in
+registers meanwhile, and writes them once: partial results, which a second kernel adds.
+
+nested: what comes of the rows of a group is reduced, as in the backward of a group norm.
 
     T4[n, g, c] = sum(T3[n, g, c, hw], hw);  T5[n, g] = sum(T4, c);  T6 = T3 - T5
 
@@ -17,31 +28,130 @@ presegment/rfactor.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from thunder_fuser.analysis.domain_map import Axes, Pattern, rows_and_groups
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.pattern import Axes, Pattern, rows_and_groups
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import names_of
 from thunder_fuser.schedule.axes import size_of, summed_order
-from thunder_fuser.schedule.persistence import MAX_ELEMENTS, MAX_STEPS, held_of, register_bytes
-from thunder_fuser.schedule.pointwise import too_many_places
-from thunder_fuser.schedule.repeatable import Row, row_of
-from thunder_fuser.schedule.scheduled import (
-    HeuristicParams,
-    ScheduledFusion,
-    Transforms,
-    reference,
+from thunder_fuser.schedule.persistence import (
+    MAX_ELEMENTS,
+    MAX_STEPS,
+    register_bytes,
+    with_group,
+    with_inputs,
 )
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, read_elsewhere
+from thunder_fuser.schedule.repeatable import Row, has_long_rows, row_of, settled_shape
+from thunder_fuser.schedule.row_shape import fits as fits_rows
+from thunder_fuser.schedule.row_shape import row_shape
+from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
+CPU_SUM_BYTES = 256 * 1024  # sums over rows that a thread keeps in its second-level cache
 WARP = 32
-MOST_THREADS = 512
+MOST_THREADS = 512  # for a group
 MOST_CLUSTER = 8  # each block's threads of a row send to all blocks; rows have 8 at least
 CPU_ROWS = 4096  # of a group: what is reduced over them is on the stack
 CPU_GROUPS = 16  # are work enough for a CPU's threads
+
+
+# ---- inner_outer: over all rows, in runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerOuter(KernelMatch):
+    """Reductions of rows, and partial ones over a run of rows, that share what they read.
+
+    kept: the axes of rows; reduced: of columns.
+    """
+
+    name = "inner_outer"
+    takes_no = (OpKind.SCAN, OpKind.EXTERNAL)
+
+    run: int  # the rows of one
+
+    @classmethod
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | Reject:
+        """With the axes of rows and of columns, or why there are none."""
+        chunked, partial = part.chunked, set(part.partial)
+        if chunked is None:
+            return Reject(cls.name, "there are no partial results over rows")
+        rows, columns = chunked.reduced, part.patterns[part.partial[0]].kept - {chunked.axis}
+        over, along = Pattern(columns, frozenset(rows)), Pattern(frozenset(rows), columns)
+        for name, pattern in part.patterns.items():
+            if pattern.without(chunked.axis) != (over if name in partial else along):
+                return Reject(cls.name, f"{name} reduces neither rows nor columns")
+        if len(partial) == len(part.reductions):
+            return Reject(cls.name, "no row is reduced along itself")
+        if {e.attr("chunk") for e in part.reductions} - {None, chunked.size}:
+            return Reject(cls.name, "runs of several lengths")
+        foreign = along.foreign(part.stored_axes.values())
+        for name, axes in part.stored_axes.items():
+            if name not in partial and axes in foreign:
+                return Reject(cls.name, f"result {name} is neither a row value nor a full one")
+        if any(not partial.isdisjoint(names_of(expr)) for expr in part.exprs):
+            return Reject(cls.name, "a partial result is used in the same kernel")
+        order = summed_order(part, part.reductions[0], {*rows, *columns}, options)
+        if order[: len(rows)] != rows:
+            return Reject(cls.name, "rows do not lie one after another in memory")
+        return cls(part, target, options, rows, order[len(rows) :], run=chunked.size)
+
+    def refuse(self) -> Reject | None:
+        """Refuses columns that no thread, block or cluster keeps with their sums."""
+        columns, target = self.reduced_size, self.target
+        if target.is_cpu:
+            fits = columns * 8 * len(self.part.partial) <= CPU_SUM_BYTES
+        elif self.has_order:
+            fits = not has_long_rows(columns, target)
+        else:
+            fits = fits_rows(columns, target)
+        return (
+            None
+            if fits
+            else Reject(self.name, f"{columns} columns and their sums do not fit on chip")
+        )
+
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        made = _cpu_runs(self) if self.target.is_cpu else _cuda_runs(self, alignment)
+        return with_inputs(self.scheduled(made, alignment))
+
+
+def _cuda_runs(found: InnerOuter, alignment: dict[str, int]) -> Made:
+    """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
+    columns, target, sums = found.reduced_size, found.target, len(found.part.partial)
+    shape, width = row_shape(columns, sums, target), 0
+    if found.has_order:
+        shape, width = settled_shape(columns, sums, target), row_of(columns, target).width
+    (x, y), cluster = shape.threads, shape.cluster
+
+    def build(s: Transforms, width: int) -> bool:
+        if columns % width:  # a shifted row's sums would be of other columns than the next one's
+            return False
+        run, rows = s.split(s.merge(found.kept), found.run)
+        _, row = s.split(rows, y)
+        vectors, lane = s.split(s.merge(found.reduced), width)
+        thread = s.deal(vectors, x, cluster)
+        s.bind(BIDX=run, TIDY=row, TIDX=thread, VECTORIZE=lane)
+        return True
+
+    width, transforms = found.widest(build, alignment, width)
+    params = HeuristicParams(found.name, width, (x, y), cluster=cluster, blocks=shape.blocks)
+    return params, transforms
+
+
+def _cpu_runs(found: InnerOuter) -> Made:
+    """[M, N] -> [M.o@bx, M.i, N@vectorize]"""
+    s = Transforms(found.domain)
+    run, _ = s.split(s.merge(found.kept), found.run)
+    lane = s.merge(found.reduced)
+    s.bind(BIDX=run, VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)
+
+
+# ---- nested: over the rows of a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,49 +169,70 @@ class GroupShape:
         return self.cluster * self.steps * self.threads[1]
 
 
-@dataclass(frozen=True)
-class Nested(Match):
+@dataclass(frozen=True, kw_only=True)
+class Nested(KernelMatch):
     """Reductions of rows, and of their results over the rows of a group.
 
-    The axes of groups, of a group's rows and of columns, each in memory order.
+    kept: the axes of groups, then `rows`, those of a group's rows; reduced: those of columns.
     """
 
     name = "nested"
+    takes_no = (OpKind.SCAN, OpKind.EXTERNAL)
 
-    groups: tuple[str, ...]
     rows: tuple[str, ...]
-    columns: tuple[str, ...]
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:
-        axes = _nest(part, options)
-        if isinstance(axes, Reject):
-            return axes
-        found = cls(part, target, options, *axes)
-        groups, rows, columns = (size_of(part, one) for one in axes)
-        if not fits(groups, rows, columns, found.bytes_read, target=target, options=options):
-            reason = f"a group of {rows} rows with {columns} columns does not fit on chip"
-            return Reject(NAME, reason)
-        elsewhere = read_elsewhere(part, part.reductions, NAME)
-        return elsewhere or too_many_places(part, NAME) or found
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:
+        """With the axes of groups, rows and columns of all reductions, or why they do not nest."""
+        if part.chunked:
+            return Reject(cls.name, "there is a partial result")
+        first: dict[Pattern, str] = {}
+        for name, pattern in part.patterns.items():
+            first.setdefault(pattern, name)
+        if len(first) != 2:
+            return Reject(cls.name, f"reductions of {len(first)} patterns, not of two")
+        pair = rows_and_groups(first)
+        if pair is None or not pair[1].kept:
+            return Reject(
+                cls.name, "one pattern does not reduce what the other one keeps, in groups"
+            )
+        row, group = pair
+        for name, axes in part.stored_axes.items():
+            if axes not in (group.kept, row.kept, row.walked):
+                return Reject(cls.name, f"result {name} is of no group, row or element")
+        order = summed_order(part, part.producer[first[row]], row.walked, options)
+        groups, columns = order[: len(group.kept)], order[len(row.kept) :]
+        is_nested = set(groups) == group.kept and set(columns) == row.reduced
+        if not is_nested or not are_innermost(part, row.reduced):
+            return Reject(
+                cls.name, "a group's rows, or their columns, are not neighbours in memory"
+            )
+        over = summed_order(part, part.producer[first[group]], row.kept, options)
+        rows = tuple(a for a in over if a in group.reduced)
+        return cls(part, target, options, (*groups, *rows), columns, rows=rows)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The axes of groups."""
+        return self.kept[: -len(self.rows)]
 
     @property
     def bytes_read(self) -> int:
         """Bytes of what is read for each element."""
-        return bytes_read(self.part, frozenset(self.columns))
+        return bytes_read(self.part, frozenset(self.reduced))
+
+    def refuse(self) -> Reject | None:
+        groups, rows = size_of(self.part, self.groups), size_of(self.part, self.rows)
+        sizes = groups, rows, self.reduced_size, self.bytes_read
+        if fits(*sizes, target=self.target, options=self.options):
+            return None
+        reason = f"a group of {rows} rows with {sizes[2]} columns does not fit on chip"
+        return Reject(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        made = _cpu(self) if self.target.is_cpu else _cuda(self)
-        kept = (*self.groups, *self.rows)
-        scheduled = self.scheduled(
-            made, alignment, kept=kept, reduced=self.columns, rows=self.rows
-        )
-        held = held_of(scheduled, size_of(self.part, self.rows))
-        memory = "none" if self.target.is_cpu and not held else "registers"
-        return replace(scheduled, params=replace(made[0], memory=memory), persistent=held)
-
-
-NAME = Nested.name
+        made = _cpu_groups(self) if self.target.is_cpu else _cuda_groups(self)
+        scheduled = self.scheduled(made, alignment, rows=self.rows)
+        return with_group(scheduled, size_of(self.part, self.rows))
 
 
 def bytes_read(part: Part, columns: Axes) -> int:
@@ -138,13 +269,10 @@ def group_shape(
     row, over = row_of(columns, target), row_of(rows, target)
     if row.cluster > 1 or over.cluster > 1 or over.threads > WARP:
         return None
-    made = (_shape(-(-rows // k), k, row) for k in range(1, _most_blocks(target) + 1))
+    most = min(target.max_cluster, MOST_CLUSTER)
+    made = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
     fitting = [shape for shape in made if _is_held(shape, columns, itemsize, options)]
     return min(fitting, key=lambda one: (one.cluster > 1, one.room, one.cluster), default=None)
-
-
-def _most_blocks(target: Target) -> int:
-    return min(target.max_cluster, MOST_CLUSTER)
 
 
 def _shape(rows: int, cluster: int, row: Row) -> GroupShape:
@@ -157,39 +285,10 @@ def _shape(rows: int, cluster: int, row: Row) -> GroupShape:
 
 
 def _is_held(shape: GroupShape, columns: int, itemsize: int, options: CompileOptions) -> bool:
-    vectors = -(-columns // (shape.width * shape.threads[0])) * shape.steps
-    share = vectors * shape.width
-    limit = register_bytes(shape.threads[0] * shape.threads[1], options)
+    x, y = shape.threads
+    vectors = -(-columns // (shape.width * x)) * shape.steps
+    share, limit = vectors * shape.width, register_bytes(x * y, options)
     return vectors <= MAX_STEPS and share <= MAX_ELEMENTS and share * itemsize <= limit
-
-
-def _nest(
-    part: Part, options: CompileOptions
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | Reject:
-    """The axes of groups, rows and columns of all reductions, or why they do not nest."""
-    if part.has_empty or part.chunked or part.scans:
-        return Reject(NAME, "there is a scan, a partial result or a tensor without elements")
-    if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
-        return Reject(NAME, "there is a torch call")
-    first: dict[Pattern, str] = {}
-    for name, pattern in part.patterns.items():
-        first.setdefault(pattern, name)
-    if len(first) != 2:
-        return Reject(NAME, f"reductions of {len(first)} patterns, not of two")
-    pair = rows_and_groups(first)
-    if pair is None or not pair[1].kept:
-        return Reject(NAME, "one pattern does not reduce what the other one keeps, in groups")
-    row, group = pair
-    for name, axes in part.stored_axes.items():
-        if axes not in (group.kept, row.kept, row.walked):
-            return Reject(NAME, f"result {name} is of no group, row or element")
-    order = summed_order(part, part.producer[first[row]], row.walked, options)
-    groups, columns = order[: len(group.kept)], order[len(row.kept) :]
-    is_nested = set(groups) == group.kept and set(columns) == row.reduced
-    if not is_nested or not are_innermost(part, row.reduced):
-        return Reject(NAME, "a group's rows, or their columns, are not neighbours in memory")
-    over = summed_order(part, part.producer[first[group]], row.kept, options)
-    return groups, tuple(a for a in over if a in group.reduced), columns
 
 
 def are_innermost(part: Part, columns: frozenset[str]) -> bool:
@@ -199,35 +298,29 @@ def are_innermost(part: Part, columns: frozenset[str]) -> bool:
     return all(end == columns for end in ends)
 
 
-def _cuda(found: Nested) -> Made:
+def _cuda_groups(found: Nested) -> Made:
     """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
-    part, target, options = found.part, found.target, found.options
-    rows, columns = size_of(part, found.rows), size_of(part, found.columns)
-    shape = group_shape(rows, columns, found.bytes_read, target, options)
+    rows, target = size_of(found.part, found.rows), found.target
+    shape = group_shape(rows, found.reduced_size, found.bytes_read, target, found.options)
     assert shape is not None
     x, y = shape.threads
-    s = Transforms(reference(part, (*found.groups, *found.rows), found.columns))
+    s = Transforms(found.domain)
     group = s.merge(found.groups)
     steps, row = s.split(s.merge(found.rows), y)
     if shape.cluster > 1:
         rank, _ = s.split(steps, shape.steps)
-        s.parallelize(rank, ParallelType.CLUSTER)
-    vectors, lane = s.split(s.merge(found.columns), shape.width)
-    _, thread = s.split(vectors, x)
-    s.parallelize(group, ParallelType.BIDX)
-    s.parallelize(row, ParallelType.TIDY)
-    s.parallelize(thread, ParallelType.TIDX)
-    s.parallelize(lane, ParallelType.VECTORIZE)
-    params = HeuristicParams(NAME, shape.width, shape.threads, cluster=shape.cluster)
+        s.bind(CLUSTER=rank)
+    vectors, lane = s.split(s.merge(found.reduced), shape.width)
+    s.bind(BIDX=group, TIDY=row, TIDX=s.deal(vectors, x), VECTORIZE=lane)
+    params = HeuristicParams(found.name, shape.width, shape.threads, cluster=shape.cluster)
     return params, tuple(s.made)
 
 
-def _cpu(found: Nested) -> Made:
+def _cpu_groups(found: Nested) -> Made:
     """[K, C, R] -> [K@bx, C, R@vectorize]"""
-    s = Transforms(reference(found.part, (*found.groups, *found.rows), found.columns))
+    s = Transforms(found.domain)
     group = s.merge(found.groups)
     s.merge(found.rows)
-    lane = s.merge(found.columns)
-    s.parallelize(group, ParallelType.BIDX)
-    s.parallelize(lane, ParallelType.VECTORIZE)
-    return HeuristicParams(NAME, s.extent(lane)), tuple(s.made)
+    lane = s.merge(found.reduced)
+    s.bind(BIDX=group, VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)

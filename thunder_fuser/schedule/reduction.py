@@ -19,20 +19,12 @@ from functools import cached_property
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.schedule.axes import best_width, collapse, row_shift, size_of, summed_order
+from thunder_fuser.schedule.axes import collapse, row_shift, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
-from thunder_fuser.schedule.pointwise import too_many_places
-from thunder_fuser.schedule.repeatable import has_order, row_of, rows_of_block
-from thunder_fuser.schedule.scheduled import (
-    HeuristicParams,
-    ScheduledFusion,
-    Transforms,
-    reference,
-)
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, read_elsewhere
+from thunder_fuser.schedule.repeatable import row_of, settled_shape
+from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
 CPU_COLUMNS = 256
@@ -44,19 +36,18 @@ SHIFTED_PASSES = 2
 ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 62, 256))
 
 
-@dataclass(frozen=True)
-class Rows(Match):
-    """A part whose reductions have one pattern: the axes they keep and reduce, in memory order."""
+@dataclass(frozen=True, kw_only=True)
+class Rows(KernelMatch):
+    """A part whose reductions have one pattern."""
 
-    kept: tuple[str, ...]
-    reduced: tuple[str, ...]
+    takes_no = (OpKind.EXTERNAL, OpKind.SCAN)
+
     inner: bool
     chunk: int  # > 0: each block reduces a run of so many, and the results are partial
-    has_order: bool  # see repeatable.py
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        refused = _refuse_ops(part, cls.name) or _refuse_axes(part, cls.name)
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
+        refused = _refuse_axes(part, cls.name)
         if refused is not None:
             return refused
         (pattern,) = set(part.patterns.values())
@@ -67,25 +58,14 @@ class Rows(Match):
         reduced = tuple(a for a in order if a in pattern.reduced)
         if chunked and chunked.reduced != reduced:
             return Reject(cls.name, "partial results over axes that lie otherwise in memory")
-        refused = read_elsewhere(part, part.reductions, cls.name) or too_many_places(part, cls.name)
-        if refused is not None:
-            return refused
-        return cls(
-            part,
-            target,
-            options,
-            kept,
-            reduced,
-            inner=order[-1] in pattern.reduced,
-            chunk=chunked.size if chunked else 0,
-            has_order=has_order(part, options),
-        )
+        inner, chunk = order[-1] in pattern.reduced, chunked.size if chunked else 0
+        return cls(part, target, options, kept, reduced, inner=inner, chunk=chunk)
 
     @cached_property
     def passes(self) -> int:
         """How many passes over the reduced axes the part needs."""
-        demand, operands = self.part.demand, set(self.part.demand.operands.values())
-        full = [r for r in demand.roots if is_full(r.index, self.reduced) or r in operands]
+        demand = self.part.demand
+        full = {*demand.operands.values(), *(r for r in demand.roots if r.walks(self.reduced))}
         return 1 + max(demand.level[root] for root in full)
 
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
@@ -96,71 +76,57 @@ class Rows(Match):
             made = _cuda_inner(self, alignment, shifted)
         else:
             made = _cuda_outer(self, alignment)
-        made = replace(made[0], scheduler=self.name), made[1]
-        return self.scheduled(made, alignment, kept=self.kept, reduced=self.reduced)
+        return self.scheduled(made, alignment)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reduction(Rows):
     """Reductions of one pattern whose results nothing full-size waits for."""
 
     name = "reduction"
 
-    @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        found = super().match(part, target, options)
-        if isinstance(found, Rows) and found.passes > 1:
-            return Reject(cls.name, f"needs {found.passes} passes over the data")
-        return found
+    def refuse(self) -> Reject | None:
+        if self.passes == 1:
+            return None
+        return Reject(self.name, f"needs {self.passes} passes over the data")
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         return self.unplaced(alignment)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Persistent(Rows):
     """Reductions of one pattern whose results are used over the reduced axes again."""
 
     name = "persistent"
 
-    @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
-        found = super().match(part, target, options)
-        if isinstance(found, Reject):
-            return found
-        if found.chunk:
-            return Reject(cls.name, "a row is not reduced by one block")
-        if found.passes == 1:
-            return Reject(cls.name, "nothing is used again after its reduction")
-        return found
+    def refuse(self) -> Reject | None:
+        if self.chunk:
+            return Reject(self.name, "a row is not reduced by one block")
+        if self.passes == 1:
+            return Reject(self.name, "nothing is used again after its reduction")
+        return None
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         shifted = _may_shift(self)
         unplaced = self.unplaced(alignment, shifted=shifted)
-        params, transforms = unplaced.params, unplaced.transforms
         placed = place_persistent(unplaced)
-        again = shifted and placed.memory != "registers"  # steps that are read each pass
-        if again or (placed.threads, placed.cluster) != (params.threads, params.cluster):
-            cluster, shifted = placed.cluster, shifted and not again
-            params, transforms = _inner_with(
-                self, alignment, placed.threads, cluster=cluster, shifted=shifted
-            )
-        params = replace(params, scheduler=self.name, memory=placed.memory)
-        return replace(unplaced, params=params, transforms=transforms, persistent=placed.buffers)
-
-
-def _refuse_ops(part: Part, scheduler: str) -> Reject | None:
-    if part.has_empty:
-        return Reject(scheduler, "a tensor has no elements")
-    if not part.reductions:
-        return Reject(scheduler, "there is no reduction")
-    if any(expr.row.kind is OpKind.EXTERNAL for expr in part.exprs):
-        return Reject(scheduler, "there is a torch call")
-    return Reject(scheduler, "there is a scan") if part.scans else None
+        own, wanted = unplaced.params, placed.params
+        again = shifted and wanted.memory != "registers"  # steps that are read each pass
+        if not again and (wanted.threads, wanted.cluster) == (own.threads, own.cluster):
+            return placed
+        shifted = shifted and not again
+        params, transforms = inner_with(
+            self, alignment, wanted.threads, cluster=wanted.cluster, shifted=shifted
+        )
+        params = replace(params, memory=wanted.memory)
+        return replace(placed, params=params, transforms=transforms)
 
 
 def _refuse_axes(part: Part, scheduler: str) -> Reject | None:
     """Refuses several patterns, and a result that no kernel of the one pattern can write."""
+    if not part.reductions:
+        return Reject(scheduler, "there is no reduction")
     patterns = set(part.patterns.values())
     chunks = {expr.attr("chunk") for expr in part.reductions}
     if len(patterns) > 1 or len(chunks) > 1:
@@ -173,11 +139,6 @@ def _refuse_axes(part: Part, scheduler: str) -> Reject | None:
     return None
 
 
-def is_full(index: tuple[Scalar, ...], reduced: tuple[str, ...]) -> bool:
-    """True if an index walks a reduced axis."""
-    return any(at.symbols & set(reduced) for at in index)
-
-
 def _may_shift(found: Rows) -> bool:
     """True if steps of odd rows may pass their ends: free rows of a GPU, in few passes.
 
@@ -186,28 +147,26 @@ def _may_shift(found: Rows) -> bool:
     if not found.inner or found.target.is_cpu or found.has_order:
         return False
     part = found.part
-    weights = [n for n in part.inputs if set(part.axes(n)) & set(found.reduced)]
-    weights = [n for n in weights if not set(part.axes(n)) & set(found.kept)]
-    return not weights or found.passes <= SHIFTED_PASSES
+    axes = [set(part.axes(name)) for name in part.inputs]
+    has_weights = any(not a.isdisjoint(found.reduced) and a.isdisjoint(found.kept) for a in axes)
+    return not has_weights or found.passes <= SHIFTED_PASSES
 
 
 def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
-    part, target = found.part, found.target
-    rows, columns = size_of(part, found.kept), found.chunk or size_of(part, found.reduced)
     if found.has_order:
-        row = row_of(size_of(part, found.reduced), target, found.chunk)
-        block = max(128 // row.threads, 1)
-        threads = (row.threads, block)
-        return _inner_with(found, alignment, threads, cluster=row.cluster, width=row.width)
+        row = row_of(found.reduced_size, found.target, found.chunk)
+        threads = (row.threads, max(128 // row.threads, 1))
+        return inner_with(found, alignment, threads, cluster=row.cluster, width=row.width)
+    columns = found.chunk or found.reduced_size
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
-    while rows < target.sm_count and x < 1024 and x * 32 < columns:
+    while found.kept_size < found.target.sm_count and x < 1024 and x * 32 < columns:
         x *= 2  # few rows: the only parallelism left is along the row
-    return _inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
+    return inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
 
 
-def _inner_with(
-    found: Rows,
+def inner_with(
+    found: KernelMatch,
     alignment: dict[str, int],
     threads: tuple[int, int],
     *,
@@ -219,35 +178,27 @@ def _inner_with(
 
     With a cluster: [K@bx, R.o.o, R.o.i.o@cluster, R.o.i.i@tx, R.i@vectorize]
     """
-    part, domain = found.part, reference(found.part, found.kept, found.reduced)
-    columns, chunk = size_of(part, found.reduced), found.chunk
+    chunk = found.chunk if isinstance(found, Rows) else 0
+    x, y = threads[0], threads[1] if found.kept else 1
 
-    def build(width: int) -> tuple[Transform, ...] | None:
-        divides = columns % width == 0 and chunk % width == 0
-        shift = row_shift(part, found.reduced, width) if shifted and not divides else None
+    def build(s: Transforms, width: int) -> bool:
+        divides = found.reduced_size % width == 0 and chunk % width == 0
+        shift = row_shift(found.part, found.reduced, width) if shifted and not divides else None
         if not divides and shift is None:
-            return None
-        s = Transforms(domain)
+            return False
         if found.kept:
-            block, row = s.split(s.merge(found.kept), threads[1])
-            s.parallelize(block, ParallelType.BIDX)
-            s.parallelize(row, ParallelType.TIDY)
+            block, row = s.split(s.merge(found.kept), y)
+            s.bind(BIDX=block, TIDY=row)
         vectors, lane = s.split(s.merge(found.reduced), width, shift)
         _, vectors = _runs(s, found, vectors, chunk // width)
-        _, thread = s.split(vectors, threads[0] * cluster)
-        if cluster > 1:
-            rank, thread = s.split(thread, threads[0])
-            s.parallelize(rank, ParallelType.CLUSTER)
-        s.parallelize(thread, ParallelType.TIDX)
-        s.parallelize(lane, ParallelType.VECTORIZE)
-        return tuple(s.made)
+        s.bind(TIDX=s.deal(vectors, x, cluster), VECTORIZE=lane)
+        return True
 
-    width = width or best_width(part, domain, build, alignment)
-    y = threads[1] if found.kept else 1
-    return HeuristicParams("", width, (threads[0], y), cluster=cluster), build(width) or ()
+    width, transforms = found.widest(build, alignment, width)
+    return HeuristicParams(found.name, width, (x, y), cluster=cluster), transforms
 
 
-def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
+def _runs(s: Transforms, found: KernelMatch, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
     """The loop over runs of the reduced axes, if results are partial, and what one block walks.
 
     [K, R] -> [K, R.o@by, R.i]
@@ -255,15 +206,13 @@ def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, 
     if not chunk:
         return (), row
     runs, row = s.split(row, chunk)
-    s.parallelize(runs, ParallelType.BIDY if found.kept else ParallelType.BIDX)
+    s.bind(**{"BIDY" if found.kept else "BIDX": runs})
     return (runs,), row
 
 
 def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
-    part, target = found.part, found.target
-    domain = reference(part, found.kept, found.reduced)
-    columns, all_rows = size_of(part, found.kept), size_of(part, found.reduced)
-    rows = found.chunk or all_rows
+    columns, rows = found.kept_size, found.chunk or found.reduced_size
+    runs = -(-found.reduced_size // rows)
     x = 32
     while x > 8 and x * 4 > columns:
         x //= 2  # few columns: several rows share a warp
@@ -271,36 +220,33 @@ def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
     while x * y < 1024 and y * 4 < rows:
         y *= 2
     if found.chunk and found.has_order:
-        y = rows_of_block(columns, target)
+        y = settled_shape(columns, 1, found.target).threads[1]
         x = 128 // y
 
-    def build(width: int) -> tuple[Transform, ...] | None:
+    def build(s: Transforms, width: int) -> bool:
         # Narrow loads where wide ones would leave most SMs without a block.
-        blocks = -(-columns // (width * x)) * -(-all_rows // rows)
-        if columns % width or (width > 1 and blocks < target.sm_count // 2):
-            return None
-        s = Transforms(domain)
+        blocks = -(-columns // (width * x)) * runs
+        if columns % width or (width > 1 and blocks < found.target.sm_count // 2):
+            return False
         outer, lane = s.split(s.merge(found.kept), width)
         block, thread = s.split(outer, x)
-        runs, row = _runs(s, found, s.merge(found.reduced), found.chunk)
+        run, row = _runs(s, found, s.merge(found.reduced), found.chunk)
         step, row = s.split(row, y)
-        s.reorder(block, *runs, thread, step, row, lane)
-        s.parallelize(block, ParallelType.BIDX)
-        s.parallelize(thread, ParallelType.TIDX)
-        s.parallelize(row, ParallelType.TIDY)
-        s.parallelize(lane, ParallelType.VECTORIZE)
-        return tuple(s.made)
+        s.reorder(block, *run, thread, step, row, lane)
+        s.bind(BIDX=block, TIDX=thread, TIDY=row, VECTORIZE=lane)
+        return True
 
-    width = best_width(part, domain, build, alignment)
-    return HeuristicParams("", width, (x, y), inner=False), build(width) or ()
+    width, transforms = found.widest(build, alignment)
+    return HeuristicParams(found.name, width, (x, y), inner=False), transforms
 
 
 def _cpu(found: Rows) -> Made:
-    part = found.part
-    s = Transforms(reference(part, found.kept, found.reduced))
-    groups = collapse(part, (*found.kept, *found.reduced))
-    kept = [s.merge(g) for g in _cut(groups, found.kept) if g]
-    reduced = [s.merge(g) for g in _cut(groups, found.reduced) if g]
+    s = Transforms(found.domain)
+    groups = collapse(found.part, (*found.kept, *found.reduced))
+    kept, reduced = (
+        [s.merge(cut) for group in groups if (cut := tuple(a for a in group if a in side))]
+        for side in (found.kept, found.reduced)
+    )
     runs: tuple[str, ...] = ()
     if found.chunk:
         runs, row = _runs(s, found, s.merge(tuple(reduced)), found.chunk)
@@ -312,13 +258,8 @@ def _cpu(found: Rows) -> Made:
         kept.append(columns)
         s.reorder(*kept, *runs, *reduced, lane)
     if kept:
-        s.parallelize(s.merge(tuple(kept)), ParallelType.BIDX)
+        s.bind(BIDX=s.merge(tuple(kept)))
     if reduced:
         s.merge(tuple(reduced))
-    s.parallelize(lane, ParallelType.VECTORIZE)
-    return HeuristicParams("", s.extent(lane), inner=found.inner), tuple(s.made)
-
-
-def _cut(groups: tuple[tuple[str, ...], ...], side: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The groups restricted to one side; a group never joins kept with reduced axes."""
-    return [tuple(name for name in group if name in side) for group in groups]
+    s.bind(VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane), inner=found.inner), tuple(s.made)

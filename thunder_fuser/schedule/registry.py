@@ -1,19 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedulers, in the order they are asked. The first that matches a part gets it."""
+"""The schedulers, in the order they are asked, and those of parts that torch runs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.schedule.inner_outer import InnerOuter
-from thunder_fuser.schedule.nested import Nested
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import names_of
+from thunder_fuser.schedule.nested import InnerOuter, Nested
 from thunder_fuser.schedule.pointwise import Pointwise
 from thunder_fuser.schedule.reduction import Persistent, Reduction
 from thunder_fuser.schedule.scan import Scan
 from thunder_fuser.schedule.scheduler import Match, Reject
-from thunder_fuser.schedule.torch_calls import ExprEval, NoOp
 from thunder_fuser.schedule.transpose import Transpose
 from thunder_fuser.target import Target
+
+
+@dataclass(frozen=True)
+class ExprEval(Match):
+    """Exactly one expression, which torch has a call for, such as a matmul."""
+
+    name = "expr_eval"
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        if len(part.exprs) != 1 or part.exprs[0].row.kind is not OpKind.EXTERNAL:
+            return Reject(cls.name, "not a single torch call")
+        return cls(part, target, options)
+
+
+@dataclass(frozen=True)
+class NoOp(Match):
+    """Expressions without elements, and the numbers that they are given.
+
+    Either all results have no elements, or each expression reads or makes a tensor without any.
+    """
+
+    name = "no_op"
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        if all(0 in part.tensors[name].sizes for name in part.outputs):
+            return cls(part, target, options)
+        own = [e for e in part.exprs if not all(part.tensors[n].is_scalar for n in e.outputs)]
+        for expr in own:
+            names = (*expr.outputs, *names_of(expr))
+            if not any(0 in part.tensors[name].sizes for name in names):
+                return Reject(cls.name, f"{expr.op} -> {expr.outputs[0]} has elements to compute")
+        return cls(part, target, options) if own else Reject(cls.name, "it computes numbers")
+
 
 SCHEDULERS: tuple[type[Match], ...] = (
     NoOp,
@@ -28,9 +65,7 @@ SCHEDULERS: tuple[type[Match], ...] = (
 )
 
 
-def find_match(
-    part: Part, target: Target, options: CompileOptions
-) -> Match | tuple[Reject, ...]:
+def find_match(part: Part, target: Target, options: CompileOptions) -> Match | tuple[Reject, ...]:
     """The match of the first scheduler that takes the part, or every refusal."""
     refusals: list[Reject] = []
     for scheduler in SCHEDULERS:

@@ -16,6 +16,7 @@ round: parts that have no other reductions are as free as ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
@@ -29,6 +30,7 @@ SUMS = 2  # over rows, as of a norm's weight and bias: the shape is not that of 
 # one block's: a group of rows is reduced by blocks that hold whole ones (nested.py).
 FULL, FULL_ODD = 16, 8
 MOST_ODD = 12  # in a block that is not
+ODD_THREADS = (8, 16, 32, 64, 128, 256)
 THREADS = 512
 SHORT_CLUSTER = 2  # blocks that share a row which is not long
 # Rows too long to be summed over each other as well: one value of a row fits, or two.
@@ -67,10 +69,7 @@ def row_of(columns: int, target: Target, chunk: int = 0) -> Row:
 
 def width_of(columns: int, chunk: int = 0) -> int:
     """The elements of a vector, which divide the row and its runs."""
-    width = WIDTH
-    while columns % width or chunk % width:
-        width //= 2
-    return width
+    return gcd(WIDTH, columns, chunk)
 
 
 def shape_of(columns: int, clusters: int) -> tuple[int, int]:
@@ -87,15 +86,8 @@ def shape_of(columns: int, clusters: int) -> tuple[int, int]:
         return _long_shape(columns, clusters)
     cluster = 1 if columns <= full * THREADS else SHORT_CLUSTER
     if columns % 2:
-        return _odd_threads(columns), cluster
+        return next((x for x in ODD_THREADS if columns <= MOST_ODD * x), THREADS), cluster
     return best_shape(columns, SUMS, (cluster,)).threads[0], cluster
-
-
-def _odd_threads(columns: int) -> int:
-    threads = 8
-    while threads < THREADS and columns > MOST_ODD * threads:
-        threads *= 2
-    return threads
 
 
 def _long_shape(columns: int, clusters: int) -> tuple[int, int]:
@@ -120,8 +112,3 @@ def has_long_rows(columns: int, target: Target) -> bool:
     """True for rows that no kernel also sums over each other."""
     threads, cluster = shape_of(columns, target.max_cluster)
     return cluster > SHORT_CLUSTER or columns > MOST_COLUMNS * threads * cluster
-
-
-def rows_of_block(columns: int, target: Target) -> int:
-    """The threads of a block between which the rows of a run are dealt in turn."""
-    return settled_shape(columns, 1, target).threads[1]

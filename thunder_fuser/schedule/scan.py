@@ -18,18 +18,13 @@ from dataclasses import dataclass
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import ParallelType, Transform
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.schedule.axes import best_width, size_of, summed_order
-from thunder_fuser.schedule.pointwise import have_one_space, too_many_places
-from thunder_fuser.schedule.repeatable import has_order, width_of
-from thunder_fuser.schedule.scheduled import (
-    HeuristicParams,
-    ScheduledFusion,
-    Transforms,
-    reference,
-)
-from thunder_fuser.schedule.scheduler import Made, Match, Reject, read_elsewhere
+from thunder_fuser.schedule.axes import summed_order
+from thunder_fuser.schedule.pointwise import have_one_space
+from thunder_fuser.schedule.reduction import inner_with
+from thunder_fuser.schedule.repeatable import width_of
+from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
+from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
 CPU_CHUNK = 1024  # elements of a row scanned at once: their array stays in the first-level cache
@@ -40,66 +35,44 @@ LONGEST_ROW_THREADS = 256
 COLUMNS_PER_SM = 64
 
 
-@dataclass(frozen=True)
-class Scan(Match):
+@dataclass(frozen=True, kw_only=True)
+class Scan(KernelMatch):
     """Scans along one axis, and pointwise work, all with the same axes.
 
-    kept: the axes beside the scanned one, in memory order; has_order: see repeatable.py.
+    kept: the axes beside the scanned one, in memory order; reduced: the scanned one.
     """
 
     name = "scan"
+    takes_no = (OpKind.REDUCTION, OpKind.EXTERNAL)
 
-    kept: tuple[str, ...]
-    scanned: str
-    is_fastest: bool
-    has_order: bool
+    is_fastest: bool  # the scanned axis, in memory
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Scan | Reject:
-        refused = _refuse_ops(part) or _refuse_axes(part) or read_elsewhere(part, part.scans, NAME)
-        refused = refused or too_many_places(part, NAME)
-        if refused is not None:
-            return refused
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Scan | Reject:
+        if not part.scans:
+            return Reject(cls.name, "there is no scan")
+        scanned, *others = sorted({_axis(part, expr.outputs[0]) for expr in part.scans})
+        if others:
+            listed = ", ".join((scanned, *others))
+            return Reject(cls.name, f"scans along {len(others) + 1} axes: {listed}")
+        made = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
+        if not have_one_space(frozenset(part.axes(name)) for name in made):
+            listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
+            return Reject(cls.name, f"values over different axes: {listed}")
         first = part.scans[0]
-        name = first.outputs[0]
-        order, scanned = summed_order(part, first, part.axes(name), options), _axis(part, name)
-        kept = tuple(a for a in order if a != scanned)
-        ordered = has_order(part, options)
-        return cls(part, target, options, kept, scanned, order[-1] == scanned, ordered)
+        order = summed_order(part, first, part.axes(first.outputs[0]), options)
+        kept, fastest = tuple(a for a in order if a != scanned), order[-1] == scanned
+        return cls(part, target, options, kept, (scanned,), is_fastest=fastest)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        few = self.kept_size < COLUMNS_PER_SM * self.target.sm_count
         if self.target.is_cpu:
             made = _cpu_inner(self) if self.is_fastest else _cpu_outer(self)
-        elif self.is_fastest or _has_few_columns(self):
+        elif self.is_fastest or (few and self.reduced_size > COLUMNS_PER_SM):
             made = _cuda_inner(self, alignment)
         else:
             made = _cuda_outer(self, alignment)
-        return self.scheduled(made, alignment, kept=self.kept, reduced=(self.scanned,))
-
-
-NAME = Scan.name
-
-
-def _refuse_ops(part: Part) -> Reject | None:
-    if part.has_empty:
-        return Reject(NAME, "a tensor has no elements")
-    if not part.scans:
-        return Reject(NAME, "there is no scan")
-    for expr in part.exprs:
-        if expr.row.kind in (OpKind.REDUCTION, OpKind.EXTERNAL):
-            return Reject(NAME, f"{expr.op} -> {expr.outputs[0]} beside a scan")
-    return None
-
-
-def _refuse_axes(part: Part) -> Reject | None:
-    scanned = sorted({_axis(part, expr.outputs[0]) for expr in part.scans})
-    if len(scanned) > 1:
-        return Reject(NAME, f"scans along {len(scanned)} axes: {', '.join(scanned)}")
-    made = [*part.outputs, *(expr.outputs[0] for expr in part.scans)]
-    if not have_one_space(frozenset(part.axes(name)) for name in made):
-        listed = ", ".join(f"{n}[{', '.join(part.axes(n))}]" for n in made)
-        return Reject(NAME, f"values over different axes: {listed}")
-    return None
+        return self.scheduled(made, alignment)
 
 
 def _axis(part: Part, name: str) -> str:
@@ -108,76 +81,46 @@ def _axis(part: Part, name: str) -> str:
     return part.domain_map.axis(view.domain.no_reductions[int(dim)])  # type: ignore[arg-type]
 
 
-def _has_few_columns(found: Scan) -> bool:
-    part, target = found.part, found.target
-    columns, length = size_of(part, found.kept), size_of(part, (found.scanned,))
-    return columns < COLUMNS_PER_SM * target.sm_count and length > COLUMNS_PER_SM
-
-
 def _cuda_inner(found: Scan, alignment: dict[str, int]) -> Made:
-    part = found.part
-    domain, length = reference(part, found.kept, (found.scanned,)), size_of(part, (found.scanned,))
-    x = 8
+    length, x = found.reduced_size, 8
     while x < LONGEST_ROW_THREADS and x * 4 < length:
         x *= 2
-    y = max(128 // x, 1) if found.kept else 1
-
-    def build(width: int) -> tuple[Transform, ...] | None:
-        if length % width:
-            return None
-        s = Transforms(domain)
-        if found.kept:
-            block, row = s.split(s.merge(found.kept), y)
-            s.parallelize(block, ParallelType.BIDX)
-            s.parallelize(row, ParallelType.TIDY)
-        outer, lane = s.split(found.scanned, width)
-        _, thread = s.split(outer, x)
-        s.parallelize(thread, ParallelType.TIDX)
-        s.parallelize(lane, ParallelType.VECTORIZE)
-        return tuple(s.made)
-
-    fixed = width_of(length) if found.has_order else 0
-    width = fixed or best_width(part, domain, build, alignment)
-    return HeuristicParams(NAME, width, (x, y)), build(width) or ()
+    width = width_of(length) if found.has_order else 0
+    return inner_with(found, alignment, (x, max(128 // x, 1)), width=width)
 
 
 def _cuda_outer(found: Scan, alignment: dict[str, int]) -> Made:
-    part, target = found.part, found.target
-    domain, columns = reference(part, found.kept, (found.scanned,)), size_of(part, found.kept)
+    columns, wanted = found.kept_size, COLUMNS_PER_SM * found.target.sm_count
 
-    def build(width: int) -> tuple[Transform, ...] | None:
+    def build(s: Transforms, width: int) -> bool:
         # Narrow loads where wide ones would leave SMs without work.
-        if columns % width or (width > 1 and columns < width * COLUMNS_PER_SM * target.sm_count):
-            return None
-        s = Transforms(domain)
+        if columns % width or (width > 1 and columns < width * wanted):
+            return False
         outer, lane = s.split(s.merge(found.kept), width)
         block, thread = s.split(outer, COLUMN_THREADS)
-        s.reorder(block, thread, found.scanned, lane)
-        s.parallelize(block, ParallelType.BIDX)
-        s.parallelize(thread, ParallelType.TIDX)
-        s.parallelize(lane, ParallelType.VECTORIZE)
-        return tuple(s.made)
+        s.reorder(block, thread, *found.reduced, lane)
+        s.bind(BIDX=block, TIDX=thread, VECTORIZE=lane)
+        return True
 
-    width = best_width(part, domain, build, alignment)
-    return HeuristicParams(NAME, width, (COLUMN_THREADS, 1), inner=False), build(width) or ()
+    width, transforms = found.widest(build, alignment)
+    return HeuristicParams(found.name, width, (COLUMN_THREADS, 1), inner=False), transforms
 
 
 def _cpu_inner(found: Scan) -> Made:
-    s = Transforms(reference(found.part, found.kept, (found.scanned,)))
+    s = Transforms(found.domain)
     if found.kept:
-        s.parallelize(s.merge(found.kept), ParallelType.BIDX)
-    lane = found.scanned
+        s.bind(BIDX=s.merge(found.kept))
+    (lane,) = found.reduced
     if s.extent(lane) > CPU_CHUNK:
         _, lane = s.split(lane, CPU_CHUNK)
-    s.parallelize(lane, ParallelType.VECTORIZE)
-    return HeuristicParams(NAME, s.extent(lane)), tuple(s.made)
+    s.bind(VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)
 
 
 def _cpu_outer(found: Scan) -> Made:
-    s = Transforms(reference(found.part, found.kept, (found.scanned,)))
+    s = Transforms(found.domain)
     *slower, last = found.kept
     chunk, lane = s.split(last, CPU_COLUMNS)
-    s.reorder(*slower, chunk, found.scanned, lane)
-    s.parallelize(s.merge((*slower, chunk)), ParallelType.BIDX)
-    s.parallelize(lane, ParallelType.VECTORIZE)
-    return HeuristicParams(NAME, s.extent(lane), inner=False), tuple(s.made)
+    s.reorder(*slower, chunk, *found.reduced, lane)
+    s.bind(BIDX=s.merge((*slower, chunk)), VECTORIZE=lane)
+    return HeuristicParams(found.name, s.extent(lane), inner=False), tuple(s.made)

@@ -12,8 +12,8 @@ transforms them once; the loop domain of every tensor is the same chain replayed
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, reduce
 
 from thunder_fuser.analysis.demand import Point
 from thunder_fuser.analysis.part import Part
@@ -40,8 +40,8 @@ from thunder_fuser.target import Target
 class HeuristicParams:
     """What a scheduler decided. Frozen, so that it can be part of a key.
 
-    vectorize: elements a thread loads at once; threads: the block as (x, y); unroll: vectors a
-    thread has under way; memory: where persistent buffers live (registers, shared or none);
+    vectorize: elements that a thread loads at once; threads: the block as (x, y); unroll: vectors
+    that a thread has under way; memory: where persistent buffers are (registers, shared or none);
     cluster: blocks that share a row; blocks: those that an SM is to hold at once, or 0.
     """
 
@@ -68,11 +68,17 @@ class HeuristicParams:
 
 @dataclass(frozen=True, slots=True)
 class PersistentBuffer:
-    """A value kept on chip between nests: its point, the bytes of one row of it, and where."""
+    """A value kept on chip between nests: its point, the bytes of one row of it, and where.
+
+    filled: the nest that computes it; last: the last nest that reads it. Registers hold it as
+    memory does: ptxas makes a float of a 16-bit element again in each nest.
+    """
 
     point: Point
     bytes: int
-    memory: str
+    memory: str = ""
+    filled: int = 0
+    last: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,7 @@ class ScheduledFusion:
     reduced: tuple[str, ...]
     transforms: tuple[Transform, ...]
     persistent: tuple[PersistentBuffer, ...] = ()
-    alignment: tuple[tuple[str, int], ...] = field(default=())
+    alignment: tuple[tuple[str, int], ...] = ()
     tile: Tile | None = None
     rows: tuple[str, ...] = ()
 
@@ -119,21 +125,14 @@ class ScheduledFusion:
     @cached_property
     def loop(self) -> Domain:
         """The reference domain after all transforms: the loops of the kernel, outermost first."""
-        domain = self.axes
-        for transform in self.transforms:
-            domain = apply(domain, transform)
-        return domain
+        return reduce(apply, self.transforms, self.axes)
 
     @cached_property
     def carried(self) -> tuple[str, ...]:
-        """Partial results that a block adds up over all its rows, beside reductions of each row."""
-        partial = [e.outputs[0] for e in self.part.reductions if e.attr("chunk") is not None]
-        return tuple(partial) if len(partial) < len(self.part.reductions) else ()
-
-    @property
-    def walks_rows(self) -> bool:
-        """True if a block or cluster walks rows, whose sums it carries on."""
-        return bool(self.carried)
+        """Partial results that a block or cluster adds up over all the rows that it walks, if there
+        are reductions of each row too."""
+        partial = self.part.partial
+        return partial if len(partial) < len(self.part.reductions) else ()
 
     def loop_of(self, name: str) -> Domain:
         """The loop domain of one tensor: its axes in the reference's order, then the transforms."""
@@ -209,8 +208,21 @@ class Transforms:
     def reorder(self, *order: str) -> None:
         self._apply(Reorder(order))
 
-    def parallelize(self, axis: str, parallel: ParallelType) -> None:
-        self._apply(Parallelize(axis, parallel))
+    def bind(self, **loops: str) -> None:
+        """Says what iterates over loops: bind(BIDX=block, VECTORIZE=lane)."""
+        for parallel, axis in loops.items():
+            self._apply(Parallelize(axis, ParallelType[parallel]))
+
+    def deal(self, vectors: str, threads: int, cluster: int = 1) -> str:
+        """Vectors of a row dealt in turn to the threads of each of `cluster` blocks: the threads.
+
+        v -> v.o, v.i                with a cluster: v -> v.o, v.i.o@cluster, v.i.i
+        """
+        _, thread = self.split(vectors, threads * cluster)
+        if cluster > 1:
+            rank, thread = self.split(thread, threads)
+            self.bind(CLUSTER=rank)
+        return thread
 
     def extent(self, axis: str) -> int:
         """The extent of an axis now."""

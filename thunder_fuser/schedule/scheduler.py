@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scheduler: it matches a part, or refuses it with a reason; a match makes the schedule.
 
-    Reduction.match(part, target, options)  ->  Reject("reduction: there is no reduction")
-                                            or  Reduction(part, ..., kept=(i0,), reduced=(i1,))
-    found.schedule(alignment)               ->  ScheduledFusion
+Reduction.match(part, target, options)  ->  Reject("reduction: there is no reduction")
+                                        or  Reduction(part, ..., kept=(i0,), reduced=(i1,))
+found.schedule(alignment)               ->  ScheduledFusion
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import ClassVar
 
 from thunder_fuser.analysis.demand import axis_symbols, result_index
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import Transform
-from thunder_fuser.ir.record import OpRecord
-from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Tile
+from thunder_fuser.ir.domain import Domain, Transform
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.schedule.axes import Build, best_width, size_of
+from thunder_fuser.schedule.repeatable import has_order
+from thunder_fuser.schedule.scheduled import (
+    HeuristicParams,
+    ScheduledFusion,
+    Tile,
+    Transforms,
+    reference,
+)
 from thunder_fuser.target import Target
 
 # What a scheduler decides: the parameters, and the transforms of the kernel's axes.
 Made = tuple[HeuristicParams, tuple[Transform, ...]]
+
+# A value computed at more places than this for one element costs more than a round trip to memory.
+MAX_PLACES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +58,94 @@ class Match(ABC):
     options: CompileOptions
 
     name: ClassVar[str]
-    makes_kernel: ClassVar[bool] = True  # else torch runs the part
+    makes_kernel: ClassVar[bool] = False  # else torch runs the part
 
     @classmethod
     @abstractmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
         """The part as this scheduler would schedule it, or why it does not take it."""
 
-    @abstractmethod
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion | None:
         """The schedule for arguments whose addresses these numbers of bytes divide.
 
         None where torch runs the part.
         """
+        return None
+
+
+@dataclass(frozen=True)
+class KernelMatch(Match):
+    """A part that becomes a kernel, and the axes that it keeps and reduces, in memory order."""
+
+    kept: tuple[str, ...] = ()
+    reduced: tuple[str, ...] = ()
+
+    makes_kernel = True
+    takes_no: ClassVar[tuple[OpKind, ...]]
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        found = _refuse_ops(part, cls) or cls.find(part, target, options)
+        if isinstance(found, Reject):
+            return found
+        return found.refuse() or _refuse_reads(part, cls.name) or found
+
+    @classmethod
+    @abstractmethod
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> KernelMatch | Reject:
+        """What the scheduler finds in a part that has elements, and no op that it does not take."""
+
+    def refuse(self) -> Reject | None:
+        """Why the scheduler does not take what it found, such as rows that do not fit on chip."""
+        return None
+
+    @abstractmethod
+    def schedule(self, alignment: dict[str, int]) -> ScheduledFusion: ...
+
+    @cached_property
+    def has_order(self) -> bool:
+        """True if the order in which it adds is settled: see repeatable.py."""
+        return has_order(self.part, self.options)
+
+    @cached_property
+    def domain(self) -> Domain:
+        """The axes before any transform."""
+        return reference(self.part, self.kept, self.reduced)
+
+    @property
+    def kept_size(self) -> int:
+        return size_of(self.part, self.kept)
+
+    @property
+    def reduced_size(self) -> int:
+        return size_of(self.part, self.reduced)
+
+    def widest(
+        self, build: Build, alignment: dict[str, int], settled: int = 0
+    ) -> tuple[int, tuple[Transform, ...]]:
+        """The settled vector width, or else the best one, and what `build` makes of it."""
+        width = settled or best_width(self.part, self.domain, build, alignment)
+        s = Transforms(self.domain)
+        build(s, width)
+        return width, tuple(s.made)
 
     def scheduled(
         self,
         made: Made,
         alignment: dict[str, int],
         *,
-        kept: tuple[str, ...],
-        reduced: tuple[str, ...] = (),
         tile: Tile | None = None,
         rows: tuple[str, ...] = (),
     ) -> ScheduledFusion:
-        """The part with these transforms of its kept and reduced axes."""
+        """The part with what was decided for its axes."""
         params, transforms = made
         return ScheduledFusion(
             self.part,
             self.target,
             self.options,
             params,
-            kept,
-            reduced,
+            self.kept,
+            self.reduced,
             transforms,
             alignment=tuple(sorted(alignment.items())),
             tile=tile,
@@ -85,12 +153,53 @@ class Match(ABC):
         )
 
 
-def read_elsewhere(part: Part, exprs: Iterable[OpRecord], scheduler: str) -> Reject | None:
-    """Refuses the result of a reduction or scan that is read elsewhere than it is made for."""
-    symbols = axis_symbols(part)
-    for expr in exprs:
-        name = expr.outputs[0]
-        expected = result_index(part, name, symbols)
-        if any(p.index != expected or not p.condition.is_const for p in part.demand.points(name)):
-            return Reject(scheduler, f"{name} is read at other places than it is made for")
+def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:
+    """Refuses tensors without elements, and ops of kinds that the scheduler does not take."""
+    if part.has_empty:
+        return Reject(scheduler.name, "a tensor has no elements")
+    for expr in part.exprs:
+        kind = expr.row.kind
+        if kind in scheduler.takes_no:
+            reason = f"it takes no {kind.value} op: {expr.op} -> {expr.outputs[0]}"
+            return Reject(scheduler.name, reason)
     return None
+
+
+def _refuse_reads(part: Part, scheduler: str) -> Reject | None:
+    """Refuses reductions and scans that are read elsewhere than at their own element, and values
+    that would be computed again and again."""
+    symbols = axis_symbols(part)
+    for expr in (*part.reductions, *part.scans):
+        name = expr.outputs[0]
+        own = result_index(part, name, symbols)
+        if any(p.index != own or not p.condition.is_const for p in part.demand.points(name)):
+            return Reject(scheduler, f"{name} is read at other elements than its own")
+    for name in part.producer:
+        count = len({point.index for point in part.demand.points(name)})
+        if count > MAX_PLACES:
+            return Reject(scheduler, f"{name} would be computed at {count} places")
+    for expr in part.exprs:
+        if expr.row.kind is OpKind.INDEX and _repeats(part, expr):
+            source, result = expr.inputs[expr.row.source], expr.outputs[0]
+            return Reject(scheduler, f"{source} would be computed for each element of {result}")
+    return None
+
+
+def _repeats(part: Part, lookup: OpRecord) -> bool:
+    """True if more elements are looked up than there are, and computing one is expensive."""
+    source = str(lookup.inputs[lookup.row.source])
+    sizes, wanted = part.tensors[source].sizes, part.tensors[lookup.outputs[0]].sizes
+    return prod(wanted) > prod(sizes) and _is_expensive(part, source)
+
+
+def _is_expensive(part: Part, name: str) -> bool:
+    """True if an op of the part behind the value costs more than a round trip through memory."""
+    behind, stack = set[str](), [name]
+    while stack:
+        expr = part.producer.get(stack.pop())
+        if expr is not None and expr.outputs[0] not in behind:
+            if not expr.row.is_cheap:
+                return True
+            behind.add(expr.outputs[0])
+            stack.extend(names_of(expr))
+    return False

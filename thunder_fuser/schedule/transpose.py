@@ -19,27 +19,20 @@ read in one run of 3 * N elements.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from thunder_fuser.analysis.demand import Point
-from thunder_fuser.analysis.part import Part, offset
-from thunder_fuser.analysis.vectorize import coefficient, is_linear
+from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.ir.domain import Domain, ParallelType, Transform
+from thunder_fuser.ir.domain import Transform
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.scalar import Scalar
-from thunder_fuser.schedule import pointwise
-from thunder_fuser.schedule.axes import accesses, best_width, collapse, size_of
+from thunder_fuser.schedule.axes import best_width, coefficient, collapse, is_linear, size_of
 from thunder_fuser.schedule.loop_index import loop_index
-from thunder_fuser.schedule.scheduled import (
-    HeuristicParams,
-    ScheduledFusion,
-    Tile,
-    Transforms,
-    reference,
-)
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.pointwise import Pointwise
+from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Tile, Transforms
+from thunder_fuser.schedule.scheduler import KernelMatch, Reject
 from thunder_fuser.target import Target
 
 THREADS = 256
@@ -49,21 +42,6 @@ SMALLEST_TILE = 2048
 BLOCKS_PER_SM = 4  # blocks wanted; one is the least
 MAX_UNROLL = 8  # steps whose loads are under way at once
 BANKS, BANK_BYTES = 32, 4
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """The two orders of memory of a part, axes slowest first, and what must cross between them.
-
-    inner: the (virtual) inner axes of the computation; across: those of what is staged; rest: all
-    other axes.
-    """
-
-    rest: tuple[str, ...]
-    across: tuple[str, ...]
-    inner: tuple[str, ...]
-    loads: tuple[Point, ...]
-    stores: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,103 +57,133 @@ class Walk:
     """Transforms that make a thread's loops, and its place in the tile: (slow, fast) index."""
 
     transforms: tuple[Transform, ...]
-    lane: str
     width: int
     slow: Scalar
     fast: Scalar
 
 
-@dataclass(frozen=True)
-class Transpose(Match):
+@dataclass(frozen=True, kw_only=True)
+class Transpose(KernelMatch):
     """What pointwise takes, if it is large and some tensor lies across the others.
 
     Refuses on the CPU, whose caches take the place of the tile; where all tensors share one fast
     axis, or those that do not are uniform along it (a broadcast); where there are more than two
     fast axes; where what lies across is read through a reshape's // and %, or at several places.
+
+    inner: the (virtual) inner axes of the computation; across: those of what is staged, which are
+    inputs and results. kept has all other axes, then across, then inner.
     """
 
     name = "transpose"
+    takes_no = (OpKind.INDEX,)
 
-    orders: Orders
+    across: tuple[str, ...]
+    inner: tuple[str, ...]
+    staged: tuple[Point, ...]
 
     @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
-        refused = _refuse(part, target)
+    def find(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+        if target.is_cpu:
+            return Reject(cls.name, "the CPU's caches need no tile in shared memory")
+        largest = max((part.bytes_of(name) for name in part.outputs), default=0)
+        if largest < SMALLEST_TILE * target.sm_count:
+            reason = f"{largest} bytes are too few for {target.sm_count} multiprocessors"
+            return Reject(cls.name, reason)
+        if isinstance(Pointwise.match(part, target, options), Reject):
+            return Reject(cls.name, "pointwise does not take it either")
+        return cls._orders(part, target, options)
+
+    @classmethod
+    def _orders(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
+        """With the two orders, or why there is no second one.
+
+        T0[i0, i1], T2[i1, i0]  ->  across (i1,), inner (i0,), staged (T0,)
+        """
+        fast = _fast_axes(part)
+        weights = _weights(part, fast)
+        if len(weights) < 2:
+            return Reject(cls.name, "all tensors have the same fast axis")
+        along = max(weights, key=lambda axis: weights[axis])
+        staged = [p for p, a in fast.items() if a != along and along in part.accessed[p].symbols]
+        others = {fast[point] for point in staged}
+        refused = _refuse_staging(part, staged, along, others)
         if refused is not None:
             return refused
-        found = _orders(part)
-        if isinstance(found, Reject):
-            return found
-        return _tile_refused(part, target, found) or cls(part, target, options, found)
+        rest, across, inner = _two_orders(part, [p for p in fast if fast[p] == along], staged)
+        kept = (*rest, *across, *inner)
+        points = tuple(staged)
+        return cls(part, target, options, kept, across=across, inner=inner, staged=points)
+
+    @property
+    def itemsizes(self) -> list[int]:
+        """The bytes of an element of each tensor that is staged."""
+        return [self.part.tensors[point.name].dtype.bytes for point in self.staged]
+
+    def refuse(self) -> Reject | None:
+        """Refuses tiles that are too small, too few or, of too many tensors, too large."""
+        sides, sizes, target = self.sides(), self.itemsizes, self.target
+        across, inner = (side.length for side in sides)
+        if across * inner * max(sizes) < SMALLEST_TILE:
+            return Reject(self.name, f"a tile of {across} x {inner} elements is too small")
+        if across * inner * sum(sizes) > target.smem_bytes_per_block // 2:
+            return Reject(self.name, f"tiles of {len(sizes)} tensors do not fit into shared memory")
+        blocks = self.blocks(*sides)
+        if blocks < target.sm_count:
+            return Reject(self.name, f"{blocks} tiles for {target.sm_count} multiprocessors")
+        return None
+
+    def sides(self) -> tuple[Side, Side]:
+        """The sides of a tile along `across` and along `inner`.
+
+        bf16 [8192, 8192] -> 64 x 128, 16 KiB; [1e8, 2] -> 2 x 4096
+        """
+        widest = max(self.itemsizes)
+        extents = size_of(self.part, self.across), size_of(self.part, self.inner)
+        for tile_bytes in TILE_BYTES:
+            shape = _fit(*extents, tile_bytes // widest, LINE_BYTES // widest)
+            across, inner = Side(self.across, shape[0]), Side(self.inner, shape[1])
+            enough = self.blocks(across, inner) >= BLOCKS_PER_SM * self.target.sm_count
+            if enough and prod(shape) * sum(self.itemsizes) <= 2 * TILE_BYTES[0]:
+                break
+        return across, inner
+
+    def blocks(self, *sides: Side) -> int:
+        """The number of tiles."""
+        sizes = [size_of(self.part, side.axes) for side in sides]
+        tiles = [-(-size // side.length) for size, side in zip(sizes, sides, strict=True)]
+        return self.kept_size // prod(sizes) * prod(tiles)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        part, found = self.part, self.orders
-        across, inner = _tile_sides(part, self.target, found)
-        order = (*found.rest, *found.across, *found.inner)
-        domain = reference(part, order, ())
+        made = self.part.producer
+        loads = tuple(point for point in self.staged if point.name not in made)
+        stores = tuple(point.name for point in self.staged if point.name in made)
+        across, inner = self.sides()
 
-        def walk(slow: Side, fast: Side, unrolled: bool) -> Walk:
-            return _widest_walk(part, domain, (slow, fast), across, alignment, unrolled=unrolled)
+        def widest(slow: Side, fast: Side, unrolled: bool) -> Walk:
+            def build(s: Transforms, width: int) -> Walk | None:
+                return _walk(s, (slow, fast), across, width, unrolled)
+
+            width = best_width(self.part, self.domain, build, alignment)
+            walk = build(Transforms(self.domain), width)
+            assert walk is not None  # 1 divides everything
+            return walk
 
         # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
-        computed = walk(across, inner, unrolled=not found.loads)
-        moved = walk(inner, across, unrolled=not found.stores)
-        itemsize = min(part.tensors[p.name].dtype.bytes for p in _staged(part, found))
-        elements, here, there = _layout(across, inner, computed, moved, itemsize)
-        tile = Tile(found.loads, found.stores, moved.transforms, elements, here, there)
-        params = HeuristicParams(NAME, computed.width, (THREADS, 1))
-        return self.scheduled((params, computed.transforms), alignment, kept=order, tile=tile)
-
-
-NAME = Transpose.name
-
-
-def _refuse(part: Part, target: Target) -> Reject | None:
-    """What is no matter of how tensors lie in memory."""
-    if target.is_cpu:
-        return Reject(NAME, "the CPU's caches need no tile in shared memory")
-    if pointwise.refuse(part) is not None:
-        return Reject(NAME, "pointwise does not take it either")
-    if any(expr.row.kind is OpKind.INDEX for expr in part.exprs):
-        return Reject(NAME, "it reads where a tensor of indices says")
-    largest = max((part.bytes_of(name) for name in part.outputs), default=0)
-    if largest < SMALLEST_TILE * target.sm_count:
-        return Reject(NAME, f"{largest} bytes are too few for {target.sm_count} multiprocessors")
-    return None
+        computed = widest(across, inner, unrolled=not loads)
+        moved = widest(inner, across, unrolled=not stores)
+        layout = _layout(across, inner, computed, moved, min(self.itemsizes))
+        tile = Tile(loads, stores, moved.transforms, *layout)
+        params = HeuristicParams(self.name, computed.width, (THREADS, 1))
+        return self.scheduled((params, computed.transforms), alignment, tile=tile)
 
 
 # ---- which tensors lie across
 
 
-def _orders(part: Part) -> Orders | Reject:
-    """The two orders, or why there is no second one.
-
-    T0[i0, i1], T2[i1, i0]  ->  rest (), across (i1,), inner (i0,), loads (T0,)
-    """
-    fast = _fast_axes(part)
-    weights = _weights(part, fast)
-    if len(weights) < 2:
-        return Reject(NAME, "all tensors have the same fast axis")
-    along = max(weights, key=lambda axis: weights[axis])
-    staged = [p for p, a in fast.items() if a != along and along in _position(part, p).symbols]
-    others = {axis for point, axis in fast.items() if point in staged}
-    refused = _staging_refused(part, staged, along, others)
-    if refused is not None:
-        return refused
-    straight = max((p for p in fast if fast[p] == along), key=lambda p: _rank(part, p))
-    across = max(staged, key=lambda p: _rank(part, p))
-    return _two_orders(part, straight, across, staged)
-
-
-def _position(part: Part, point: Point) -> Scalar:
-    return offset(point.index, part.strides[point.name])
-
-
 def _fast_axes(part: Part) -> dict[Point, str]:
     """The axis along which each access walks memory element by element, if there is one."""
     found: dict[Point, str] = {}
-    for point in accesses(part):
-        position = _position(part, point)
+    for point, position in part.accessed.items():
         symbols = position.symbols  # few, where a part may have hundreds of axes
         for name in (name for name in part.extents if name in symbols):
             if coefficient(position, name) == 1 and is_linear(position, name):
@@ -192,47 +200,44 @@ def _weights(part: Part, fast: Mapping[Point, str]) -> dict[str, int]:
     return weights
 
 
-def _staging_refused(
+def _refuse_staging(
     part: Part, staged: Sequence[Point], along: str, others: set[str]
 ) -> Reject | None:
     """Refuses what one tile cannot straighten."""
+    name = Transpose.name
     if not staged:
-        return Reject(NAME, f"no tensor lies across {along}")
+        return Reject(name, f"no tensor lies across {along}")
     if len(others) > 1:
         named = ", ".join(sorted(others))
-        return Reject(NAME, f"what lies across {along} is fast along {named}, not along one axis")
+        return Reject(name, f"what lies across {along} is fast along {named}, not along one axis")
     if len({point.name for point in staged}) < len(staged):
-        return Reject(NAME, f"a tensor is read across {along} at several places")
+        return Reject(name, f"a tensor is read across {along} at several places")
     for point in staged:
-        position = _position(part, point)
-        if not all(is_linear(position, axis) for axis in (along, *others)):
-            return Reject(NAME, f"{point.name} is read across {along} through a reshape")
+        if not all(is_linear(part.accessed[point], axis) for axis in (along, *others)):
+            return Reject(name, f"{point.name} is read across {along} through a reshape")
     return None
 
 
-def _rank(part: Part, point: Point) -> tuple[int, int]:
-    """The largest of the tensors that have most axes stands for an order."""
-    return len(_position(part, point).symbols), part.bytes_of(point.name)
+def _two_orders(
+    part: Part, straight: Sequence[Point], staged: Sequence[Point]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """All other axes, those across and the inner ones, each inner end as long as a tile's side if
+    neighbours allow it. The largest of the tensors that have most axes stands for an order."""
 
+    def position(points: Sequence[Point]) -> Scalar:
+        sizes = {p: (len(part.accessed[p].symbols), part.bytes_of(p.name)) for p in points}
+        return part.accessed[max(points, key=lambda point: sizes[point])]
 
-def _two_orders(part: Part, straight: Point, across: Point, staged: Sequence[Point]) -> Orders:
-    """The axes in both orders, each inner end as long as a tile's side if neighbours allow it."""
     axes = [(name,) for name in part.axes(part.outputs[0])]
-    by_last = {g[-1]: g for g in collapse(part, _sorted(_position(part, straight), axes))}
+    by_last = {g[-1]: g for g in collapse(part, _sorted(position(straight), axes))}
     ours = list(by_last.values())
-    theirs = [by_last[name] for name in _sorted(_position(part, across), ours)]
-    inner, other = [ours[-1]], [theirs[-1]]
+    theirs = [by_last[name] for name in _sorted(position(staged), ours)]
+    inner, across = [ours[-1]], [theirs[-1]]
     side = LINE_BYTES // max(part.tensors[point.name].dtype.bytes for point in staged)
-    _lengthen(part, other, theirs, inner, side)
-    _lengthen(part, inner, ours, other, 2 * side)
-    rest = [group for group in ours if group not in (*inner, *other)]
-    return Orders(
-        _joined(rest),
-        _joined(other),
-        _joined(inner),
-        tuple(p for p in staged if p.name not in part.producer),
-        tuple(p.name for p in staged if p.name in part.producer),
-    )
+    _lengthen(part, across, theirs, inner, side)
+    _lengthen(part, inner, ours, across, 2 * side)
+    rest = [group for group in ours if group not in (*inner, *across)]
+    return _joined(rest), _joined(across), _joined(inner)
 
 
 def _sorted(position: Scalar, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -262,47 +267,6 @@ def _joined(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 # ---- the tile
 
 
-def _staged(part: Part, found: Orders) -> tuple[Point, ...]:
-    return (*found.loads, *(part.demand.results[name] for name in found.stores))
-
-
-def _tile_refused(part: Part, target: Target, found: Orders) -> Reject | None:
-    """Refuses tiles that are too small, too few or, of too many tensors, too large."""
-    across, inner = _tile_sides(part, target, found)
-    sizes = [part.tensors[p.name].dtype.bytes for p in _staged(part, found)]
-    elements = across.length * inner.length
-    if elements * max(sizes) < SMALLEST_TILE:
-        return Reject(NAME, f"a tile of {across.length} x {inner.length} elements is too small")
-    if elements * sum(sizes) > target.smem_bytes_per_block // 2:
-        return Reject(NAME, f"tiles of {len(sizes)} tensors do not fit into shared memory")
-    blocks = _blocks(part, found, across, inner)
-    if blocks < target.sm_count:
-        return Reject(NAME, f"{blocks} tiles for {target.sm_count} multiprocessors")
-    return None
-
-
-def _tile_sides(part: Part, target: Target, found: Orders) -> tuple[Side, Side]:
-    """The sides of a tile along `across` and along `inner`.
-
-    bf16 [8192, 8192] -> 64 x 128, 16 KiB; [1e8, 2] -> 2 x 4096
-    """
-    sizes = [part.tensors[p.name].dtype.bytes for p in _staged(part, found)]
-    extents = size_of(part, found.across), size_of(part, found.inner)
-    across, inner = Side(found.across, 1), Side(found.inner, 1)
-    for tile_bytes in TILE_BYTES:
-        shape = _fit(*extents, tile_bytes // max(sizes), LINE_BYTES // max(sizes))
-        across, inner = replace(across, length=shape[0]), replace(inner, length=shape[1])
-        enough = _blocks(part, found, across, inner) >= BLOCKS_PER_SM * target.sm_count
-        if enough and prod(shape) * sum(sizes) <= 2 * TILE_BYTES[0]:
-            break
-    return across, inner
-
-
-def _blocks(part: Part, found: Orders, *sides: Side) -> int:
-    tiles = [-(-size_of(part, side.axes) // side.length) for side in sides]
-    return size_of(part, found.rest) * prod(tiles)
-
-
 def _fit(across: int, inner: int, elements: int, side: int) -> tuple[int, int]:
     """`side` by what is left; an axis shorter than its side is taken whole.
 
@@ -322,7 +286,7 @@ def _power_of_two(limit: int) -> int:
 
 
 def _walk(
-    domain: Domain, sides: tuple[Side, Side], across: Side, width: int, unrolled: bool
+    s: Transforms, sides: tuple[Side, Side], across: Side, width: int, unrolled: bool
 ) -> Walk | None:
     """A block's tile, walked along the second side; None if the width does not divide it.
 
@@ -331,7 +295,7 @@ def _walk(
     [rest, a{N}, b{3}], 2048 x 3 by 8: both are one axis, in one run of memory
         [rest*a*b.o.o@blockIdx.x, step{3}, thread{256}@threadIdx.x, a*b.i{8}@vectorize]
     """
-    s, (slow, fast) = Transforms(domain), sides
+    domain, (slow, fast) = s.domain, sides
     rest = [axis.name for axis in domain if axis.name not in (*slow.axes, *fast.axes)]
     s.reorder(*rest, *slow.axes, *fast.axes)
     rows, columns = s.merge(slow.axes), s.merge(fast.axes)
@@ -351,85 +315,42 @@ def _walk(
         s.reorder(*numbers, row, vector, lane)
         tile = s.merge((row, vector))
     step, thread = s.split(tile, THREADS)
-    s.parallelize(s.merge(tuple(numbers)), ParallelType.BIDX)
+    s.bind(BIDX=s.merge(tuple(numbers)))
     if unrolled and s.extent(step) <= MAX_UNROLL:
-        s.parallelize(step, ParallelType.UNROLL)
-    s.parallelize(thread, ParallelType.TIDX)
-    s.parallelize(lane, ParallelType.VECTORIZE)
+        s.bind(UNROLL=step)
+    s.bind(TIDX=thread, VECTORIZE=lane)
     loops = loop_index(domain, tuple(s.made))
     at = loops.index[vector] * width + loops.loops[lane]
     place = (at // fast.length, at % fast.length) if one_run else (loops.index[row], at)
-    return Walk(tuple(s.made), lane, width, *place)
-
-
-def _widest_walk(
-    part: Part,
-    domain: Domain,
-    sides: tuple[Side, Side],
-    across: Side,
-    alignment: dict[str, int],
-    *,
-    unrolled: bool,
-) -> Walk:
-    """The walk of a tile in the vectors that take the fewest memory instructions."""
-
-    def make(width: int) -> Walk | None:
-        return _walk(domain, sides, across, width, unrolled)
-
-    def transforms_for(width: int) -> tuple[Transform, ...] | None:
-        made = make(width)
-        return None if made is None else made.transforms
-
-    narrow = make(1)
-    assert narrow is not None  # 1 divides everything
-    return make(best_width(part, domain, transforms_for, alignment)) or narrow
+    return Walk(tuple(s.made), width, *place)
 
 
 def _layout(
     across: Side, inner: Side, computed: Walk, moved: Walk, itemsize: int
 ) -> tuple[int, Scalar, Scalar]:
-    """The elements of a tile in shared memory, and where each walk finds its element there."""
-    places = (computed.slow, computed.fast), (moved.fast, moved.slow)
-    if across.length > inner.length:
-        places = (computed.fast, computed.slow), (moved.slow, moved.fast)
-        layout = Layout.of(inner.length, across.length, computed.width, moved.width, itemsize)
-    else:
-        layout = Layout.of(across.length, inner.length, moved.width, computed.width, itemsize)
-    here, there = (layout.position(row, column) for row, column in places)
-    return layout.elements, here, there
+    """The elements of a tile in shared memory, and where each walk finds its element there.
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A tile in shared memory: rows of `pitch` elements, `group` rows turned by `turn` chunks more.
-
-    Columns are the longer side. One walk has vectors along them, inside a chunk; the other has its
-    lanes on `group` rows, and without the turn a warp would meet rows 0, group, 2 * group ... in
-    one bank.
+    A tile is rows of `pitch` elements, with columns along its longer side. One walk has vectors
+    along them, inside a chunk; the other has its lanes on `group` rows. Each group is turned by
+    `turn` chunks more than the one before, or a warp would meet rows 0, group, 2 * group ... in one
+    bank.
 
         chunks of row 0:      0 1 2 3 4 5 6 7
         chunks of row group:  7 0 1 2 3 4 5 6     (turn 1)
     """
+    rows, columns, group, width = across.length, inner.length, moved.width, computed.width
+    places = (computed.slow, computed.fast), (moved.fast, moved.slow)
+    if rows > columns:
+        rows, columns, group, width = columns, rows, width, group
+        places = (computed.fast, computed.slow), (moved.slow, moved.fast)
+    chunk = max(width, BANK_BYTES // itemsize)
+    pitch = -(-columns // chunk) * chunk
+    lanes = min(BANKS, BANKS * BANK_BYTES // itemsize)  # that the banks serve at once
+    turn = max(1, lanes * group // (rows * chunk))
 
-    rows: int
-    pitch: int
-    chunk: int
-    group: int
-    turn: int
+    def position(row: Scalar, column: Scalar) -> Scalar:
+        turned = column // chunk + row // group * turn
+        return row * pitch + turned % (pitch // chunk) * chunk + column % chunk
 
-    @staticmethod
-    def of(rows: int, columns: int, group: int, width: int, itemsize: int) -> Layout:
-        chunk = max(width, BANK_BYTES // itemsize)
-        lanes = min(BANKS, BANKS * BANK_BYTES // itemsize)  # that the banks serve at once
-        pitch = -(-columns // chunk) * chunk
-        return Layout(rows, pitch, chunk, group, max(1, lanes * group // (rows * chunk)))
-
-    @property
-    def elements(self) -> int:
-        return self.rows * self.pitch
-
-    def position(self, row: Scalar, column: Scalar) -> Scalar:
-        """Where the element at (row, column) is."""
-        chunk = column // self.chunk + row // self.group * self.turn
-        at = chunk % (self.pitch // self.chunk) * self.chunk
-        return row * self.pitch + at + column % self.chunk
+    here, there = (position(*place) for place in places)
+    return rows * pitch, here, there

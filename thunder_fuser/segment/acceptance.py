@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
+from thunder_fuser.analysis.domain_map import rows_and_groups
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.analysis.pattern import rows_and_groups
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.record import names_of
-from thunder_fuser.schedule.pointwise import MAX_PLACES, have_one_space
+from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.registry import find_match
-from thunder_fuser.schedule.scheduler import Match, Reject
+from thunder_fuser.schedule.scheduler import MAX_PLACES, Match, Reject
 from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.segment.facts import Facts
 from thunder_fuser.segment.units import Summary, stored_axes

@@ -10,10 +10,9 @@ from __future__ import annotations
 from functools import cached_property
 from math import prod
 
-from thunder_fuser.analysis.domain_map import DomainMap
+from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts, bytes_in_memory
-from thunder_fuser.analysis.pattern import Axes, Pattern, pattern_of
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from thunder_fuser.analysis.pattern import Axes, Pattern
+from thunder_fuser.analysis.domain_map import Axes, Pattern
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.segment.facts import Facts
 

@@ -12,19 +12,18 @@ import fcntl
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
-from thunder_fuser.jobs import check_abandoned
 from thunder_fuser.options import option
-from thunder_fuser.single_flight import first_time
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode, encode, key_of
 from thunder_fuser.store.folder import Found, RefusedError
+from thunder_fuser.threads import check_abandoned, first_time
 
 KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that the next write has room
 STALE_SECONDS = 3600  # an unfinished file of this age is from a process that died
@@ -61,13 +60,12 @@ class Store:
             with files.opened(self.root, create=False) as folder:
                 strict = recipe.kind == "library"
                 content = files.read(folder, name, strict=strict, touch=self.mode == "rw")
-            return None if content is None else _checked(recipe, content)
+            return None if content is None else _named(name, content).binary
         except FileNotFoundError:
             return None
         except (RefusedError, DamagedError, OSError) as error:
-            why = _words(error)
-            if first_time((self.root, "get", why)):
-                _warn(f"{self.root / name}: {why}. The kernel is compiled instead.")
+            then = "The kernel is compiled instead."
+            _warn_once((self.root, "get"), self.root / name, error, then)
             return None
 
     def put(self, recipe: Recipe, binary: bytes) -> None:
@@ -82,25 +80,22 @@ class Store:
             if self._unpruned * 8 > self.most_bytes:
                 self.prune()
         except (RefusedError, OSError) as error:
-            why = _words(error)
-            if first_time((self.root, "put", why)):
-                _warn(f"Compiled kernels are not kept in {self.root}: {why}.")
+            _warn_once((self.root, "put"), f"Compiled kernels are not kept in {self.root}", error)
 
     @contextmanager
     def turn(self, recipe: Recipe) -> Iterator[None]:
         """Waits while another process compiles the same kernel. Without locks, both compile it."""
-        if self.mode != "rw":
-            yield
-            return
-        try:
-            lock = self._lock(f".lock-{recipe.key}")
-        except (RefusedError, OSError):
-            lock = None
+        name, lock = f".lock-{recipe.key}", None
+        if self.mode == "rw":
+            with suppress(RefusedError, OSError):
+                lock = self._lock(name)
         try:
             yield
         finally:
             if lock is not None:
-                self._unlock(lock, f".lock-{recipe.key}")
+                with suppress(RefusedError, OSError):
+                    self._remove(name)
+                os.close(lock)
 
     def _lock(self, name: str) -> int:
         with files.opened(self.root, create=True) as folder:
@@ -124,11 +119,6 @@ class Store:
             else:
                 break
         return lock
-
-    def _unlock(self, lock: int, name: str) -> None:
-        with suppress(RefusedError, OSError), files.opened(self.root, create=False) as folder:
-            files.remove(folder, name)
-        os.close(lock)
 
     # ---- what people ask for
 
@@ -180,8 +170,11 @@ class Store:
 
     def remove(self, stored: Stored) -> None:
         """Removes one entry."""
+        self._remove(stored.file.name)
+
+    def _remove(self, name: str) -> None:
         with files.opened(self.root, create=False) as folder:
-            files.remove(folder, stored.file.name)
+            files.remove(folder, name)
 
 
 def current_store() -> Store | None:
@@ -192,15 +185,12 @@ def current_store() -> Store | None:
     try:
         root = _root(str(option("cache_dir")))
     except RuntimeError as error:  # no home
-        if first_time(("no home", str(error))):
-            _warn(f"Compiled kernels are not kept: {error}.")
+        _warn_once("no home", "Compiled kernels are not kept", error)
         return None
     return _store(root, mode, int(option("cache_megabytes")) << 20)
 
 
-@lru_cache(maxsize=16)
-def _store(root: Path, mode: str, most_bytes: int) -> Store:
-    return Store(root, mode, most_bytes)
+_store = lru_cache(maxsize=16)(Store)
 
 
 def _root(given: str) -> Path:
@@ -218,13 +208,6 @@ def _root(given: str) -> Path:
     return above / "thunder_fuser"
 
 
-def _checked(recipe: Recipe, content: bytes) -> bytes:
-    entry = decode(content)
-    if entry.fields != recipe.fields or entry.text != recipe.text:
-        raise DamagedError("it holds another kernel than its name says")
-    return entry.binary
-
-
 def _named(name: str, content: bytes) -> Entry:
     entry = decode(content)
     if key_of(entry.fields) + ENDING != name:
@@ -232,10 +215,8 @@ def _named(name: str, content: bytes) -> Entry:
     return entry
 
 
-def _words(error: Exception) -> str:
-    """The reason without the file's name, so that equal faults have equal messages."""
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, CacheWarning, stacklevel=3)
+def _warn_once(cause: Hashable, thing: object, error: Exception, then: str = "") -> None:
+    """Warns at the first error of a cause. The reason does not contain the file's name."""
+    why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    if first_time((cause, why)):
+        warnings.warn(f"{thing}: {why}. {then}".rstrip(), CacheWarning, stacklevel=3)

@@ -67,13 +67,16 @@ class _Users:
         needed: set[str] = set()
         for leaf, can in reversed(leaves):
             outs = makes(leaf)
-            if leaf.sym.id is PrimIDs.GET_GRAD or (can and needed.isdisjoint(_names(outs))):
+            if leaf.sym.id is PrimIDs.GET_GRAD or (
+                can and needed.isdisjoint(out.name for out in outs)
+            ):
                 continue
-            needed.update(_names(reads(leaf)))
-            for name in dict.fromkeys(_names(reads(leaf))):
+            names = dict.fromkeys(proxy.name for proxy in reads(leaf))
+            needed.update(names)
+            for name in names:
                 self.readers.setdefault(name, []).append(leaf)
             if not can or any(map(self._in_full, outs)):
-                self.exact.update(_names(reads(leaf)))
+                self.exact.update(names)
 
     def _in_full(self, out: Proxy) -> bool:
         """True for floats of which more than 16 bits count, and for all other types."""
@@ -91,12 +94,12 @@ class _Users:
 
     def _fades(self, exp: BoundSymbol) -> bool:
         """True for exp(x - max(x, dims)) whose only use is its sum over the same dims."""
-        most = self._subtracted_max(exp)
-        readers = [*self._final_readers(exp.output)]
-        return most is not None and bool(readers) and all(
-            one.sym.id is PrimIDs.SUM and tuple(one.args[1]) == tuple(most.args[1])
-            for one in readers
-        )
+        dims = self._dims_of_subtracted_max(exp)
+        sums = [
+            one.sym.id is PrimIDs.SUM and tuple(one.args[1]) == dims
+            for one in self._final_readers(exp.output)
+        ]
+        return dims is not None and bool(sums) and all(sums)
 
     def _final_readers(self, value: Proxy) -> Iterator[BoundSymbol]:
         for reader in self.readers.get(value.name, []):
@@ -105,34 +108,30 @@ class _Users:
             else:
                 yield reader
 
-    def _subtracted_max(self, exp: BoundSymbol) -> BoundSymbol | None:
-        """The max(x, dims) of exp(x - max(x, dims)) or exp(-(max(x, dims) - x))."""
-        made = self._made_by(exp.args[0])
-        negated = made is not None and made.sym.id is PrimIDs.NEG
-        made = self._made_by(made.args[0]) if made is not None and negated else made
-        if made is None or made.sym.id is not PrimIDs.SUB:
+    def _dims_of_subtracted_max(self, exp: BoundSymbol) -> tuple[int, ...] | None:
+        """The dims of exp(x - max(x, dims)) or exp(-(max(x, dims) - x))."""
+        negated = self._made_by(exp.args[0], PrimIDs.NEG)
+        made = self._made_by(exp.args[0] if negated is None else negated.args[0], PrimIDs.SUB)
+        if made is None:
             return None
-        x, most = reversed(made.args) if negated else made.args
-        found = self._made_by(most)
-        if found is None or found.sym.id is not PrimIDs.AMAX:
+        x, most = made.args if negated is None else reversed(made.args)
+        found = self._made_by(most, PrimIDs.AMAX)
+        if found is None or self._same(found.args[0]) != self._same(x):
             return None
-        return found if self._same(found.args[0]) == self._same(x) else None
+        return tuple(found.args[1])
 
-    def _made_by(self, value: Any) -> BoundSymbol | None:
-        """What makes a value, copies and broadcasts left out."""
-        return self.maker.get(self._same(value))
+    def _made_by(self, value: Any, kind: PrimIDs) -> BoundSymbol | None:
+        """What makes a value, if it is of a kind; copies and broadcasts are left out."""
+        maker = self.maker.get(self._same(value))
+        return maker if maker is not None and maker.sym.id is kind else None
 
     def _same(self, value: Any) -> str:
         """The name of what the value is a copy or broadcast of."""
-        maker = self.maker.get(getattr(value, "name", ""))
-        while maker is not None and maker.sym.id in _SAME:
-            value = maker.args[0]
-            maker = self.maker.get(value.name)
-        return getattr(value, "name", "")
-
-
-def _names(proxies: Sequence[Proxy]) -> list[str]:
-    return [proxy.name for proxy in proxies]
+        name = getattr(value, "name", "")
+        maker = self.maker.get(name)
+        if maker is None or maker.sym.id not in _SAME:
+            return name
+        return self._same(maker.args[0])
 
 
 def _adds_one(bsym: BoundSymbol) -> bool:

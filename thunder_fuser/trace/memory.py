@@ -1,34 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of a trace -> the tensors that are written in place, and those that may share memory.
+"""What is written in place: the tensors it reaches, and two passes that keep eager's meaning.
 
     v = reshape(x); t = copy_(a, v)  ->  written: v, t, x;  one memory: x, v, t
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from thunder.core import prims
+from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 
 from thunder_fuser.trace.op import Op, Reject
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.sharing import COPIES, FENCES, MOVES
+from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, overwritten
 from thunder_fuser.union_find import UnionFind
 
 _WRITTEN_LATER = Reject("a view of a tensor that is written in place")
-
-
-def written_in_place(ops: Sequence[Op]) -> set[str]:
-    """Tensors that are written in place and, forward and back, what may share their memory.
-
-    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
-    """
-    names = {name for op in ops for group in op.writes for name in group}
-    if not names:
-        return names
-    sharing = [group for op in ops for group in op.shares]
-    for group in (*reversed(sharing), *sharing):
-        if names.intersection(group):
-            names.update(group)
-    return names
 
 
 def one_memory(ops: Sequence[Op]) -> dict[str, str]:
@@ -40,6 +28,17 @@ def one_memory(ops: Sequence[Op]) -> dict[str, str]:
         for name in others:
             same.join(first, name)
     return {name: same.find(name) for group in groups for name in group}
+
+
+def written_in_place(ops: Sequence[Op]) -> set[str]:
+    """Tensors that are written in place, and what may share their memory.
+
+    t2 = copy_(t1, x)  ->  x and t2, and the views of both; not t1, which is only read
+    """
+    names = {name for op in ops for group in op.writes for name in group}
+    memory = one_memory(ops) if names else {}
+    written = {memory[name] for name in names}
+    return {name for name, place in memory.items() if place in written}
 
 
 def leave_written_views(prepared: Prepared) -> Prepared:
@@ -69,3 +68,62 @@ def _written_later(ops: Sequence[Op]) -> set[str]:
         elif op.makes_any(names) and op.only(MOVES):
             names.update(proxy.name for proxy in op.reads)
     return names
+
+
+def save_before_writes(prepared: Prepared) -> Prepared:
+    """Lets the backward read copies of what the forward has overwritten.
+
+        y = mul(h, g)                     y = mul(h, g)
+        t = copy_(y, h)                   c = clone(h)
+        ...                         ->    h2, c2 = update_aliases((h, c))
+        d = mul(gradient, h)              t = copy_(y, h2)
+                                          ...
+                                          d = mul(gradient, c2)
+
+    Names are values: the backward means what h was when it was computed with. Eager torch makes
+    this copy too. It is made of all that shares its memory with what is written. The fence binds
+    the copy to the forward: Thunder lets the backward make what only the backward reads.
+    """
+    if not any(True for op in prepared.ops for _ in overwritten(op.bsym)):
+        return prepared
+    return prepared.with_ops(_Copier(prepared).ops())
+
+
+class _Copier:
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared, self.rules, self.all = prepared, prepared.rules, prepared.ops
+        self.memory = one_memory([op for op in self.all if not op.is_backward])
+        self.read = {p.name for op in self.all if op.in_backward for p in op.reads}
+        self.swaps: dict[Variable, Proxy] = {}
+        self.fenced: dict[Variable, Proxy] = {}  # what the write at hand writes to
+
+    def ops(self) -> Iterator[Op]:
+        before: dict[str, list[TensorProxy]] = {}  # tensors the backward reads, by their memory
+        for op in self.all:
+            if op.in_backward:
+                yield self.rules.reading(op, self.swaps)
+                continue
+            targets = [*overwritten(op.bsym)]
+            stale = [p for target in targets for p in before.pop(self._place(target), ())]
+            if stale:
+                yield from self._copied(targets, stale)
+                op = self.rules.reading(op, self.fenced)
+            yield op
+            for out in op.makes:
+                if out.name in self.read and isinstance(out, TensorProxy):
+                    before.setdefault(self._place(out), []).append(out)
+
+    def _place(self, proxy: Proxy) -> str:
+        return self.memory.get(proxy.name, proxy.name)
+
+    def _copied(self, targets: Sequence[Proxy], stale: Sequence[TensorProxy]) -> Iterator[Op]:
+        """Copies of what is about to be overwritten, and the fence before that."""
+        copies = [self.prepared.renamed(proxy, "c") for proxy in stale]
+        for proxy, copy in zip(stale, copies, strict=True):
+            yield self.rules.op(prims.clone.bind(proxy, output=copy))
+        given = (*targets, *copies)
+        results = tuple(self.prepared.renamed(proxy, "c") for proxy in given)
+        yield self.rules.op(prims.update_aliases.bind(given, output=results))
+        self.fenced = dict(zip(map(variableify, targets), results, strict=False))
+        saved = results[len(targets):]
+        self.swaps.update(zip(map(variableify, stale), saved, strict=True))

@@ -6,15 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag
 
-from thunder_fuser.trace.proxies import makes, reads
-from thunder_fuser.trace.sharing import VIEWS, Names, parts, shared_by, written_by
+from thunder_fuser.trace.proxies import VIEWS, Names, makes, parts, reads, shared_by, written_by
 
 Kinds = frozenset[PrimIDs | str]
 
@@ -56,6 +55,17 @@ class Rules:
     def rewritten(self, op: Op, bsym: BoundSymbol) -> Op:
         """The Op with another bound symbol, which computes the same of other operands."""
         return op if bsym is op.bsym else self._op(bsym, op.refusal, op.region)
+
+    def apart(self, op: Op) -> Iterator[Op]:
+        """The primitives of a fusible Op, with its tags and in its region."""
+        for leaf in op.leaves:
+            yield self.fused(leaf.from_bsym(tags=leaf.tags | op.bsym.tags), op.region)
+
+    def reading(self, op: Op, swaps: Mapping[Variable, Proxy]) -> Op:
+        """The Op with other names of the same values as operands."""
+        if not any(variableify(proxy) in swaps for proxy in op.reads):
+            return op
+        return self.rewritten(op, op.bsym.from_bsym_swap_proxies(swaps, skip_output=True))
 
     def _op(self, bsym: BoundSymbol, refusal: Reject | None, region: int | None) -> Op:
         fusible = refusal is None
@@ -139,11 +149,6 @@ class Op:
         return replace(self, region=region)
 
 
-def read(bsyms: Sequence[BoundSymbol], rules: Rules) -> tuple[Op, ...]:
-    """The Op of each bound symbol."""
-    return tuple(map(rules.op, bsyms))
-
-
 def alike(one: Op, other: Op) -> bool:
     """True if two fusible ops may be in one region: they have a direction and a place in common."""
     return one.is_backward == other.is_backward and one.place == other.place
@@ -168,3 +173,22 @@ def users_of(ops: Sequence[Op]) -> dict[str, list[int]]:
         for proxy in op.reads:
             users.setdefault(proxy.name, []).append(at)
     return users
+
+
+def read_elsewhere(ops: Sequence[Op]) -> set[str]:
+    """Results of regions that another region reads, or torch, or the caller."""
+    region = {out.name: op.region for op in ops if op.is_fusible for out in op.makes}
+    return {
+        proxy.name
+        for op in ops for proxy in op.reads
+        if region.get(proxy.name, op.region) != op.region
+    }  # fmt: skip
+
+
+def with_what_they_view(ops: Sequence[Op], names: set[str]) -> set[str]:
+    """The names, and those of what they are views of."""
+    found = {*names}
+    for op in reversed(ops):
+        if op.is_view and op.makes_any(found):
+            found.update(proxy.name for proxy in op.reads)
+    return found

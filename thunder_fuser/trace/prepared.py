@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.trace import TraceCtx
+from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import VerifyError
@@ -27,6 +27,11 @@ class Prepared:
 
     def with_ops(self, ops: Iterable[Op]) -> Prepared:
         return replace(self, ops=tuple(ops))
+
+    def renamed(self, proxy: Proxy, suffix: str) -> Proxy:
+        """A proxy like this one with a new name, for a copy of its value."""
+        with tracectx(self.trace):
+            return proxy.replace_name(f"{proxy.name}{suffix}", disambiguate=True)
 
     @property
     def has_backward(self) -> bool:

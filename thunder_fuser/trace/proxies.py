@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bound symbol -> the proxies it reads, and those it makes.
+"""A bound symbol -> the proxies it reads, makes and writes in place, and those that share memory.
 
     t3 = cat([t1, t2], 0)  ->  reads: t1, t2; makes: t3
+    t3 = copy_(t1, t2)     ->  reads: t1, t2; makes: t3; writes t2, whose new name is t3
 
 Thunder's own `flat_proxy_args` and `flat_proxy_outs` say the same, and remember it: four objects
 for each, for as long as the bound symbol lives. Those of a compiled function live as long as it,
@@ -11,21 +12,38 @@ so nothing of ours asks these properties (docs/caches.md, "What a compiled funct
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Any
 
 import torch
 from thunder.core import dtypes
 from thunder.core.devices import Device
-from thunder.core.proxies import Proxy
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, has_tags
 
 _PLAIN = frozenset({int, float, bool, complex, str, type(None), Device, torch.device, torch.dtype,
                     dtypes.floating, dtypes.signedinteger, dtypes.bool_, type})  # fmt: skip
+VIEWS = frozenset(
+    {
+        PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
+        PrimIDs.BROADCAST_IN_DIM, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG,
+    }
+)  # fmt: skip
+MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
+# Torch's executor gives in-place copies and fences its own symbols, whose ids are strings.
+COPIES = frozenset({PrimIDs.COPY_, "copy_"})
+FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
+_SHARING = VIEWS | {
+    PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
+} | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
+
+Names = tuple[str, ...]
 
 
 def reads(bsym: BoundSymbol) -> list[Proxy]:
-    """The proxies among its arguments, one that it reads twice twice."""
+    """The proxies among its arguments. An input read twice appears twice."""
     found = [*_proxies(bsym.args)]
     if bsym.kwargs:
         found += _proxies(bsym.kwargs[name] for name in sorted(bsym.kwargs))
@@ -36,6 +54,54 @@ def makes(bsym: BoundSymbol) -> list[Proxy]:
     """The proxies among its results."""
     output = bsym.output
     return [output] if isinstance(output, Proxy) else [*_proxies((output,))]
+
+
+def parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
+    """What it consists of, down to what has no parts."""
+    if not bsym.subsymbols:
+        yield bsym
+    for part in bsym.subsymbols:
+        yield from parts(part)
+
+
+def overwritten(bsym: BoundSymbol) -> Iterator[Proxy]:
+    """What it writes in place: itself, or as torch's silu(x, inplace=True), in its parts."""
+    return (reads(part)[1] for part in parts(bsym) if part.sym.id in COPIES)
+
+
+def written_by(bsym: BoundSymbol) -> Iterator[Names]:
+    """Each tensor it writes, under both its names; a fence may write all that it is handed."""
+    for part in parts(bsym):
+        if part.sym.id in COPIES:
+            yield (reads(part)[1].name, *(out.name for out in makes(part)))
+        elif part.sym.id in FENCES:
+            yield _names(part)
+
+
+def shared_by(bsym: BoundSymbol) -> Iterator[Names]:
+    """The operands and results of each part that may give back the memory of an operand.
+
+    Thunder's primitives make memory of their own, but for those listed. Of all else nothing is
+    known: torch's functions that Thunder passes on (x.detach()), users' operators, collectives.
+    """
+    for part in parts(bsym):
+        is_known = isinstance(part.sym.id, PrimIDs) or has_tags(part, {OpTags.RANDOM_OP})
+        if part.sym.id in _SHARING or not is_known:
+            yield _names(part)
+
+
+def elements_of(proxy: Proxy) -> int:
+    """How many a tensor has; 0 of any other value."""
+    return prod(int(size) for size in proxy._shape) if isinstance(proxy, TensorProxy) else 0
+
+
+def bytes_of(proxy: Proxy) -> int:
+    """Of a tensor; 0 of any other value, which is passed along."""
+    return elements_of(proxy) * proxy.dtype.bytes if isinstance(proxy, TensorProxy) else 0
+
+
+def _names(bsym: BoundSymbol) -> Names:
+    return tuple(proxy.name for proxy in (*reads(bsym), *makes(bsym)))
 
 
 def _proxies(values: Iterable[Any]) -> Iterator[Proxy]:

@@ -23,7 +23,7 @@ from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.trace.op import Op, alike, runs
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.sharing import VIEWS
+from thunder_fuser.trace.proxies import VIEWS
 
 _PRODUCTS = frozenset({"linear", "matmul"})
 MOST_OPS = 256  # of a run, and of what may wait behind it

@@ -30,21 +30,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, count
-from math import prod
 
 from thunder.core.prims import PrimIDs
-from thunder.core.proxies import Proxy, TensorProxy
 
 from thunder_fuser.trace.op import Op, runs, users_of
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.proxies import bytes_of, makes, reads
 
 MIN_OPS = 128
 
 # Views that are repeated on the other side of a cut, from their operand.
-_REPEATED = frozenset(
+REPEATED = frozenset(
     {
         PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
         PrimIDs.BROADCAST_IN_DIM,
@@ -123,45 +120,33 @@ def _cuts(done: Sequence[int], crossing: Sequence[int], least: int) -> Iterator[
             yield start
 
 
-@dataclass
-class _Life:
-    """From where to where a run needs a tensor, and what it costs to hand it over."""
-
-    first: int
-    last: int
-    bytes: int
-
-
 def _crossing(ops: Sequence[Op], run: range, users: Users) -> list[int]:
     """For a cut before each bound symbol, the bytes written and read for its sake.
 
     What is made in the run is written, unless something outside needs it anyway, and read again;
     what comes from outside is read again.
     """
-    lives: dict[str, _Life] = {}
+    first: dict[str, int] = {}  # the bound symbol that makes or first reads a tensor
+    last: dict[str, int] = {}
+    handed: dict[str, int] = {}  # the bytes that a cut between the two moves
     shown: dict[str, str] = {}
     for at, op in enumerate(ops):
         for leaf in op.leaves:
             for proxy in reads(leaf):
                 name = shown.get(proxy.name, proxy.name)
-                lives.setdefault(name, _Life(at, at, _bytes(proxy))).last = at
+                if name not in first:
+                    first[name], handed[name] = at, bytes_of(proxy)
+                last[name] = at
             for out in makes(leaf):
-                if leaf.sym.id in _REPEATED:
+                if leaf.sym.id in REPEATED:
                     source = reads(leaf)[0].name
                     shown[out.name] = shown.get(source, source)
                 else:
                     written = all(use in run for use in users.get(out.name, ()))
-                    lives[out.name] = _Life(at, at, _bytes(out) * (1 + written))
+                    first[out.name] = last[out.name] = at
+                    handed[out.name] = bytes_of(out) * (1 + written)
     steps = [0] * (len(ops) + 1)
-    for life in lives.values():
-        if life.first < life.last:  # a cut before `first` + 1 is the first that it crosses
-            steps[life.first + 1] += life.bytes
-            steps[life.last + 1] -= life.bytes
+    for name, size in handed.items():
+        steps[first[name] + 1] += size  # a cut before `first` + 1 is the first that it crosses
+        steps[last[name] + 1] -= size
     return list(accumulate(steps))
-
-
-def _bytes(proxy: Proxy) -> int:
-    """Of a tensor; numbers are passed along."""
-    if not isinstance(proxy, TensorProxy):
-        return 0
-    return prod(proxy._shape) * int(proxy.dtype.bytes)

@@ -29,7 +29,7 @@ from thunder.core.trace import tracectx
 from thunder_fuser.schedule import nested
 from thunder_fuser.trace.op import Op, Rules
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.proxies import elements_of, makes, reads
 from thunder_fuser.union_find import UnionFind
 
 Fits = Callable[[int, int, int, int], bool]  # of groups, rows, columns and bytes an element
@@ -72,7 +72,8 @@ class _Sum:
     @staticmethod
     def of(leaf: BoundSymbol) -> _Sum:
         """That of a bound symbol."""
-        return _Sum(_sizes(leaf.args[0]), _dims(leaf))
+        sizes = tuple(int(size) for size in leaf.args[0]._shape)
+        return _Sum(sizes, tuple(sorted(int(dim) % len(sizes) for dim in leaf.args[1])))
 
     @property
     def summed(self) -> int:
@@ -80,19 +81,31 @@ class _Sum:
         return prod(self.sizes[at] for at in self.dims)
 
     @property
+    def kept(self) -> list[int]:
+        """The other axes."""
+        return [at for at in range(len(self.sizes)) if at not in self.dims]
+
+    @property
     def is_of_group(self) -> bool:
         """True if it sums the last axes, and keeps the others."""
-        rank = len(self.sizes)
-        return 0 < len(self.dims) < rank and self.dims[0] == rank - len(self.dims)
+        return bool(self.dims and self.kept) and self.kept[-1] < self.dims[0]
 
     @property
     def columns(self) -> int:
         """The elements of the last axes, if axes around others are summed; else 0."""
-        rank, kept = len(self.sizes), [at for at in range(len(self.sizes)) if at not in self.dims]
-        around = kept and 0 < kept[0] and kept[-1] < rank - 1
-        if not around or kept != list(range(kept[0], kept[-1] + 1)):
+        kept, last = self.kept, len(self.sizes) - 1
+        around = kept and 0 < kept[0] and kept[-1] < last
+        if not around or kept != [*range(kept[0], kept[-1] + 1)]:
             return 0
         return prod(self.sizes[kept[-1] + 1 :])
+
+    def inner(self, columns: int) -> tuple[int, ...]:
+        """The last axes, of those it sums, that have so many elements; none if no axes have."""
+        at = len(self.sizes)
+        while at > 0 and prod(self.sizes[at:]) < columns:
+            at -= 1
+        dims = tuple(range(at, len(self.sizes)))
+        return dims if prod(self.sizes[at:]) == columns and set(dims) <= set(self.dims) else ()
 
 
 def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
@@ -103,43 +116,30 @@ def _columns(leaves: Sequence[BoundSymbol], fits: Fits) -> dict[str, int]:
     families, widest = _families(leaves), _widest_after(leaves)
     # A sum that a result as wide as its operand reads is needed whole first: it stays one sum.
     again = {one for name, one in sums.items() if widest.get(name, 0) >= prod(one.sizes)}
-    alike: dict[str, dict[_Sum, None]] = {}  # the sums of each family
-    root = {leaf.output.name: families.find(leaf.args[0].name) for leaf in leaves if _is_sum(leaf)}
-    for name, one in sums.items():
-        alike.setdefault(root[name], {})[one] = None
-    columns = {family: _pairs(list(found), again, fits) for family, found in alike.items()}
-    return {n: columns[root[n]][one] for n, one in sums.items() if one in columns[root[n]]}
-
-
-def _pairs(sums: Sequence[_Sum], again: set[_Sum], fits: Fits) -> dict[_Sum, int]:
-    """The sums of one family that become two, and the elements of a row."""
-    over = [one for one in sums if one.columns >= MIN_COLUMNS and one not in again]
-    found: dict[_Sum, int] = {}
-    for a, b in product(over, (one for one in sums if one.is_of_group)):
-        if _nests(a, b, fits):
-            found[a] = a.columns
-            if b.summed > a.columns:
-                found.setdefault(b, a.columns)
-    return found
+    kinds = {
+        leaf.output.name: (families.find(leaf.args[0].name), _Sum.of(leaf))
+        for leaf in leaves if _is_sum(leaf)
+    }  # fmt: skip
+    found: dict[tuple[str, _Sum], int] = {}
+    for one, other in product(dict.fromkeys(kinds.values()), repeat=2):
+        over, group = one[1], other[1]
+        if one[0] == other[0] and over not in again and _nests(over, group, fits):
+            found[one] = over.columns
+            if group.summed > over.columns:
+                found.setdefault(other, over.columns)
+    return {name: found[kind] for name, kind in kinds.items() if kind in found}
 
 
 def _nests(over: _Sum, group: _Sum, fits: Fits) -> bool:
     """True if the group is whole rows of the other sum, of one of its first axes, and fits."""
     columns, size = over.columns, group.summed
+    if columns < MIN_COLUMNS or not group.is_of_group:
+        return False
     groups = prod(group.sizes) // size
-    outer = prod(over.sizes[: next(at for at in range(len(over.sizes)) if at not in over.dims)])
-    if size % columns or groups % outer or not _inner(group, columns):
+    outer = prod(over.sizes[: over.kept[0]])
+    if size % columns or groups % outer or not group.inner(columns):
         return False
     return size == columns or fits(groups, size // columns, columns, _BYTES)
-
-
-def _inner(one: _Sum, columns: int) -> tuple[int, ...]:
-    """The last axes that have so many elements; none if no axes have."""
-    at = len(one.sizes)
-    while at > 0 and prod(one.sizes[at:]) < columns:
-        at -= 1
-    dims = tuple(range(at, len(one.sizes)))
-    return dims if prod(one.sizes[at:]) == columns and set(dims) <= set(one.dims) else ()
 
 
 def _families(leaves: Sequence[BoundSymbol]) -> UnionFind[str]:
@@ -148,9 +148,9 @@ def _families(leaves: Sequence[BoundSymbol]) -> UnionFind[str]:
     for leaf in leaves:
         if leaf.sym.id is PrimIDs.TRANSPOSE:
             continue
-        tensors = [p for p in (*makes(leaf), *reads(leaf)) if _is_tensor(p)]
-        most = max((prod(_sizes(p)) for p in tensors), default=0)
-        names = [p.name for p in tensors if prod(_sizes(p)) == most]
+        tensors = (p for p in (*makes(leaf), *reads(leaf)) if isinstance(p, TensorProxy))
+        sizes = {tensor.name: elements_of(tensor) for tensor in tensors}
+        names = [name for name, size in sizes.items() if size == max(sizes.values())]
         for name in names[1:]:
             families.join(names[0], name)
     return families
@@ -160,33 +160,18 @@ def _widest_after(leaves: Sequence[BoundSymbol]) -> dict[str, int]:
     """For each value, the most elements of anything computed from it."""
     found: dict[str, int] = {}
     for leaf in reversed(leaves):
-        outs = [p for p in makes(leaf) if _is_tensor(p)]
-        most = max((max(prod(_sizes(p)), found.get(p.name, 0)) for p in outs), default=0)
+        most = max((max(elements_of(p), found.get(p.name, 0)) for p in makes(leaf)), default=0)
         for arg in reads(leaf):
             found[arg.name] = max(found.get(arg.name, 0), most)
     return found
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, TensorProxy)
-
-
-def _sizes(proxy: TensorProxy) -> tuple[int, ...]:
-    return tuple(int(size) for size in proxy._shape)
-
-
-def _dims(leaf: BoundSymbol) -> tuple[int, ...]:
-    rank = len(leaf.args[0]._shape)
-    return tuple(sorted(int(dim) % rank for dim in leaf.args[1]))
 
 
 def _is_sum(leaf: BoundSymbol) -> bool:
     """True for sums of floats whose result is of their operand's type."""
     if leaf.sym.id is not PrimIDs.SUM or not leaf.args[0]._shape:
         return False
-    operand, result = leaf.args[0], leaf.output
-    same = dtypes.to_strong_dtype(operand.dtype) == dtypes.to_strong_dtype(result.dtype)
-    return same and dtypes.to_strong_dtype(operand.dtype) in _SUMMED
+    dtype = dtypes.to_strong_dtype(leaf.args[0].dtype)
+    return dtype == dtypes.to_strong_dtype(leaf.output.dtype) and dtype in _SUMMED
 
 
 # ---------------------------------------------------------------------------- two sums for one
@@ -197,17 +182,18 @@ def _written(op: Op, columns: dict[str, int], rules: Rules) -> Iterator[Op]:
     if not any(_is_sum(leaf) and leaf.output.name in columns for leaf in op.leaves):
         yield op
         return
-    for leaf in op.leaves:
-        tagged = leaf.from_bsym(tags=leaf.tags | op.bsym.tags)
-        found = columns.get(leaf.output.name) if _is_sum(leaf) else None
-        made = (tagged,) if found is None else _two_sums(tagged, found)
-        yield from (rules.fused(one, op.region) for one in made)
+    for part in rules.apart(op):
+        found = columns.get(part.bsym.output.name) if _is_sum(part.bsym) else None
+        if found is None:
+            yield part
+        else:
+            yield from (rules.fused(one, op.region) for one in _two_sums(part.bsym, found))
 
 
 def _two_sums(leaf: BoundSymbol, columns: int) -> Iterator[BoundSymbol]:
     """The sums of rows, in float32 at least, and the sum of these."""
     one = _Sum.of(leaf)
-    inner = _inner(one, columns)
+    inner = one.inner(columns)
     outer = tuple(at for at in one.dims if at not in inner)
     kept = tuple(n for at, n in enumerate(one.sizes) if at not in inner)
     operand, result = leaf.args[0], leaf.output

@@ -8,12 +8,9 @@ computed once more for its gradient), knows it with other arguments or defaults 
 takes it apart into pieces whose gradient is wrong or slow. define.py says how one is defined. To
 add one, write a row of the table of its subject:
 
-    pointwise       each element, other names of what Thunder knows, casts
-    activations     sigmoid, elu, mish, ...
-    losses          losses and distances
-    cross_entropy   log_softmax and cross_entropy
-    reductions      norms of vectors, extremes, variances, matrix products
-    norms           layer_norm and rms_norm
+    pointwise       each element, activations, other names of what Thunder knows, casts
+    losses          losses, distances, log_softmax, cross_entropy
+    reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
     movement        rolls, tiles, shuffles, stacks, views, new tensors
     attention       scaled_dot_product_attention
 """
@@ -25,21 +22,16 @@ from typing import Any
 from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor
 
-from thunder_fuser.executors.functions.activations import ACTIVATIONS
 from thunder_fuser.executors.functions.attention import ATTENTION
-from thunder_fuser.executors.functions.cross_entropy import CROSS_ENTROPY
-from thunder_fuser.executors.functions.define import Composite, Rewrite, Table
+from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, lookasides
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT
-from thunder_fuser.executors.functions.norms import NORMS
 from thunder_fuser.executors.functions.pointwise import POINTWISE
 from thunder_fuser.executors.functions.reductions import REDUCTIONS
-from thunder_fuser.executors.functions.tracing import lookasides
 from thunder_fuser.trace.op import Reject
 
 TABLES: dict[str, Table] = {
-    "pointwise": POINTWISE, "activations": ACTIVATIONS, "losses": LOSSES,
-    "cross_entropy": CROSS_ENTROPY, "reductions": REDUCTIONS, "norms": NORMS, "movement": MOVEMENT,
+    "pointwise": POINTWISE, "losses": LOSSES, "reductions": REDUCTIONS, "movement": MOVEMENT,
     "attention": ATTENTION,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.

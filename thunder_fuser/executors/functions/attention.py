@@ -28,8 +28,13 @@ from thunder.executors.sdpaex import sdpa_ex
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 from thunder.extend import OperatorExecutor
 
-from thunder_fuser.executors.functions.define import Composite, refuses_floats, wide
-from thunder_fuser.executors.types import compute_type, refuses_tensors
+from thunder_fuser.executors.functions.define import (
+    Composite,
+    compute_type,
+    refuses_floats,
+    refuses_tensors,
+    wide,
+)
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
@@ -175,7 +180,7 @@ class _Call:
             return Reject("attention with a computed number")
         if self.dropout_p:
             return Reject("attention with dropout, on the CPU")
-        if refused := refuses_tensors("attention", (*self.tensors, self.attn_mask)):
+        if refused := refuses_tensors("attention", *self.tensors, self.attn_mask):
             return refused
         if refused := refuses_floats("attention", *self.tensors):
             return refused

@@ -8,24 +8,35 @@
 
 Thunder differentiates what a Rewrite calls. A Composite brings its own gradient. Both compute
 16-bit floats in float32: torch computes such a function in one kernel, and rounds its result alone.
+
+A result of a Rewrite that is its argument, or a view of it, is cloned unless it is a view in torch
+too: else the caller could write to the argument through it. So roll(x, 0) is clone(x).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core import dtypes
-from thunder.core.prims import get_grad, put_grad
+import torch
+from thunder.core import dtypes, prims
+from thunder.core.interpreter import unwrap, wrap_const
+from thunder.core.jit_ext import record_source_loc_in_symbol_header, recursively_proxy
+from thunder.core.prims import OpTags, get_grad, put_grad
 from thunder.core.proxies import TensorProxy
-from thunder.core.pytree import tree_map
+from thunder.core.pytree import tree_flatten, tree_map
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import detached_trace, get_tracectx
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 
-from thunder_fuser.executors.types import are_floats, as_type, compute_type, refuses_tensors
+from thunder_fuser.executors.mistyped import may_differ, types_in_torch
+from thunder_fuser.executors.types import ANY, COMPLEX, FLOATS, data_type
 from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import VIEWS, makes, parts, reads
 
 Function = Callable[..., Any]
 # The gradient of a result -> (tensor, its gradient), ...
@@ -70,7 +81,7 @@ def with_gradient(
     forward: Callable[..., tuple[Any, Backward]],
     transform: Function | None = None,
 ) -> Composite:
-    """A Composite of forward(*args) -> (result, backward).
+    """A Composite of forward(*args) -> (result, backward); gradients are cast to their tensors'.
 
     transform: what to call where no gradient is asked for, if not forward.
     """
@@ -78,7 +89,7 @@ def with_gradient(
     def gradient(*args: Any, **kwargs: Any) -> Any:
         result, backward = forward(*args, **kwargs)
         for tensor, found in backward(get_grad(result)):
-            put_grad(tensor, found)
+            put_grad(tensor, as_type(found, tensor.dtype))
         return result
 
     def result_of(*args: Any, **kwargs: Any) -> Any:
@@ -95,13 +106,32 @@ def of_calls(call: Function) -> Composite:
     )
 
 
+def refuses_tensors(of: str, *tensors: TensorProxy | None) -> Reject | None:
+    """Taken: plain tensors of one device, of known sizes."""
+    given = [one for one in tensors if one is not None]
+    if any(type(one) is not TensorProxy or one.device != given[0].device for one in given):
+        return Reject(f"{of} of other than plain tensors of one device")
+    known = all(type(size) is int for one in given for size in one._shape)
+    return None if known else Reject("symbolic size")
+
+
 def refuses_floats(of: str, *tensors: TensorProxy | None) -> Reject | None:
     """Taken: plain tensors of floats, with elements, of known sizes, on one device."""
-    given = [one for one in tensors if one is not None]
-    if refused := refuses_tensors(of, given):
+    if refused := refuses_tensors(of, *tensors):
         return refused
-    taken = are_floats(*given) and all(one.numel for one in given)
+    given = [one for one in tensors if one is not None]
+    taken = all(data_type(one.dtype) in FLOATS and one.numel for one in given)
     return None if taken else Reject(f"{of} of no elements, or of other than floats")
+
+
+def as_type(tensor: Any, dtype: dtypes.dtype) -> Any:
+    """The tensor itself if it has the type: a cast that is none would be a view."""
+    return tensor if tensor.dtype == dtype else ltorch.to(tensor, dtype)
+
+
+def compute_type(tensor: TensorProxy) -> dtypes.dtype:
+    """float64 for such a tensor, float32 for shorter floats."""
+    return dtypes.float64 if tensor.dtype == dtypes.float64 else dtypes.float32
 
 
 def wide(tensor: TensorProxy) -> Any:
@@ -132,3 +162,116 @@ def rounded_once(function: Function) -> Function:
 def _is_16_bit(one: Any) -> bool:
     types = (dtypes.float16, dtypes.bfloat16)
     return isinstance(one, TensorProxy) and dtypes.to_strong_dtype(one.dtype) in types
+
+
+# -------------------------------------------------------- what Thunder calls in place of torch's
+
+
+def lookasides(rewrites: Mapping[str, Rewrite]) -> dict[Function, Function]:
+    """{what a user's program calls: what is called in its place}."""
+    symbols = {
+        called: symbol
+        for called, symbol in ltorch._torch_to_thunder_function_map.items()
+        if isinstance(symbol, Symbol) and symbol.id in rewrites
+    }
+    found = {symbol: _replacement(rewrites[symbol.id], symbol) for symbol in symbols.values()}
+    # A method of a tensor is called by its symbol.
+    return found | {called: found[symbol] for called, symbol in symbols.items()}
+
+
+def _replacement(rewrite: Rewrite, symbol: Symbol) -> Function:
+    """The function; for a call that it does not take, Thunder's symbol."""
+    signature = inspect.signature(getattr(rewrite.function, "meta", rewrite.function))
+    types = ANY | COMPLEX if rewrite.of_complex else ANY
+
+    def result_of(args: Any, kwargs: Any) -> Any:
+        # Thunder's gradients of products fail on tensors without elements.
+        plain = all(
+            type(one) is TensorProxy and data_type(one.dtype) in types and one.numel
+            for one in _tensors((args, kwargs))
+        )
+        if plain and _is_taken(signature, symbol, args, kwargs):
+            result = rewrite.function(*args, **kwargs)
+            if result is not NotImplemented and _has_types_of_torch(result, symbol, args, kwargs):
+                return result
+        return symbol(*args, **kwargs)
+
+    @functools.wraps(symbol.meta)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _noted(args, kwargs)
+        scope = get_tracectx().peek_scope()
+        before = len(scope)
+        result = result_of(args, kwargs)
+        if not rewrite.may_be_view:
+            result = _own(result, scope[before:])
+        _read(_tensors((args, kwargs)), scope[before:])
+        return result
+
+    return call
+
+
+def _tensors(tree: Any) -> list[Any]:
+    return [one for one in tree_flatten(tree)[0] if isinstance(one, (TensorProxy, torch.Tensor))]
+
+
+def _noted(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments, after telling Thunder of the user's line, and that items of lists are read.
+
+    Thunder does so for its own symbols. Without it, f(x, [2]) would run the trace of f(x, [1]).
+    """
+    record_source_loc_in_symbol_header(tuple)()
+    # Thunder's interpreter gives an executor bare values, and finds its own record of each again.
+    by_place = [wrap_const(one) for one in args]
+    by_name = {name: wrap_const(one) for name, one in kwargs.items()}
+    recursively_proxy(*by_place, **by_name)
+    return tuple(map(unwrap, by_place)), {name: unwrap(one) for name, one in by_name.items()}
+
+
+def _is_taken(signature: inspect.Signature, symbol: Symbol, args: Any, kwargs: Any) -> bool:
+    """False for arguments that the function does not have, or that torch refuses.
+
+    Thunder asks torch about functions that it does not know, so torch may raise its own error.
+    """
+    try:
+        signature.bind(*args, **kwargs)
+        if OpTags.AUTO_REGISTERED in (symbol.tags or ()):
+            with detached_trace():
+                symbol.meta(*args, **kwargs)
+    except (TypeError, NotImplementedError):  # Thunder raises the second whatever torch does
+        return False
+    return True
+
+
+def _has_types_of_torch(result: Any, symbol: Symbol, args: Any, kwargs: Any) -> bool:
+    """False where Thunder's rules for types give others than torch has, or torch refuses."""
+    results = [one for one in _tensors(result) if isinstance(one, TensorProxy)]
+    given = [one for one in _tensors((args, kwargs)) if isinstance(one, TensorProxy)]
+    if not results or not may_differ(given):
+        return True
+    theirs = types_in_torch(symbol, args, kwargs, {})
+    return theirs is None or theirs == tuple(data_type(one.dtype) for one in results)
+
+
+def _own(result: Any, bsyms: Sequence[BoundSymbol]) -> Any:
+    """The result; tensors of which these bound symbols made nothing but views are cloned."""
+    computed: set[str] = set()
+    for leaf in (part for bsym in bsyms for part in parts(bsym)):
+        if leaf.sym.id not in VIEWS or reads(leaf)[0].name in computed:
+            computed.update(one.name for one in makes(leaf))
+
+    def is_view(one: Any) -> bool:
+        return type(one) is TensorProxy and one.name not in computed
+
+    return tree_map(lambda one: ltorch.clone(one) if is_view(one) else one, result)
+
+
+def _read(arguments: Sequence[Any], bsyms: Sequence[BoundSymbol]) -> None:
+    """Reads tensors whose shape alone was used, by views without a use.
+
+    Thunder counts an argument as one of the trace if something reads it. Where two arguments are
+    the same tensor and one is not read, it takes others for them.
+    """
+    read = {one.name for bsym in bsyms for one in reads(bsym)}
+    for one in arguments:
+        if isinstance(one, TensorProxy) and one.name not in read:
+            prims.shallow_copy(one)

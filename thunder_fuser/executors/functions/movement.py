@@ -168,7 +168,7 @@ def _stack(dim: int, ones: Mapping[int, tuple[int, int]]) -> Composite:
             parts = ltorch.split(g, [one.shape[along] for one in alike], along)
             for one, part in zip(tensors, parts, strict=True):
                 if data_type(one.dtype) in FLOATS:
-                    yield one, ltorch.to(_shaped(part, one.shape), one.dtype)
+                    yield one, _shaped(part, one.shape)
 
         return ltorch.cat(alike, along), backward
 

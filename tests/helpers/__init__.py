@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of several rooms share: definitions, samples, random draws, texts, processes."""

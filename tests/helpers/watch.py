@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for every test: CUDA source compiles, and the text of a fusion is that fusion.
+
+Sources wait for each other, and NVRTC compiles a batch of them as one program: half of the time of
+a small kernel is NVRTC's own. A batch that fails is compiled kernel by kernel, and the error names
+the test that made the kernel.
+
+    source of one test           ->   namespace k0 { ... void pointwise_kernel_0(...) ... }
+    source of another test            namespace k1 { ... void pointwise_kernel_1(...) ... }
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from thunder_fuser import compiler
+from thunder_fuser.cache import executable
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.errors import CompileError, ToolchainError
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.text import rebuild
+from thunder_fuser.runtime.cuda import compile_cubin, nvrtc_version
+
+ARCHES = ("sm_80", "sm_90a")
+CLUSTER_ARCHES = ("sm_90a",)  # sm_80 has no clusters: such a text is refused there
+
+BATCH = 32
+
+checked_texts: set[str] = set()
+waiting: list[tuple[KernelSource, str]] = []  # and the test that made each
+checked_fusions: set[Fusion] = set()
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch, test: str) -> Iterator[None]:
+    """Records what is defined, specialised and emitted inside, then checks what is new."""
+    sources: list[KernelSource] = []
+    fusions: list[Fusion] = []
+    _record(monkeypatch, compiler, "emit_cuda", sources)
+    _record(monkeypatch, compiler, "run_passes", fusions)
+    _record(monkeypatch, compiler, "run_target_passes", fusions)
+    _record(monkeypatch, executable, "define", fusions)
+    yield
+    check_fusions(fusions)
+    check_sources(sources, test)
+
+
+def _record(patch: pytest.MonkeyPatch, module: Any, name: str, found: list[Any]) -> None:
+    original: Callable[..., Any] = getattr(module, name)
+
+    @functools.wraps(original)
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        found.append(original(*args, **kwargs))
+        return found[-1]
+
+    patch.setattr(module, name, recording)
+
+
+def check_fusions(fusions: list[Fusion]) -> None:
+    """The text of a fusion is that fusion."""
+    for fusion in fusions:
+        if fusion not in checked_fusions:
+            assert rebuild(str(fusion)) == fusion
+            checked_fusions.add(fusion)
+
+
+def check_sources(sources: list[KernelSource], test: str) -> None:
+    """Nothing is included. The sources that are new wait to be compiled."""
+    for source in sources:
+        if source.text not in checked_texts:
+            assert "#include" not in source.text
+            checked_texts.add(source.text)
+            waiting.append((source, test))
+    if len(waiting) >= BATCH:
+        compile_waiting()
+
+
+def compile_waiting() -> None:
+    """NVRTC takes the sources that wait, for each architecture that can run them."""
+    batch, waiting[:] = list(waiting), []
+    if not batch or not has_nvrtc():
+        return
+    jobs = [
+        (arch, [one for one in batch if arch in arches(one[0].text)]) for arch in ARCHES
+    ]  # fmt: skip
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        list(pool.map(lambda job: compile_batch(*job), jobs))
+
+
+def compile_batch(arch: str, batch: list[tuple[KernelSource, str]]) -> None:
+    """Fails for the first kernel that NVRTC refuses alone."""
+    if not batch:
+        return
+    try:
+        compile_cubin(joined([source for source, _ in batch]), f"{batch[0][0].name}_0", arch)
+    except CompileError:
+        for source, test in batch:
+            compile_alone(source, arch, test)
+        raise
+
+
+def compile_alone(source: KernelSource, arch: str, test: str) -> None:
+    try:
+        compile_cubin(source.text, source.name, arch)
+    except CompileError as error:
+        pytest.fail(f"a kernel that {test} made: {error}", pytrace=False)
+
+
+def joined(sources: list[KernelSource]) -> str:
+    """One program of several: each in a namespace, its kernel under a name of its own."""
+    found = []
+    for at, one in enumerate(sources):
+        text = re.sub(rf"\b{one.name}\b", f"{one.name}_{at}", one.text)
+        found.append(f"namespace k{at} {{\n{text}\n}}")
+    return "\n".join(found)
+
+
+def arches(text: str) -> tuple[str, ...]:
+    """The architectures a text must compile for."""
+    return CLUSTER_ARCHES if "__cluster_dims__" in text else ARCHES
+
+
+@functools.cache
+def has_nvrtc() -> bool:
+    """Whether NVRTC is on this machine (not on macOS)."""
+    try:
+        nvrtc_version()
+    except ToolchainError:
+        return False
+    return True

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls are told apart in C as in the generated Python, and what C does not take goes there."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.host.native import make_native
+from thunder_fuser.options import options
+
+pytestmark = pytest.mark.skipif(make_native() is None, reason="there is no compiler")
+
+INPUTS = [("x", "tensor"), ("n", "size"), ("s", "number")]
+
+
+class Calls:
+    """A dispatch whose runners return their number: that of the miss that made them."""
+
+    def __init__(self, native: bool, inputs: Any = INPUTS, checked: bool = True) -> None:
+        self.misses: list[tuple[Any, ...]] = []
+        with options(native_calls=native):
+            self.call = make_dispatch(inputs, self.miss, checked=checked)
+
+    def miss(self, arguments: tuple[Any, ...]) -> Callable[..., int]:
+        self.misses.append(arguments)
+        number = len(self.misses)
+        return lambda *_: number
+
+
+class Own(torch.Tensor):
+    pass
+
+
+BASE = torch.arange(64.0)
+PLAIN = {
+    "row": BASE[:8],
+    "its own copy": BASE[:8].clone(),
+    "moved by 8 bytes": BASE[2:10],
+    "matrix": BASE.view(8, 8),
+    "transposed": BASE.view(8, 8).t(),
+    "strided": BASE[::8],
+    "expanded": BASE[:1].expand(8),
+    "0-dim": BASE[3],
+    "double": BASE[:8].double(),
+    "complex": torch.ones(8, dtype=torch.complex64),
+    "parameter": torch.nn.Parameter(torch.ones(4)),
+    "needs a gradient": torch.ones(5, requires_grad=True),
+    "of inference": torch.inference_mode()(torch.ones)(6),
+}
+OTHER = {
+    "negated": torch._neg_view(BASE[:8]),
+    "conjugated": torch.ones(8, dtype=torch.complex64).conj(),
+    "empty": torch.empty(0, 3),
+    "meta": torch.empty(8, device="meta"),
+    "zero tensor": torch._efficientzerotensor((8,)),
+    "subclass": torch.ones(8).as_subclass(Own),
+    "functional": torch._to_functional_tensor(torch.ones(8)),
+    "sparse": torch.eye(3).to_sparse(),
+    "none": None,
+}
+
+WITHOUT_KEY = {"sparse", "none"}  # each call of theirs is a miss
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_the_same_calls_share_a_runner(checked: bool) -> None:
+    values = {**PLAIN, **OTHER}
+    inputs = [("x", "complex"), ("n", "size")]
+    found = []
+    for native in (True, False):
+        calls = Calls(native, inputs, checked)
+        first = {name: calls.call(value, 3) for name, value in values.items()}
+        again = {name: calls.call(value, 3) for name, value in values.items()}
+        assert {name for name in values if first[name] != again[name]} == WITHOUT_KEY
+        found.append(first)
+    for one, other in combinations(values, 2):
+        ours, generated = (first[one] == first[other] for first in found)
+        assert ours == generated, (one, other)
+
+
+def test_what_is_no_plain_tensor_is_left_to_python() -> None:
+    for name, value in OTHER.items():
+        calls = Calls(True)
+        calls.call(value, 1, 2)
+        assert not any(isinstance(key, bytes) for key in calls.call.runners), name
+    for value in PLAIN.values():
+        calls = Calls(True)
+        calls.call(value, 1, 2)
+        assert all(isinstance(key, bytes) for key in calls.call.runners)
+
+
+def test_inside_a_transform() -> None:
+    calls = Calls(True)
+
+    def called(x: torch.Tensor) -> torch.Tensor:
+        calls.call(x, 1, 2)
+        return x
+
+    torch.func.vmap(called)(torch.ones(2, 8))
+    torch.func.grad(lambda x: called(x).sum())(torch.ones(8))
+    assert not calls.call.runners
+
+
+@given(st.lists(st.integers() | st.booleans(), min_size=2, max_size=2))
+def test_sizes_of_any_width(sizes: list[int]) -> None:
+    found = []
+    for native in (True, False):
+        calls = Calls(native)
+        numbers = [calls.call(BASE, size, 0.5) for size in sizes]
+        found.append(numbers[0] == numbers[1])
+    # An exact int and an equal bool may have a runner each.
+    assert found[0] == found[1] or type(sizes[0]) is not type(sizes[1])
+
+
+def test_errors_are_the_same() -> None:
+    for native in (True, False):
+        calls = Calls(native)
+        with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+            calls.call(BASE)
+        assert calls.call(x=BASE, n=1, s=2) == 1
+
+        def failing(arguments: Any) -> Any:
+            raise ValueError("no program")
+
+        with options(native_calls=native):
+            call = make_dispatch(INPUTS, failing, checked=True)
+        with pytest.raises(ValueError, match="no program"):
+            call(BASE, 1, 2)
+        assert not call.runners
+
+
+def test_a_full_table_is_cleared() -> None:
+    with options(max_programs=2):
+        calls = Calls(True)
+        for size in (1, 2, 3, 3, 1):
+            calls.call(BASE, size, 0)
+    assert len(calls.misses) == 4 and len(calls.call.runners) == 2
+
+
+def test_nothing_is_left_of_a_dispatch() -> None:
+    class Thing:
+        pass
+
+    def with_cycle() -> weakref.ref[Thing]:
+        thing = Thing()
+        call = make_dispatch(INPUTS, lambda arguments: lambda *_: thing, checked=True)
+        thing.call = call  # type: ignore[attr-defined]
+        call(BASE, 1, 2)
+        return weakref.ref(thing)
+
+    found = with_cycle()
+    gc.collect()
+    assert found() is None
+
+
+def test_many_dimensions() -> None:
+    """A key of more words than there is room for is made in Python."""
+    many = [(f"x{at}", "tensor") for at in range(200)]
+    calls = Calls(True, many)
+    tensors = [torch.ones(1, 2, 1, 2, 1)] * 200
+    assert calls.call(*tensors) == calls.call(*tensors) == 1
+    assert not any(isinstance(key, bytes) for key in calls.call.runners)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This machine and its store of compiled kernels -> what the commands env and cache print."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from thunder_fuser.errors import InputError, OptionError, ToolchainError
+from thunder_fuser.explain.table import kib, table
+from thunder_fuser.options import OPTIONS, option
+from thunder_fuser.runtime.cuda import nvrtc_version
+from thunder_fuser.runtime.toolchain import find_compiler
+from thunder_fuser.store.inspection import export_entries, import_entries, nearest
+from thunder_fuser.store.store import Store, Stored, current_store
+from thunder_fuser.versions import __version__
+
+_PACKAGES = ("lightning-thunder", "cuda-bindings", "cuda-core", "nvtx")
+_SHOWN_KEY = 12
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def environment() -> str:
+    """What to put into a report of a problem."""
+    rows = [
+        ("thunder_fuser", __version__),
+        ("python", platform.python_version()),
+        ("torch", torch.__version__),
+        *((name, package_version(name)) for name in _PACKAGES),
+        ("NVRTC", _found(lambda: "{}.{}".format(*nvrtc_version()))),
+        ("compiler", _found(lambda: "{0.version} ({0.path})".format(find_compiler()))),
+        ("device", _device()),
+    ]
+    head = ("option", "value", "environment", "meaning")
+    options = [(name, repr(option(name)), row.env, row.help) for name, row in OPTIONS.items()]
+    return f"{table(('what', 'found'), rows)}\n\n{table(head, options)}"
+
+
+def package_version(package: str) -> str:
+    """Its version, or that it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _found(version_text: Callable[[], str]) -> str:
+    """The version of a tool, or why there is none."""
+    try:
+        return version_text()
+    except ToolchainError as error:
+        return str(error)
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"CPU, {torch.get_num_threads()} threads (no CUDA device)"
+
+
+def _store() -> Store:
+    """The store in use; OptionError if it is off."""
+    store = current_store()
+    if store is None:
+        raise OptionError("option cache", expected="rw or ro", got="off")
+    return store
+
+
+def info() -> str:
+    """Where it is, how it is used and what it holds."""
+    store = _store()
+    held = store.found()
+    kinds = Counter(_kind(one) for one in store.entries())
+    rows = [
+        ("folder", str(store.root) + ("" if store.root.exists() else " (not made yet)")),
+        ("mode", store.mode),
+        ("entries", ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "none"),
+        ("KiB", f"{kib(sum(one.size for one in held))} of {kib(store.most_bytes)}"),
+        ("promise", "every kernel is stored" if option("assert_cache_hit") else "none"),
+    ]
+    return table(("what", "found"), rows)
+
+
+def _kind(stored: Stored) -> str:
+    if stored.entry is None:
+        return "damaged"
+    return "cubin" if stored.entry.fields["kind"] == "cubin" else "CPU library"
+
+
+def listing(pattern: str = "") -> str:
+    """A line for each entry whose fields hold the pattern, the least recently used first."""
+    rows = []
+    for one in _store().entries():
+        fields = dict(one.entry.fields) if one.entry else {}
+        shown = (fields.get("name", one.problem), fields.get("kind", "damaged"))
+        where = fields.get("arch", "").split(",")[0]
+        row = (one.key[:_SHOWN_KEY], *shown, where, kib(one.file.size), _age(one.file.used))
+        if pattern in " ".join([one.key, *map(str, fields.values())]):
+            rows.append(row)
+    return table(("key", "kernel", "kind", "arch", "KiB", "used"), rows)
+
+
+def _age(used: float) -> str:
+    """How long ago, in the largest unit that gives a whole number."""
+    seconds = max(time.time() - used, 0)
+    unit = next((u for u in ("d", "h", "m") if seconds >= _SECONDS[u]), "s")
+    return f"{seconds // _SECONDS[unit]:.0f}{unit} ago"
+
+
+def verify(*, remove: bool) -> tuple[str, bool]:
+    """Reads every entry: what is damaged, and whether nothing is."""
+    store = _store()
+    bad, good = [], 0
+    for one in store.entries():
+        good += one.entry is not None
+        if one.entry is None:
+            bad.append((one.key[:_SHOWN_KEY], one.problem))
+            if remove:
+                store.remove(one)
+    told = [f"{good} entries are as they were written"]
+    if bad:
+        told += [table(("removed" if remove else "damaged", "why"), bad)]
+    return "\n".join(told), not bad
+
+
+def prune(megabytes: int) -> str:
+    """Evicts the least recently used entries beyond a size."""
+    return _removed(_store().prune(megabytes << 20) if _store().root.exists() else (0, 0))
+
+
+def clear() -> str:
+    """Removes every entry."""
+    return _removed(_store().clear())
+
+
+def _removed(gone: tuple[int, int]) -> str:
+    return f"{gone[0]} entries removed, {kib(gone[1])} KiB"
+
+
+def export_to(archive: Path, *, libraries: bool) -> str:
+    """Writes the entries into one file."""
+    written, left = export_entries(_store(), archive, libraries=libraries)
+    return f"{written} entries in {archive}{_left_out(left, libraries)}"
+
+
+def import_from(archive: Path, *, libraries: bool) -> str:
+    """Adds the entries of a file."""
+    added, left = import_entries(_store(), archive, libraries=libraries)
+    return f"{added} entries added{_left_out(left, libraries)}"
+
+
+def _left_out(count: int, libraries: bool) -> str:
+    why = "damaged" if libraries else "damaged, or CPU libraries, which need --libraries"
+    return f"; {count} left out: {why}" if count else ""
+
+
+def explain(key: str = "") -> str:
+    """The entry a key begins with, or the newest: which of its fields no other entry shares."""
+    entries = list(_store().entries())
+    found = [(one, one.entry) for one in entries if one.entry and one.key.startswith(key)]
+    if not found:
+        raise InputError("cache explain", expected="what a key begins with", got=repr(key))
+    one, entry = max(found, key=lambda pair: pair[0].file.used)
+    fields = table(("field", "value"), list(entry.fields.items()))
+    near = nearest(entry.fields, entry.text, [other for other in entries if other.key != one.key])
+    told = "there is no other entry" if near is None else str(near)
+    return f"entry {one.key}\n\n{fields}\n\n{told}"

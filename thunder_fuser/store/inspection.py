@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people do with the store: copy its entries, and learn why a kernel was not found.
+
+Entries <-> one zip file, to copy them to another machine. A cubin runs on a device. A library is
+machine code that runs in the user's process, so it is exported and imported only on request.
+
+A kernel that was not found -> the most similar stored one, and how they differ.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher, unified_diff
+from pathlib import Path
+
+from thunder_fuser.errors import ArchiveError
+from thunder_fuser.store import folder as files
+from thunder_fuser.store.entry import ENDING, DamagedError, decode, key_of
+from thunder_fuser.store.store import Store, Stored
+
+MOST_COMPARED = 200  # sources to compare: the newest ones
+MOST_LINES = 12  # of a difference
+
+
+def export_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int, int]:
+    """Writes all valid entries into a new file; returns (written, left out)."""
+    written = left = 0
+    try:
+        file = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ArchiveError(f"{archive}", expected="a new file", got=str(error.strerror)) from error
+    with os.fdopen(file, "wb") as stream, zipfile.ZipFile(stream, "w") as target:
+        for stored in store.entries():
+            if stored.entry is None or not _wanted(stored.entry.fields["kind"], libraries):
+                left += 1
+                continue
+            with files.opened(store.root, create=False) as folder:
+                content = files.read(folder, stored.file.name, strict=False, touch=False)
+            target.writestr(stored.file.name, content or b"")
+            written += 1
+    return written, left
+
+
+def import_entries(store: Store, archive: Path, *, libraries: bool) -> tuple[int, int]:
+    """Adds the valid entries of a file; returns (added, left out)."""
+    added = left = 0
+    try:
+        with zipfile.ZipFile(archive) as source:
+            for info in source.infolist():
+                content = _content(source, info)
+                if content is not None and _is_good(info.filename, content, libraries):
+                    with files.opened(store.root, create=True) as folder:
+                        files.replace(folder, info.filename, content)
+                    added += 1
+                else:
+                    left += 1
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ArchiveError(
+            f"{archive}", expected="an archive of kernels", got=str(error)
+        ) from error
+    return added, left
+
+
+def _content(source: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
+    """The bytes of a member named and stored as export does it; None for any other."""
+    good = files.ENTRY_NAME.match(info.filename) and info.compress_type == zipfile.ZIP_STORED
+    return source.read(info) if good and info.file_size <= files.MOST_BYTES else None
+
+
+def _is_good(name: str, content: bytes, libraries: bool) -> bool:
+    try:
+        fields = decode(content).fields
+    except DamagedError:
+        return False
+    return key_of(fields) + ENDING == name and _wanted(fields["kind"], libraries)
+
+
+def _wanted(kind: str, libraries: bool) -> bool:
+    return kind == "cubin" or libraries
+
+
+# ---- misses
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The nearest entry, its differing fields as (field, here, there), and differing lines."""
+
+    stored: Stored
+    differs: tuple[tuple[str, str, str], ...]
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        told = [
+            f"{field}: {here!r} here, {there!r} there"
+            for field, here, there in self.differs
+            if field != "text"
+        ]
+        if self.lines:
+            told.append("text:\n" + "\n".join("    " + line for line in self.lines))
+        where = f"nearest entry {self.stored.key[:12]} ({self.stored.file.size} bytes)"
+        return "\n".join([where, *("  " + line for line in told or ["it is the same"])])
+
+
+def nearest(fields: Mapping[str, str], text: str, stored: Iterable[Stored]) -> Nearest | None:
+    """The entry with the fewest differing fields, and among those the most similar source."""
+    found = []
+    for one in stored:
+        if one.entry is not None:
+            found.append((one, one.entry.text, _differences(fields, one.entry.fields)))
+    if not found:
+        return None
+    count = min(len(differs) for _, _, differs in found)
+    best = [row for row in found if len(row[2]) == count][-MOST_COMPARED:]
+    chosen, other, differs = max(best, key=lambda row: (_likeness(text, row[1]), row[0].file.used))
+    return Nearest(chosen, differs, _lines(text, other))
+
+
+def why_missed(fields: Mapping[str, str], text: str, store: Store | None) -> str:
+    """The reason of a miss, in a few words."""
+    if store is None:
+        return "the store is off (option cache)"
+    found = nearest(fields, text, store.entries())
+    return f"no entry at all in {store.root}" if found is None else str(found)
+
+
+def _differences(
+    ours: Mapping[str, str], theirs: Mapping[str, str]
+) -> tuple[tuple[str, str, str], ...]:
+    pairs = ((name, ours.get(name, ""), theirs.get(name, "")) for name in {**ours, **theirs})
+    return tuple((name, here, there) for name, here, there in pairs if here != there)
+
+
+def _likeness(text: str, other: str) -> float:
+    """A quick estimate of the similarity of two sources, from 0 to 1."""
+    lines = text.splitlines(), other.splitlines()
+    return SequenceMatcher(None, *lines, autojunk=False).quick_ratio()
+
+
+def _lines(text: str, other: str) -> tuple[str, ...]:
+    """The last lines that differ: the kernel comes after the device functions it uses."""
+    found = unified_diff(other.splitlines(), text.splitlines(), "there", "here", n=0, lineterm="")
+    lines = [line for line in found if not line.startswith(("---", "+++", "@@"))]
+    left = len(lines) - MOST_LINES
+    return tuple([f"... {left} lines before"] * (left > 0) + lines[-MOST_LINES:])

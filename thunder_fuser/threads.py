@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What threads share: locks that survive a fork, tables, and jobs that can be interrupted."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+V = TypeVar("V")
+
+POLL_SECONDS = 0.1
+
+
+def make_lock() -> threading.Lock:
+    """A lock that is released in a forked child, whichever thread of the parent held it."""
+    lock = threading.Lock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def _free_all() -> None:
+    """What threading does for its own locks."""
+    for lock in list(_LOCKS):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+_LOCKS: WeakSet[threading.Lock] = WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_all)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The lock of a value that is being made, and how many threads hold it or wait for it.
+
+    Waiting threads share the lock even if the table drops the value at once.
+    """
+
+    lock: threading.Lock = field(default_factory=make_lock)
+    users: int = 0
+
+
+class SingleFlight(Generic[V]):
+    """A table in which one thread makes a missing value while others wait for it.
+
+    Values of different keys are made concurrently. values: the mapping that stores them. If it is
+    weak or bounded, dropped values are made again.
+    """
+
+    def __init__(self, values: MutableMapping[Hashable, V]) -> None:
+        self.values = values
+        self._turns: dict[Hashable, _Turn] = {}
+        self._guard = make_lock()
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of `key`, made if it is missing. A failure is not stored."""
+        with self._guard:
+            found = self.values.get(key)
+            if found is not None:
+                return found
+            turn = self._turns.setdefault(key, _Turn())
+            turn.users += 1
+        try:
+            with turn.lock:
+                return self._get_or_make(key, make)
+        finally:
+            with self._guard:
+                turn.users -= 1
+                if not turn.users:
+                    self._turns.pop(key, None)
+
+    def _get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
+        with self._guard:
+            found = self.values.get(key)
+        if found is not None:  # another thread made it meanwhile
+            return found
+        value = make()
+        with self._guard:
+            self.values[key] = value
+        return value
+
+
+class Recent(OrderedDict[Hashable, V]):
+    """At most `most()` values, the least recently used first, which are dropped first."""
+
+    def __init__(self, most: Callable[[], object]) -> None:
+        super().__init__()
+        self._most = most
+
+    def get(self, key: Hashable, default: Any = None) -> Any:
+        found = super().get(key, default)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def __setitem__(self, key: Hashable, value: V) -> None:
+        super().__setitem__(key, value)
+        while len(self) > int(self._most()):  # type: ignore[call-overload]
+            del self[next(iter(self))]
+
+
+def first_time(cause: Hashable) -> bool:
+    """True at the first call for this cause, so that a warning is given once.
+
+    Python's own filters compare texts, which may name the kernel or a file.
+    """
+    mine = object()
+    return WARNED.keep(cause, mine) is mine
+
+
+class Bounded(Generic[V]):
+    """A thread-safe table of at most `most` values, which drops the oldest."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._values: dict[Hashable, V] = {}
+        self._guard = make_lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Hashable) -> V | None:
+        """The value of `key`; None if the table has none."""
+        return self._values.get(key)
+
+    def keep(self, key: Hashable, value: V) -> V:
+        """Stores a value unless the key has one; returns the stored value."""
+        with self._guard:
+            value = self._values.setdefault(key, value)
+            if len(self._values) > self.most:
+                del self._values[next(iter(self._values))]
+        return value
+
+    def get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of `key`, made if it is missing. Several threads may make it at once."""
+        found = self._values.get(key)
+        return self.keep(key, make()) if found is None else found
+
+
+WARNED: Bounded[object] = Bounded(4096)
+
+
+# ---- jobs
+
+
+class AbandonedError(Exception):
+    """Ends a job whose result is no longer needed. Never leaves `run_jobs`."""
+
+
+# In a thread that runs a job: the event that says its result is no longer needed.
+_abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+
+
+def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
+    """The results, in order.
+
+    Raises the first job's error, or what interrupted the wait, after all jobs have ended. A thread
+    cannot be interrupted from outside, so a job that waits checks repeatedly:
+
+        while not done():
+            check_abandoned()
+    """
+    abandoned = threading.Event()
+
+    def begin(job: Callable[[], V]) -> V:
+        _abandoned.set(abandoned)
+        check_abandoned()
+        return job()
+
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        try:
+            return [_result(one) for one in [pool.submit(begin, job) for job in jobs]]
+        except BaseException:
+            abandoned.set()
+            raise
+
+
+def _result(future: Future[V]) -> V:
+    """Waits in short steps.
+
+    Python misses a signal that arrives just before a wait, and handles it when the wait ends.
+    """
+    while not future.done():
+        wait([future], timeout=POLL_SECONDS)
+    return future.result()
+
+
+def check_abandoned() -> None:
+    """Raises AbandonedError in a job whose result is no longer needed."""
+    abandoned = _abandoned.get()
+    if abandoned is not None and abandoned.is_set():
+        raise AbandonedError

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace -> the same with fewer casts that are stored, and fewer that round.
+
+expand_casts takes composites apart, so that their casts are ops; recompute_casts repeats casts to
+wider types, so that regions hand on the narrow value; drop_roundings lets a chain of 16-bit ops
+keep float32 inside a region, as torch.compile does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from thunder.core import dtypes
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.trace.memory import written_in_place
+from thunder_fuser.trace.op import Op, Rules, read_elsewhere, with_what_they_view
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.repeat import Repeater
+
+
+def expand_casts(prepared: Prepared) -> Prepared:
+    """Takes fusible composites that round apart, so that their casts are ops of the trace.
+
+    y = gelu(x: bf16)  ->  a = convert(x, f32); b = erf(a); ...; y = convert(e, bf16)
+    """
+    return prepared.with_ops(
+        part for op in prepared.ops for part in _expanded(op, prepared.rules)
+    )
+
+
+def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
+    """Its primitives if it rounds. Torch has functions for most composites; for lerp, no other."""
+    ids = {leaf.sym.id for leaf in op.leaves}
+    if op.leaves[0] is op.bsym or PrimIDs.LERP in ids or not any(map(_is_cast, op.leaves)):
+        yield op
+    else:
+        yield from rules.apart(op)
+
+
+def recompute_casts(prepared: Prepared) -> Prepared:
+    """Recomputes a cast to a wider type in each region that reads it.
+
+        m = lt(u, 0.9)                m = lt(u, 0.9)          1 byte an element: stored
+        f = convert(m, f32)           f = convert(m, f32)     4 bytes: stored no more
+        a = mul(x, f)                 a = mul(x, f)
+        b = matmul(a, a)         ->   b = matmul(a, a)
+                                      fr = convert(m, f32)
+        y = mul(b, f)                 y = mul(b, fr)
+
+    What one region reads of another is written and read again. A cast is stored in any case, and
+    stays one, if torch or the caller reads it or a view of it. What the backward reads of the
+    forward is left to rematerialization.
+    """
+    casts = _casts(prepared.ops)
+    crossing = {
+        proxy.name
+        for op in prepared.ops for proxy in op.reads
+        if proxy.name in casts and _crosses(casts[proxy.name], op)
+    }  # fmt: skip
+    return prepared.with_ops(Repeater(prepared, crossing, _crosses).ops()) if crossing else prepared
+
+
+def _crosses(cast: Op, reader: Op) -> bool:
+    return cast.region != reader.region and cast.is_backward == reader.is_backward
+
+
+def _casts(ops: Sequence[Op]) -> dict[str, Op]:
+    """Casts to wider types that nothing but fusible ops read, by the names of their results."""
+    found = {op.makes[0].name: op for op in ops if op.is_fusible and op.widens}
+    if not found:
+        return found
+    written = written_in_place(ops)
+    read_by_torch = {proxy.name for op in ops if not op.is_fusible for proxy in op.reads}
+    stored = written | with_what_they_view(ops, read_by_torch)
+    return {
+        name: op for name, op in found.items()
+        if name not in stored and op.reads[0].name not in written
+    }  # fmt: skip
+
+
+def drop_roundings(prepared: Prepared) -> Prepared:
+    """Drops the casts from 16 bits back to the type that a value of the same region had.
+
+        n = convert(u, bf16)     # n is read in this region alone
+        w = convert(n, f32)      # dropped: what reads w reads u instead
+        v = mul(w, 2.0)     ->     v = mul(u, 2.0)
+
+    Where n has to be stored for others (torch, another region, the caller), all read what is
+    stored. This is settled for the whole trace before the backward's cut is chosen, so no choice of
+    that kind changes a bit. Between forward and backward no rounding is dropped.
+    """
+    return prepared.with_ops(_without_roundings(prepared.ops, prepared.rules))
+
+
+def _without_roundings(ops: Sequence[Op], rules: Rules) -> Iterator[Op]:
+    stored = read_elsewhere(ops)
+    rounded: dict[str, tuple[Proxy, int | None]] = {}  # the value before its rounding; the region
+    returned = {proxy.name for proxy in ops[-1].reads}
+    swaps: dict[Variable, Proxy] = {}
+    for op in ops:
+        op = rules.reading(op, swaps)
+        if op.is_fusible and _is_cast(op.bsym):
+            source, result = op.bsym.args[0], op.bsym.output
+            origin, region = rounded.get(source.name, (None, None))
+            same = origin is not None and region == op.region and origin.dtype == result.dtype
+            if same and result.name not in returned:
+                swaps[variableify(result)] = origin
+                continue
+            if source.dtype.bytes > result.dtype.bytes and result.name not in stored:
+                rounded[result.name] = (source, op.region)
+        yield op
+
+
+def _is_cast(bsym: BoundSymbol) -> bool:
+    """True for a cast between types of floats."""
+    return bsym.sym.id is PrimIDs.CONVERT_ELEMENT_TYPE and all(
+        isinstance(proxy, TensorProxy) and dtypes.is_float_dtype(proxy.dtype)
+        for proxy in (bsym.args[0], bsym.output)
+    )

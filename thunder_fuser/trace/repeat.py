@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops in regions -> the same, with copies of some in front of what reads them in another region.
+
+    t2 = tanh(t1)      region 0         t2 = tanh(t1)       region 0
+    y = matmul(t2, w)              ->   y = matmul(t2, w)
+    z = mul(y, t2)     region 1         t2r = tanh(t1)      region 1
+                                        z = mul(y, t2r)
+
+Each region has copies of its own, so that no copy lives from one region to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+
+from thunder.core.proxies import Proxy, Variable, variableify
+from thunder.core.symbol import BoundSymbolTag
+
+from thunder_fuser.trace.op import Op, alike
+from thunder_fuser.trace.prepared import Prepared
+
+
+class Repeater:
+    """Writes a trace anew. After that `copies` holds the names of the copies of each value.
+
+    repeated: the values of which there are copies; is_for: whether an op, made before, is repeated
+    for a reader.
+    """
+
+    def __init__(
+        self, prepared: Prepared, repeated: Iterable[str], is_for: Callable[[Op, Op], bool]
+    ) -> None:
+        self.copies: dict[str, list[str]] = {}
+        self._prepared, self._ops, self._is_for = prepared, prepared.ops, is_for
+        made = {out.name: at for at, op in enumerate(self._ops) for out in op.makes}
+        self._makers: Mapping[str, int] = {name: made[name] for name in repeated}
+        self._swaps: dict[Variable, Proxy] = {}  # in the region at hand
+        self._numbers = count(1 + max((op.region or 0 for op in self._ops), default=0))
+
+    def ops(self) -> Iterator[Op]:
+        """The ops of the new trace."""
+        region: int | None = None
+        last: Op | None = None
+        for op in self._ops:
+            if op.region is not None and op.region != region:
+                # What torch reads is stored; until the next region nothing need be repeated.
+                region, self._swaps = op.region, {}
+            if any(self._maker(proxy.name, op) is not None for proxy in op.reads):
+                for at in self._missing(op):
+                    last = self._copy(self._ops[at], op, last)
+                    yield last
+                op = self._prepared.rules.reading(op, self._swaps)
+            last = op
+            yield op
+
+    def _maker(self, name: str, reader: Op) -> int | None:
+        """The place of the op that is repeated to make a value for a reader."""
+        at = self._makers.get(name)
+        return at if at is not None and self._is_for(self._ops[at], reader) else None
+
+    def _missing(self, reader: Op) -> list[int]:
+        """The places of the ops that are to be repeated for a reader, in order."""
+        found: set[int] = set()
+        stack = [proxy.name for proxy in reader.reads]
+        while stack:
+            at = self._maker(stack.pop(), reader)
+            if at is None or at in found or variableify(self._ops[at].makes[0]) in self._swaps:
+                continue
+            found.add(at)
+            stack += [proxy.name for proxy in self._ops[at].reads]
+        return sorted(found)
+
+    def _copy(self, op: Op, reader: Op, last: Op | None) -> Op:
+        """A copy in the region of its reader. For torch it joins the last region, or is one."""
+        for out in op.makes:
+            new = self._prepared.renamed(out, "r")
+            self._swaps[variableify(out)] = new
+            self.copies.setdefault(out.name, []).append(new.name)
+        bsym = op.bsym.from_bsym_swap_proxies(self._swaps)
+        direction = {BoundSymbolTag.BACKWARD} if reader.is_backward else set()
+        copy = self._prepared.rules.fused(bsym.from_bsym(tags=bsym.tags | direction), reader.region)
+        if reader.region is not None:
+            return copy
+        if last is not None and last.region is not None and alike(last, copy):
+            return copy.in_region(last.region)
+        return copy.in_region(next(self._numbers))
