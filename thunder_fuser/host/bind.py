@@ -23,9 +23,10 @@ from thunder_fuser.ir import binding
 from thunder_fuser.ir.domain import TensorDomain
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.layouts import local_domain
-from thunder_fuser.ir.record import LAYOUT, Definition, OpRecord
+from thunder_fuser.ir.record import LAYOUT, Definition
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.presegment.lay_out import from_storage, to_storage
+from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.evaluate import move
 
@@ -60,12 +61,12 @@ class AllocatedTensor:
 
     def logical(self) -> torch.Tensor:
         """The logical tensor, as a row-major copy."""
-        return _run(from_storage(self.domain, "s").records, self.storage, "s").contiguous()
+        return _run(from_storage(self.domain, Chain("s", "from")), self.storage).contiguous()
 
     @staticmethod
     def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
         """The storage of a logical tensor; the inverse of `logical`."""
-        storage = _run(to_storage(domain, "s").records, tensor, "s")
+        storage = _run(to_storage(domain, Chain("s", "to")), tensor)
         return AllocatedTensor(storage.contiguous(), domain)
 
     def __repr__(self) -> str:
@@ -73,9 +74,9 @@ class AllocatedTensor:
         return f"AllocatedTensor(shape={tuple(self.shape)}, allocation=[{memory}], {self.storage})"
 
 
-def _run(records: list[OpRecord], tensor: torch.Tensor, name: str) -> torch.Tensor:
+def _run(chain: Chain, tensor: torch.Tensor) -> torch.Tensor:
     """Runs movement records in torch."""
-    for record in records:
+    for record in chain.records:
         tensor = move(record, tensor)
     return tensor
 

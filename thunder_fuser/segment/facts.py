@@ -13,7 +13,7 @@ from math import prod
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts, bytes_in_memory
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, symbol
@@ -39,7 +39,10 @@ class Facts:
         self.axes: dict[str, Axes] = {
             name: frozenset(self._map.axes(view)) for name, view in fusion.tensors.items()
         }
-        self.bytes = {name: self._bytes(view) for name, view in fusion.tensors.items()}
+        self.bytes = {  # in memory, expanded axes counted once; none if passed by value
+            name: 0 if view.by_value else bytes_in_memory(view, self.parts.strides[name])
+            for name, view in fusion.tensors.items()
+        }
         self.elements = {name: prod(view.sizes) for name, view in fusion.tensors.items()}
         self.operands, self.numbers = self._reads(by_value=False), self._reads(by_value=True)
         self.uses: dict[str, list[int]] = {name: [] for name in fusion.tensors}
@@ -57,7 +60,6 @@ class Facts:
             if e.row.kind is OpKind.REDUCTION else None
             for e in self.exprs
         ]
-        self.is_plain = [self._is_plain(at) for at in range(len(self.exprs))]
         self.depth = self._depths()
 
     # ---- values
@@ -69,10 +71,6 @@ class Facts:
             tuple(n for n in dict.fromkeys(names_of(e)) if tensors[n].by_value == by_value)
             for e in self.exprs
         ]
-
-    def _bytes(self, view: TensorView) -> int:
-        """Bytes a value takes in memory, expanded axes counted once; none if passed by value."""
-        return 0 if view.by_value else bytes_in_memory(view, self.parts.strides[view.name])
 
     def is_number(self, at: int) -> bool:
         """True if an expression computes what kernels take by value, or nothing else."""
@@ -95,7 +93,7 @@ class Facts:
 
     # ---- expressions
 
-    def _is_plain(self, at: int) -> bool:
+    def is_plain(self, at: int) -> bool:
         """True if what schedulers say of it follows from axes: no scan, torch call, lookup,
         partial result, tensor without elements."""
         expr = self.exprs[at]

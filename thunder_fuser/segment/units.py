@@ -149,7 +149,7 @@ def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
         patterns=frozenset([pattern] if pattern else []),
         depths=frozenset([facts.depth[at]] if pattern else []),
         work=sum(facts.work[at] for at in exprs),
-        is_plain=all(facts.is_plain[at] for at in exprs),
+        is_plain=all(map(facts.is_plain, exprs)),
         is_external=is_external,
         in_place=in_place,
         is_sound=in_place,
