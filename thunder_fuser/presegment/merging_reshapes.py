@@ -17,7 +17,7 @@ will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
@@ -55,12 +55,9 @@ def _fine_sizes(groups: Groups) -> Sizes:
 
 def move_merging_reshapes(fusion: Fusion) -> Fusion:
     """The fusion with reshapes that merge axes behind pointwise work and reductions."""
-    near = _near_reductions(fusion)
-    merges = [_merge(fusion, record) for record in fusion.exprs if record.outputs[0] in near]
-    known = {_merged_sizes(groups): groups for groups in merges if groups is not None}
-    if not known:
+    mover = _Mover(fusion)
+    if not mover.known:
         return fusion
-    mover = _Mover(fusion, near, known)
     for record in fusion.definition:
         mover.move(record)
     return define(tuple(mover.records)) if mover.moved else fusion
@@ -93,14 +90,6 @@ def _near_reductions(fusion: Fusion) -> set[str]:
     return after | before
 
 
-def _merge(fusion: Fusion, record: OpRecord) -> Groups | None:
-    """How a reshape merges axes; None if it does anything else."""
-    if record.op != "reshape":
-        return None
-    fine, merged = (_known_sizes(fusion, n) for n in (names_of(record)[0], record.outputs[0]))
-    return groups_of(fine, merged) if len(fine) > len(merged) else None
-
-
 def _known_sizes(fusion: Fusion, name: str) -> Sizes:
     """The sizes of a value; () if one of them is not known or is 0."""
     view = fusion.tensors[name]
@@ -114,13 +103,19 @@ class _Mover:
     near: see _near_reductions; known: how axes of these sizes are merged in the fusion.
     """
 
-    def __init__(self, fusion: Fusion, near: set[str], known: Mapping[Sizes, Groups]) -> None:
-        self.fusion, self.near, self.known = fusion, near, known
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion, self.near = fusion, _near_reductions(fusion)
+        self._sizes = {name: _known_sizes(fusion, name) for name in fusion.tensors}
+        self.known: dict[Sizes, Groups] = {}
+        for record in fusion.exprs:
+            if record.op == "reshape" and record.outputs[0] in self.near:
+                fine, merged = (self._sizes[n] for n in (*names_of(record), *record.outputs))
+                groups = groups_of(fine, merged) if len(fine) > len(merged) else None
+                self.known.update({merged: groups} if groups is not None else {})
         self.records: list[OpRecord] = []
         self.moved = False
         self._merged: dict[str, Merged] = {}
         self._names: dict[str, str] = {}
-        self._sizes = {name: _known_sizes(fusion, name) for name in fusion.tensors}
         self._reshaped: dict[tuple[str, Sizes], str] = {}
         self._taken = set(fusion.inputs)  # arguments and results
         self._reduced: set[str] = set()  # what follows from a reduction
