@@ -7,7 +7,6 @@ depends on nothing but the program.
 
 from __future__ import annotations
 
-from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
@@ -60,6 +59,7 @@ class Facts:
             if e.row.kind is OpKind.REDUCTION else None
             for e in self.exprs
         ]
+        self.keeps_place = [self._keeps_place(at) for at in range(len(self.exprs))]
         self.depth = self._depths()
 
     # ---- values
@@ -132,12 +132,8 @@ class Facts:
 
     # ---- where operands are read
 
-    @cached_property
-    def keeps_place(self) -> list[frozenset[str]]:
-        """Of each expression: the operands that are read at element x for its element x."""
-        return [self._keeps_place(at) for at in range(len(self.exprs))]
-
     def _keeps_place(self, at: int) -> frozenset[str]:
+        """The operands that are read at element x for element x of the result."""
         expr, names = self.exprs[at], self.operands[at]
         kind, pattern = expr.row.kind, self.patterns[at]
         if kind is OpKind.SCAN:
