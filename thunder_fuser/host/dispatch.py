@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from thunder_fuser.host.arguments import refusal
-from thunder_fuser.host.native import make_native
+from thunder_fuser.host.native import native
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
@@ -55,11 +55,11 @@ def make_dispatch(
     # The scope does not hold the function: a cycle would keep kernels until a collection.
     call = FunctionType(code, {"runners": runners, "keep": _keep, "miss": miss, "null": NULL})
     call.runners = runners  # type: ignore[attr-defined]
-    make = make_native() if option("native_calls") else None
-    if make is None:
+    in_c = native()
+    if in_c is None:
         return call
     kinds = "".join(LETTERS[kind] for _, kind in inputs)
-    return make((kinds.encode(), runners, miss, _keep, call, checked))  # type: ignore[no-any-return]
+    return in_c.dispatch((kinds.encode(), runners, miss, _keep, call, checked))  # type: ignore[no-any-return]
 
 
 def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warm path in C: what dispatch.py generates as Python, for calls with plain tensors.
+// The warm path in C, for calls with plain tensors. Three types of callables:
 //
-//     sizes, strides and alignment of the arguments -> bytes -> runners[bytes](*arguments)
+//     Dispatch  finds and runs a call's program, as the Python that dispatch.py generates
+//               sizes, strides and alignment of the arguments -> bytes -> runners[bytes](*arguments)
+//     Empty     T4 = empty_0(): allocates one result of a program
+//     Launch    kernel_0(T0, T1, T4, 0.5): enqueues a CUDA kernel, or calls a CPU kernel
 //
-// Any other call goes to `general`, the generated Python function. Torch is called through the
-// addresses that native.py gives: its C interface for ahead-of-time compiled models, and two
-// functions that read a bit of a tensor. So no header of torch is needed.
+// Each holds a Python callable that does the same, and calls it where C does not know what to do.
+// Torch is called through the addresses that native.py gives: its C interface for ahead-of-time
+// compiled models, and four C++ functions. So no header of torch or CUDA is needed.
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,14 +26,27 @@ using Get64 = int (*)(Handle, int64_t*);
 using GetArray = int (*)(Handle, int64_t**);
 using GetPointer = int (*)(Handle, void**);
 using Bit = bool (*)(Handle);
+using Allocate = int (*)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t,
+                         Handle*);
+using Wrap = PyObject* (*)(Handle);
+using Delete = int (*)(Handle);
+using Count = int (*)();
+using GetStream = int (*)(int32_t, void**);
+using CudaLaunch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                           unsigned, void*, void**, void**);
 
-// In the order of native.py's SYMBOLS.
+// In the order of native.py's SYMBOLS; stream is null without CUDA.
 struct Torch {
   Get64 dim;
   GetArray sizes, strides;
   GetPointer data;
   Get32 layout, dtype, device_type, device_index;
   Bit is_neg, is_conj;
+  Allocate empty_strided;
+  Delete destroy;
+  Count threads;
+  Wrap wrap;
+  GetStream stream;
 } torch;
 PyTypeObject *tensor_type, *parameter_type;
 int32_t strided;
@@ -36,6 +54,9 @@ int32_t strided;
 constexpr size_t TENSOR_OFFSET = sizeof(PyObject);  // of the at::Tensor in a Python tensor
 constexpr size_t STORAGE_OFFSET = 16;               // of the storage in what an at::Tensor points to
 constexpr size_t MOST_WORDS = 1024;
+constexpr size_t MOST_DIMENSIONS = 16;
+constexpr Py_ssize_t MOST_VALUES = 128;
+constexpr Py_ssize_t MOST_CPU_VALUES = 24;  // with the number of threads, see call_cpu
 
 struct Dispatch {
   PyObject_HEAD
@@ -55,12 +76,18 @@ struct Key {
   }
 };
 
-// Adds a tensor to the key; false if only Python knows what to do with it.
-bool put_tensor(Key& key, PyObject* value, bool checked) {
-  if (Py_TYPE(value) != tensor_type && Py_TYPE(value) != parameter_type) return false;
+// The at::Tensor of a Python tensor of torch's own class, with a storage; null for anything else.
+Handle handle_of(PyObject* value) {
+  if (Py_TYPE(value) != tensor_type && Py_TYPE(value) != parameter_type) return nullptr;
   Handle tensor = reinterpret_cast<char*>(value) + TENSOR_OFFSET;
   const char* body = *static_cast<char**>(tensor);
-  if (!*reinterpret_cast<void* const*>(body + STORAGE_OFFSET)) return false;
+  return *reinterpret_cast<void* const*>(body + STORAGE_OFFSET) ? tensor : nullptr;
+}
+
+// Adds a tensor to the key; false if only Python knows what to do with it.
+bool put_tensor(Key& key, PyObject* value, bool checked) {
+  Handle tensor = handle_of(value);
+  if (!tensor) return false;
   int32_t layout;
   if (torch.layout(tensor, &layout) || layout != strided) return false;
   if (torch.is_neg(tensor) || torch.is_conj(tensor)) return false;
@@ -166,37 +193,185 @@ PyMemberDef members[] = {
     {"general", T_OBJECT_EX, offsetof(Dispatch, general), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
-PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject dispatch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// ---- what programs call
+
+// Holds one Python object, which cannot refer back to it: no part of a garbage cycle.
+struct Callable {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject* python;
+};
+
+struct Empty : Callable {
+  int32_t dtype, device_type, device_index;
+  int64_t dim, sizes[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
+};
+
+PyObject* allocate(PyObject* object, PyObject* const*, size_t, PyObject*) {
+  auto* self = reinterpret_cast<Empty*>(object);
+  Handle made = nullptr;
+  int failed;
+  Py_BEGIN_ALLOW_THREADS;
+  failed = torch.empty_strided(self->dim, self->sizes, self->strides, self->dtype,
+                               self->device_type, self->device_index, &made);
+  Py_END_ALLOW_THREADS;
+  if (failed || !made) return PyObject_CallNoArgs(self->python);  // which raises torch's error
+  PyObject* result = torch.wrap(made);
+  torch.destroy(made);
+  return result;
+}
+
+struct Launch : Callable {
+  void* function;
+  CudaLaunch launch;  // null for a CPU kernel
+  int32_t device;
+  unsigned dims[7];  // grid, block, bytes of shared memory
+  bool threaded;     // a CPU kernel may use all threads
+  Py_ssize_t count, all;  // values of a call; with the sizes, which follow them
+  char kinds[MOST_VALUES];
+  uint64_t sizes[MOST_VALUES];
+};
+
+// Writes a value as the kernel takes it: p for an address, q, d and f as in Python's struct.
+bool put_value(uint64_t& word, char kind, PyObject* value) {
+  if (kind == 'p') {
+    Handle tensor = handle_of(value);
+    void* data;
+    if (!tensor || torch.data(tensor, &data)) return false;
+    word = reinterpret_cast<uintptr_t>(data);
+    return true;
+  }
+  if (kind == 'q') {
+    int overflow = !PyLong_CheckExact(value);
+    if (!overflow) word = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow;
+  }
+  if (!PyFloat_CheckExact(value)) return false;
+  double number = PyFloat_AS_DOUBLE(value);
+  float narrow = static_cast<float>(number);
+  word = 0;
+  if (kind == 'd') {
+    std::memcpy(&word, &number, sizeof(number));
+    return true;
+  }
+  if (std::isinf(narrow) && !std::isinf(number)) return false;
+  std::memcpy(&word, &narrow, sizeof(narrow));
+  return true;
+}
+
+// A function takes its first integers in registers and the rest on the stack, so that it may be
+// given more than it takes.
+void call_cpu(void* function, const uint64_t* w) {
+  using Kernel = void (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                          uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                          uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                          uint64_t, uint64_t, uint64_t);
+  reinterpret_cast<Kernel>(function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9],
+                                     w[10], w[11], w[12], w[13], w[14], w[15], w[16], w[17],
+                                     w[18], w[19], w[20], w[21], w[22], w[23]);
+}
+
+// False if nothing was run.
+bool run_cpu(const Launch* self, uint64_t* words) {
+  words[self->all] = self->threaded ? torch.threads() : 1;
+  Py_BEGIN_ALLOW_THREADS;
+  call_cpu(self->function, words);
+  Py_END_ALLOW_THREADS;
+  return true;
+}
+
+bool run_cuda(const Launch* self, uint64_t* words) {
+  void* stream;
+  // On another stream a graph may be captured: Python notes the kernels of one.
+  if (torch.stream(self->device, &stream) || stream) return false;
+  void* addresses[MOST_VALUES];
+  for (Py_ssize_t at = 0; at < self->all; ++at) addresses[at] = &words[at];
+  const unsigned* d = self->dims;
+  int failed;
+  Py_BEGIN_ALLOW_THREADS;
+  failed = self->launch(self->function, d[0], d[1], d[2], d[3], d[4], d[5], d[6], stream,
+                        addresses, nullptr);
+  Py_END_ALLOW_THREADS;
+  return !failed;
+}
+
+PyObject* launch(PyObject* object, PyObject* const* values, size_t flags, PyObject*) {
+  auto* self = reinterpret_cast<Launch*>(object);
+  uint64_t words[MOST_VALUES] = {};
+  bool done = PyVectorcall_NARGS(flags) == self->count;
+  for (Py_ssize_t at = 0; done && at < self->count; ++at)
+    done = put_value(words[at], self->kinds[at], values[at]);
+  if (done) {
+    std::memcpy(words + self->count, self->sizes, (self->all - self->count) * sizeof(uint64_t));
+    done = self->launch ? run_cuda(self, words) : run_cpu(self, words);
+  }
+  if (!done) return PyObject_Vectorcall(self->python, values, flags, nullptr);
+  Py_RETURN_NONE;
+}
+
+void forget(PyObject* object) {
+  Py_CLEAR(reinterpret_cast<Callable*>(object)->python);
+  PyObject_Free(object);
+}
+
+PyTypeObject empty_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyTypeObject launch_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+bool ready(PyTypeObject& type, const char* name, size_t size, unsigned long more, destructor end) {
+  type.tp_name = name;
+  type.tp_basicsize = size;
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | more;
+  type.tp_vectorcall_offset = offsetof(Callable, call);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_dealloc = end;
+  return PyType_Ready(&type) == 0;
+}
+
+template <typename T>
+T* made(PyTypeObject& type, vectorcallfunc call, PyObject* python) {
+  T* self = PyObject_New(T, &type);
+  if (!self) return nullptr;
+  Py_INCREF(python);
+  self->call = call;
+  self->python = python;
+  return self;
+}
+
+bool put_numbers(int64_t* to, PyObject* tuple) {
+  for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(tuple); ++at)
+    to[at] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, at));
+  return !PyErr_Occurred();
+}
 
 }  // namespace
 
-// Prepares the type of dispatches. addresses: as in Torch; layout: the number of the strided one.
+// Prepares the types. addresses: as in Torch; layout: the number of the strided one.
 extern "C" PyObject* start(void** addresses, PyObject* tensor, PyObject* parameter, int layout) {
   std::memcpy(&torch, addresses, sizeof(torch));
   tensor_type = reinterpret_cast<PyTypeObject*>(tensor);
   parameter_type = reinterpret_cast<PyTypeObject*>(parameter);
   strided = layout;
-  type.tp_name = "thunder_fuser.Dispatch";
-  type.tp_basicsize = sizeof(Dispatch);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_vectorcall_offset = offsetof(Dispatch, call);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_members = members;
-  type.tp_traverse = traverse;
-  type.tp_clear = clear;
-  type.tp_dealloc = destroy;
-  if (PyType_Ready(&type) < 0) return nullptr;
+  dispatch_type.tp_members = members;
+  dispatch_type.tp_traverse = traverse;
+  dispatch_type.tp_clear = clear;
+  bool good = ready(dispatch_type, "thunder_fuser.Dispatch", sizeof(Dispatch),
+                    Py_TPFLAGS_HAVE_GC, destroy) &&
+              ready(empty_type, "thunder_fuser.Empty", sizeof(Empty), 0, forget) &&
+              ready(launch_type, "thunder_fuser.Launch", sizeof(Launch), 0, forget);
+  if (!good) return nullptr;
   Py_RETURN_NONE;
 }
 
-// A new dispatch, of (kinds, runners, miss, keep, general, checked).
-extern "C" PyObject* make(PyObject* fields) {
+// A Dispatch of (kinds, runners, miss, keep, general, checked).
+extern "C" PyObject* make_dispatch(PyObject* fields) {
   PyObject* parts[5];
   int checked;
   if (!PyArg_ParseTuple(fields, "SOOOOp", &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
                         &checked))
     return nullptr;
-  auto* self = PyObject_GC_New(Dispatch, &type);
+  auto* self = PyObject_GC_New(Dispatch, &dispatch_type);
   if (!self) return nullptr;
   for (PyObject* part : parts) Py_INCREF(part);
   self->call = call;
@@ -208,4 +383,58 @@ extern "C" PyObject* make(PyObject* fields) {
   self->checked = checked;
   PyObject_GC_Track(self);
   return reinterpret_cast<PyObject*>(self);
+}
+
+// An Empty of (python, a tensor of its type and device, sizes, strides); None for many dimensions.
+extern "C" PyObject* make_empty(PyObject* fields) {
+  PyObject *python, *sample, *sizes, *strides;
+  if (!PyArg_ParseTuple(fields, "OOO!O!", &python, &sample, &PyTuple_Type, &sizes, &PyTuple_Type,
+                        &strides))
+    return nullptr;
+  Handle tensor = reinterpret_cast<char*>(sample) + TENSOR_OFFSET;
+  size_t dim = PyTuple_GET_SIZE(sizes);
+  if (dim > MOST_DIMENSIONS || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(sizes)) Py_RETURN_NONE;
+  auto* self = made<Empty>(empty_type, allocate, python);
+  if (!self) return nullptr;
+  self->dim = dim;
+  bool good = !torch.dtype(tensor, &self->dtype) &&
+              !torch.device_type(tensor, &self->device_type) &&
+              !torch.device_index(tensor, &self->device_index) &&
+              put_numbers(self->sizes, sizes) && put_numbers(self->strides, strides);
+  if (good) return reinterpret_cast<PyObject*>(self);
+  Py_DECREF(self);
+  if (PyErr_Occurred()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// A Launch of (python, kinds, sizes, function, cuLaunchKernel or 0, device, grid + block + shared
+// memory, threaded); None for more values than there is room for.
+extern "C" PyObject* make_launch(PyObject* fields) {
+  PyObject *python, *sizes;
+  const char* kinds;
+  Py_ssize_t count;
+  unsigned long long function, launcher;
+  int device, threaded;
+  unsigned d[7];
+  if (!PyArg_ParseTuple(fields, "Oy#O!KKi(IIIIIII)p", &python, &kinds, &count, &PyTuple_Type,
+                        &sizes, &function, &launcher, &device, &d[0], &d[1], &d[2], &d[3], &d[4],
+                        &d[5], &d[6], &threaded))
+    return nullptr;
+  Py_ssize_t all = count + PyTuple_GET_SIZE(sizes);
+  Py_ssize_t most = launcher ? MOST_VALUES : MOST_CPU_VALUES;
+  if (all >= most || (launcher && !torch.stream)) Py_RETURN_NONE;
+  auto* self = made<Launch>(launch_type, ::launch, python);
+  if (!self) return nullptr;
+  self->function = reinterpret_cast<void*>(function);
+  self->launch = reinterpret_cast<CudaLaunch>(launcher);
+  self->device = device;
+  self->threaded = threaded;
+  self->count = count;
+  self->all = all;
+  std::memcpy(self->dims, d, sizeof(d));
+  std::memcpy(self->kinds, kinds, count);
+  if (put_numbers(reinterpret_cast<int64_t*>(self->sizes), sizes))
+    return reinterpret_cast<PyObject*>(self);
+  Py_DECREF(self);
+  return nullptr;
 }

@@ -1,45 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
 """The warm path in C (native.cpp), built once by the system's compiler and kept in the store.
 
-    make_dispatch's parts  ->  a callable that finds the runner of a plain call in C
+    dispatch(...)  ->  a callable that finds the program of a plain call
+    empty(...)     ->  a callable that allocates one result
+    launch(...)    ->  a callable that enqueues a CUDA kernel, or runs a CPU kernel
 
-Without a compiler or Python's headers there is none, and the generated Python function runs.
+Without a compiler or Python's headers there are none, and generated Python does the same.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sysconfig
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import FuserError, ToolchainError
-from thunder_fuser.runtime.toolchain import load_library
+from thunder_fuser.options import option
+from thunder_fuser.runtime.cuda import PACK_FORMATS, CudaKernel, launch_address
+from thunder_fuser.runtime.toolchain import Library, load_library
 
-FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17")
-SYMBOLS = (
-    "aoti_torch_get_dim", "aoti_torch_get_sizes", "aoti_torch_get_strides",
-    "aoti_torch_get_data_ptr", "aoti_torch_get_layout", "aoti_torch_get_dtype",
-    "aoti_torch_get_device_type", "aoti_torch_get_device_index",
-    "_ZN2at6native6is_negERKNS_6TensorE", "_ZN2at6native7is_conjERKNS_6TensorE",
-)  # fmt: skip
-
-
+FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-Wno-invalid-offsetof")
 STORAGE_OFFSET = 16
+# In the order of native.cpp's Torch.
+SYMBOLS = {
+    "libtorch_cpu.so": (
+        "aoti_torch_get_dim", "aoti_torch_get_sizes", "aoti_torch_get_strides",
+        "aoti_torch_get_data_ptr", "aoti_torch_get_layout", "aoti_torch_get_dtype",
+        "aoti_torch_get_device_type", "aoti_torch_get_device_index",
+        "_ZN2at6native6is_negERKNS_6TensorE", "_ZN2at6native7is_conjERKNS_6TensorE",
+        "aoti_torch_empty_strided", "aoti_torch_delete_tensor_object",
+        "_ZN2at15get_num_threadsEv",
+    ),
+    "libtorch_python.so": ("_Z16THPVariable_WrapRKN2at10TensorBaseE",),
+    "libtorch_cuda.so": ("aoti_torch_get_current_cuda_stream",),
+}  # fmt: skip
 
 Make = Callable[[tuple[Any, ...]], Any]
+Runner = Callable[..., None]
 
 
-def make_native() -> Make | None:
-    """The function that makes a dispatch of (kinds, runners, miss, keep, general, checked).
+class Native(NamedTuple):
+    """What makes the callables, each of one tuple; native.cpp says of what."""
 
-    None if it cannot be built here.
-    """
-    return _built()[0]
+    library: Library
+    dispatch: Make
+    empty: Make
+    launch: Make
+
+
+def native() -> Native | None:
+    """None if it is turned off (option native_calls) or cannot be built here."""
+    return _built()[0] if option("native_calls") else None
+
+
+def empty_in_c(
+    sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Callable[[], torch.Tensor] | None:
+    """Allocates such a tensor at each call; None if C cannot."""
+    in_c = native()
+    if in_c is None:
+        return None
+    in_python = partial(torch.empty_strided, sizes, strides, dtype=dtype, device=device)
+    sample = torch.empty(0, dtype=dtype, device=device)
+    return in_c.empty((in_python, sample, sizes, strides))  # type: ignore[no-any-return]
+
+
+def cpu_launch(source: KernelSource, function: Callable[..., None]) -> Runner | None:
+    """Calls a CPU kernel with tensors and integers; None if C cannot."""
+    in_c, kinds = native(), _kinds(source)
+    if in_c is None or source.checks or kinds.strip(b"pq"):
+        return None
+
+    def in_python(*values: Any) -> None:
+        threads = torch.get_num_threads() if source.threaded else 1
+        function(*_addresses(values), *source.sizes, threads)
+
+    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
+    dims = (0,) * 7
+    return in_c.launch(  # type: ignore[no-any-return]
+        (in_python, kinds, source.sizes, address, 0, 0, dims, source.threaded)
+    )
+
+
+def cuda_launch(kernel: CudaKernel) -> Runner | None:
+    """Enqueues a CUDA kernel with tensors and numbers on torch's stream; None if C cannot."""
+    source, index = kernel.source, kernel.device_index
+    in_c, kinds = native(), _kinds(source)
+    if in_c is None or kinds.strip(b"pqdf"):
+        return None
+
+    def in_python(*values: Any) -> None:
+        stream = torch._C._cuda_getCurrentRawStream(index)
+        kernel.launch(stream, (*_addresses(values), *source.sizes))
+
+    return in_c.launch(  # type: ignore[no-any-return]
+        (in_python, kinds, source.sizes, int(kernel.function), launch_address(), index,
+         kernel.dims, False)
+    )  # fmt: skip
+
+
+def _kinds(source: KernelSource) -> bytes:
+    """A letter for each value of a call: p for a pointer, else the one of Python's struct."""
+    params = [param for param in source.params if param.kind != "size"]
+    return "".join("p" if p.is_pointer else PACK_FORMATS[p.ctype][0] for p in params).encode()
+
+
+def _addresses(values: Sequence[Any]) -> list[Any]:
+    return [one.data_ptr() if isinstance(one, torch.Tensor) else one for one in values]
 
 
 def why_not_native() -> str:
@@ -48,29 +121,32 @@ def why_not_native() -> str:
 
 
 @cache
-def _built() -> tuple[Make | None, str]:
+def _built() -> tuple[Native | None, str]:
     try:
         addresses, strided = _torch_functions()
         _check_tensors()
         text = Path(__file__).with_name("native.cpp").read_text(encoding="utf-8")
-        library = load_library("make", text, (*FLAGS, f"-I{sysconfig.get_path('include')}"))
+        library = load_library("start", text, (*FLAGS, f"-I{sysconfig.get_path('include')}"))
     except FuserError as error:
         return None, " ".join(str(error).splitlines()[:2])
     types = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_int)
     start = ctypes.PYFUNCTYPE(ctypes.py_object, *types)(library.address("start"))
     start(ctypes.addressof(addresses), torch.Tensor, torch.nn.Parameter, strided)
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(library.address("make"))
-    make.library = library  # type: ignore[attr-defined]
-    return make, ""
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
+    names = ("make_dispatch", "make_empty", "make_launch")
+    return Native(library, *(make(library.address(name)) for name in names)), ""
 
 
 def _torch_functions() -> tuple[ctypes.Array[ctypes.c_void_p], int]:
     """The addresses of SYMBOLS, and the number of the strided layout."""
-    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    folder = Path(torch.__file__).parent / "lib"
+    found = []
     try:
-        library = ctypes.CDLL(str(path))
-        found = [ctypes.cast(library[name], ctypes.c_void_p) for name in SYMBOLS]
-        strided = library.aoti_torch_layout_strided()
+        for file, names in SYMBOLS.items():
+            here = "cuda" not in file or (folder / file).exists()
+            library = ctypes.CDLL(str(folder / file)) if here else None
+            found += [ctypes.cast(library[n], ctypes.c_void_p) if library else None for n in names]
+        strided = ctypes.CDLL(str(folder / "libtorch_cpu.so")).aoti_torch_layout_strided()
     except (OSError, AttributeError) as error:
         raise ToolchainError(f"torch {torch.__version__}: {error}") from error
     return (ctypes.c_void_p * len(found))(*found), strided

@@ -7,6 +7,11 @@ def run(T0, T1):
     kernel_0(T1.data_ptr(), T0.data_ptr(), T4.data_ptr(), threads())
     pop_range()
     return [T4]
+
+Where native.cpp is built, C runs in place of some lines:
+
+    T4 = empty_T4()
+    kernel_0_in_c(T1, T0, T4)
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import torch
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.options import option
@@ -45,13 +51,14 @@ class Launcher:
     """A segment's function `run`, and the Python that calls it with `{arguments}`.
 
     pointer: how the call names a tensor's memory. source: None if torch runs the segment and
-    allocates its results.
+    allocates its results. in_c: the same, as a function of tensors and numbers, if there is one.
     """
 
     run: Callable[..., Any]
     call: str
     pointer: str = "{}.data_ptr()"
     source: KernelSource | None = None
+    in_c: Callable[..., Any] | None = None
 
 
 def launcher_for(
@@ -65,13 +72,15 @@ def launcher_for(
     if target.is_cpu:
         threads = "threads()" if source.threaded else "1"
         call = f"{{run}}({{arguments}}, {threads})"
-        return Launcher(compile_cpu(source).function, call, source=source)
+        function = compile_cpu(source).function
+        return Launcher(function, call, source=source, in_c=cpu_launch(source, function))
     if target.emulated:
         emulated = partial(_emulated, compile_emulated(source))
         return Launcher(emulated, "{run}([{arguments}])", "{}", source)
     index = device.index or 0
-    launch = load_kernel(source, target.arch, index).launch
-    return Launcher(launch, f"{{run}}(stream({index}), ({{arguments}}, ))", source=source)
+    kernel = load_kernel(source, target.arch, index)
+    call = f"{{run}}(stream({index}), ({{arguments}}, ))"
+    return Launcher(kernel.launch, call, source=source, in_c=cuda_launch(kernel))
 
 
 def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tensor]:
@@ -80,6 +89,15 @@ def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tens
 
 def _emulated(kernel: EmulatedKernel, arguments: Sequence[Any]) -> None:
     kernel.launch(arguments, reverse=bool(option("emulate_reversed")))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a program. in_c: what runs in its place; `function` is what it names."""
+
+    text: str
+    in_c: str = ""
+    function: tuple[str, Callable[..., Any] | None] = ("", None)
 
 
 @dataclass(frozen=True)
@@ -112,7 +130,7 @@ def plan(
         "coordinate": coordinate,
         **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
-    lines = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
+    lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     dead = _last_reads(segmented)
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         source = launcher.source
@@ -122,38 +140,63 @@ def plan(
             lines.append("    " + launcher.call.format(run=run))
         else:
             names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
-            arguments = _arguments(segment.part, source, launcher.pointer)
             lines += [
-                *_allocations(segmented, segment.part),
+                *_allocations(segmented, segment.part, device),
                 f"    push_range(range_{number})",
-                "    " + launcher.call.format(run=run, arguments=", ".join(arguments)),
+                _launch(run, launcher, segment.part, source),
                 "    pop_range()",
             ]
         lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
-    text = "\n".join([*lines, *_ending(segmented)]) + "\n"
+    return _program([*lines, *_ending(segmented, device)], names, segmented, launchers)
+
+
+def _program(
+    lines: Sequence[str | Line],
+    names: dict[str, Any],
+    segmented: SegmentedFusion,
+    launchers: Sequence[Launcher],
+) -> HostProgram:
+    """The text of all lines, and the function of what runs in their place."""
+    known = [line if isinstance(line, Line) else Line(line) for line in lines]
+    text = "".join(f"{line.text}\n" for line in known)
+    runs = "".join(f"{line.in_c or line.text}\n" for line in known)
+    scope = {**names, **dict(line.function for line in known)}
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
-    return HostProgram(text, _function(text, names), segmented, sources)
+    return HostProgram(text, _function(runs, scope), segmented, sources)
 
 
-def _allocations(segmented: SegmentedFusion, part: Part) -> list[str]:
+def _launch(run: str, launcher: Launcher, part: Part, source: KernelSource) -> Line:
+    """The line that runs a kernel."""
+    sizes = [str(size) for size in source.sizes]
+    arguments = ", ".join([*_arguments(part, launcher.pointer), *sizes])
+    text = "    " + launcher.call.format(run=run, arguments=arguments)
+    if launcher.in_c is None:
+        return Line(text)
+    name = f"{run}_in_c"
+    return Line(text, f"    {name}({', '.join(_arguments(part, '{}'))})", (name, launcher.in_c))
+
+
+def _allocations(
+    segmented: SegmentedFusion, part: Part, device: torch.device
+) -> list[str | Line]:
     """The lines that name the memory of a kernel's results."""
     shapes, taken = _shapes_given(segmented), dict(part.overwrites)
     return [
         f"    {name} = {taken[name]}" if name in taken
-        else _allocation(part.tensors[name], segmented.strides[name], shapes.get(name))
+        else _allocation(part.tensors[name], segmented.strides[name], device, shapes.get(name))
         for name in part.outputs
     ]
 
 
-def _arguments(part: Part, source: KernelSource, pointer: str) -> list[str]:
-    """The arguments of a kernel: addresses of tensors, values of scalars, then sizes."""
+def _arguments(part: Part, pointer: str) -> list[str]:
+    """The arguments of a kernel but for its sizes: memory of tensors and values of scalars."""
     inputs = []
     for name in part.inputs:
         view = part.tensors[name]
         by_value = name if view.is_scalar else f"{name}.item()"
         inputs.append(by_value if view.by_value else pointer.format(name))
     outputs = [pointer.format(name) for name in part.outputs]
-    return [*inputs, *outputs, *map(str, source.sizes)]
+    return [*inputs, *outputs]
 
 
 def _draws(fusion: Fusion) -> list[str]:
@@ -197,7 +240,7 @@ def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
     ]
 
 
-def _ending(segmented: SegmentedFusion) -> list[str]:
+def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line]:
     """Copies into aliased inputs, and the return statement.
 
     An input that is overwritten and also returned is cloned first. A result in another stride
@@ -206,7 +249,7 @@ def _ending(segmented: SegmentedFusion) -> list[str]:
     fusion, shapes = segmented.fusion, _shapes_given(segmented)
     written = {o.alias for o in fusion.outputs}
     saved = dict.fromkeys(o.name for o in fusion.outputs if o.name in written)
-    lines = [f"    {name}_before = {name}.clone()" for name in saved]
+    lines: list[str | Line] = [f"    {name}_before = {name}.clone()" for name in saved]
     names = {o: f"{o.name}_before" if o.name in saved else o.name for o in fusion.outputs}
     lines += [f"    {o.alias}.copy_({names[o]})" for o in fusion.outputs if o.alias]
     results = []
@@ -217,7 +260,7 @@ def _ending(segmented: SegmentedFusion) -> list[str]:
             results.append(names[output] if own else f"{names[output]}.view({output.shape!r})")
             continue
         view = replace(fusion.tensors[output.name], name=f"R{number}")
-        lines += [_allocation(view, strides), f"    R{number}.copy_({names[output]})"]
+        lines += [_allocation(view, strides, device), f"    R{number}.copy_({names[output]})"]
         results.append(f"R{number}")
     return [*lines, f"    return [{', '.join(results)}]"]
 
@@ -233,13 +276,22 @@ def _wanted_strides(segmented: SegmentedFusion, output: Output) -> tuple[int, ..
 
 
 def _allocation(
-    view: TensorView, strides: tuple[int, ...], shape: tuple[int, ...] | None = None
-) -> str:
+    view: TensorView,
+    strides: tuple[int, ...],
+    device: torch.device,
+    shape: tuple[int, ...] | None = None,
+) -> Line:
     """The line that allocates a tensor, in the shape of the result if that differs."""
-    dtype = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
+    dtype = to_torch_dtype(view.dtype)
     sizes = view.sizes if shape is None else shape
     strides = strides if shape is None else contiguous_strides(shape)
-    return f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={dtype}, device=device)"
+    words = str(dtype).removeprefix("torch.")
+    text = f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={words}, device=device)"
+    in_c = empty_in_c(sizes, strides, dtype, device)
+    if in_c is None:
+        return Line(text)
+    name = f"empty_{view.name}"
+    return Line(text, f"    {view.name} = {name}()", (name, in_c))
 
 
 def _function(text: str, names: Mapping[str, Any]) -> Runner:

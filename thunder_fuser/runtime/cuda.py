@@ -124,16 +124,16 @@ class CudaKernel:
     """A kernel loaded on one device; `launch` costs a pack and a driver call."""
 
     __slots__ = (
-        "_addresses", "_args", "_block", "_device_index", "_dims", "_function", "_lock", "_module",
-        "_pack", "source",
+        "_addresses", "_args", "_block", "_lock", "_module", "_pack", "device_index", "dims",
+        "function", "source",
     )  # fmt: skip
 
     def __init__(self, source: KernelSource, module: Module, device_index: int) -> None:
         self.source = source
         self._module = module
-        self._function = module.function
-        self._device_index = device_index
-        self._dims = (*source.grid, *source.block, source.smem_bytes)
+        self.function = module.function
+        self.device_index = device_index
+        self.dims = (*source.grid, *source.block, source.smem_bytes)
         self._pack = argument_packer(source.params).pack_into
         self._block, self._addresses = argument_block(len(source.params))
         self._args = ctypes.addressof(self._addresses)
@@ -149,10 +149,10 @@ class CudaKernel:
                 self._pack(self._block, 0, *values)
             except struct.error as error:
                 raise self._error(f"arguments {values!r} do not fit: {error}") from error
-            launch = (self._function, *self._dims, stream, self._args, 0)
+            launch = (self.function, *self.dims, stream, self._args, 0)
             (status,) = driver.cuLaunchKernel(*launch)
             if status in WRONG_CONTEXT:
-                with _current_context(self._device_index):
+                with _current_context(self.device_index):
                     (status,) = driver.cuLaunchKernel(*launch)
         if status:
             raise self._error(_error_name(status))
@@ -161,8 +161,15 @@ class CudaKernel:
         source = self.source
         return LaunchError(
             f"Kernel {source.name} (grid {source.grid}, block {source.block}, "
-            f"{source.smem_bytes} bytes of shared memory, device {self._device_index}): {reason}"
+            f"{source.smem_bytes} bytes of shared memory, device {self.device_index}): {reason}"
         )
+
+
+@cache
+def launch_address() -> int:
+    """The address of the driver's cuLaunchKernel."""
+    driver_library = ctypes.CDLL(load_nvidia_dynamic_lib("cuda").abs_path)
+    return ctypes.cast(driver_library.cuLaunchKernel, ctypes.c_void_p).value or 0
 
 
 def argument_packer(params: tuple[Param, ...]) -> struct.Struct:
