@@ -60,9 +60,11 @@ class Acceptance:
         if len(exprs) > MAX_OPS:
             return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
         facts = self.facts
-        cuts = (n for n in facts.cuts if facts.number[n] in exprs)
-        inside = (n for n in cuts if not exprs.isdisjoint(facts.uses[n]))
-        return tuple(Reject("segment_set", f"{name} is a boundary") for name in inside)
+        inside = [
+            name for name in facts.cuts
+            if facts.number[name] in exprs and not exprs.isdisjoint(facts.uses[name])
+        ]
+        return tuple(Reject("segment_set", f"{n} is a boundary") for n in inside) if inside else ()
 
     def refusals(self, one: Candidate) -> tuple[Reject, ...]:
         """Why nothing takes these expressions; nothing if something does."""

@@ -76,6 +76,7 @@ class _Walk:
         self.acceptance, self.facts, self.most = acceptance, acceptance.facts, most
         self.units: dict[int, Summary] = {}
         self._home: dict[str, int] = {}
+        self._key: dict[int, Twin] = {}
         self._twin: dict[Twin, int] = {}
 
     def add(self, at: int, one: Summary) -> None:
@@ -83,11 +84,12 @@ class _Walk:
         one = self._with_makers(one)
         key = self._key_of(one)
         twin = self._twin.get(key, -1)
-        if twin in self.units and self._key_of(self.units[twin]) == key:
+        if twin in self.units and self._key[twin] == key:
             both = self._joined(self.units[twin], one)
             if both is not None:
                 at, one = twin, self._with_makers(both)
-        self.units[at], self._twin[self._key_of(one)] = one, at
+                key = self._key_of(one)
+        self.units[at], self._key[at], self._twin[key] = one, key, at
         self._home.update(dict.fromkeys(one.stores, at))
 
     def _key_of(self, one: Summary) -> Twin:
@@ -119,10 +121,10 @@ class _Walk:
 
 def _is_for(maker: Summary, reader: Summary) -> bool:
     """True if nothing else reads what the maker stores."""
-    return all(
-        name in reader.reads and reader.reads[name][1] == count
-        for name, count in maker.stores.items()
-    )
+    for name, count in maker.stores.items():
+        if name not in reader.reads or reader.reads[name][1] != count:
+            return False
+    return True
 
 
 # ---- merging

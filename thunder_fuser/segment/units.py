@@ -158,10 +158,11 @@ def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
 
 def _are_read_in_place(facts: Facts, names: Iterable[str], exprs: set[int]) -> bool:
     """True if these expressions read each of the values at its own element."""
-    return all(
-        name in facts.keeps_place[at]
-        for name in names for at in facts.uses[name] if at in exprs
-    )
+    for name in names:
+        for at in facts.uses[name]:
+            if at in exprs and name not in facts.keeps_place[at]:
+                return False
+    return True
 
 
 def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
