@@ -27,6 +27,7 @@ from thunder_fuser.ir.layouts import local_domain
 from thunder_fuser.ir.record import LAYOUT, Definition
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.presegment.lay_out import from_storage, to_storage
+from thunder_fuser.presegment.rewrite import Chain
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.evaluate import move
 
@@ -61,13 +62,14 @@ class AllocatedTensor:
 
     def logical(self) -> torch.Tensor:
         """The logical tensor, as a row-major copy."""
-        return reduce(move, from_storage(self.domain, "s").records, self.storage).contiguous()
+        chain = from_storage(self.domain, Chain("s", "from"))
+        return reduce(move, chain.records, self.storage).contiguous()
 
     @staticmethod
     def of(tensor: torch.Tensor, domain: TensorDomain) -> AllocatedTensor:
         """The storage of a logical tensor; the inverse of `logical`."""
-        storage = reduce(move, to_storage(domain, "s").records, tensor).contiguous()
-        return AllocatedTensor(storage, domain)
+        chain = to_storage(domain, Chain("s", "to"))
+        return AllocatedTensor(reduce(move, chain.records, tensor).contiguous(), domain)
 
     def __repr__(self) -> str:
         memory = ", ".join(map(str, self.domain.memory))

@@ -58,15 +58,15 @@ def on_storage(
 
 
 def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
-    """The storage that is given, and what the tensor is of it."""
+    """The storage that the caller gives, and the records that read the tensor from it."""
     if domain is None or not domain.transforms:
         return [record]
     (name,) = record.outputs
     shape = [axis.extent for axis in domain.no_reductions]
     sizes = tuple(size.value for size in binding.allocation_sizes(domain, shape))
     given = strided(record, sizes, record.attr("strides"))
-    logical = from_storage(domain, f"{name}.storage").named(name)
-    return [replace(given, outputs=(f"{name}.storage",)), *logical]
+    logical = from_storage(domain, Chain(f"{name}.storage", "from"))
+    return [replace(given, outputs=(f"{name}.storage",)), *logical.named(name)]
 
 
 def _output(
@@ -79,29 +79,26 @@ def _output(
     source = stands.get(name, name)
     if domain is None or not domain.transforms:
         return [replace(record, inputs=(source,))]
-    storage = to_storage(domain, source)
+    storage = to_storage(domain, Chain(source, "to"))
     attrs = tuple((k, f"{v}.storage" if k == "alias" else v) for k, v in record.attrs)
     return [*storage.records, replace(record, inputs=(storage.last,), attrs=attrs)]
 
 
 def _intermediate(name: str, domain: TensorDomain, is_result: bool) -> Chain:
-    """What stands for a computed tensor that was given a place in memory of its own."""
-    chain = Chain(name, "order")
+    """The records that follow a computed tensor whose place in memory is set."""
+    chain = Chain(name, "laid")
     if not domain.transforms:
         plain = TensorDomain.of(domain.logical)
         if domain.allocation not in (plain.allocation, ()):
             chain.add("stride_order", stride_order=stride_order_of(domain.allocation))
     elif not is_result:  # the storage of a result is written where it is given back
-        there = to_storage(domain, name)
-        there.add("segment_set")
-        back = from_storage(domain, there.last)
-        chain.records, chain.last = [*there.records, *back.records], back.last
+        to_storage(domain, chain).add("segment_set")
+        from_storage(domain, chain)
     return chain
 
 
-def to_storage(domain: TensorDomain, name: str) -> Chain:
-    """logical -> memory: a split is a reshape, after a pad where it does not divide."""
-    chain = Chain(name, "to")
+def to_storage(domain: TensorDomain, chain: Chain) -> Chain:
+    """Adds logical -> memory. A split is a reshape, after a pad where it does not divide."""
     for transform, before, after in _steps(domain):
         sizes, padded = _sizes(before), _padded(transform, before, after)
         if isinstance(transform, Reorder):
@@ -116,9 +113,8 @@ def to_storage(domain: TensorDomain, name: str) -> Chain:
     return chain
 
 
-def from_storage(domain: TensorDomain, name: str) -> Chain:
-    """memory -> logical, the transforms undone: a split that did not divide leaves a slice."""
-    chain = Chain(name, "from")
+def from_storage(domain: TensorDomain, chain: Chain) -> Chain:
+    """Adds memory -> logical, the transforms undone. An uneven split leaves a slice."""
     places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
     if places != tuple(range(len(places))):
         chain.add("permute", dims=places)
@@ -149,7 +145,7 @@ def _places(axes: Domain, among: Domain) -> tuple[int, ...]:
 
 
 def _padded(transform: Transform, before: Domain, after: Domain) -> tuple[int, ...]:
-    """The sizes before a transform, where an axis that it splits is as long as both parts."""
+    """The sizes before a transform, with an axis that a split does not divide rounded up."""
     if not isinstance(transform, Split):
         return _sizes(before)
     by_name = {axis.name: axis.extent.value for axis in after}

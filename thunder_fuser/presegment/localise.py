@@ -43,7 +43,7 @@ def localise(fusion: Fusion) -> Fusion:
 
 
 class _Localiser:
-    """Writes the records of one device's part, but for where it lies in memory."""
+    """Writes the records that one device computes; `on_storage` then lays tensors out."""
 
     def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
         self.fusion, self.mesh = fusion, mesh
@@ -105,7 +105,7 @@ class _Localiser:
         return [record]
 
     def _ends(self, record: OpRecord) -> tuple[int, ...]:
-        """Where a slice ends: an axis on devices is in it as a whole."""
+        """Where a slice ends. It never cuts an axis on devices."""
         (name,) = record.outputs
         ends: tuple[int, ...] = record.attr("end_indices")  # type: ignore[assignment]
         rows = zip(self.spread[name], self._sizes(name), ends, strict=True)

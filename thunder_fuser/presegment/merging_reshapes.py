@@ -17,7 +17,7 @@ will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
@@ -55,19 +55,16 @@ def _fine_sizes(groups: Groups) -> Sizes:
 
 def move_merging_reshapes(fusion: Fusion) -> Fusion:
     """The fusion with reshapes that merge axes behind pointwise work and reductions."""
-    near = _near_reductions(fusion)
-    merges = [_merge(fusion, record) for record in fusion.exprs if record.outputs[0] in near]
-    known = {_merged_sizes(groups): groups for groups in merges if groups is not None}
-    if not known:
+    mover = _Mover(fusion)
+    if not mover.known:
         return fusion
-    mover = _Mover(fusion, near, known)
     for record in fusion.definition:
         mover.move(record)
     return define(tuple(mover.records)) if mover.moved else fusion
 
 
 def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
-    """The runs of fine axes that multiply to each merged one; None if there are none."""
+    """The neighbouring fine axes that make each merged axis; None if the sizes do not match."""
     found: list[Sizes] = []
     at = 0
     for size in merged:
@@ -93,34 +90,32 @@ def _near_reductions(fusion: Fusion) -> set[str]:
     return after | before
 
 
-def _merge(fusion: Fusion, record: OpRecord) -> Groups | None:
-    """How a reshape merges axes; None if it is none that only merges."""
-    if record.op != "reshape":
-        return None
-    fine, merged = (_known_sizes(fusion, n) for n in (names_of(record)[0], record.outputs[0]))
-    return groups_of(fine, merged) if len(fine) > len(merged) else None
-
-
 def _known_sizes(fusion: Fusion, name: str) -> Sizes:
-    """The sizes of a value; none if one is not known, or there are no elements."""
+    """The sizes of a value; () if one of them is not known or is 0."""
     view = fusion.tensors[name]
     sizes = view.sizes if all(extent.is_const for extent in view.shape) else ()
     return sizes if all(sizes) else ()
 
 
 class _Mover:
-    """Writes records; `merged` values have not been made, their `fine` ones have.
+    """Writes the new records. A merged value is not computed; its fine one is.
 
     near: see _near_reductions; known: how axes of these sizes are merged in the fusion.
     """
 
-    def __init__(self, fusion: Fusion, near: set[str], known: Mapping[Sizes, Groups]) -> None:
-        self.fusion, self.near, self.known = fusion, near, known
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion, self.near = fusion, _near_reductions(fusion)
+        self._sizes = {name: _known_sizes(fusion, name) for name in fusion.tensors}
+        self.known: dict[Sizes, Groups] = {}
+        for record in fusion.exprs:
+            if record.op == "reshape" and record.outputs[0] in self.near:
+                fine, merged = (self._sizes[n] for n in (*names_of(record), *record.outputs))
+                groups = groups_of(fine, merged) if len(fine) > len(merged) else None
+                self.known.update({merged: groups} if groups is not None else {})
         self.records: list[OpRecord] = []
         self.moved = False
         self._merged: dict[str, Merged] = {}
         self._names: dict[str, str] = {}
-        self._new: dict[str, Sizes] = {}  # values that the fusion had not
         self._reshaped: dict[tuple[str, Sizes], str] = {}
         self._taken = set(fusion.inputs)  # arguments and results
         self._reduced: set[str] = set()  # what follows from a reduction
@@ -148,9 +143,6 @@ class _Mover:
         self.moved |= is_moved
         return is_moved
 
-    def _sizes(self, name: str) -> Sizes:
-        return self._new[name] if name in self._new else _known_sizes(self.fusion, name)
-
     def _write_reshape(self, source: str, result: str, sizes: Sizes) -> None:
         self.records.append(OpRecord("reshape", (source,), (result,), (("new_shape", sizes),)))
 
@@ -158,28 +150,28 @@ class _Mover:
         """The reshape of an operand, written once."""
         if (name, sizes) not in self._reshaped:
             made = self._reshaped[name, sizes] = f"{name}.as{len(self._reshaped)}"
-            self._new[made] = sizes
+            self._sizes[made] = sizes
             self._write_reshape(name, made, sizes)
         return self._reshaped[name, sizes]
 
     def _make(self, names: Iterable[str]) -> None:
-        """Writes the reshapes that make these values after all."""
+        """Writes the reshapes of those merged values that are needed after all."""
         for name in names:
             one = self._merged.pop(name, None)
             if one is not None:
                 self._write_reshape(one.fine, name, one.sizes)
 
     def _reshape(self, record: OpRecord) -> bool:
-        """True if a value stands for the result: the one it is merged of, or what that was."""
+        """True if the result is not computed, since a fine value stands for it."""
         (source,), (result,) = names_of(record), record.outputs
         behind = self._merged.get(source)
         fine = source if behind is None else behind.fine
-        before, after = self._sizes(fine), self._sizes(result)
+        before, after = self._sizes[fine], self._sizes[result]
         if behind is not None and before == after:
             self._names[result] = fine
             self.moved = True
             return True
-        merges = len(self._sizes(source)) > len(after) > 0 and result in self.near
+        merges = len(self._sizes[source]) > len(after) > 0 and result in self.near
         groups = groups_of(before, after) if merges else None
         if groups is None or not self._is_row_major(source):
             return False
@@ -187,13 +179,14 @@ class _Mover:
         return True
 
     def _is_row_major(self, name: str) -> bool:
-        return name in self._new or self.fusion.tensors[name].domain.is_row_major
+        view = self.fusion.tensors.get(name)  # a new value has none
+        return view is None or view.domain.is_row_major
 
     def _pointwise(self, record: OpRecord) -> bool:
         """exp(merged)  ->  exp(fine), if all operands can be had on fine axes"""
         (result,) = record.outputs
         like = [self._merged[n] for n in names_of(record) if n in self._merged]
-        groups = next((g.groups for g in like if g.sizes == self._sizes(result)), None)
+        groups = next((g.groups for g in like if g.sizes == self._sizes[result]), None)
         if groups is None or record.op == "segment_set" or not self._is_row_major(result):
             return False
         fines = {name: self._fine(name, groups) for name in names_of(record)}
@@ -210,8 +203,8 @@ class _Mover:
         return True
 
     def _fine(self, name: str, groups: Groups) -> Sizes | None:
-        """The fine sizes of an operand; () if it has no axes, None if it has others."""
-        wanted = self._sizes(name)
+        """The fine sizes of an operand; () if it has no axes, None if it has other fine axes."""
+        wanted = self._sizes[name]
         if not wanted:
             return ()
         own = tuple(
@@ -223,10 +216,10 @@ class _Mover:
         return _fine_sizes(own) if is_had else None
 
     def _made_fine(self, result: str, groups: Groups) -> str:
-        """The name of the fine value that is made in place of a result."""
+        """Notes that a fine value is computed in place of a result; returns its name."""
         fine = f"{result}.fine"
         self._merged[result] = Merged(fine, groups)
-        self._new[fine] = _fine_sizes(groups)
+        self._sizes[fine] = _fine_sizes(groups)
         if result in self._reduced:
             self._reduced.add(fine)
         return fine
@@ -251,8 +244,8 @@ class _Mover:
         return True
 
     def _argument(self, name: str) -> Merged | None:
-        """An argument, or a cast of one, on the axes that others of its sizes are merged of."""
-        groups = self.known.get(self._sizes(name))
+        """An argument, or a cast of one, reshaped to the fine axes of values of the same sizes."""
+        groups = self.known.get(self._sizes[name])
         if groups is None:
             return None
         maker, fine = self.fusion.producer.get(name), _fine_sizes(groups)
@@ -262,7 +255,7 @@ class _Mover:
         return Merged(self._read_as(name, fine), groups)
 
     def _output(self, record: OpRecord) -> None:
-        """A result in the shape asked for, of the fine value if that is one of ours alone."""
+        """A result: the fine value in the merged shape, unless it is an argument or a result."""
         (name,) = names_of(record)
         one = self._merged.get(name)
         if one is None or record.attrs or not one.groups or one.fine in self._taken:

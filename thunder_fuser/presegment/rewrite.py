@@ -37,7 +37,7 @@ def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
 
 
 def expand(fusion: Fusion, made: Mapping[OpRecord, Iterable[OpRecord]]) -> Fusion:
-    """The fusion with other records in place of some; the same Fusion if there are none."""
+    """The fusion with some records replaced by others; the same Fusion if none is."""
     if not made:
         return fusion
     return define(tuple(new for old in fusion.definition for new in made.get(old, (old,))))

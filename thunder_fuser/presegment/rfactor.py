@@ -213,7 +213,7 @@ def _chunk(
 
 
 def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
-    """The same of the reduction alone: its bits may not depend on what stands around it.
+    """As `_chunk`, from the reduction alone: under `repeatable` its bits depend on no other.
 
     So rows that stay on chip are not told from others, and columns are always in runs such as
     inner_outer takes.
@@ -246,7 +246,7 @@ def _run_of_rows(whole: Part, reuse: AxisReuse, record: OpRecord, target: Target
 
 
 def _run_of_block(rows: int, least: int, shape: RowShape, target: Target) -> int:
-    """The rows of a run: at least so many, but for a run on each SM."""
+    """The rows of a run: at least `least`, unless some SM would then have no run."""
     enough = max(rows // least, target.sm_count)
     run = -(-rows // min(shape.at_once(target), enough))
     return -(-run // shape.threads[1]) * shape.threads[1]

@@ -53,7 +53,7 @@ def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> Fusion:
 
 
 def _moved(fusion: Fusion) -> set[str]:
-    """The values of which some element is read for another place, by what follows from them."""
+    """The values that a slice, pad, cat or flip reads, directly or through pointwise work."""
     found: set[str] = set()
     for record in reversed(fusion.exprs):
         names = names_of(record)

@@ -133,7 +133,7 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
 
 
 def remove_common(fusion: Fusion) -> Fusion:
-    """Of expressions with equal op, operands and attributes the first one stays.
+    """Of expressions with equal op, operands and attributes only the first is computed.
 
     T1 = exp(T0); T2 = exp(T0); T3 = add(T1, T2)  ->  T1 = exp(T0); T3 = add(T1, T1)
     """

@@ -50,19 +50,21 @@ class Acceptance:
     def ask(self, one: Candidate) -> Found:
         """The match of the scheduler that takes these expressions, or every refusal."""
         if one not in self._asked:
-            known = self._refused_anyway(one.exprs)
+            known = self._own_refusals(one.exprs)
             given = self.facts.target, self.options
             self._asked[one] = known or find_match(self.part(one), *given)
         return self._asked[one]
 
-    def _refused_anyway(self, exprs: Set[int]) -> tuple[Reject, ...]:
-        """Why the segmenter itself takes no such segment: a boundary inside, too many ops."""
-        facts = self.facts
-        cuts = (n for n in facts.cuts if facts.number[n] in exprs)
-        inside = [n for n in cuts if not exprs.isdisjoint(facts.uses[n])]
+    def _own_refusals(self, exprs: Set[int]) -> tuple[Reject, ...]:
+        """Why the segmenter refuses such a segment unasked: a boundary inside, or too many ops."""
         if len(exprs) > MAX_OPS:
             return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
-        return tuple(Reject("segment_set", f"{name} is a boundary") for name in inside)
+        facts = self.facts
+        inside = [
+            name for name in facts.cuts
+            if facts.number[name] in exprs and not exprs.isdisjoint(facts.uses[name])
+        ]
+        return tuple(Reject("segment_set", f"{n} is a boundary") for n in inside) if inside else ()
 
     def refusals(self, one: Candidate) -> tuple[Reject, ...]:
         """Why nothing takes these expressions; nothing if something does."""
@@ -71,7 +73,7 @@ class Acceptance:
 
     def refuses(self, one: Summary) -> tuple[Reject, ...]:
         """As `refusals`, without asking the schedulers where the summary tells."""
-        known = self._refused_anyway(one.exprs)
+        known = self._own_refusals(one.exprs)
         if known:
             return known
         if one.is_external and len(one.units) > 1:

@@ -10,7 +10,7 @@ merge, what leads to the later one moves before both, and what follows from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 
 from thunder_fuser.union_find import UnionFind
 
@@ -20,15 +20,15 @@ MOST_STEPS = 512  # of a search; beyond it a path is supposed
 class Order:
     """Ranks and edges of groups. `find` maps a group merged away to the one it is now part of."""
 
-    def __init__(self, edges: Mapping[int, Iterable[int]], count: int) -> None:
-        """edges: from each of `count` groups, which are in a valid order, to those that read it."""
-        self._rank = list(range(count))
+    def __init__(self, before: Sequence[Iterable[int]]) -> None:
+        """before: those that each group reads from; the groups are in an order that is valid."""
+        self._rank = list(range(len(before)))
         self._merged: UnionFind[int] = UnionFind()
-        self._after: list[list[int]] = [list(edges.get(at, ())) for at in range(count)]
-        self._before: list[list[int]] = [[] for _ in range(count)]
-        for at, readers in enumerate(self._after):
-            for reader in readers:
-                self._before[reader].append(at)
+        self._before = [list(groups) for groups in before]
+        self._after: list[list[int]] = [[] for _ in before]
+        for at, groups in enumerate(self._before):
+            for group in groups:
+                self._after[group].append(at)
 
     def find(self, group: int) -> int:
         """The group that this one is now part of."""
@@ -92,7 +92,7 @@ class Order:
         return sorted(seen, key=self._rank.__getitem__)
 
     def _shift(self, line: list[int]) -> None:
-        """Ranks of the same numbers, in this order."""
+        """Gives these groups their ranks anew, in this order."""
         ranks = sorted(self._rank[g] for g in line)
         for group, rank in zip(line, ranks, strict=True):
             self._rank[group] = rank

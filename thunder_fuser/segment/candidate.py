@@ -27,7 +27,7 @@ def homes(candidates: Sequence[Candidate]) -> dict[str, int]:
 
 
 def reads_of(facts: Facts, one: Candidate) -> dict[str, int]:
-    """What expressions read that none of them makes, and the bytes of it that they touch.
+    """What expressions read from outside, and how many bytes of it they touch.
 
     T1 = cast(T0); T2 = slice(T1), a quarter of it    storing T2 alone: a quarter of T0
     """
@@ -49,15 +49,17 @@ def edge_bytes(facts: Facts, one: Candidate) -> int:
 
 
 def cost_of(facts: Facts, one: Candidate) -> float:
-    """Bytes read and stored, a launch, and the work: see summary.cost."""
+    """Bytes read and stored, a launch, and the work, in bytes that memory moves meanwhile."""
     depths = {facts.depth[at] for at in one.exprs if facts.patterns[at] is not None}
     work = sum(facts.work[at] for at in sorted(one.exprs)) * passes(len(depths))
     return facts.target.launch_bytes + edge_bytes(facts, one) + work
 
 
 def passes(depths: int) -> float:
-    """How often an expression is computed, about, in as many passes over the data as reductions
-    that wait for each other make: a later pass computes half of it anew."""
+    """How often an expression is computed, about, in a segment with reductions at so many depths.
+
+    Reductions that wait for each other are passes over the data; a later one computes half again.
+    """
     return 1 + max(depths - 1, 0) / 2
 
 
@@ -71,8 +73,8 @@ def settled(
 ) -> list[Candidate]:
     """The candidates of expression sets, which are in an order in which each reads earlier ones.
 
-    home: the set that stores a value, if it must reach memory. What only dropped sets read is
-    dropped.
+    home: the set that stores a value, if it must reach memory. A set that then stores nothing is
+    dropped, and so is what only such sets need.
     """
     wanted: set[str] = set(facts.results)
     candidates: list[Candidate] = []
@@ -87,7 +89,7 @@ def settled(
 
 
 def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> frozenset[int]:
-    """Those that what is stored depends on."""
+    """The expressions that the stored values depend on."""
     found: set[int] = set()
     stack = [facts.number[name] for name in sorted(stores)]
     while stack:
@@ -105,17 +107,12 @@ def is_twice(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
     """
     if not facts.compares:
         return False
-    seen: set[int] = set()
-    for exprs in sets:
-        expensive = {at for at in exprs if not facts.exprs[at].row.is_cheap}
-        if not expensive.isdisjoint(seen):
-            return True
-        seen |= expensive
-    return False
+    expensive = [at for exprs in sets for at in exprs if not facts.exprs[at].row.is_cheap]
+    return len(set(expensive)) < len(expensive)
 
 
 def external(facts: Facts, exprs: Iterable[int]) -> list[str]:
-    """The names of what expressions read that none of them makes, in order."""
+    """The names of the values that expressions read but do not compute, in order."""
     made: set[str] = set()
     found: dict[str, None] = {}
     for at in sorted(exprs):  # in program order: what one of them makes comes before its readers

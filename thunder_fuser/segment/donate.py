@@ -42,7 +42,7 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
 
 
 def _is_plain(segmented: SegmentedFusion, name: str) -> bool:
-    """Whether an argument is what lies in memory, and nothing is copied into it."""
+    """True if an argument lies in memory as its strides say, and no result is copied into it."""
     view = segmented.fusion.tensors[name]
     written = any(output.alias == name for output in segmented.fusion.outputs)
     return not (written or view.by_value or view.mesh is not None or view.domain.transforms)
@@ -62,7 +62,7 @@ def _pairs(
 
 
 def _fits(part: Part, target: str, output: str) -> bool:
-    """Whether they lie alike, and the one is read for nothing but the same element of the other."""
+    """True if they lie alike, and the target is read only for the same element of the output."""
     a, b = part.tensors[target], part.tensors[output]
     if (a.dtype, a.sizes, part.strides[target]) != (b.dtype, b.sizes, part.strides[output]):
         return False

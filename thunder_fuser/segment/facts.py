@@ -12,7 +12,7 @@ from math import prod
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, pattern_of
 from thunder_fuser.analysis.index_map import ZERO, accesses
 from thunder_fuser.analysis.part import Parts, bytes_in_memory
-from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, symbol
@@ -38,7 +38,10 @@ class Facts:
         self.axes: dict[str, Axes] = {
             name: frozenset(self._map.axes(view)) for name, view in fusion.tensors.items()
         }
-        self.bytes = {name: self._bytes(view) for name, view in fusion.tensors.items()}
+        self.bytes = {  # in memory, expanded axes counted once; none if passed by value
+            name: 0 if view.by_value else bytes_in_memory(view, self.parts.strides[name])
+            for name, view in fusion.tensors.items()
+        }
         self.elements = {name: prod(view.sizes) for name, view in fusion.tensors.items()}
         self.operands, self.numbers = self._reads(by_value=False), self._reads(by_value=True)
         self.uses: dict[str, list[int]] = {name: [] for name in fusion.tensors}
@@ -56,7 +59,6 @@ class Facts:
             if e.row.kind is OpKind.REDUCTION else None
             for e in self.exprs
         ]
-        self.is_plain = [self._is_plain(at) for at in range(len(self.exprs))]
         self.keeps_place = [self._keeps_place(at) for at in range(len(self.exprs))]
         self.depth = self._depths()
 
@@ -70,10 +72,6 @@ class Facts:
             for e in self.exprs
         ]
 
-    def _bytes(self, view: TensorView) -> int:
-        """Bytes a value takes in memory, expanded axes counted once; none if passed by value."""
-        return 0 if view.by_value else bytes_in_memory(view, self.parts.strides[view.name])
-
     def is_number(self, at: int) -> bool:
         """True if an expression computes what kernels take by value, or nothing else."""
         return all(self.fusion.tensors[name].is_scalar for name in self.exprs[at].outputs)
@@ -83,7 +81,7 @@ class Facts:
         return self.fusion.tensors[name].dtype.bytes
 
     def shown(self, at: int, name: str, wanted: int) -> int:
-        """Elements of an operand that so many of the result need."""
+        """How many elements of an operand are read for so many of the result."""
         every = self.elements[name]
         if not self._reads_whole[at]:
             return min(every, wanted)
@@ -95,7 +93,7 @@ class Facts:
 
     # ---- expressions
 
-    def _is_plain(self, at: int) -> bool:
+    def is_plain(self, at: int) -> bool:
         """True if what schedulers say of it follows from axes: no scan, torch call, lookup,
         partial result, tensor without elements."""
         expr = self.exprs[at]
@@ -135,7 +133,7 @@ class Facts:
     # ---- where operands are read
 
     def _keeps_place(self, at: int) -> frozenset[str]:
-        """The operands of which element x is read for element x of the result."""
+        """The operands that are read at element x for element x of the result."""
         expr, names = self.exprs[at], self.operands[at]
         kind, pattern = expr.row.kind, self.patterns[at]
         if kind is OpKind.SCAN:
@@ -155,7 +153,7 @@ class Facts:
         return all(self.elements[name] for name in names)
 
     def _index(self, name: str) -> tuple[Scalar, ...]:
-        """The index of a value of which each class of axes has one symbol."""
+        """The index of a value, with one symbol for each class of axes."""
         if name not in self._indices:
             axes = self.fusion.tensors[name].domain.no_reductions
             self._indices[name] = tuple(

@@ -56,7 +56,7 @@ def peak(facts: Facts, candidates: Sequence[Candidate]) -> int:
 
 
 def by_liveness(facts: Facts, candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates in the order with the lowest peak found; as they are if none is lower."""
+    """The candidates in the order with the lowest peak found; unchanged if none is lower."""
     lives = _Lives(facts, candidates)
     if not any(lives.made):
         return candidates
@@ -86,7 +86,7 @@ def _best(lives: _Lives) -> list[int]:
 
 
 def _greedy(lives: _Lives) -> list[int]:
-    """Always the ready segment that leaves least behind, the first of equals."""
+    """Runs the ready segment that leaves the fewest bytes alive; of equals, the first."""
     done: dict[int, None] = {}
     heap: list[tuple[int, int]] = []
     ready = [at for at, needs in enumerate(lives.needs) if not needs]

@@ -70,7 +70,7 @@ def _coarsened(
 
 
 class _Walk:
-    """What was coarsened so far, by places."""
+    """The units as coarsened so far, by their places."""
 
     def __init__(self, acceptance: Acceptance, most: int) -> None:
         self.acceptance, self.facts, self.most = acceptance, acceptance.facts, most
@@ -121,10 +121,10 @@ class _Walk:
 
 def _is_for(maker: Summary, reader: Summary) -> bool:
     """True if nothing else reads what the maker stores."""
-    return all(
-        name in reader.reads and reader.reads[name][1] == count
-        for name, count in maker.stores.items()
-    )
+    for name, count in maker.stores.items():
+        if name not in reader.reads or reader.reads[name][1] != count:
+            return False
+    return True
 
 
 # ---- merging
@@ -144,12 +144,8 @@ class Groups:
         self.summary = dict(enumerate(units))
         self.home = {name: at for at, one in enumerate(units) for name in one.stores}
         self.refused: dict[Pair, tuple[Reject, ...]] = {}
-        edges: dict[int, list[int]] = {}
-        for at, one in enumerate(units):
-            for name in one.reads:
-                if name in self.home:
-                    edges.setdefault(self.home[name], []).append(at)
-        self.order = Order(edges, len(units))
+        made = [[name for name in one.reads if name in self.home] for one in units]
+        self.order = Order([[self.home[name] for name in names] for names in made])
 
     def gain(self, a: int, b: int) -> float:
         """The cost that merging two groups saves, roughly: exact but for work done twice."""
@@ -214,18 +210,18 @@ Rank = Callable[[Groups, int, int], float]
 
 
 def by_gain(groups: Groups, a: int, b: int) -> float:
-    """The pair that saves most first."""
+    """Ranks the pair that saves most first."""
     return -groups.gain(a, b)
 
 
 def by_program(groups: Groups, a: int, b: int) -> float:
-    """Pairs as the program lists their later halves, as long as they save anything."""
+    """Ranks pairs that save anything in the program order of their later halves."""
     gain = groups.gain(a, b)
     return -gain if gain <= 0 else max(a, b) - groups.count
 
 
 def merge_greedily(units: Sequence[Summary], acceptance: Acceptance, rank: Rank) -> Groups:
-    """Merges while that saves bytes; a round asks again what an earlier merge may have changed.
+    """Merges while that saves bytes. A round tries again what an earlier one may have changed.
 
     Equal ranks go to the smaller groups, then to the earlier ones: so chains grow in halves, and
     a plan depends on the program alone.
@@ -238,7 +234,7 @@ def merge_greedily(units: Sequence[Summary], acceptance: Acceptance, rank: Rank)
 
 
 def _round(groups: Groups, rank: Rank) -> int:
-    """Every pair once, best first; how many merged."""
+    """Tries every pair once, best first; returns how many merged."""
     tried: set[tuple[int, int, int, int]] = set()
     heap = [_entry(groups, rank, a, b) for a, b in dict.fromkeys(groups.pairs()) if a != b]
     heapify(heap)

@@ -69,7 +69,7 @@ def recompute_cheap_edges(acceptance: Acceptance, candidates: list[Candidate]) -
 def _grown(
     acceptance: Acceptance, one: Candidate, chains: dict[str, Exprs]
 ) -> list[tuple[str, Exprs]]:
-    """The chains that the segment may take: all at once if it may, else one after the other."""
+    """The chains that schedulers allow in the segment: all together, else one by one."""
     everything = one.exprs.union(*chains.values())
     if not chains or not acceptance.refusals(Candidate(everything, one.stores)):
         return list(chains.items())
@@ -88,7 +88,7 @@ def _saved(facts: Facts, name: str, readers: int) -> int:
 
 
 def _cost(facts: Facts, one: Candidate, have: Iterable[str], chain: Exprs) -> float:
-    """What a segment reads and does more, in bytes, if it computes a chain."""
+    """What a segment reads and computes in addition, in bytes, if it computes a chain."""
     new = (leaf for leaf in external(facts, chain) if leaf not in have)
     work = sum(facts.work[at] for at in sorted(chain - one.exprs))
     return sum(facts.bytes[leaf] for leaf in new) + work
@@ -166,7 +166,7 @@ def _arranged(facts: Facts, sets: Sets, before: Sequence[Candidate]) -> list[Can
 
 
 def _in_order(facts: Facts, sets: Sets, home: Mapping[str, int]) -> list[int] | None:
-    """Always the first set of which all that it reads is made."""
+    """An order in which each set reads earlier ones: always the first that can run."""
     needs = []
     for at, exprs in enumerate(sets):
         read = [name for name in external(facts, exprs) if name in facts.number]

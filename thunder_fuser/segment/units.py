@@ -35,7 +35,7 @@ _COPIED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class CheapChain:
     """Cheap expressions that end in one value; the tensor they read, if any, and elements of it."""
 
     exprs: frozenset[int]
@@ -43,12 +43,12 @@ class Chain:
     elements: int
 
 
-Chains = Mapping[str, Chain]
+CheapChains = Mapping[str, CheapChain]
 
 
-def _shared_chains(facts: Facts) -> Chains:
+def _shared_chains(facts: Facts) -> CheapChains:
     """The chain behind each cheap value that several expressions read."""
-    chains: dict[str, Chain] = {}
+    chains: dict[str, CheapChain] = {}
     for at, expr in enumerate(facts.exprs):
         is_copied = expr.row.kind in _COPIED and expr.row.is_cheap and expr.op != "segment_set"
         if is_copied and not facts.is_number(at):
@@ -60,7 +60,7 @@ def _shared_chains(facts: Facts) -> Chains:
     }
 
 
-def _chain(facts: Facts, at: int, chains: Chains) -> Chain | None:
+def _chain(facts: Facts, at: int, chains: CheapChains) -> CheapChain | None:
     """An expression with the chains behind its operands, if together they read one tensor that is
     no larger than the result."""
     behind = [_behind(facts, at, name, chains) for name in facts.operands[at]]
@@ -73,16 +73,16 @@ def _chain(facts: Facts, at: int, chains: Chains) -> Chain | None:
     (made,) = facts.exprs[at].outputs
     if leaf is not None and elements * facts.itemsize(leaf) > facts.bytes[made]:
         return None  # narrower as it is than what it is made of
-    return Chain(exprs, leaf, elements)
+    return CheapChain(exprs, leaf, elements)
 
 
-def _behind(facts: Facts, at: int, name: str, chains: Chains) -> Chain:
+def _behind(facts: Facts, at: int, name: str, chains: CheapChains) -> CheapChain:
     """The chain behind an operand, with what is read for it; without one, the operand itself."""
     shown = facts.shown(at, name, facts.elements[facts.exprs[at].outputs[0]])
     if name not in chains:
-        return Chain(frozenset(), name, shown)
+        return CheapChain(frozenset(), name, shown)
     chain = chains[name]
-    return Chain(chain.exprs, chain.leaf, min(chain.elements, shown))
+    return CheapChain(chain.exprs, chain.leaf, min(chain.elements, shown))
 
 
 # ---- units and what they are together
@@ -111,7 +111,7 @@ class Summary:
 
 
 def units_of(facts: Facts) -> list[Summary]:
-    """The units of a fusion, in program order; what only copies read has no unit."""
+    """The units of a fusion, in program order. What only copies need has no unit."""
     shared = _shared_chains(facts)
     needed = {facts.number[name] for name in facts.results if name in facts.number}
     units: list[Summary] = []
@@ -126,7 +126,7 @@ def units_of(facts: Facts) -> list[Summary]:
     return units[::-1]
 
 
-def _unit(facts: Facts, at: int, shared: Chains) -> Summary:
+def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
     """One expression with the copies it takes of shared chains, before its readers are known."""
     own = facts.exprs[at]
     is_external = own.row.kind is OpKind.EXTERNAL
@@ -149,7 +149,7 @@ def _unit(facts: Facts, at: int, shared: Chains) -> Summary:
         patterns=frozenset([pattern] if pattern else []),
         depths=frozenset([facts.depth[at]] if pattern else []),
         work=sum(facts.work[at] for at in exprs),
-        is_plain=all(facts.is_plain[at] for at in exprs),
+        is_plain=all(map(facts.is_plain, exprs)),
         is_external=is_external,
         in_place=in_place,
         is_sound=in_place,
@@ -158,10 +158,11 @@ def _unit(facts: Facts, at: int, shared: Chains) -> Summary:
 
 def _are_read_in_place(facts: Facts, names: Iterable[str], exprs: set[int]) -> bool:
     """True if these expressions read each of the values at its own element."""
-    return all(
-        name in facts.keeps_place[at]
-        for name in names for at in facts.uses[name] if at in exprs
-    )
+    for name in names:
+        for at in facts.uses[name]:
+            if at in exprs and name not in facts.keeps_place[at]:
+                return False
+    return True
 
 
 def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
