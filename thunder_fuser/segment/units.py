@@ -52,8 +52,11 @@ def _shared_chains(facts: Facts) -> CheapChains:
     for at, expr in enumerate(facts.exprs):
         is_copied = expr.row.kind in _COPIED and expr.row.is_cheap and expr.op != "segment_set"
         if is_copied and not facts.is_number(at):
-            chain = _chain(facts, at, chains) or _chain(facts, at, {})
-            chains.update({expr.outputs[0]: chain} if chain else {})
+            chain = _chain(facts, at, chains)
+            if chain is None and not chains.keys().isdisjoint(facts.operands[at]):
+                chain = _chain(facts, at, {})
+            if chain is not None:
+                chains[expr.outputs[0]] = chain
     return {
         name: chain for name, chain in chains.items()
         if len(facts.uses[name]) + (name in facts.results) > 1
@@ -63,7 +66,10 @@ def _shared_chains(facts: Facts) -> CheapChains:
 def _chain(facts: Facts, at: int, chains: CheapChains) -> CheapChain | None:
     """An expression with the chains behind its operands, if together they read one tensor that is
     no larger than the result."""
-    behind = [_behind(facts, at, name, chains) for name in facts.operands[at]]
+    operands = facts.operands[at]
+    if len(operands) > 1 and chains.keys().isdisjoint(operands):
+        return None  # most expressions: each operand is a tensor of its own
+    behind = [_behind(facts, at, name, chains) for name in operands]
     exprs = frozenset([at]).union(*(chain.exprs for chain in behind))
     leaves = {chain.leaf for chain in behind if chain.leaf is not None}
     elements = max((chain.elements for chain in behind), default=0)
