@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -110,7 +111,7 @@ def _rounds(layers: Sequence[int], policy: str, repeats: int) -> Iterator[list[R
 
 
 def _in_a_process(layers: int, policy: str, state: str, folder: str, first: str) -> Measured:
-    """One measurement in a fresh process; InputError with its last words if it fails."""
+    """One measurement in a fresh process; InputError with its last error if it fails."""
     # A kernel that the first process left must not be compiled by the second.
     options = {"rematerialization": policy, "assert_cache_hit": state == WARM}
     wanted = {"layers": layers, "first": first, "options": options}
@@ -121,8 +122,10 @@ def _in_a_process(layers: int, policy: str, state: str, folder: str, first: str)
         capture_output=True, text=True, check=False, env={**os.environ, **store},
     )  # fmt: skip
     if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise InputError(f"a step of {layers} layers", expected="figures", got=last[0])
+        lines = done.stderr.splitlines()
+        told = [line for line in lines if re.match(r"[\w.]+Error: ", line)] or lines
+        last = told[-1] if told else f"exit code {done.returncode}"
+        raise InputError(f"a step of {layers} layers", expected="figures", got=last)
     found = json.loads(done.stdout)
     found["seconds"] = {name: Seconds(**one) for name, one in found["seconds"].items()}
     return Measured(**found)
