@@ -18,6 +18,7 @@ from thunder_fuser.options import options
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(native() is None, reason="there is no compiler"),
 ]
 
