@@ -5,8 +5,8 @@
 #
 #   benchmarks/gpu_check.sh [OUTDIR [PART...]]
 #
-# Without names of parts every part runs, whatever became of those before it; the exit status is 1 if one failed. Logs and
-# JSON go to OUTDIR (gpu_check_out if not given). PYTHON names another interpreter than python3.
+# Without names every part runs, whatever became of those before it; the exit status is 1 if one
+# failed. Logs and JSON go to OUTDIR (gpu_check_out if not given). PYTHON names another interpreter than python3.
 # The parts that only check run side by side; nothing else runs while a part measures time.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -84,7 +84,7 @@ part warm_path 60 "$python" -m benchmarks warm_path --device cuda --compile \
 part prices 90 "$python" -m benchmarks prices --device cuda --json "$out/prices.json"
 part blocks 150 "$python" -m benchmarks blocks --device cuda --json "$out/blocks.json"
 part functions 60 "$python" -m benchmarks functions --device cuda --json "$out/functions.json"
-part train_step 200 "$python" -m benchmarks train_step --device cuda --json "$out/train_step.json"
+part train_step 400 "$python" -m benchmarks train_step --device cuda --json "$out/train_step.json"
 # Above 200 s it begins no new point, and says which are left.
 part kernels 240 "$python" -m benchmarks kernels --device cuda --sizes gate --budget 200 \
     --json "$out/kernels.json"
