@@ -327,14 +327,16 @@ class Values:
         """
         literal, dtype = expr.inputs[-1], self.ctx.dtype_of(point.name)
         assert isinstance(literal, Literal) and not isinstance(literal.value, complex)
-        name, count = self.name(f"{self.ctx.local(point.name)}_by", literal), int(literal.value)
+        count = int(literal.value)
+        inverts = count.bit_count() == 1 and self.ctx.is_full(point)
+        name = self.name(f"{self.ctx.local(point.name)}_by", (literal, inverts))
         size, plain = nodes.IndexValue(const(sized(name, count)), dtype), f"{name}_n"
         if not self.ctx.is_cpu and dtype is DataType.Float:
             scope.define(nodes.Let(plain, dtype, size), NONE)
             scope.define(nodes.Let(name, dtype, nodes.Call("divisor", (plain,)), 2), NONE)
             return nodes.Call("quotient", (x, name)), name
         types = (dtype, dtype)
-        if count.bit_count() == 1 and self.ctx.is_full(point):
+        if inverts:
             scope.define(nodes.Let(plain, dtype, size), NONE)
             inverse = nodes.Math("truediv", (Literal.of(1.0), plain), types, dtype)
             scope.define(nodes.Let(name, dtype, inverse), NONE)
