@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.scalar import Scalar
@@ -28,6 +29,7 @@ class Scope:
     parent: Scope | None = None
     statements: list[Statement] = field(default_factory=list)
     values: dict[Hashable, Found] = field(default_factory=dict)
+    definitions: dict[str, Let | Words] = field(default_factory=dict)
     condition: Scalar | None = None  # of the If this block is the body of
 
     def child(self, *symbols: str) -> Scope:
@@ -61,11 +63,26 @@ class Scope:
         return found
 
     def define(self, value: Let | Words, needs: Needs) -> Found:
-        """Puts a definition into its home, unless it is there: its name, and what it depends on."""
-        if self.find(value.name) is None:
+        """Puts a definition into its home, unless it is there: its name, and what it depends on.
+
+        VerifyError if the name has another definition there.
+        """
+        known = self._definition(value.name)
+        if known is None:
             self.put(value, needs)
             self.keep(value.name, (value.name, needs))
+            self.home(needs).definitions[value.name] = value
+        elif known != value:
+            raise VerifyError(f"variable {value.name}", expected=str(known), got=str(value))
         return value.name, needs
+
+    def _definition(self, name: str) -> Let | Words | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.definitions:
+                return scope.definitions[name]
+            scope = scope.parent
+        return None
 
     def declare(self, array: Array) -> None:
         """Puts a declaration in front of all other statements."""
