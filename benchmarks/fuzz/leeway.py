@@ -24,6 +24,8 @@ SQUARES = set(words(
     linalg_vector_norm mse_loss"""
 ))  # fmt: skip
 COMPLEX_PRODUCTS = set(words("mul mul_ div div_ reciprocal rsqrt pow pow_ addcmul sigmoid"))
+# torch multiplies what it adds by alpha, by 1 too.
+COMPLEX_SUMS = set(words("add add_ sub sub_ rsub"))
 COMPLEX_FUNCTIONS = set(words(
     "exp log sqrt sin cos tan tanh sinh cosh asin acos atan log2 log10 log1p exp_ sigmoid_"
 ))  # fmt: skip
@@ -99,6 +101,8 @@ def _reason_of_product(x: torch.Tensor, dims: tuple[Any, ...], out: torch.Tensor
 def _reason_of_complex(name: str, tensors: list[torch.Tensor]) -> str:
     if name in COMPLEX_PRODUCTS:
         return COMPLEX
+    if name in COMPLEX_SUMS:
+        return COMPLEX_SUM
     if name not in COMPLEX_FUNCTIONS:
         return ""
     parts = torch.view_as_real(tensors[0].resolve_conj())

@@ -158,6 +158,14 @@ def test_other_kernels_of_torch_keep_another_zero() -> None:
     assert found.signbit()[0] != torch.relu(x).signbit()[0]
 
 
+def test_complex_infinities_are_added_as_products() -> None:
+    for size, expected in ((INF, leeway.COMPLEX_SUM), (1.0, "")):
+        x = torch.tensor([complex(size, 0)])
+        with tolerance.Shaken(0) as shaken:
+            x + x
+        assert shaken.open == expected
+
+
 def test_squares_that_are_lost() -> None:
     for size, expected in ((1e-40, leeway.SPREAD), (0.0, ""), (1e-10, "")):
         with tolerance.Shaken(0) as shaken:
