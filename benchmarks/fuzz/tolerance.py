@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.fuzz.leeway import UNDEFINED, is_inexact, otherwise, reason_of
+from benchmarks.fuzz.leeway import UNDEFINED, WEAK, is_inexact, otherwise, reason_of
 from benchmarks.fuzz.program import words
 
 ULPS = {torch.float16: 4, torch.bfloat16: 4}  # of the result; 16 for the other types
@@ -120,6 +120,7 @@ class Shaken(TorchDispatchMode):
         self.epsilon = epsilon
         self.count = 0
         self.open = ""
+        self.weak: set[int] = set()  # addresses of floats made of integers and numbers
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -134,7 +135,7 @@ class Shaken(TorchDispatchMode):
             out = func(*args, **(kwargs or {}))
         if name in ("_to_copy", "copy_") and _is_undefined(args[name == "copy_"], out):
             self.open = UNDEFINED
-        self.open = self.open or reason_of(name, given, out)
+        self.open = self.open or self._meets_weak(given, out) or reason_of(name, given, out)
         if name in EXACT or (name == "_to_copy" and not _rounds(args[0], out)):
             return out
         if isinstance(out, (tuple, list)):
@@ -143,6 +144,18 @@ class Shaken(TorchDispatchMode):
         else:
             self._shaken(out, terms)
         return out
+
+    def _meets_weak(self, args: tuple[Any, ...], out: Any) -> str:
+        """Why the type is open where a weak float meets 16 bits; notes the weak ones."""
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        if not tensors or not isinstance(out, torch.Tensor) or out.dtype is not torch.float32:
+            return ""
+        weak = [one.data_ptr() in self.weak for one in tensors]
+        if any(weak) and any(one.dtype.itemsize == 2 and is_inexact(one) for one in tensors):
+            return WEAK
+        if all(is_weak or _is_exact(one) for is_weak, one in zip(weak, tensors, strict=True)):
+            self.weak.add(out.data_ptr())
+        return ""
 
     def _operand(self, one: Any, dtype: torch.dtype | None) -> Any:
         """Moved. Integers that are summed as floats are floats, which an order of terms rounds."""

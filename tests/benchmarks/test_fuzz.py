@@ -166,6 +166,14 @@ def test_complex_infinities_are_added_as_products() -> None:
         assert shaken.open == expected
 
 
+def test_weak_types_beside_16_bits() -> None:
+    x = torch.arange(3)
+    for other, expected in ((torch.float16, leeway.WEAK), (torch.float32, "")):
+        with tolerance.Shaken(0) as shaken:
+            (x + 3.0) * 2 + torch.ones(3, dtype=other)
+        assert shaken.open == expected
+
+
 def test_squares_that_are_lost() -> None:
     for size, expected in ((1e-40, leeway.SPREAD), (0.0, ""), (1e-10, "")):
         with tolerance.Shaken(0) as shaken:

@@ -37,7 +37,7 @@ from thunder.torch import _torch_to_thunder_function_map
 
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.translate import types_of_results
-from thunder_fuser.executors.types import EXACT, FLOATS, INTS, data_type, is_known_number
+from thunder_fuser.executors.types import EXACT, INTS, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 from thunder_fuser.trace.op import Reject
@@ -70,27 +70,22 @@ def where_types_agree(bsyms: Sequence[BoundSymbol], support: Support) -> Support
 class _Walk:
     """The types that values really have, where they are not the trace's.
 
-    types: by name, None where it is unknown. foreign: of what torch makes for that reason. weak:
-    floats made of integers and numbers. Thunder gives them a weak type, which gives way to bf16,
-    and forgets so where the user's program names them.
+    types: by name, None where it is unknown. foreign: of what torch makes for that reason.
     """
 
     def __init__(self, support: Support) -> None:
         self.support = support
         self.types: dict[str, DataType | None] = {}
         self.foreign: set[str] = set()
-        self.weak: set[str] = set()
         self.refused: dict[str, Reject] = {}
 
     def add(self, bsym: BoundSymbol) -> None:
         """Notes the types of its results."""
         results = _results(bsym)
         read = [one for one in reads(bsym) if isinstance(one, TensorProxy)]
-        has_other = any(one.name in self.types or one.name in self.weak for one in read)
+        has_other = any(one.name in self.types for one in read)
         if not results or not (has_other or may_differ(read)):
             return
-        if all(data_type(one.dtype) in EXACT or one.name in self.weak for one in read):
-            self.weak.update(one.name for one in results if data_type(one.dtype) in FLOATS)
         theirs = types_in_torch(bsym.sym, bsym.args, bsym.kwargs, self.types)
         ours = self._ours(bsym, results)
         if isinstance(theirs, Reject):
@@ -147,13 +142,12 @@ def _results(bsym: BoundSymbol) -> list[TensorProxy]:
 
 
 def may_differ(tensors: Sequence[TensorProxy]) -> bool:
-    """Where to ask: beside integers, bools, 0-dim tensors, and integers divided by a number.
+    """Where to ask: beside integers, bools and 0-dim tensors.
 
-    To Thunder, the last have a weak type, which gives way to any other.
+    Not beside floats made of integers and a number: Thunder gives them a weak type, which gives way
+    to float16, and its own tests hold that.
     """
-    return any(
-        not one.ndim or one.true_dtype.is_weak or data_type(one.dtype) in EXACT for one in tensors
-    )
+    return any(not one.ndim or data_type(one.dtype) in EXACT for one in tensors)
 
 
 def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
