@@ -172,6 +172,10 @@ def test_weak_types_beside_16_bits() -> None:
         with tolerance.Shaken(0) as shaken:
             (x + 3.0) * 2 + torch.ones(3, dtype=other)
         assert shaken.open == expected
+    made = (Statement("v0", "{x} + 3.0", ("a",)), Statement("v1", "{x} + {y}", ("v0", "b")))
+    inputs = (Input("a", "int64", (2,), ("1",)), Input("b", "float16", (2,), ("1.5",)))
+    verdict = judge.judge(Program(inputs, made, ("v1",)))
+    assert (verdict.failures, verdict.aside) == ((), leeway.WEAK)
 
 
 def test_squares_that_are_lost() -> None:
