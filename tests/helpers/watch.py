@@ -87,9 +87,7 @@ def compile_waiting() -> None:
     batch, waiting[:] = list(waiting), []
     if not batch or not has_nvrtc():
         return
-    jobs = [
-        (arch, [one for one in batch if arch in arches(one[0].text)]) for arch in ARCHES
-    ]  # fmt: skip
+    jobs = [(arch, [one for one in batch if arch in arches(one[0].text)]) for arch in ARCHES]
     with ThreadPoolExecutor(max_workers=2) as pool:
         list(pool.map(lambda job: compile_batch(*job), jobs))
 

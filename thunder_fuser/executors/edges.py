@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of a region -> those that torch runs before and after it, and the views it makes again.
+"""The ops of a region -> those that torch runs before and after it, and the views it repeats.
 
     t1 = permute(x); t2 = mul(t1, 2); t3 = exp(t2); t4 = reshape(t3)
 ->  before: t1       inside: t2, t3                 after: t4
@@ -91,7 +91,7 @@ def exits_of(
 ) -> tuple[frozenset[str], tuple[BoundSymbol, ...]]:
     """(what a region of these primitives returns, the views torch makes of that or of its inputs).
 
-    outputs: the results that it is asked for.
+    outputs: the results that its readers need.
     """
     maker = {out.name: leaf for leaf in leaves for out in makes(leaf)}
     wanted: set[str] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lowering knows before it writes a statement: loops, their variables, what is asked for."""
+"""What lowering knows before it writes a statement: loops, their variables, the points needed."""
 
 from __future__ import annotations
 
