@@ -80,7 +80,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
-        Option("native_calls", bool, True, "C finds programs, allocates and launches, if it can be built"),
+        Option("native_calls", bool, True, "C finds programs, allocates and launches, if built"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
         Option("max_fusions", int, 8192, "the most definitions in the process's cache", least=1),
