@@ -34,6 +34,7 @@ from thunder.executors.torchex import ex as torch_executor
 from thunder.extend import OperatorExecutor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, refuses_floats
 from thunder_fuser.trace.op import Reject
@@ -125,8 +126,6 @@ class _Traced:
 
 @functools.lru_cache(maxsize=4096)
 def _traced(call: _Call) -> _Traced:
-    from torch.fx.experimental.proxy_tensor import make_fx  # it loads sympy, for half a second
-
     def joint(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> Any:
         results = tree_flatten(call.run(tensors))[0]
         of = [one for one in results if one.requires_grad]
@@ -161,7 +160,7 @@ def _split(
         if node.target is _aten.view.default:  # a call's tensors may have other strides
             node.target = _aten.reshape.default
     given = [node for node in graph.nodes if node.op == "placeholder"]
-    made = [node for node in graph.nodes if node.op == "output"][0].args[0]
+    made = next(node for node in graph.nodes if node.op == "output").args[0]
     results, found = made[: len(has_gradient)], iter(made[len(has_gradient) :])
     late = _readers(given[count:])
     number = next(_numbers)
@@ -245,7 +244,11 @@ def _symbol(name: str, function: Callable[..., Any], makes: Sequence[torch.Tenso
 
 def _type_of(one: torch.Tensor) -> dict[str, Any]:
     """What TensorProxy takes for such a tensor."""
-    return {"shape": tuple(one.shape), "dtype": to_dtype(one.dtype), "device": to_device(one.device)}
+    return {
+        "shape": tuple(one.shape),
+        "dtype": to_dtype(one.dtype),
+        "device": to_device(one.device),
+    }
 
 
 # ---------------------------------------------------------------------------- what Thunder calls
