@@ -90,16 +90,18 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("name", "do"),
     [
-        ("tahn", "use ops.tan"),
-        ("varmean", "use ops.var_mean"),
-        ("Reshape", "use ops.reshape"),
-        ("softmax", "see dir(fd.ops)"),  # max is too far from it
+        ("tahn", "call ops.tan if you mean it; "),
+        ("varmean", "call ops.var_mean if you mean it; "),
+        ("Reshape", "call ops.reshape if you mean it; "),
+        ("softmax", ""),  # max is too far from it
     ],
 )
 def test_a_name_that_is_not_there(name: str, do: str) -> None:
     with pytest.raises(UnknownOpError) as error:
         getattr(Recorder().ops, name)
-    assert str(error.value) == f"ops.{name}: expected the name of an op. To fix it: {do}."
+    assert str(error.value) == (
+        f"ops.{name}: expected the name of an op. To fix it: {do}dir(fd.ops) lists all."
+    )
 
 
 def test_python_asks_for_names_that_are_not_there() -> None:
