@@ -27,9 +27,11 @@ from benchmarks.kernels import run as kernels
 from benchmarks.plans import run as plans
 from benchmarks.report import Report
 from benchmarks.saved_memory import run as saved_memory
+from benchmarks.whole_models import run as whole_models
 from thunder_fuser.errors import FuserError
 
 COMMANDS = {
+    "models": whole_models,
     "kernels": kernels,
     "blocks": blocks,
     "functions": functions,

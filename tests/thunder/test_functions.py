@@ -16,6 +16,7 @@ from thunder.core.symbol import Symbol
 
 from thunder_fuser.executors.functions import FUNCTIONS, TABLES
 from thunder_fuser.executors.functions.define import Rewrite
+from thunder_fuser.executors.functions.kernels import OTHERS
 from thunder_fuser.executors.functions.pointwise import CASTS
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 
@@ -27,7 +28,7 @@ PRODUCTS = {"mm", "mv", "dot", "inner", "addmm", "linalg.matmul"}
 # Views, or made at once when the trace is.
 UNFUSED = PRODUCTS | {
     "narrow", "swapaxes", "swapdims", "moveaxis", "ravel", "reshape_as", "split_with_sizes",
-    "new_ones", "new_zeros", "new_full", "trace",
+    "new_ones", "new_zeros", "new_full", "trace", *(f"nn.functional.{name}" for name in OTHERS),
 }  # fmt: skip
 # Torch's first samples are forms that are left to it; others are below, and in test_gradients.py.
 FORMS_FIRST = {"addmm", "min", "index_add"}
@@ -38,10 +39,12 @@ def name_of(id: str) -> str:
 
 
 # Casts are tested in test_casts.py, composites each in a file of their own. Torch's first samples
-# of repeat have no elements, and in Thunder no gradient: it is in test_copies.py.
+# of repeat have no elements, and in Thunder no gradient: it is in test_copies.py. There are none of
+# fold and unfold, which are in test_kernels.py.
+WITHOUT_SAMPLES = {"torch.Tensor.repeat", "torch.nn.functional.fold", "torch.nn.functional.unfold"}
 TESTED = [
     id for id, one in FUNCTIONS.items()
-    if isinstance(one, Rewrite) and id not in CASTS and id != "torch.Tensor.repeat"
+    if isinstance(one, Rewrite) and id not in {*CASTS, *WITHOUT_SAMPLES}
 ]
 
 
@@ -53,7 +56,8 @@ def left_to_torch(jitted: Any, name: str) -> bool:
 
 def test_thunder_has_all_names() -> None:
     symbols = (*ltorch._torch_to_thunder_function_map.values(), *vars(ltorch).values())
-    assert {*FUNCTIONS} <= {symbol.id for symbol in symbols if isinstance(symbol, Symbol)}
+    ops = {f"torch_{name}" for name in OTHERS}
+    assert {*FUNCTIONS} - ops <= {symbol.id for symbol in symbols if isinstance(symbol, Symbol)}
 
 
 def test_each_function_is_in_one_table() -> None:

@@ -24,11 +24,12 @@ from typing import Any
 
 import thunder.torch as ltorch
 import torch
+from thunder.core import dtypes
 from thunder.core.devices import to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.prims import OpTags, get_grad, put_grad
 from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.pytree import tree_flatten, tree_unflatten
+from thunder.core.pytree import tree_flatten, tree_map, tree_unflatten
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.executors.torchex import ex as torch_executor
 from thunder.extend import OperatorExecutor
@@ -36,7 +37,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, refuses_floats
+from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, refuses_tensors
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_kernels")
@@ -69,7 +70,9 @@ class _Tensor:
         return _Tensor(tuple(proxy._shape), to_torch_dtype(proxy.dtype), device)
 
     def fake(self) -> torch.Tensor:
-        return torch.empty(self.shape, dtype=self.dtype, device=self.device, requires_grad=True)
+        has_gradient = self.dtype.is_floating_point
+        given = {"dtype": self.dtype, "device": self.device, "requires_grad": has_gradient}
+        return torch.empty(self.shape, **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +262,16 @@ def _refuses(*args: Any, **kwargs: Any) -> Reject | None:
     if any(isinstance(one, NumberProxy) for one in leaves):
         return Reject("a function of torch with a computed number")
     tensors = [one for one in leaves if isinstance(one, TensorProxy)]
-    return refuses_floats("a function of torch", *tensors)
+    is_complex = any(dtypes.is_complex_dtype(one.dtype) for one in tensors)
+    refused = Reject("complex tensors") if is_complex else None
+    return refused or refuses_tensors("a function of torch", *tensors)
 
 
-def _with_gradient(function: str) -> Callable[..., Any]:
+def _with_gradient(function: str, run: Symbol) -> Callable[..., Any]:
     def gradient(*args: Any, **kwargs: Any) -> Any:
         call, tensors = _call_of(function, args, kwargs)
+        if not all(dtypes.is_float_dtype(one.dtype) for one in tensors):
+            return run(*args, **kwargs)  # max_pool2d of integers has no gradient
         traced = _traced(call)
         values = dict(zip(traced.tensors, tensors, strict=True))
         made = traced.forward.symbol(*map(values.__getitem__, traced.forward.reads))
@@ -300,11 +307,16 @@ def _meta(function: str) -> Callable[..., Any]:
     return meta
 
 
+def _printable(leaf: Any) -> Any:
+    """Thunder does not write a torch.Size as Python."""
+    return tuple(leaf) if isinstance(leaf, torch.Size) else leaf
+
+
 def _convolution(function: str) -> Table:
     """Of Thunder's symbol: without gradients as Thunder runs it, which is one op of torch."""
     symbol = getattr(ltorch, function)
     run = torch_executor.implmap[symbol.id].symbol
-    return {symbol.id: Composite(_refuses, run, _with_gradient(function))}
+    return {symbol.id: Composite(_refuses, run, _with_gradient(function, run))}
 
 
 def _other(function: str) -> Table:
@@ -316,11 +328,12 @@ def _other(function: str) -> Table:
     )
 
     def rewrite(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(_printable, (args, kwargs))
         return NotImplemented if _refuses(*args, **kwargs) else op(*args, **kwargs)
 
     of_thunder = ltorch._torch_to_thunder_function_map[called].id
     return {
-        of_thunder: Rewrite(rewrite), name: Composite(_refuses, op, _with_gradient(function))
+        of_thunder: Rewrite(rewrite), name: Composite(_refuses, op, _with_gradient(function, op))
     }  # fmt: skip
 
 

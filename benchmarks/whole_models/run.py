@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models, in training and inference, beside eager torch and torch.compile.
+
+A training step is forward, loss and backward, without the optimizer; inference is the forward
+without gradients. Weights are random, from configurations: nothing is downloaded. Models of litgpt
+and of transformers need the extra `models`. Fails for a model that cannot run, and if the error of
+its loss or gradients against float64 is over 1.2 times eager's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.clock import medians
+from benchmarks.kernels.points import DTYPES
+from benchmarks.options import add_compile, add_device, at_least_one
+from benchmarks.report import Report
+from benchmarks.whole_models.measure import Subject, where_time_goes
+from benchmarks.whole_models.zoo import ENTRIES, Entry
+from thunder_fuser import fuser
+from thunder_fuser.explain.accuracy import FACTOR, FLOOR_ULPS
+
+EAGER, COMPILE, OURS = "eager", "torch.compile", "ours"
+HEADER = (
+    f"{'model':12} {'train ms':>9} {'x eager':>8} {'x compile':>9} {'infer ms':>9} {'x eager':>8} "
+    f"{'x compile':>9} {'peak MiB':>9} {'of compile':>10} {'first s':>8} {'of compile':>10}"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_device(parser)
+    add_compile(parser, default=True)
+    parser.add_argument("--model", action="append", choices=list(ENTRIES), help="default: all")
+    parser.add_argument("--dtype", choices=("bf16", "f32"), help="bf16 on a GPU, else f32")
+    parser.add_argument("--seconds", type=at_least_one, default=6, help="of running, for a time")
+
+
+def run(given: argparse.Namespace, report: Report) -> None:
+    report.lines.append(HEADER)
+    for name in given.model or ENTRIES:
+        with report.section(name):
+            found = measure(ENTRIES[name], given, report, name)
+            report.figures[name] = found
+            report.lines.append(line(name, found))
+        torch._dynamo.reset()
+        if given.device.type == "cuda":
+            torch.cuda.empty_cache()
+    report.lines += means(report.figures)
+
+
+def measure(entry: Entry, given: argparse.Namespace, report: Report, name: str) -> dict[str, Any]:
+    """All figures of a model; `why` of a contender that cannot run it."""
+    device = given.device
+    sizes = entry.cuda if device.type == "cuda" else entry.cpu
+    dtype = DTYPES[given.dtype or ("bf16" if device.type == "cuda" else "f32")]
+    torch.manual_seed(0)
+    model, inputs = entry.make(sizes)
+    subject = Subject.make(model, inputs(), dtype, device)
+    found: dict[str, Any] = {"sizes": str(sizes), "dtype": str(dtype), "steps": {}}
+    calls: dict[str, Callable[..., Any]] = {}
+    for contender, call in contenders(entry, subject.model, given.compile).items():
+        try:
+            first = subject.first(call)
+        except Exception as error:  # a model that a contender refuses is a row with its reason
+            found["steps"][contender] = {"why": f"{type(error).__name__}: {error}"[:500]}
+            if contender == OURS:
+                raise
+            continue
+        calls[contender] = call
+        found["steps"][contender] = first
+    _check(report, name, found["steps"], dtype)
+    _time(found, subject, calls, given)
+    return found
+
+
+def contenders(
+    entry: Entry, model: nn.Module, with_compile: bool
+) -> dict[str, Callable[..., Any]]:
+    """Eager, the fuser, and torch.compile, all of one model and its parameters."""
+    import thunder  # noqa: PLC0415  the fuser comes first
+    from thunder.dynamo import thunderfx  # noqa: PLC0415
+
+    if entry.by == "thunderfx":
+        ours = thunderfx(model, executors=[fuser])
+    else:
+        ours = thunder.jit(model, executors=[fuser])
+    found: dict[str, Callable[..., Any]] = {EAGER: model, OURS: ours}
+    if with_compile:
+        found[COMPILE] = torch.compile(model, dynamic=False)
+    return found
+
+
+def _check(
+    report: Report, name: str, steps: Mapping[str, Mapping[str, float]], dtype: torch.dtype
+) -> None:
+    """The errors of our step beside eager's."""
+    for what in ("loss_error", "gradient_error"):
+        limit = max(FACTOR * steps[EAGER][what], FLOOR_ULPS * torch.finfo(dtype).eps)
+        error = steps[OURS][what]
+        report.check(name, error <= limit, f"{what} {error:.2e}, at most {limit:.2e}")
+
+
+def _time(
+    found: dict[str, Any], subject: Subject, calls: dict[str, Callable[..., Any]],
+    given: argparse.Namespace,
+) -> None:  # fmt: skip
+    """Adds times, memory and where a step's time goes; the model is in inference afterwards."""
+    steps, device = found["steps"], given.device
+    train = {name: subject.train(call) for name, call in calls.items()}
+    for name, us in medians(train, given.seconds, device).items():
+        steps[name] |= {"train_ms": us / 1e3, "peak": subject.peak(train[name])}
+        steps[name]["train"] = where_time_goes(train[name], device)
+    subject.model.eval()
+    infer = {name: subject.infer(call) for name, call in calls.items()}
+    for one in infer.values():
+        one()
+    for name, us in medians(infer, given.seconds, device).items():
+        steps[name] |= {"infer_ms": us / 1e3, "infer": where_time_goes(infer[name], device)}
+
+
+def line(name: str, found: Mapping[str, Any]) -> str:
+    """One row of the table; `-` for what this device or run does not have."""
+    steps = found["steps"]
+    ours = steps[OURS]
+
+    def over(other: str, key: str) -> float:
+        theirs = steps.get(other, {}).get(key, math.nan)
+        return theirs / ours[key] if ours.get(key) else math.nan
+
+    def part(key: str) -> float:
+        return 1 / one if (one := over(COMPILE, key)) else math.nan
+
+    peak = ours["peak"] / 2**20 or math.nan
+    cells = (
+        f"{ours['train_ms']:9.2f}", f"{over(EAGER, 'train_ms'):8.2f}",
+        f"{over(COMPILE, 'train_ms'):9.2f}", f"{ours['infer_ms']:9.2f}",
+        f"{over(EAGER, 'infer_ms'):8.2f}", f"{over(COMPILE, 'infer_ms'):9.2f}", f"{peak:9.1f}",
+        f"{part('peak'):10.2f}", f"{ours['first_step_s']:8.1f}", f"{part('first_step_s'):10.2f}",
+    )  # fmt: skip
+    return " ".join((f"{name:12}", *cells)).replace("nan", "  -")
+
+
+def means(figures: Mapping[str, Any]) -> list[str]:
+    """Geometric means over all models that were timed beside each contender."""
+    found = []
+    for other in (EAGER, COMPILE):
+        for key in ("train_ms", "infer_ms"):
+            ratios = [
+                one["steps"][other][key] / one["steps"][OURS][key]
+                for one in figures.values()
+                if key in one["steps"].get(other, {}) and key in one["steps"].get(OURS, {})
+            ]
+            if ratios:
+                mean, worst = statistics.geometric_mean(ratios), min(ratios)
+                found.append(f"{key[:-3]} x {other}: mean {mean:.2f}, worst {worst:.2f}")
+    return found
