@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.pages import ROOT, run_page, run_script
+
+from thunder_fuser.__main__ import main
 
 PAGES = (
     "README.md",
@@ -83,6 +87,45 @@ def test_the_readme_is_short_and_imports_the_fuser_first() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) < 150
     assert text.index("from thunder_fuser import fuser") < text.index("import thunder\n")
+
+
+def test_no_message_names_a_page() -> None:
+    """The installed package has no docs/: what it prints stands alone."""
+    named = {
+        f"{path.relative_to(ROOT)}:{text.lineno}"
+        for path in sorted((ROOT / "thunder_fuser").rglob("*.py"))
+        for text in _messages(ast.parse(path.read_text("utf-8")))
+        if "docs/" in text.value
+    }
+    assert named == set()
+
+
+def _messages(module: ast.Module) -> Iterator[ast.Constant]:
+    """The texts of a module that are not docstrings."""
+    docstrings = {id(one.value) for one in ast.walk(module) if isinstance(one, ast.Expr)}
+    for one in ast.walk(module):
+        if (
+            isinstance(one, ast.Constant)
+            and isinstance(one.value, str)
+            and id(one) not in docstrings
+        ):
+            yield one
+
+
+COMMANDS = sorted(
+    {
+        command
+        for page in EVERY_PAGE
+        for command in re.findall(r"python -m thunder_fuser ([a-z]+)", page.read_text("utf-8"))
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_pages_name_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0 and command in capsys.readouterr().out
 
 
 def test_figures_are_the_committed_ones() -> None:
