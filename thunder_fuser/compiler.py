@@ -12,6 +12,7 @@ from pathlib import Path
 import nvtx
 import torch
 
+from thunder_fuser.analysis.names import kernel_name
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
@@ -132,6 +133,6 @@ def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:
     if scheduled is None:
         return None
     with stage("lower"):
-        kernel = lower(scheduled, f"{scheduled.params.scheduler}_kernel")
+        kernel = lower(scheduled, kernel_name(scheduled.part, scheduled.params.scheduler))
     with stage("emit"):
         return emit_cpu(kernel) if scheduled.target.is_cpu else emit_cuda(kernel)

@@ -69,9 +69,11 @@ class RegionCallable:
         self._keeping: Any = None
         self._freeing: Any = None
         if not region.makes_views:
-            self._keeping = make_dispatch(inputs, self._miss, checked=False)
+            self._keeping = make_dispatch(inputs, self._miss, checked=False, name=name)
         if region.donated_if_freed:
-            self._freeing = make_dispatch(inputs, self._miss_freeing, checked=False)
+            self._freeing = make_dispatch(
+                inputs, self._miss_freeing, checked=False, name=name
+            )
         self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
         if self.on_mesh:

@@ -27,9 +27,11 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.autograd.profiler import record_function
 
 from thunder_fuser.host.arguments import refusal
 from thunder_fuser.host.native import native
+from thunder_fuser.host.ranges import ranged
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
@@ -41,25 +43,31 @@ LETTERS = {"tensor": "t", "complex": "t", "size": "s", "number": "n"}  # as nati
 
 
 def make_dispatch(
-    inputs: Sequence[tuple[str, str]], miss: Callable[[tuple[Any, ...]], Runner], *, checked: bool
+    inputs: Sequence[tuple[str, str]],
+    miss: Callable[[tuple[Any, ...]], Runner],
+    *,
+    checked: bool,
+    name: str = "",
 ) -> Runner:
     """The function that looks up the runner of a call and calls it. miss(arguments) makes one.
 
     Its attribute `runners` is the table.
 
     inputs: (name, kind) of each argument. kind: tensor, complex (a complex tensor), size (a scalar
-    that shapes use) or number.
+    that shapes use) or number. name: of the range of a call in a profile; empty for none.
     """
     code = _code(call_text(inputs, checked=checked))
     runners: dict[Any, Runner] = {}
     # The scope does not hold the function: a cycle would keep kernels until a collection.
     call = FunctionType(code, {"runners": runners, "keep": _keep, "miss": miss, "null": NULL})
-    call.runners = runners  # type: ignore[attr-defined]
     in_c = native()
     if in_c is None:
+        call = ranged(name, call) if name else call  # type: ignore[assignment]
+        call.runners = runners  # type: ignore[attr-defined]
         return call
     kinds = "".join(LETTERS[kind] for _, kind in inputs)
-    return in_c.dispatch((kinds.encode(), runners, miss, _keep, call, checked))  # type: ignore[no-any-return]
+    known = (kinds.encode(), runners, miss, _keep, call, checked, record_function, name or None)
+    return in_c.dispatch(known)  # type: ignore[no-any-return]
 
 
 def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:

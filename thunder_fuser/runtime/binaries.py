@@ -18,7 +18,7 @@ from nvtx import annotate
 
 from thunder_fuser.errors import CacheMissError
 from thunder_fuser.options import option
-from thunder_fuser.store.entry import Recipe
+from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
 from thunder_fuser.threads import Recent, SingleFlight, make_lock
@@ -34,8 +34,11 @@ class Binaries(NamedTuple):
     seconds: float
 
 
-def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
-    """The binary of a recipe. CacheMissError on a miss with the option assert_cache_hit."""
+def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
+    """The binary of a recipe, or of an equal one of another name.
+
+    CacheMissError on a miss with the option assert_cache_hit.
+    """
     return _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
 
 
@@ -49,7 +52,7 @@ def forget() -> None:
     _NEWEST.values.clear()
 
 
-def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
+def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     start = time.perf_counter_ns()
     try:
         store = current_store()
@@ -61,7 +64,7 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
                 found = store.get(recipe)  # another process may have compiled it
                 if found is None:
                     made = _compiled(recipe, compile_it)
-                    store.put(recipe, made)
+                    store.put(recipe, made.code)
                     return made
         _count(from_store=1)
         return found
@@ -69,7 +72,7 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
         _count(nanoseconds=time.perf_counter_ns() - start)
 
 
-def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
+def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     if option("assert_cache_hit"):
         raise CacheMissError(
             f"kernel {recipe.name}",
@@ -77,7 +80,7 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
             got=why_missed(recipe.fields, recipe.text, current_store()),
         )
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):
-        made = compile_it()
+        made = Binary(recipe.name, compile_it())
     _count(compiled=1)
     return made
 
@@ -92,7 +95,7 @@ def _after_fork() -> None:
     _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
-_NEWEST: SingleFlight[bytes] = SingleFlight(Recent(lambda: NEWEST_KEPT))
+_NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
 _COUNTS: Counter[str] = Counter()
 _counting = make_lock()
 _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
