@@ -44,10 +44,7 @@ def compile_fusion(
 ) -> HostProgram:
     """Compiles a fusion for arguments with these keys, on a device."""
     segmented = plan_segments(fusion, keys, target, options)
-    # By the specialised fusion's names, which differ if a pass removed an op before an input.
-    inputs = segmented.fusion.inputs
-    alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
-    scheduled = [schedule(one, alignment) for one in segmented.segments]
+    scheduled = schedules(segmented, keys)
     sources = [emit(one) for one in scheduled]
     with stage("compile"):
         pairs = zip(segmented.segments, sources, strict=True)
@@ -110,6 +107,24 @@ def plan_segments(
         known = run_target_passes(known, target, options)
     with stage("segment"):
         return with_donations(segment(known, target, options))
+
+
+def kernel_sources(
+    fusion: Fusion, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
+) -> tuple[KernelSource, ...]:
+    """The kernels of a fusion for arguments with these keys, as text. Compiles nothing."""
+    emitted = map(emit, schedules(plan_segments(fusion, keys, target, options), keys))
+    return tuple(source for source in emitted if source is not None)
+
+
+def schedules(
+    segmented: SegmentedFusion, keys: tuple[InputKey, ...]
+) -> list[ScheduledFusion | None]:
+    """The schedule of each segment; None where torch runs it."""
+    # By the specialised fusion's names, which differ if a pass removed an op before an input.
+    inputs = segmented.fusion.inputs
+    alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
+    return [schedule(one, alignment) for one in segmented.segments]
 
 
 @stage("schedule")
