@@ -49,6 +49,11 @@ def timed() -> Iterator[Mapping[str, Spent]]:
         del _watchers[next(at for at, one in enumerate(_watchers) if one is found)]
 
 
+def spent() -> dict[str, float]:
+    """{stage: seconds} of the innermost block that collects them; empty outside of one."""
+    return {name: one.seconds for name, one in _watchers[-1].items()} if _watchers else {}
+
+
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """Counts the block's time as the stage's; also a decorator."""

@@ -44,11 +44,12 @@ class RegionCallable:
 
     `given` are options of the jit call, in force while the region is compiled. A model has many
     regions, and each lives as long as the compiled function: what they have in common is shared.
+    fallbacks: why torch runs calls of it.
     """
 
     __slots__ = (
         "__weakref__", "_compile", "_freeing", "_given", "_keeping", "call", "context",
-        "definitions", "name", "on_mesh", "region",
+        "definitions", "fallbacks", "name", "on_mesh", "region",
     )
 
     def __init__(
@@ -60,6 +61,7 @@ class RegionCallable:
     ) -> None:
         self.name, self.region = name, region
         self.definitions: tuple[Definition, ...] = ()
+        self.fallbacks: tuple[str, ...] = ()
         self._compile = compile_region
         self._given = given
         # Not the proxies' names: a user may call an argument `key`.
@@ -86,10 +88,14 @@ class RegionCallable:
         return self._keeping if self._freeing is None else _either(self._keeping, self._freeing)
 
     @property
+    def tables(self) -> list[dict[Any, Runner]]:
+        """{layouts and shapes of a call: what it runs}, one for each way of being called."""
+        return [call.runners for call in (self._keeping, self._freeing) if call is not None]
+
+    @property
     def runners(self) -> list[Runner]:
         """What its calls have run, for each layout and shape of theirs."""
-        calls = filter(None, (self._keeping, self._freeing))
-        return [run for call in calls for run in call.runners.values()]
+        return [run for known in self.tables for run in known.values()]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         views = views_for(self.region, args) if self.region.moves_only else None
@@ -120,6 +126,7 @@ class RegionCallable:
             except FuserError as error:
                 if option("strict"):
                     raise
+                self.fallbacks = tuple(dict.fromkeys((*self.fallbacks, str(error))))
                 warn_of_fallback(self.name, len(self.region.leaves), error, definition, args)
                 run = torch_function(self.region, self.name)
                 return on_dtensors(run, self.region.inputs) if self.on_mesh else run

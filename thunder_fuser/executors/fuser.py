@@ -38,12 +38,14 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
+from thunder_fuser.executors.source_lines import line_of, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
+from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
 from thunder_fuser.versions import __version__
@@ -85,6 +87,11 @@ class ThunderFuser(FusionExecutor):
 
     # ---- what Thunder asks of every executor
 
+    def can_execute_or_fuse(self, bsym: BoundSymbol) -> bool:
+        """As of any executor. Thunder asks before it runs the gradient rule of a bound symbol."""
+        tag_line(bsym)
+        return super().can_execute_or_fuse(bsym)  # type: ignore[no-any-return]
+
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """True for these primitives, and for composites made of them, or taken apart here."""
         if composite_of(bsym) is None:
@@ -92,7 +99,7 @@ class ThunderFuser(FusionExecutor):
         reason, data = why_apart(bsym), get_compile_data()
         if reason is not None and data is not None:
             name = makes(bsym)[0].name
-            self._refused.setdefault(data, {})[name] = Unfused.of(bsym, reason)
+            self._refused.setdefault(data, {})[name] = Unfused(bsym.sym.name, reason, line_of(bsym))
         return reason is None
 
     def get_fuel(self, amount: int = 1, /) -> bool:
@@ -120,7 +127,8 @@ class ThunderFuser(FusionExecutor):
             before = read_trace(trace, target_of(trace), compile_options())
         prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
         claims = claim(prepared.ops)
-        items = without_dead_views([*self._fueled(claims.items, given)])
+        fueled = [*self._fueled(claims.items, given)]
+        items = without_dead_views(fueled)
         if given.get("donation", option("donation")):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
@@ -131,7 +139,8 @@ class ThunderFuser(FusionExecutor):
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
         regions = tuple(item for item in items if isinstance(item, Region))
-        self._keep(fused, Claims(regions, claims.unfused), recomputation)
+        left_out = _left_out(claims.regions, fueled, _fuel_of(given))
+        self._keep(fused, replace(claims, items=regions, left_out=left_out), recomputation)
         return fused
 
     def _bound(
@@ -154,7 +163,7 @@ class ThunderFuser(FusionExecutor):
         self, items: Sequence[Item], given: Mapping[str, Value]
     ) -> Iterator[Item]:
         """The items; a region for which there is no fuel as the bound symbols it claims."""
-        limit = int(given.get("fuel", option("fuel")))
+        limit = _fuel_of(given)
         count = 0
         for item in items:
             if not isinstance(item, Region):
@@ -222,7 +231,22 @@ def _region_of(region: Any) -> Region:
     return Region(leaves, inputs, tuple(outputs), is_backward)
 
 
+def _left_out(
+    regions: Sequence[Region], fueled: Sequence[Item], limit: int
+) -> tuple[tuple[Region, Reject], ...]:
+    """The regions that are not among the items, and why not."""
+    kept = {id(item) for item in fueled if isinstance(item, Region)}
+    by_option = 0 <= limit <= len(kept)
+    reason = Reject(f"the option fuel is {limit}" if by_option else "set_fuel's fuel is used up")
+    return tuple((one.without_trace(), reason) for one in regions if id(one) not in kept)
+
+
 # ------------------------------------------------------------------------------- options of a jit
+
+
+def _fuel_of(given: Mapping[str, Value]) -> int:
+    """The most regions that may be fused; -1: all."""
+    return int(given.get("fuel", option("fuel")))
 
 
 def _given_options() -> dict[str, Value]:
@@ -264,3 +288,4 @@ def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Ru
 
 fuser = ThunderFuser("thunder_fuser", compile_region)
 register_executor(fuser)
+user_lines_first(fuser.name)

@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import thunder
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.regions import Claims
+from thunder_fuser.executors.graphs import Jitted, graphs_of
+from thunder_fuser.executors.regions import Claims, Region
 from thunder_fuser.options import Value
 from thunder_fuser.rematerialization.apply import Recomputation
+from thunder_fuser.trace.proxies import makes
 
 _LONGEST = 160
-
-Jitted = Callable[..., Any]
 
 
 def jit(function: Callable[..., Any], **given: Value) -> Jitted:
@@ -33,14 +34,10 @@ def jit(function: Callable[..., Any], **given: Value) -> Jitted:
 
 def final_traces(jitted: Jitted) -> list[TraceCtx]:
     """The traces that run: forward, then backward if there is one."""
-    stats = thunder.compile_stats(jitted)
-    if stats is None:
-        raise InputError("explain", expected="a result of thunder.jit", got=repr(jitted)[:80])
+    (graph,) = graphs_of(jitted)
+    stats = thunder.compile_stats(graph)
     both = (stats.last_traces, stats.last_backward_traces)
-    found = [traces[-1] for traces in both if traces]
-    if not found:
-        raise InputError("explain", expected="a function that was called", got="one that was not")
-    return found
+    return [traces[-1] for traces in both if traces]
 
 
 def fusions_of(jitted: Jitted) -> list[RegionCallable]:
@@ -61,17 +58,37 @@ def claims_of(jitted: Jitted) -> Claims:
     return claims
 
 
-def recomputation_of(jitted: Jitted) -> Recomputation:
-    """What the function saves for its backward; InputError if it has none."""
+def recomputation_in(jitted: Jitted) -> Recomputation | None:
+    """What the function saves for its backward; None if it has none."""
     final_traces(jitted)
-    found = fuser.recomputation_of(thunder.compile_data(jitted))
+    return fuser.recomputation_of(thunder.compile_data(jitted))
+
+
+def recomputation_of(jitted: Jitted) -> Recomputation:
+    """The same; InputError if it has none."""
+    found = recomputation_in(jitted)
     if found is None:
-        raise InputError(
-            "explain", expected="a function jitted with this fuser, with gradients",
-            got="one whose last compilation had no backward",
-            do="call it with tensors that require gradients",
-        )
+        raise no_backward()
     return found
+
+
+def no_backward() -> InputError:
+    return InputError(
+        "explain", expected="a function jitted with this fuser, with gradients",
+        got="one whose last compilation had no backward",
+        do="call it with tensors that require gradients",
+    )  # fmt: skip
+
+
+def op_texts(region: Region) -> list[tuple[str, str]]:
+    """(the line of a trace, the name of its first result) of each primitive."""
+    return [(_op_text(leaf), makes(leaf)[0].name) for leaf in region.leaves]
+
+
+def _op_text(leaf: BoundSymbol) -> str:
+    """t3 = mul(t1, 2.0)  # t3: "cpu f32[4, 8]" """
+    lines = (line for line in leaf.python(indent=0, print_depth=1) if not line.startswith("#"))
+    return " ".join(lines).replace("prims.", "", 1)
 
 
 def trace_text(jitted: Jitted) -> str:

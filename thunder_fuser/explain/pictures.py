@@ -15,14 +15,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from thunder_fuser.errors import ToolchainError
-from thunder_fuser.executors.live import Timeline, timeline
-from thunder_fuser.executors.traces import Jitted
+from thunder_fuser.executors.live import Timeline
+from thunder_fuser.explain.memory import timeline
 from thunder_fuser.explain.table import size_unit
 
 _INCHES = (9, 3.2)  # of one model
 
 
-def plot(functions: Mapping[str, Jitted], path: str, title: str = "") -> None:
+def plot(functions: Mapping[str, Any], path: str, title: str = "") -> None:
     """Writes the picture of functions that were called, of the kind that the path's ending says."""
     picture({title: {name: timeline(one) for name, one in functions.items()}}, path)
 
