@@ -77,7 +77,7 @@ def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tup
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "show, export, import or remove compiled kernels on disk; see docs/caches.md"
+    text = "show, export, import or remove compiled kernels on disk"
     parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(run=lambda given: parser.error("cache: name a command of it"))
     parts = parser.add_subparsers(title="commands", metavar="")

@@ -71,7 +71,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "rematerialization", str, "time", or_callable=True,
             help="what is saved for the backward: none, time, memory, budget(x), save_only(names)"
-            " or a callable; see docs/rematerialization.md",
+            " or a callable",
         ),
         Option(
             "repeatable", bool, False, "an op gives the same bits in every kernel (set for"
