@@ -15,6 +15,7 @@ import torch
 from thunder_fuser.errors import FuserError
 from thunder_fuser.explain import machine
 from thunder_fuser.explain.demo import DTYPES, Demo, demo
+from thunder_fuser.explain.script import report_on_script
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", title="commands", metavar="")
     _add_demo(commands)
     _add_cache(commands)
+    _add_report(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
     env.set_defaults(run=lambda given: (machine.environment(), True))
     return parser
@@ -74,6 +76,30 @@ def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tup
     dtypes = tuple(DTYPES) if given.dtype == "both" else (given.dtype,)
     device = torch.device(given.device or best)
     return "", demo(Demo(device, dtypes, given.emulate, given.small))
+
+
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "run a script and write a page on every function that it jits with the fuser"
+    parser = commands.add_parser(
+        "report", help=text, description=f"{text.capitalize()}.",
+        usage="%(prog)s [-h] [-o FILE] SCRIPT [ARGUMENT ...] [-o FILE]",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", dest="page", metavar="FILE", help="the page to write; default: report.html"
+    )
+    parser.add_argument("script", type=Path, help="it runs as `python SCRIPT` does")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER,
+        help="the script's own; -o FILE at their end is not, unless it stands before SCRIPT too",
+    )
+    parser.set_defaults(run=_run_report)
+
+
+def _run_report(given: argparse.Namespace) -> tuple[str, bool]:
+    arguments, page = given.arguments, given.page
+    if page is None and arguments[-2:-1] == ["-o"]:
+        arguments, page = arguments[:-2], arguments[-1]
+    return report_on_script(given.script, arguments, Path(page or "report.html"))
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

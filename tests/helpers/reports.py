@@ -7,6 +7,7 @@ from typing import Any
 
 _DISTINCT = 100  # programs: in a deep model equal layers share theirs
 _LINES = 60
+_STATEMENT = "  out[i] = expf(in[i]) * w[i];\n"
 
 
 def made_report(regions: int = 6, name: str = "model") -> dict[str, Any]:
@@ -24,7 +25,8 @@ def made_report(regions: int = 6, name: str = "model") -> dict[str, Any]:
             {
                 "name": "matmul", "count": regions, "state": "not claimed",
                 "reason": "no rule for matmul", "where": "model.py:12",
-            }
+            },
+            {"name": "reshape", "count": 2, "state": "views", "reason": "a view", "where": ""},
         ],
         "saved": [
             {"name": f"t{at}", "kind": "f32[2, 16]", "op": "exp", "why": "the cheapest cut",
@@ -35,21 +37,17 @@ def made_report(regions: int = 6, name: str = "model") -> dict[str, Any]:
             {"fusion": fusions[-1]["name"], "values": ["t1", "t2"], "ops": ["exp", "mul"],
              "bytes": 2048}
         ],
-        "timeline": {
-            "forward": [_call(at) for at in range(regions // 2)],
-            "kept": 4096,
-            "backward": [_call(regions - at) for at in range(regions // 2, regions)],
-        },
+        "timeline": [
+            {"call": one["name"], "direction": one["direction"], "bytes": 1024 * (at + 1)}
+            for at, one in enumerate(fusions)
+        ],
+        "no_timeline": "",
         "trace": "\n".join(
             f"[t{at}] = {one['name']}(t{at - 1}, weight)\n    # exp*3 mul"
             for at, one in enumerate(fusions)
         ),
         "stages": {"claim": 0.25, "compile": 1.5, "segment": 0.75},
     }  # fmt: skip
-
-
-def _call(at: int) -> dict[str, Any]:
-    return {"name": f"thunderFusion{at}", "bytes": 1024 * (at + 1)}
 
 
 def _region(at: int, is_backward: bool) -> dict[str, Any]:
@@ -70,12 +68,13 @@ def _region(at: int, is_backward: bool) -> dict[str, Any]:
         "kernels": [
             {
                 "name": kernel, "scheduler": "pointwise", "bytes_in": 4096, "bytes_out": 2048,
-                "source": f"void {kernel}() {{\n" + "  out[i] = expf(in[i]) * w[i];\n" * _LINES + "}\n",
+                "source": f"void {kernel}() {{\n{_STATEMENT * _LINES}}}\n",
                 "estimated_us": 1.5, "measured_us": None if at % 2 else 2.25,
             }
         ],
         "bytes_in": 4096,
         "bytes_out": 2048,
+        "schedules": [f's.parallelize("i{program}", "vectorize")\n'],
         "definition": f"# {program}\n" + "T2 = fd.ops.exp(T1)  # f32[i0, i1]\n" * _LINES,
         "plan": f"segment 0 pointwise: T0 -> T{program}\n" + "    T2 = fd.ops.exp(T1)\n" * _LINES,
     }  # fmt: skip

@@ -7,7 +7,9 @@ What explain and the demo ask of Thunder goes through here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import thunder
@@ -30,6 +32,29 @@ def jit(function: Callable[..., Any], **given: Value) -> Jitted:
     """thunder.jit with the fuser; `given` are its options, by their own names."""
     keywords = {f"fuser_{name}": value for name, value in given.items()}
     return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def jitted_inside() -> Iterator[list[Jitted]]:
+    """What thunder.jit makes with the fuser inside of the block, in order; kept alive by the list.
+
+    A module that has imported `jit` itself before the block makes what is not seen.
+    """
+    found: list[Jitted] = []
+    jit = thunder.jit
+
+    @wraps(jit)
+    def jit_and_keep(*args: Any, **kwargs: Any) -> Jitted:
+        jitted: Jitted = jit(*args, **kwargs)
+        if fuser in thunder.compile_data(jitted).executors_list:
+            found.append(jitted)
+        return jitted
+
+    thunder.jit = jit_and_keep
+    try:
+        yield found
+    finally:
+        thunder.jit = jit
 
 
 def final_traces(jitted: Jitted) -> list[TraceCtx]:

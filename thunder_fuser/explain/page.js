@@ -62,9 +62,8 @@
   }
 
   // A text stands in the page once: it is copied to where it is unfolded.
-  function copyText(event) {
-    const fold = event.target;
-    if (!fold.open || !fold.dataset.text || fold.querySelector("pre")) return;
+  function copyText(fold) {
+    if (!fold?.dataset.text || fold.querySelector("pre")) return;
     fold.lastElementChild.replaceWith(textNamed(fold).cloneNode(true));
   }
 
@@ -76,7 +75,9 @@
     target?.scrollIntoView();
   }
 
-  document.addEventListener("toggle", copyText, true);
+  // A click, also by a key, comes before the fold opens; a browser's own search opens it without.
+  document.addEventListener("click", (event) => copyText(event.target.closest("summary")?.parentElement));
+  document.addEventListener("toggle", (event) => copyText(event.target), true);
   addEventListener("hashchange", reveal);
   search.addEventListener("input", filter);
   document.addEventListener("keydown", (event) => {

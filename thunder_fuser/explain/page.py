@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from thunder_fuser.errors import ReportError
 from thunder_fuser.executors.traces import counted
 from thunder_fuser.explain.picture import picture
+from thunder_fuser.explain.shown import shown_lines
 from thunder_fuser.explain.table import plural, size_text
 from thunder_fuser.versions import __version__
 
 Entries = Mapping[str, Any]  # what Report.to_dict() gives
 
 _HERE = Path(__file__).parent
-_OP_NAME = re.compile(r"(\w+)\(")
+_CALLED = re.compile(r"(\w+)\(")
 _GOLDEN_ANGLE = 137.508  # neighbours in the trace get hues far apart
 
 
@@ -40,32 +40,36 @@ def write_page(reports: Sequence[Entries], path: str | Path, title: str = "") ->
 
     Raises ReportError if the file cannot be written.
     """
-    path = Path(path)
+    check_folder(path)
+    text = page(reports, title)
     try:
         # A name of a file may hold bytes that are no text.
-        path.write_text(page(reports, title), "utf-8", errors="backslashreplace", newline="\n")
+        Path(path).write_text(text, "utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
         raise ReportError(
             str(path), expected="a file that can be written", got=error.strerror or str(error),
-            do=_advice(path),
-        ) from error
-    return path
+            do="name a file in a folder that you may write to",
+        ) from error  # fmt: skip
+    return Path(path)
 
 
-def _advice(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f"make the folder {path.parent.absolute()}, or name another one"
-    return "name a file in a folder that you may write to"
+def check_folder(path: str | Path) -> None:
+    """Raises ReportError if a page's folder does not exist: before all that takes time."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise ReportError(
+            str(path), expected="a folder that exists", got=str(folder), do=f"mkdir -p {folder}"
+        )
 
 
 def page(reports: Sequence[Entries], title: str = "") -> str:
     """The page's HTML; `title` names what the reports are on, by default the only function."""
     names = [one["name"] for one in reports]
     subject = title or (names[0] if len(names) == 1 else plural(len(names), "function"))
-    texts, script = _Texts(), (_HERE / "page.js").read_text("utf-8")
+    script = (_HERE / "page.js").read_text("utf-8")
     return _template().render(
-        reports=reports, title=f"Fusions of {subject}", version=__version__, texts=texts, script=Markup(script),
-        script_hash=_hash(script), css=Markup((_HERE / "page.css").read_text("utf-8")),
+        reports=reports, title=f"Fusions of {subject}", version=__version__, texts=_Texts(),
+        css=(_HERE / "page.css").read_text("utf-8"), script=script, script_hash=_hash(script),
     )  # fmt: skip
 
 
@@ -76,8 +80,8 @@ def _template() -> Any:
     )  # fmt: skip
     environment.filters |= {
         "in_short": _in_short, "op_names": _op_names, "parts": _parts, "plural": plural,
-        "rows": _rows, "size": size_text, "us": _microseconds,
-    }
+        "rows": _rows, "shown_lines": shown_lines, "size": size_text, "us": _microseconds,
+    }  # fmt: skip
     environment.globals |= {"hue": _hue, "lines": trace_lines, "picture": picture}
     return environment.get_template("page.html")
 
@@ -105,30 +109,43 @@ class Line:
 
 
 def trace_lines(report: Entries) -> Iterator[Line]:
-    """The trace's lines. Comments under a call belong to it."""
-    places = {one["name"]: at for at, one in enumerate(report["fusions"])}
+    """The traces' lines, files by their path from here. Comments inside of a call belong to it.
+
+    Each region is called once, and the regions are in the order of their calls: where a trace of
+    another graph has a region of the same name, that one comes later.
+    """
+    places: dict[str, list[int]] = {}
+    for at, one in enumerate(report["fusions"]):
+        places.setdefault(one["name"].rpartition(".")[2], []).append(at)
     at: int | None = None
-    for line in report["trace"].splitlines():
-        name = next((word for word in re.findall(r"\w+", line) if word in places), "")
-        is_comment = line.lstrip().startswith("#")
-        at = at if is_comment else places.get(name)
-        before, link, after = line.partition(name) if name and not is_comment else (line, "", "")
-        yield Line(before, link, after, at)
+    depth = 0
+    for line in shown_lines(report["trace"]).splitlines():
+        indent = len(line) - len(line.lstrip())
+        if line[indent:].startswith("#"):
+            yield Line(line, "", "", at if indent > depth else None)
+            continue
+        name = next((name for name in _CALLED.findall(line) if places.get(name)), "")
+        at, depth = places[name].pop(0) if name else None, indent
+        yield Line(*(line.partition(name) if name else (line, "", "")), at)
 
 
 def _in_short(report: Entries) -> str:
-    """How many regions are in which state, their kernels, and how many operations are refused."""
-    states = Counter(one["state"] for one in report["fusions"])
-    parts = [f"{plural(len(report['fusions']), 'region')}"]
-    parts[0] += "".join(f", {count} {state}" for state, count in states.items())
-    parts.append(plural(sum(len(one["kernels"]) for one in report["fusions"]), "kernel"))
-    parts.append(f"{plural(sum(one['count'] for one in report['unfused']), 'operation')} not fused")
-    return "; ".join(parts)
+    """How many regions are in which state, and what their kernels move and take."""
+    fusions = report["fusions"]
+    kernels = [kernel for one in fusions for kernel in one["kernels"]]
+    states = Counter(one["state"] for one in fusions)
+    parts = [f"{count} {state}" for state, count in states.items()]
+    moved = sum(one["bytes_in"] + one["bytes_out"] for one in fusions)
+    parts += [plural(len(kernels), "kernel"), f"{size_text(moved)} read and written"]
+    parts.append(f"{sum(one['estimated_us'] for one in kernels):.1f} us estimated")
+    if kernels and all(one["measured_us"] is not None for one in kernels):
+        parts.append(f"{sum(one['measured_us'] for one in kernels):.1f} us measured")
+    return f"{plural(len(fusions), 'region')}: {', '.join(parts)}."
 
 
 def _op_names(ops: Sequence[Entries]) -> str:
     """t1 = prims.exp(t0), t2 = prims.exp(t1)  ->  exp*2"""
-    found = (_OP_NAME.search(one["text"]) for one in ops)
+    found = (_CALLED.search(one["text"]) for one in ops)
     return counted(one[1] for one in found if one)
 
 
@@ -137,17 +154,22 @@ def _microseconds(value: float | None, how: str) -> str:
     return f"not {how}" if value is None else f"{value:.1f} us {how}"
 
 
-def _rows(entries: Sequence[Entries], *columns: str) -> list[list[Any]]:
-    """Cells in the order of the columns; sequences as words, what is missing as nothing."""
-    return [[_cell(one.get(column), column) for column in columns] for one in entries]
+def _rows(entries: Sequence[Entries], *columns: str) -> list[list[str]]:
+    """Cells in the order of the columns."""
+    return [[_cell(column, one[column]) for column in columns] for one in entries]
 
 
-def _cell(value: Any, column: str) -> Any:
-    if column.startswith("bytes"):
-        return size_text(value)
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return "" if value is None else value
+def _cell(column: str, value: Any) -> str:
+    match column:
+        case "bytes":
+            return size_text(value)
+        case "where":
+            return shown_lines(value)
+        case "ops":
+            return counted(value)
+        case "values":
+            return ", ".join(value)
+    return str(value)
 
 
 def _parts(stages: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:

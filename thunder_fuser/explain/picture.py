@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,36 +29,25 @@ class Picture:
     bottom: int = _HEIGHT - _MARGIN
 
 
-def picture(timeline: Mapping[str, Any]) -> Picture:
-    """Of {"forward": calls, "kept": bytes, "backward": calls}, a call a {"name", "bytes"}."""
-    forward, backward = timeline["forward"], timeline["backward"]
-    calls = [*forward, *backward]
-    step = _WIDTH / max(len(calls), 1)
-    most = max((one["bytes"] for one in calls), default=0)
-    tops = [_top(one["bytes"], most) for one in calls]
-    points = "".join(f"V{top:.1f}H{(at + 1) * step:.1f}" for at, top in enumerate(tops))
-    bottom = _HEIGHT - _MARGIN
-    highest = min(range(len(tops)), key=tops.__getitem__, default=0)
+def picture(calls: Sequence[Mapping[str, Any]]) -> Picture:
+    """Of at least one call, each a {"call", "direction", "bytes"}, the forward's first."""
+    step, bottom = _WIDTH / len(calls), _HEIGHT - _MARGIN
+    sizes = [one["bytes"] for one in calls]
+    most = max(sizes)
+    highest = sizes.index(most)
+    tops = (f"V{_top(size, most):.1f}H{(at + 1) * step:.1f}" for at, size in enumerate(sizes))
+    forward = sum(one["direction"] == "forward" for one in calls)
     return Picture(
-        area=f"M0 {bottom}{points}V{bottom}Z", middle=round(len(forward) * step, 1),
-        peak=(round((highest + 0.5) * step, 1), round(_top(most, most), 1)),
-        label=_label(timeline, calls[highest]["name"] if calls else "", most),
-        calls=tuple(
-            (one["name"], name, size_text(one["bytes"]))
-            for name, some in (("forward", forward), ("backward", backward)) for one in some
-        ),
-    )  # fmt: skip
+        area=f"M0 {bottom}{''.join(tops)}V{bottom}Z",
+        middle=round(forward * step, 1),
+        peak=(round((highest + 0.5) * step, 1), _top(most, most)),
+        label="Live memory, without arguments:"
+        f" at most {size_text(most)}, after {calls[highest]['call']}",
+        calls=tuple((one["call"], one["direction"], size_text(one["bytes"])) for one in calls),
+    )
 
 
 def _top(count: int, most: int) -> float:
     """The place of so many bytes, counted from above."""
     high = _HEIGHT - 2 * _MARGIN
     return _MARGIN + high - high * count / (most or 1)
-
-
-def _label(timeline: Mapping[str, Any], highest: str, most: int) -> str:
-    text = f"Live memory, without arguments: at most {size_text(most)}"
-    text += f" after {highest}" if highest else ""
-    if timeline["backward"]:
-        text += f"; {size_text(timeline['kept'])} from forward to backward"
-    return text

@@ -19,6 +19,7 @@ from thunder_fuser.explain.table import kib, table
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.plan import Segment
 from thunder_fuser.target import Target
 
@@ -129,13 +130,15 @@ class Compiled:
             source.grid, source.block, source.smem_bytes, *moved, sum(moved) / rate,
         )  # fmt: skip
 
-    def texts(self) -> dict[str, str]:
-        """File name -> text of a stage. The schedules are computed again."""
-        segmented = self.program.segmented
-        inputs = zip(segmented.fusion.inputs, self.keys, strict=True)
+    def schedules(self) -> list[ScheduledFusion | None]:
+        """That of each segment, computed again; None where torch runs it."""
+        inputs = zip(self.program.segmented.fusion.inputs, self.keys, strict=True)
         alignment = {name: key.alignment for name, key in inputs}
-        schedules = [schedule(one, alignment) for one in self.segments]
-        return texts(self.fusion, segmented, schedules, self.program)
+        return [schedule(one, alignment) for one in self.segments]
+
+    def texts(self) -> dict[str, str]:
+        """File name -> text of a stage."""
+        return texts(self.fusion, self.program.segmented, self.schedules(), self.program)
 
 
 def _read(segment: Segment) -> int:
@@ -170,7 +173,7 @@ def compiled(one: RegionCallable) -> list[Compiled]:
     Others may have had the same definition compiled for arguments that this one never saw. There
     are none where views were enough.
     """
-    ran = set(map(id, one.runners))
+    ran = {id(getattr(run, "__wrapped__", run)) for run in one.runners}
     found = []
     for definition in dict.fromkeys(one.definitions):
         entry = FusionCache.get().look_up(definition)

@@ -3,13 +3,16 @@
 
     print(report(jitted))
     print(why(jitted))
+    report(jitted).save("report.html")
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from thunder_fuser.executors.callables import RegionCallable
@@ -18,6 +21,7 @@ from thunder_fuser.executors.regions import Claims, Region, Unfused
 from thunder_fuser.executors.source_lines import span_of
 from thunder_fuser.executors.traces import claims_of, counted, final_traces, op_texts
 from thunder_fuser.explain.memory import LiveMemory, timeline
+from thunder_fuser.explain.page import check_folder, write_page
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
 from thunder_fuser.explain.saved_values import Saved, saved_in
 from thunder_fuser.explain.shown import Shown, plain, shortened, shown_lines
@@ -116,6 +120,7 @@ class FusionReport(Shown):
             "bytes_out": program.bytes_out if program else 0,
             "definition": str(program.fusion) if program else "",
             "plan": str(with_params(program.program.segmented)) if program else "",
+            "schedules": [str(one) for one in program.schedules() if one] if program else [],
         }  # fmt: skip
 
 
@@ -174,6 +179,7 @@ class Report(Shown):
     fusions: its regions; unfused: ops outside of them; saved: what the backward keeps, None
     without one; timeline: live memory, if asked for; trace: what runs, as text; stages: seconds of
     each stage of the compiler, if the report was made inside of `thunder_fuser.stages.timed()`.
+    made_of: what it is a report on, as long as that lives.
     """
 
     name: str
@@ -183,6 +189,7 @@ class Report(Shown):
     timeline: LiveMemory | None
     trace: str
     stages: Mapping[str, float]
+    made_of: Callable[[], Any] = field(default=lambda: None, compare=False)
 
     def __repr__(self) -> str:
         states = Counter(one.state for one in self.fusions)
@@ -226,6 +233,26 @@ class Report(Shown):
         }
 
 
+    def save(self, path: str | Path) -> Path:
+        """Writes the report as one HTML page without other files, and returns its path.
+
+        For its picture of live memory the traces run once more on zeros, if they did not yet.
+        Raises ReportError for a path that cannot be written.
+        """
+        check_folder(path)
+        return write_page([self.page_entries()], path)
+
+    def page_entries(self) -> dict[str, Any]:
+        """What the page shows of it: `to_dict()` with the live memory, or why there is none."""
+        found, reason, jitted = self, "", self.made_of()
+        if self.timeline is None and jitted is not None:
+            try:
+                found = replace(self, timeline=timeline(jitted))
+            except Exception as error:  # whatever a call of torch may raise: the page tells it
+                reason = f"{type(error).__name__}: {error}"
+        return {**found.to_dict(), "no_timeline": reason}
+
+
 def report(jitted: Any, *, with_timeline: bool = False) -> Report:
     """What became of a jitted function when it was compiled last.
 
@@ -237,7 +264,8 @@ def report(jitted: Any, *, with_timeline: bool = False) -> Report:
     memory = timeline(jitted) if with_timeline else None
     traces = (str(trace) for graph in graphs_of(jitted) for trace in final_traces(graph))
     return Report(
-        name_of(jitted), fusions, unfused, cuts, memory, "\n\n".join(traces), spent()
+        name_of(jitted), fusions, unfused, cuts, memory, "\n\n".join(traces), spent(),
+        weakref.ref(jitted),
     )  # fmt: skip
 
 
