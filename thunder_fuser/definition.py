@@ -117,9 +117,7 @@ class FusionDefinition(Recorder):
         fusion, _, keys = self._keyed(inputs)
         return with_params(plan_segments(fusion, keys, named(target), compile_options()))
 
-    def _keyed(
-        self, inputs: Sequence[Any]
-    ) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
+    def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
         """The fusion for these inputs, the memory behind them, and their keys."""
         executable, values = self.entry.bind(inputs)
         check_arguments(executable.fusion, values)

@@ -240,7 +240,8 @@ class Ops(Composites):
         def __getattr__(self, name: str) -> Any:
             names = [one for one in dir(self) if one[0] != "_"]
             near = get_close_matches(name.lower(), names, 1, 0.7)
-            do = "".join(f"call ops.{one} if you mean it; " for one in near) + "dir(fd.ops) lists all"
+            do = "".join(f"call ops.{one} if you mean it; " for one in near)
+            do += "dir(fd.ops) lists all"
             raise UnknownOpError(f"ops.{name}", expected="the name of an op", do=do)
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
