@@ -46,7 +46,7 @@ test: lint ## lint, then all tests that need no GPU
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q tests
 
 docs: $(STAMP) ## the site, in docs/_build; a warning is an error
-	@$(BIN)/sphinx-build -q -W --keep-going docs docs/_build
+	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "open docs/_build/index.html"
 
 gpu: $(STAMP) ## the checks and timings that need a CUDA device
