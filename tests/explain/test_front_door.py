@@ -326,7 +326,7 @@ def test_a_profile_times_fusions_and_kernels_and_touches_no_gradient() -> None:
     assert all(parameter.grad is None for parameter in (x, *net.parameters()))
     assert {one.direction for one in found.fusions} == {"forward", "backward"}
     assert all(one.calls == 1 and one.us > 0 for one in found.fusions)
-    assert 0 < sum(one.us for one in found.fusions) < found.us
+    assert found.us > 0 and found.rest_us >= 0
     measured = [kernel.measured_us for one in found.report.fusions for kernel in one.kernels]
     assert measured and all(time and time > 0 for time in measured)
     assert jitted(x).shape == before.shape
