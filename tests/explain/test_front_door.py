@@ -17,6 +17,7 @@ import thunder
 import torch
 import torch.nn.functional as F
 from thunder.dynamo import ThunderCompiler, thunderfx
+from thunder.transforms.cudagraph import CUDAGraphRunner, CUDAGraphTransform
 from torch import nn
 
 from thunder_fuser import explain, fuser
@@ -178,6 +179,18 @@ def test_views_are_one_line() -> None:
     lines = [line for line in str(found).splitlines() if "view" in line]
     assert len(lines) == 1 and "views, which torch makes without a kernel: " in lines[0]
     assert "1x matmul" in str(found)
+
+
+def test_a_graph_of_cuda_hides_no_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transform puts fusions into bound symbols of its own. Here its graphs run as Python."""
+    monkeypatch.setattr(
+        CUDAGraphRunner, "call_cuda_graph",
+        lambda self, name, *args: self.python_callables[name][0](*args),
+    )  # fmt: skip
+    jitted = thunder.jit(product, executors=[fuser], transforms=[CUDAGraphTransform()])
+    jitted(torch.randn(8, 8), torch.randn(8, 8))
+    assert "= CUDAGraph" in report(jitted).trace
+    assert states(jitted) == [("forward", "fused", "")]
 
 
 def test_a_pending_negation_hides_no_kernel() -> None:
