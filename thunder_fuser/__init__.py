@@ -4,6 +4,8 @@
 import thunder
 from thunder_fuser import fuser
 fast = thunder.jit(model, executors=[fuser])
+
+Thunder knows the executor by its name, "thunder_fuser", once `fuser` has been imported.
 """
 
 from __future__ import annotations
