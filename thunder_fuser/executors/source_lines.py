@@ -28,6 +28,7 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.progress import still
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import makes
 
@@ -49,6 +50,7 @@ def user_lines_first(executor: str) -> None:
         data = get_compile_data()
         if data is None or all(one.name != executor for one in data.executors_list):
             return of_thunder(self)  # type: ignore[no-any-return]
+        still("tracing", data.compile_options.get("fuser_progress"))
         place = next(filter(None, map(_place, reversed(self.frame_stack))), None)
         place = place or _of_the_call(sys._getframe())
         if place is None:

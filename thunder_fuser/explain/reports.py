@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.executors.comments import counted
 from thunder_fuser.executors.graphs import graphs_of, name_of
 from thunder_fuser.executors.regions import Claims, Region, Unfused
 from thunder_fuser.executors.source_lines import span_of
-from thunder_fuser.executors.traces import claims_of, counted, final_traces, op_texts
+from thunder_fuser.executors.traces import claims_of, final_traces, op_texts
 from thunder_fuser.explain.memory import LiveMemory, timeline
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
 from thunder_fuser.explain.saved_values import Saved, saved_in
