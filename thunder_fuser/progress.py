@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
 
 from thunder_fuser.options import option
@@ -23,7 +24,29 @@ from thunder_fuser.threads import make_lock
 
 AFTER_SECONDS = 3.0
 STEP_SECONDS = 0.1  # between two looks of the thread that draws
-PAUSE_SECONDS = 2.0  # works that follow each other sooner are one wait
+PAUSE_SECONDS = 5.0  # works that follow each other sooner are one wait
+FADE_SECONDS = 2.0  # after the last sign of work whose end nobody tells
+
+
+@dataclass(frozen=True, slots=True)
+class _Beat:
+    """A sign of work whose end nobody tells. It has ended where no function of `package` is running
+    in its thread."""
+
+    what: str = ""
+    package: str = ""
+    at: float = float("-inf")
+    thread: int = 0
+
+    def is_alive(self, now: float) -> bool:
+        if now - self.at > FADE_SECONDS:
+            return False
+        frame = sys._current_frames().get(self.thread)
+        while frame is not None:
+            if frame.f_globals.get("__name__", "").partition(".")[0] == self.package:
+                return True
+            frame = frame.f_back
+        return False
 
 
 class _Line:
@@ -32,7 +55,7 @@ class _Line:
     def __init__(self) -> None:
         self._lock = make_lock()
         self._work: list[str] = []
-        self._beat = ("", 0.0)  # work whose end nobody tells, and when it last gave a sign
+        self._beat = _Beat()
         self._began = self._ended = float("-inf")
         self._drawn = ""
         self._thread: threading.Thread | None = None
@@ -51,13 +74,13 @@ class _Line:
 
     def is_due(self) -> bool:
         """Whether a sign of life is news."""
-        return monotonic() - self._beat[1] > STEP_SECONDS
+        return monotonic() - self._beat.at > STEP_SECONDS
 
-    def beat(self, what: str) -> None:
+    def beat(self, what: str, package: str) -> None:
         with self._lock:
             self._start()
             self._ended = monotonic()
-            self._beat = what, self._ended
+            self._beat = _Beat(what, package, self._ended, threading.get_ident())
 
     def hide(self) -> None:
         with self._lock:
@@ -80,18 +103,17 @@ class _Line:
             pause.wait(STEP_SECONDS)
             with self._lock:
                 now = monotonic()
-                text, last = self._beat
-                if not self._work and now - max(self._ended, last) > PAUSE_SECONDS:
-                    self._draw("")
+                self._draw(self._text(now))
+                if not self._work and now - self._ended > PAUSE_SECONDS:
                     self._thread = None
                     return
-                is_traced = now - last < 5 * STEP_SECONDS
-                what = self._work[-1] if self._work else text * is_traced
-                waited = now - self._began
-                if what and waited >= AFTER_SECONDS:
-                    self._draw(f"thunder_fuser: {what}, {waited:.0f} s")
-                else:
-                    self._draw("")
+
+    def _text(self, now: float) -> str:
+        waited = now - self._began
+        if waited < AFTER_SECONDS or not (self._work or self._beat.is_alive(now)):
+            return ""
+        what = self._work[-1] if self._work else self._beat.what
+        return f"thunder_fuser: {what}, {waited:.0f} s"
 
     def _draw(self, text: str) -> None:
         """Writes over what was drawn before."""
@@ -123,13 +145,13 @@ def working(what: str) -> Iterator[None]:
         _LINE.end(what)
 
 
-def still(what: str, mode: object = None) -> None:
-    """Says that something of which nobody tells the end goes on. Cheap enough for every op.
+def still(what: str, package: str, mode: object = None) -> None:
+    """Says that something goes on in a package which does not tell us its end.
 
-    mode: the option `progress` of the call, if it has its own.
+    It may be said for every op. mode: the option `progress` of the call, if it has its own.
     """
     if _LINE.is_due() and is_shown(mode or option("progress")):
-        _LINE.beat(what)
+        _LINE.beat(what, package)
 
 
 def hide() -> None:

@@ -38,7 +38,7 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
-from thunder_fuser.executors.source_lines import line_of, tag_line, user_lines_first
+from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.ir.record import Definition
@@ -97,9 +97,12 @@ class ThunderFuser(FusionExecutor):
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """True for these primitives, and for composites made of them, or taken apart here."""
+        data = get_compile_data()
+        if data is not None:
+            say_traced(data)
         if composite_of(bsym) is None:
             return support(bsym) is None
-        reason, data = why_apart(bsym), get_compile_data()
+        reason = why_apart(bsym)
         if reason is not None and data is not None:
             name = makes(bsym)[0].name
             self._refused.setdefault(data, {})[name] = Unfused(bsym.sym.name, reason, line_of(bsym))

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from thunder.common import CompileData
 from thunder.core.codeutils import Positions
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
@@ -50,7 +51,7 @@ def user_lines_first(executor: str) -> None:
         data = get_compile_data()
         if data is None or all(one.name != executor for one in data.executors_list):
             return of_thunder(self)  # type: ignore[no-any-return]
-        still("tracing", data.compile_options.get("fuser_progress"))
+        say_traced(data)
         place = next(filter(None, map(_place, reversed(self.frame_stack))), None)
         place = place or _of_the_call(sys._getframe())
         if place is None:
@@ -59,6 +60,11 @@ def user_lines_first(executor: str) -> None:
         return file, Positions(line, line, 0, 0)
 
     InterpreterRuntimeCtx.get_current_user_source_location = location
+
+
+def say_traced(data: CompileData) -> None:
+    """For the line of progress: Thunder is at work on a function."""
+    still("tracing", "thunder", data.compile_options.get("fuser_progress"))
 
 
 def _place(frame: Any) -> Place | None:
