@@ -24,11 +24,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from thunder.common import CompileData
 from thunder.core.codeutils import Positions
 from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.progress import still
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import makes
 
@@ -53,6 +55,7 @@ def user_lines_first(executor: str) -> None:
         data = get_compile_data()
         if data is None or all(one.name != executor for one in data.executors_list):
             return of_thunder(self)  # type: ignore[no-any-return]
+        say_traced(data)
         place = next(filter(None, map(_place, reversed(self.frame_stack))), None)
         place = place or _of_the_call(sys._getframe())
         if place is None:
@@ -61,6 +64,11 @@ def user_lines_first(executor: str) -> None:
         return file, Positions(line, line, 0, 0)
 
     InterpreterRuntimeCtx.get_current_user_source_location = location
+
+
+def say_traced(data: CompileData) -> None:
+    """For the line of progress: Thunder is at work on a function."""
+    still("tracing", "thunder", data.compile_options.get("fuser_progress"))
 
 
 def _place(frame: Any) -> Place | None:

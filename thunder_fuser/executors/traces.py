@@ -6,7 +6,6 @@ What explain and the demo ask of Thunder goes through here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -18,6 +17,7 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.callables import RegionCallable, callable_of
+from thunder_fuser.executors.comments import counted
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.graphs import Jitted, graphs_of
 from thunder_fuser.executors.regions import Claims, Region
@@ -144,8 +144,3 @@ def trace_text(jitted: Jitted) -> str:
 def _short(line: str) -> str:
     """What is returned is followed by all that is saved for the backward, which is long."""
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
-
-
-def counted(names: Iterable[str]) -> str:
-    """(mul, exp, mul)  ->  mul*2 exp"""
-    return " ".join(name if n == 1 else f"{name}*{n}" for name, n in Counter(names).items())

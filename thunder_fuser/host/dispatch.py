@@ -136,16 +136,16 @@ def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ..
     for name, value in zip(fusion.inputs, arguments, strict=True):
         if isinstance(value, torch.Tensor):
             address = value.data_ptr() if value.device.type != "meta" else 0
-            keys.append(InputKey(tuple(value.shape), tuple(value.stride()), _alignment(address)))
+            keys.append(InputKey(tuple(value.shape), tuple(value.stride()), alignment_of(address)))
         else:
             keys.append(InputKey(value=int(value) if name in fusion.shape_scalars else None))
     return tuple(keys)
 
 
-def _alignment(address: int) -> int:
+def alignment_of(address: int) -> int:
     """The largest power of two up to 16 that divides an address.
 
-    >>> _alignment(32), _alignment(24), _alignment(6)
+    >>> alignment_of(32), alignment_of(24), alignment_of(6)
     (16, 8, 2)
     """
     low = address & 15

@@ -11,12 +11,15 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from nvtx import annotate
 
 from thunder_fuser.errors import CacheMissError
+from thunder_fuser.logs import log
 from thunder_fuser.options import option
 from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.store.inspection import why_missed
@@ -47,6 +50,16 @@ def binaries() -> Binaries:
     return Binaries(_COUNTS["compiled"], _COUNTS["from_store"], _COUNTS["nanoseconds"] / 1e9)
 
 
+@contextmanager
+def origin() -> Iterator[Callable[[], str]]:
+    """Gives a function that says where the binary came from that this thread asked for inside."""
+    token = _ORIGIN.set("in use already")
+    try:
+        yield _ORIGIN.get
+    finally:
+        _ORIGIN.reset(token)
+
+
 def forget() -> None:
     """Clears the binaries in memory. The store and loaded kernels stay."""
     _NEWEST.values.clear()
@@ -63,10 +76,13 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
             with store.turn(recipe):
                 found = store.get(recipe)  # another process may have compiled it
                 if found is None:
+                    log("cache", lambda: f"store: miss {recipe.key[:12]} {recipe.name}")
                     made = _compiled(recipe, compile_it)
                     store.put(recipe, made.code)
                     return made
         _count(from_store=1)
+        log("cache", lambda: f"store: hit {recipe.key[:12]} {recipe.name}")
+        _ORIGIN.set("found in the store")
         return found
     finally:
         _count(nanoseconds=time.perf_counter_ns() - start)
@@ -82,6 +98,7 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):
         made = Binary(recipe.name, compile_it())
     _count(compiled=1)
+    _ORIGIN.set("compiled")
     return made
 
 
@@ -95,6 +112,7 @@ def _after_fork() -> None:
     _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
+_ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 _NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
 _COUNTS: Counter[str] = Counter()
 _counting = make_lock()

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
+from thunder_fuser.logs import log
 from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import (
@@ -87,6 +88,8 @@ class Store:
         try:
             with files.opened(self.root, create=True) as folder:
                 files.replace(folder, recipe.key + ENDING, content)
+            told = f"store: kept {recipe.key[:12]} {recipe.name}, {len(content)} bytes"
+            log("cache", lambda: told)
             self._unpruned += len(content)
             if self._unpruned * 8 > self.most_bytes:
                 self.prune()
@@ -189,6 +192,7 @@ def _prune(folder: int, most: int) -> tuple[int, int]:
         if files.remove(folder, one.name):
             gone.append(one.size)
         excess -= one.size
+    log("cache", lambda: f"store: {len(gone)} files evicted, {sum(gone)} bytes")
     return len(gone), sum(gone)
 
 
