@@ -115,8 +115,8 @@ def trace_lines(report: Entries) -> Iterator[Line]:
     another graph has a region of the same name, that one comes later.
     """
     places: dict[str, list[int]] = {}
-    for at, one in enumerate(report["fusions"]):
-        places.setdefault(one["name"].rpartition(".")[2], []).append(at)
+    for number, one in enumerate(report["fusions"]):
+        places.setdefault(one["name"].rpartition(".")[2], []).append(number)
     at: int | None = None
     depth = 0
     for line in shown_lines(report["trace"]).splitlines():
