@@ -109,7 +109,7 @@ class Line:
 
 
 def trace_lines(report: Entries) -> Iterator[Line]:
-    """The traces' lines, files by their path from here. Comments inside of a call belong to it.
+    """The traces' lines, files by their path from here. Comments below a call belong to it.
 
     Each region is called once, and the regions are in the order of their calls: where a trace of
     another graph has a region of the same name, that one comes later.
@@ -121,11 +121,11 @@ def trace_lines(report: Entries) -> Iterator[Line]:
     depth = 0
     for line in shown_lines(report["trace"]).splitlines():
         indent = len(line) - len(line.lstrip())
-        if line[indent:].startswith("#"):
-            yield Line(line, "", "", at if indent > depth else None)
-            continue
         name = next((name for name in _CALLED.findall(line) if places.get(name)), "")
-        at, depth = places[name].pop(0) if name else None, indent
+        if name:
+            at, depth = places[name].pop(0), indent
+        elif not line.lstrip().startswith("#") or indent <= depth:
+            at = None
         yield Line(*(line.partition(name) if name else (line, "", "")), at)
 
 
