@@ -85,7 +85,8 @@ def test_what_a_dictionary_of_a_report_holds() -> None:
                            "trace", "stages"]
     (fusion,) = found["fusions"]
     assert list(fusion) == ["name", "direction", "state", "reason", "where", "ops", "schedulers",
-                            "segments", "kernels", "bytes_in", "bytes_out", "definition", "plan"]
+                            "segments", "kernels", "bytes_in", "bytes_out", "definition", "plan",
+                            "schedules"]
     (kernel,) = fusion["kernels"]
     assert fusion["segments"] == [{"scheduler": "pointwise", "kernels": [kernel["name"]]}]
     assert (fusion["bytes_in"], fusion["bytes_out"]) == (256, 256)

@@ -112,6 +112,16 @@ def test_lines_of_a_trace_belong_to_the_region_they_call() -> None:
     ]
 
 
+def test_regions_of_two_graphs_may_have_one_name_in_the_trace() -> None:
+    report = {
+        "fusions": [{"name": "graph0.thunderFusion0"}, {"name": "graph1.thunderFusion0"}],
+        "trace": "a = thunderFusion0(x)\nb = thunderFusion0(a)\nc = thunderFusion0x(b)",
+    }
+    assert [(one.link, one.at) for one in trace_lines(report)] == [
+        ("thunderFusion0", 0), ("thunderFusion0", 1), ("", None),
+    ]  # fmt: skip
+
+
 def test_a_picture_has_a_step_for_each_call() -> None:
     drawn = picture(
         [

@@ -24,7 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from thunder_fuser.errors import ReportError
 from thunder_fuser.executors.traces import counted
 from thunder_fuser.explain.picture import picture
-from thunder_fuser.explain.shown import shown_lines
+from thunder_fuser.explain.shown import from_here
 from thunder_fuser.explain.table import plural, size_text
 from thunder_fuser.versions import __version__
 
@@ -80,7 +80,7 @@ def _template() -> Any:
     )  # fmt: skip
     environment.filters |= {
         "in_short": _in_short, "op_names": _op_names, "parts": _parts, "plural": plural,
-        "rows": _rows, "shown_lines": shown_lines, "size": size_text, "us": _microseconds,
+        "rows": _rows, "from_here": from_here, "size": size_text, "us": _microseconds,
     }  # fmt: skip
     environment.globals |= {"hue": _hue, "lines": trace_lines, "picture": picture}
     return environment.get_template("page.html")
@@ -109,23 +109,23 @@ class Line:
 
 
 def trace_lines(report: Entries) -> Iterator[Line]:
-    """The traces' lines, files by their path from here. Comments inside of a call belong to it.
+    """The traces' lines, files by their path from here. Comments below a call belong to it.
 
     Each region is called once, and the regions are in the order of their calls: where a trace of
     another graph has a region of the same name, that one comes later.
     """
     places: dict[str, list[int]] = {}
-    for at, one in enumerate(report["fusions"]):
-        places.setdefault(one["name"].rpartition(".")[2], []).append(at)
+    for number, one in enumerate(report["fusions"]):
+        places.setdefault(one["name"].rpartition(".")[2], []).append(number)
     at: int | None = None
     depth = 0
-    for line in shown_lines(report["trace"]).splitlines():
+    for line in from_here(report["trace"]).splitlines():
         indent = len(line) - len(line.lstrip())
-        if line[indent:].startswith("#"):
-            yield Line(line, "", "", at if indent > depth else None)
-            continue
         name = next((name for name in _CALLED.findall(line) if places.get(name)), "")
-        at, depth = places[name].pop(0) if name else None, indent
+        if name:
+            at, depth = places[name].pop(0), indent
+        elif not line.lstrip().startswith("#") or indent <= depth:
+            at = None
         yield Line(*(line.partition(name) if name else (line, "", "")), at)
 
 
@@ -164,7 +164,7 @@ def _cell(column: str, value: Any) -> str:
         case "bytes":
             return size_text(value)
         case "where":
-            return shown_lines(value)
+            return from_here(value)
         case "ops":
             return counted(value)
         case "values":

@@ -48,9 +48,14 @@ def shown_lines(where: str) -> str:
     >>> shown_lines(str(Path.cwd() / "models" / "block.py:12-14")).replace("\\\\", "/")
     'models/block.py:12-14'
     """
-    first = where.replace(f"{Path.cwd()}{os.sep}", "").split(", ")
+    first = from_here(where).split(", ")
     more = f" and in {len(first) - 2} more files" if len(first) > 2 else ""
     return ", ".join(first[:2]) + more
+
+
+def from_here(text: str) -> str:
+    """A text in which files have their path from the current folder."""
+    return text.replace(f"{Path.cwd()}{os.sep}", "")
 
 
 def shortened(text: str, most: int = 120) -> str:
