@@ -86,6 +86,7 @@ def test_the_readme_is_short_and_imports_the_fuser_first() -> None:
     """Thunder warns of an optional package when it is imported before the fuser."""
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) < 150
+    assert "`docs/" not in text, "a page is a link, which clicks"
     assert text.index("from thunder_fuser import fuser") < text.index("import thunder\n")
 
 
