@@ -109,7 +109,8 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("script", type=Path, help="it runs as `python SCRIPT` does")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER,
+        "arguments",
+        nargs=argparse.REMAINDER,
         help="the script's own; -o FILE at their end is not, unless it stands before SCRIPT too",
     )
     parser.set_defaults(run=_run_report)

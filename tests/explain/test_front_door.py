@@ -48,6 +48,7 @@ def states(jitted: Any) -> list[tuple[str, str, str]]:
 def test_no_submodule_shadows_a_function() -> None:
     for module in pkgutil.iter_modules(explain.__path__):
         importlib.import_module(f"{explain.__name__}.{module.name}")
+    assert {*explain.__all__} <= {*dir(explain)}
     for name in explain.__all__:
         assert inspect.isfunction(getattr(explain, name)), name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

@@ -268,10 +268,21 @@ def test_without_javascript_links_lead_to_the_texts(show: Show) -> None:
         assert opened_page.locator("#text-0 > pre").is_visible()
 
 
-def test_five_hundred_regions_open_folded(show: Show) -> None:
+def test_five_hundred_regions_open_folded(
+    show: Show, record_property: Callable[[str, object], None]
+) -> None:
     with show(made_report(regions=500)) as opened_page:
         assert opened_page.locator(".region[open]").count() == 0
         assert opened_page.locator("pre:visible").count() == 0
         assert opened_page.evaluate("document.querySelectorAll('*').length") < 100_000
         opened_page.locator("#search").fill("thunderFusion498")
         assert opened_page.locator(".region:visible").count() == 1
+        opening = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+        record_property("milliseconds to open", opened_page.evaluate(opening))
+
+
+def test_a_narrow_window_is_not_scrolled_sideways(show: Show) -> None:
+    with show(made_report(), viewport={"width": 360, "height": 640}) as opened_page:
+        opened_page.locator("#regions-0 ~ details summary").first.click()
+        opened_page.locator(".body summary").first.click()
+        assert opened_page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -51,6 +51,21 @@ def test_a_block_forward_and_backward(tmp_path: Path) -> None:
     assert "compile" in text.partition("Time of each stage")[2]
 
 
+def test_names_of_a_function_and_its_file_stay_text(tmp_path: Path) -> None:
+    script = "<script>document.title='attacked'<!--"
+    scope: dict[str, Any] = {"torch": torch}
+    exec(compile("def f(x, y): return torch.tanh(x * 2) @ y", f"/{script}.py", "exec"), scope)
+    scope["f"].__name__ = script
+    function = jit(scope["f"], strict=True)
+    function(torch.randn(4, 4), torch.randn(4, 4))
+    path = report(function).save(tmp_path / "report.html")
+    with chromium() as browser, opened(browser, path) as page:
+        assert page.title() == f"Fusions of {script}"
+        assert page.inner_text("h2 >> nth=0") == script
+        assert f"/{script}.py:1" in page.inner_text("td:has-text('.py:1')")
+        assert page.locator("script").count() == 1
+
+
 def test_a_fusion_that_fell_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/bin/false")
     function = jit(lambda x: torch.tanh(x) * 3.25, cache="off")
