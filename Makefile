@@ -23,12 +23,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test compat short lint gpu clean
+.PHONY: help setup demo bench test compat short lint docs gpu clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-setup: $(STAMP) ## make .venv and install the package with its test tools
+setup: $(STAMP) ## make .venv and install the package with the tools of its tests and docs
 
 # Depends on pyproject.toml, so a new dependency is installed at the next `make`. A .venv without
 # pip is one whose making was interrupted: making it again completes it.
@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml
 	sys.exit(0 if (3, 10) <= v <= (3, 13) else f"Python 3.10 to 3.13 is needed, found {v[0]}.{v[1]}: set PYTHON=python3.12")'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): the first time takes some minutes"
-	@$(BIN)/python -m pip install -qq $(TORCH) -e '.[test]'
+	@$(BIN)/python -m pip install -qq $(TORCH) -e '.[test,docs]'
 	@touch $@
 
 demo: $(STAMP) ## two transformer blocks through the fuser, forward and backward
@@ -54,6 +54,10 @@ lint: $(STAMP) ## ruff, mypy and the import floors
 test: lint ## lint, then all tests that need no GPU
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q tests
 
+docs: $(STAMP) ## the site, in docs/_build; a warning is an error
+	@$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
+	@echo "open docs/_build/index.html"
+
 compat: ## a short test on torch 2.12, in a second venv; not part of `test`
 	@$(MAKE) --no-print-directory short VENV=$(COMPAT_VENV) TORCH='$(COMPAT_TORCH)'
 
@@ -65,4 +69,5 @@ gpu: $(STAMP) ## the checks and timings that need a CUDA device
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash benchmarks/gpu_check.sh
 
 clean: ## remove .venv and what the tools left
-	@rm -rf $(VENV) .venv-compat dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) .venv-compat dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache

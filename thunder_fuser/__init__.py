@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """thunder_fuser: a fusion compiler for Lightning Thunder, in Python.
 
+from thunder_fuser import fuser  # before thunder, which else warns of a package that it lacks
 import thunder
-from thunder_fuser import fuser
 fast = thunder.jit(model, executors=[fuser])
 
 Thunder knows the executor by its name, "thunder_fuser", once `fuser` has been imported.

@@ -17,7 +17,7 @@ from thunder_fuser.versions import __version__
 if TYPE_CHECKING:
     import torch
 
-    from thunder_fuser.explain import demo, machine
+    from thunder_fuser.explain import demo, machine, script
 else:
 
     class _Late:
@@ -32,6 +32,7 @@ else:
     torch = _Late("torch")
     demo = _Late("thunder_fuser.explain.demo")
     machine = _Late("thunder_fuser.explain.machine")
+    script = _Late("thunder_fuser.explain.script")
 
 DTYPES = ("f32", "bf16")  # of the demo, without its import
 
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", title="commands", metavar="")
     _add_demo(commands)
     _add_cache(commands)
+    _add_report(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
     env.set_defaults(run=lambda given: (machine.environment(), True))
     return parser
@@ -96,8 +98,33 @@ def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tup
     return "", demo.demo(demo.Demo(device, dtypes, given.emulate, given.small))
 
 
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "run a script and write a page on every function that it jits with the fuser"
+    parser = commands.add_parser(
+        "report", help=text, description=f"{text.capitalize()}.",
+        usage="%(prog)s [-h] [-o FILE] SCRIPT [ARGUMENT ...] [-o FILE]",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", dest="page", metavar="FILE", help="the page to write; default: report.html"
+    )
+    parser.add_argument("script", type=Path, help="it runs as `python SCRIPT` does")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        help="the script's own; -o FILE at their end is not, unless it stands before SCRIPT too",
+    )
+    parser.set_defaults(run=_run_report)
+
+
+def _run_report(given: argparse.Namespace) -> tuple[str, bool]:
+    arguments, page = given.arguments, given.page
+    if page is None and arguments[-2:-1] == ["-o"]:
+        arguments, page = arguments[:-2], arguments[-1]
+    return script.report_on_script(given.script, arguments, Path(page or "report.html"))
+
+
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "show, export, import or remove compiled kernels on disk; see docs/caches.md"
+    text = "show, export, import or remove compiled kernels on disk"
     parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(run=lambda given: parser.error("cache: name a command of it"))
     parts = parser.add_subparsers(title="commands", metavar="")

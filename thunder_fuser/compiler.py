@@ -8,20 +8,24 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 
 import nvtx
 import torch
 
+from thunder_fuser.analysis.names import kernel_name
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError
-from thunder_fuser.host.program import HostProgram, launcher_for, plan
+from thunder_fuser.host.program import HostProgram, Launcher, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.logs import log
 from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
+from thunder_fuser.runtime.binaries import origin
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.schedule.scheduler import Match
 from thunder_fuser.segment.canonical import canonical
@@ -47,13 +51,36 @@ def compile_fusion(
     sources = [emit(one) for one in scheduled]
     with stage("compile"):
         pairs = zip(segmented.segments, sources, strict=True)
-        jobs = [partial(launcher_for, one.part, source, target, device) for one, source in pairs]
+        jobs = [partial(_launcher, one, source, target, device) for one, source in pairs]
         launchers = run_jobs(jobs, threads=4)
     with stage("plan"):
         program = plan(segmented, launchers, device)
     if options.dump:
         write(Path(options.dump), texts(fusion, segmented, scheduled, program))
     return program
+
+
+def _launcher(
+    one: Segment, source: KernelSource | None, target: Target, device: torch.device
+) -> Launcher:
+    """The segment's launcher; logs its kernel."""
+    start = perf_counter()
+    with origin() as where:
+        made = launcher_for(one.part, source, target, device)
+        if source is not None:
+            seconds, found = perf_counter() - start, where()
+            log("kernels", lambda: _kernel_text(one, source, seconds, found))
+    return made
+
+
+def _kernel_text(one: Segment, source: KernelSource, seconds: float, found: str) -> str:
+    """name: scheduler, what it reads and writes, where it is from."""
+    part = one.part
+    bytes_in, bytes_out = (sum(map(part.bytes_of, names)) for names in (part.inputs, part.outputs))
+    return (
+        f"{source.name}: {one.scheduler.name}, reads {bytes_in / 1024:.1f} KiB,"
+        f" writes {bytes_out / 1024:.1f} KiB, {found} in {1e3 * seconds:.1f} ms"
+    )
 
 
 def write(root: Path, texts: Mapping[str, str]) -> Path:
@@ -147,6 +174,6 @@ def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:
     if scheduled is None:
         return None
     with stage("lower"):
-        kernel = lower(scheduled, f"{scheduled.params.scheduler}_kernel")
+        kernel = lower(scheduled, kernel_name(scheduled.part, scheduled.params.scheduler))
     with stage("emit"):
         return emit_cpu(kernel) if scheduled.target.is_cpu else emit_cuda(kernel)

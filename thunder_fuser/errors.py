@@ -120,6 +120,10 @@ class ArchiveError(FuserError):
     """A file of exported kernels that cannot be read or written."""
 
 
+class ReportError(FuserError, OSError):
+    """A report that cannot be written."""
+
+
 class CacheWarning(UserWarning):
     """The store on disk, or one kernel in it, is unusable; kernels are compiled instead."""
 

@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError
@@ -35,6 +36,7 @@ class Option:
     least: int | None = None
     choices: tuple[Value, ...] = ()
     or_callable: bool = False
+    several: bool = False  # choices, with commas between
 
     @property
     def env(self) -> str:
@@ -48,16 +50,25 @@ class Option:
             value = int(value)
         if self.or_callable and callable(value):
             return value  # type: ignore[return-value]
-        expected = ""
+        expected = do = ""
         if type(value) is not self.type:
             expected = f"the type {self.type.__name__}"
         elif self.least is not None and value < self.least:  # type: ignore[operator]
             expected = f"at least {self.least}"
-        elif self.choices and value not in self.choices:
-            expected = f"one of {', '.join(map(str, self.choices))}"
+        elif self.choices and (wrong := self._wrong(value)):
+            expected = f"{'some' if self.several else 'one'} of {', '.join(map(str, self.choices))}"
+            near = get_close_matches(wrong[0], map(str, self.choices), n=1)
+            do = f"write {near[0]}" if near else ""
         if expected:
-            raise OptionError(f"option {self.name}", expected=expected, got=repr(value))
+            raise OptionError(f"option {self.name}", expected=expected, got=repr(value), do=do)
         return value  # type: ignore[return-value]
+
+    def _wrong(self, value: object) -> list[str]:
+        """The words that are no choices."""
+        words: list[object] = [value]
+        if self.several:
+            words = [word for word in str(value).replace(" ", "").split(",") if word]
+        return [str(word) for word in words if word not in self.choices]
 
 
 OPTIONS: Mapping[str, Option] = {
@@ -71,7 +82,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "rematerialization", str, "time", or_callable=True,
             help="what is saved for the backward: none, time, memory, budget(x), save_only(names)"
-            " or a callable; see docs/rematerialization.md",
+            " or a callable",
         ),
         Option(
             "repeatable", bool, False, "an op gives the same bits in every kernel (set for"
@@ -96,6 +107,15 @@ OPTIONS: Mapping[str, Option] = {
             least=1,
         ),
         Option("assert_cache_hit", bool, False, "raise where a kernel must be compiled"),
+        Option(
+            "log", str, "", "topics to log, with commas between: fusions, kernels, cache, time,"
+            " recompiles", several=True,
+            choices=("fusions", "kernels", "cache", "time", "recompiles"),
+        ),
+        Option(
+            "progress", str, "on", "a line on stderr after 3 seconds of compiling: on (if it is a"
+            " terminal), force or off", choices=("on", "force", "off"),
+        ),
     )
 }
 

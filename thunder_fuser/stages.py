@@ -32,6 +32,8 @@ class Spent:
 
 
 _watchers: list[dict[str, Spent]] = []
+# What `collected` collects of this thread.
+_own: ContextVar[dict[str, Spent] | None] = ContextVar("own", default=None)
 
 
 # The seconds of the stages inside the one that this thread is in.
@@ -49,10 +51,32 @@ def timed() -> Iterator[Mapping[str, Spent]]:
         del _watchers[next(at for at, one in enumerate(_watchers) if one is found)]
 
 
+def spent() -> dict[str, float]:
+    """{stage: seconds} of the innermost block that collects them; empty outside of one."""
+    return {name: one.seconds for name, one in _watchers[-1].items()} if _watchers else {}
+
+
+@contextmanager
+def collected() -> Iterator[Mapping[str, Spent]]:
+    """Collects the time of each stage in this thread until the block ends."""
+    found: dict[str, Spent] = {}
+    token = _own.set(found)
+    try:
+        yield found
+    finally:
+        _own.reset(token)
+
+
+def is_collected() -> bool:
+    """True inside of `collected`."""
+    return _own.get() is not None
+
+
 @contextmanager
 def stage(name: str) -> Iterator[None]:
     """Counts the block's time as the stage's; also a decorator."""
-    if not _watchers:
+    own = _own.get()
+    if not _watchers and own is None:
         yield
         return
     outer, inner = _inside.get(), [0.0]
@@ -65,7 +89,7 @@ def stage(name: str) -> Iterator[None]:
         _inside.reset(token)
         if outer is not None:
             outer[0] += whole
-        for found in list(_watchers):
+        for found in [*_watchers] if own is None else [*_watchers, own]:
             spent = found.setdefault(name, Spent())
             spent.seconds += whole - inner[0]
             spent.calls += 1

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.compile_time.layers import Function, other, residual, step
 from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of, jit
-from thunder_fuser.explain.kernels import compiled
+from thunder_fuser.explain.programs import compiled
 from thunder_fuser.options import Value
 from thunder_fuser.stages import timed
 

@@ -28,8 +28,8 @@ from thunder_fuser.executors.live import Timeline, timeline
 from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain.blocks import Sizes, make_input
 from thunder_fuser.explain.demo import progress
+from thunder_fuser.explain.pictures import need_matplotlib, picture
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.explain.timeline import need_matplotlib, picture
 
 LAYERS = (1, 4, 12)
 SIZES = Sizes()

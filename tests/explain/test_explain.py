@@ -17,11 +17,11 @@ from thunder_fuser import FusionDefinition
 from thunder_fuser.__main__ import main
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
-from thunder_fuser.explain import accuracy, demo
+from thunder_fuser.explain import accuracy, demo, dump, kernels
 from thunder_fuser.explain.accuracy import Accuracy
-from thunder_fuser.explain.demo import progress, times_on
-from thunder_fuser.explain.kernels import dump, kernels
-from thunder_fuser.explain.report import fusion_table, report, why
+from thunder_fuser.explain.demo import progress, times_of
+from thunder_fuser.explain.reports import fusion_table, report, why
+from thunder_fuser.explain.shown import shown_lines
 from thunder_fuser.explain.table import table
 
 
@@ -37,17 +37,17 @@ def jitted() -> Jitted:
 
 
 def test_why_names_the_symbol_the_reason_and_the_line(jitted: Jitted) -> None:
-    found = {symbol: (reason, line) for symbol, reason, line in why(jitted)}
+    found = {one.name: (one.reason, shown_lines(one.where)) for one in why(jitted)}
     assert set(found) == {"matmul", "t"}
     reason, line = found["matmul"]
     assert reason == "no rule for matmul"
-    assert line.startswith("explain/test_explain.py:")
+    assert line == f"tests/explain/test_explain.py:{mixed.__code__.co_firstlineno + 1}"
     assert found["t"][0] == "a view, which torch makes without a kernel"
 
 
 def test_why_answers_for_an_earlier_function_too(jitted: Jitted) -> None:
     jit(torch.exp)(torch.randn(3))
-    assert {symbol for symbol, _, _ in why(jitted)} == {"matmul", "t"}
+    assert {one.name for one in why(jitted)} == {"matmul", "t"}
 
 
 def test_why_of_a_function_without_the_fuser() -> None:
@@ -65,7 +65,7 @@ def test_a_function_that_was_not_called_or_not_jitted() -> None:
 
 
 def test_report_has_a_line_a_fusion_and_a_line_a_reason(jitted: Jitted) -> None:
-    text = report(jitted)
+    text = str(report(jitted))
     names = [one.name for one in fusions_of(jitted)]
     assert len(names) == 2
     assert all(text.count(name) == 1 for name in names)
@@ -73,14 +73,15 @@ def test_report_has_a_line_a_fusion_and_a_line_a_reason(jitted: Jitted) -> None:
 
 
 def test_the_table_counts_bytes_and_kernels(jitted: Jitted) -> None:
-    head, first, second = fusion_table(fusions_of(jitted)).splitlines()
-    assert head.split()[:5] == ["fusion", "pass", "ops", "segments", "kernels"]
-    assert first.split()[1:] == ["forward", "2", "1", "1", "pointwise", "0.1", "0.1"]
-    assert second.split()[3:6] == ["1", "1", "persistent"]
+    head, first, second = fusion_table(report(jitted).fusions).splitlines()
+    assert head.split()[:6] == ["fusion", "pass", "state", "ops", "segments", "kernels"]
+    assert first.split()[1:-1] == ["forward", "fused", "2", "1", "1", "pointwise", "0.1", "0.1"]
+    assert second.split()[4:7] == ["1", "1", "persistent"]
 
 
 def test_times_are_measured(jitted: Jitted) -> None:
-    *_, last = fusion_table(fusions_of(jitted), times_on(torch.device("cpu"))).splitlines()
+    times = times_of(jitted, torch.device("cpu"))
+    *_, last = fusion_table(report(jitted).fusions, times).splitlines()
     fused, by_op = last.split()[-2:]
     assert float(fused) > 0 and float(by_op) > 0
 

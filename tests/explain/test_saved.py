@@ -15,7 +15,7 @@ from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain.blocks import SMALL, make_input
-from thunder_fuser.explain.saved import Saved, saved
+from thunder_fuser.explain.saved_values import Saved, saved
 
 
 def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -69,5 +69,11 @@ def warned() -> Iterator[list[str]]:
         found += [str(one.message) for one in caught if one.category is CacheWarning]
 
 
+def got(store: Store, recipe: Recipe) -> bytes | None:
+    """The code that a store holds for a recipe."""
+    found = store.get(recipe)
+    return None if found is None else found.code
+
+
 def names(store: Store) -> set[str]:
     return set(os.listdir(store.root)) if store.root.exists() else set()

@@ -5,8 +5,8 @@ Sources wait for each other, and NVRTC compiles a batch of them as one program: 
 a small kernel is NVRTC's own. A batch that fails is compiled kernel by kernel, and the error names
 the test that made the kernel.
 
-    source of one test           ->   namespace k0 { ... void pointwise_kernel_0(...) ... }
-    source of another test            namespace k1 { ... void pointwise_kernel_1(...) ... }
+    source of one test           ->   namespace k0 { ... void fused_exp_f32_pointwise_0(...) ... }
+    source of another test            namespace k1 { ... void fused_exp_f32_pointwise_1(...) ... }
 """
 
 from __future__ import annotations

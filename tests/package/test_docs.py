@@ -223,7 +223,7 @@ DUMPS: dict[str, Callable[[], str]] = {
     "segmented": lambda: str(prepared()[0].plan(arguments(), target="h200")),
     "scheduled": lambda: str(scheduled(recorded(), arguments(), H200)),
     "kernel": lambda: statements_text(
-        lower(scheduled(recorded(), arguments(), H200), "reduction_kernel").body
+        lower(scheduled(recorded(), arguments(), H200), "a_kernel").body
     ),
     "cuda": lambda: kernel_only(emitted(scheduled(recorded(), arguments(), H200), H200)),
     "cpu": lambda: kernel_only(emitted(scheduled(recorded(), arguments(), CPU), CPU)),
@@ -272,12 +272,6 @@ def test_tests_that_docs_name_exist() -> None:
     assert named and [name for name in named if f"def {name}(" not in tests] == []
 
 
-def test_links_lead_somewhere() -> None:
-    for path in DOCS.glob("*.md"):
-        for target in re.findall(r"\]\((?!http)([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), f"{path.name}: {target}"
-
-
 def test_examples_in_docstrings() -> None:
     """Of every module but `__main__`, which runs the program."""
     found = [
@@ -309,4 +303,5 @@ def test_the_tour_runs() -> None:
     expected = torch.nn.functional.gelu(scope["x"].float()) * scope["w"].float()
     torch.testing.assert_close(scope["result"].float(), expected, rtol=0.02, atol=1e-3)
     assert "T0 = fd.define_tensor" in str(scope["entry"].fusion)
-    assert "pointwise" in str(scope["plan"]) and "pointwise_kernel" in scope["source"].text
+    assert "pointwise" in str(scope["plan"])
+    assert scope["source"].name == "fused_gelu_mul_bf16_pointwise"

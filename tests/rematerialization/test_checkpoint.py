@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.traces import final_traces, jit, recomputation_of
-from thunder_fuser.explain.saved import saved
+from thunder_fuser.explain import saved
 
 POLICIES = ("none", "time", "memory", "budget(0.5)", "save_only()")
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

@@ -35,7 +35,8 @@ from thunder_fuser.runtime import processes, toolchain
 from thunder_fuser.store.store import Store, current_store
 
 SHARED = ("-shared", "-fPIC")
-KERNEL = "pointwise_kernel"  # the function of the kernels here
+# The functions of the kernels here.
+KERNELS = [f"fused_{ops}_f32_pointwise" for ops in ("exp", "sin", "tanh", "cos", "sin_add")]
 # A shell script that looks like a compiler: then $2 is the file to write.
 FRONT = """#!/bin/sh
 [ "$1" = --version ] && { echo "odd c++ 1.0"; exit; }
@@ -78,9 +79,10 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> C
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Files that a compiler may leave behind."""
     texts = {
-        "good": f'extern "C" int {KERNEL}() {{ return 7; }}',
+        "good": "".join(f'extern "C" int {name}() {{ return 7; }}' for name in KERNELS),
         "other": 'extern "C" int other() { return 7; }',
-        "undefined": f'extern "C" {{ int missing(); int {KERNEL}() {{ return missing(); }} }}',
+        "undefined": 'extern "C" int missing();'
+        + "".join(f'extern "C" int {name}() {{ return missing(); }}' for name in KERNELS),
     }
     folder = tmp_path_factory.mktemp("files")
     for name, text in texts.items():
@@ -109,7 +111,7 @@ LEFT = {
     "empty": "no file",
     "garbage": "no library",
     "zeros": "no library",
-    "other": f"without the function {KERNEL}",
+    "other": r"without the function fused_\w+_f32_pointwise",
     "undefined": "undefined symbol: missing",
     "another machine's": "one for this machine, got another",
 }

@@ -16,7 +16,7 @@ both_orders = pytest.mark.parametrize("reverse", [False, True])
 
 def compiles(source: KernelSource) -> KernelSource:
     for arch in ARCHES:
-        assert compile_cubin(source.text, source.name, arch).startswith(b"\x7fELF")
+        assert compile_cubin(source.text, source.name, arch).code.startswith(b"\x7fELF")
     return source
 
 

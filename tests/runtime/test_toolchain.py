@@ -16,6 +16,7 @@ from thunder_fuser.errors import CompileError, ToolchainError
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.runtime.cpu import FLAGS, compile_cpu
 from thunder_fuser.runtime.toolchain import Library, find_compiler, load_library
+from thunder_fuser.store.entry import Binary
 
 SHARED = ("-shared", "-fPIC")
 
@@ -102,11 +103,11 @@ def test_unloaded_kernels_leave_openmp_alone() -> None:
 
 
 def test_bytes_that_are_no_library_of_this_machine() -> None:
-    built = toolchain.library(toolchain.library_recipe("odd", "int odd;", SHARED, {}), {})
+    built = toolchain.library(toolchain.library_recipe("odd", "int odd;", SHARED, {}), {}).code
     other = built[:18] + bytes([built[18] ^ 1]) + built[19:]
     for wrong in (b"", b"\x7fELF", built[:19], b"MZ" + built[2:], other):
         with pytest.raises(ToolchainError, match="library odd: expected one for this machine"):
-            toolchain._load("odd", wrong)
+            toolchain._load(Binary("odd", wrong))
 
 
 def doubled(ctype: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

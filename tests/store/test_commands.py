@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.stores import MOST, content, library, names, path_of, recipe, warned
+from helpers.stores import MOST, content, got, library, names, path_of, recipe, warned
 
 from thunder_fuser.__main__ import main
 from thunder_fuser.options import options
@@ -113,7 +113,7 @@ def test_carried_to_another_machine(command: Command, store: Store, tmp_path: Pa
     assert command("export", str(archive))[0] == 1  # nothing is overwritten
     command("clear")
     assert command("import", str(archive)) == (0, "3 entries added\n")
-    assert store.get(recipe(1)) == content(0) and store.get(LIBRARY) is None
+    assert got(store, recipe(1)) == content(0) and store.get(LIBRARY) is None
 
 
 def test_libraries_are_carried_where_asked(
@@ -125,7 +125,7 @@ def test_libraries_are_carried_where_asked(
     assert "1 left out" in command("import", str(archive))[1]
     assert store.get(LIBRARY) is None
     assert command("import", str(archive), "--libraries") == (0, "4 entries added\n")
-    assert store.get(LIBRARY) == library("a_library")
+    assert got(store, LIBRARY) == library("a_library")
 
 
 def test_an_archive_brings_nothing_but_good_entries(

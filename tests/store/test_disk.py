@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.stores import MOST, content, names, recipe, warned
+from helpers.stores import MOST, content, got, names, recipe, warned
 from helpers.without_torch import printed, run
 
 from thunder_fuser.store.entry import Recipe
@@ -38,7 +38,7 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
     """Of its own, for root may write to a read-only folder."""
     program = """
 import subprocess, sys
-from helpers.stores import MOST, content, recipe, warned
+from helpers.stores import MOST, content, got, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
 root = Path(sys.argv[1])
@@ -47,7 +47,7 @@ store = Store(root / "store", "rw", MOST)
 store.put(recipe(), content())
 subprocess.run(["mount", "-o", "remount,ro", root], check=True)
 with warned() as messages:
-    assert store.get(recipe()) == content()
+    assert got(store, recipe()) == content()
     store.put(recipe(1), content(1))
     store.put(recipe(3), content(3))
     with store.turn(recipe(2)):
@@ -61,7 +61,7 @@ assert len(messages) == 1 and "Read-only file system" in messages[0], messages
 def test_a_full_disk(tmp_path: Path) -> None:
     program = """
 import subprocess, sys
-from helpers.stores import MOST, content, names, recipe, warned
+from helpers.stores import MOST, content, got, names, recipe, warned
 from pathlib import Path
 from thunder_fuser.store.store import Store
 root = Path(sys.argv[1])
@@ -70,7 +70,7 @@ store = Store(root / "store", "rw", MOST)
 with warned() as messages:
     for number in range(20):
         store.put(recipe(number), content(number, size=40_000))
-    found = [store.get(recipe(number)) for number in range(20)]
+    found = [got(store, recipe(number)) for number in range(20)]
 assert any("No space left" in text for text in messages), messages
 good = [number for number, one in enumerate(found) if one is not None]
 assert 3 <= len(good) < 20 and all(found[n] == content(n, size=40_000) for n in good)
@@ -102,7 +102,7 @@ def test_a_file_too_large_to_write(store: Store) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert "File too large" in messages[0]
-    assert store.get(recipe()) is None and store.get(recipe(1)) == content(1, size=100)
+    assert store.get(recipe()) is None and got(store, recipe(1)) == content(1, size=100)
     assert len(names(store)) == 1
 
 
@@ -122,13 +122,13 @@ def test_calls_that_fail(
 
     with warned(), monkeypatch.context() as patch:
         patch.setattr(os, call, failing)
-        found = store.get(one)
+        found = got(store, one)
         store.put(recipe(1), content(1))
         with store.turn(recipe(2)):
             pass
     assert found == (None if call == "open" else content())
-    assert store.get(one) == content()
-    assert store.get(recipe(1)) in (None, content(1))
+    assert got(store, one) == content()
+    assert got(store, recipe(1)) in (None, content(1))
     assert not [name for name in names(store) if name.startswith(".writing")]
 
 
@@ -140,7 +140,7 @@ def test_kill_9_at_200_random_moments(store: Store) -> None:
     printed("""
 import os, random, signal, time
 from pathlib import Path
-from helpers.stores import MOST, content, recipe, warned
+from helpers.stores import MOST, content, got, recipe, warned
 from thunder_fuser.store.store import Store
 
 def write(start):
@@ -162,7 +162,7 @@ for turn in range(200):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     with warned() as messages:
         for number in range(7):
-            assert store.get(recipe(number)) in (None, wanted[number])
+            assert got(store, recipe(number)) in (None, wanted[number])
     assert messages == []
 """, str(store.root))
     assert store.found() and all(not one.problem for one in store.entries())
@@ -205,7 +205,7 @@ def test_a_folder_that_changes_in_use(
                 store.put(recipe(number), content(number))
     assert len(messages) == (0 if change == "it is gone" else 2), messages
     if change == "it is gone":
-        assert store.get(recipe(3)) == content(3)
+        assert got(store, recipe(3)) == content(3)
     else:
         with pytest.raises(RefusedError):
             store.found()

@@ -25,7 +25,7 @@ class Wholes(dict[str, bytes]):
 
 
 def built(text: str = TEXT, flags: tuple[str, ...] = SHARED) -> bytes:
-    return toolchain.library(toolchain.library_recipe("wanted", text, flags, {}), {})
+    return toolchain.library(toolchain.library_recipe("wanted", text, flags, {}), {}).code
 
 
 @pytest.fixture(scope="module")

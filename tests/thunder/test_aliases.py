@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser.executors.traces import claims_of, final_traces, fusions_of, jit
-from thunder_fuser.explain.report import report
+from thunder_fuser.explain import report
 
 Function = Callable[[Any, Any], Any]
 CASES: dict[str, Function] = {}
@@ -305,7 +305,7 @@ def test_a_run_of_views_is_a_region_without_a_kernel() -> None:
     assert one.name == "fuserViews0"
     assert not any(bsym.sym.is_fusion for bsym in final_traces(jitted)[0].bound_symbols)
     assert one.region.makes_views and not one.definitions
-    assert report(jitted).splitlines()[1].split()[2:6] == ["6", "0", "0", "views"]
+    assert "6 views, which torch makes without a kernel: " in str(report(jitted))
     assert not claims_of(jitted).unfused
 
 

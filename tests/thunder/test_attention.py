@@ -18,7 +18,7 @@ from thunder.core.trace import detached_trace
 
 from thunder_fuser.executors.functions import attention
 from thunder_fuser.executors.traces import final_traces, jit
-from thunder_fuser.explain.report import why
+from thunder_fuser.explain import why
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 SHAPE, KEYS = (2, 3, 5, 8), (2, 3, 7, 8)  # [B, H, L, E], [B, H, S, E]

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.traces import Jitted, claims_of, fusions_of, jit
-from thunder_fuser.explain.kernels import compiled
+from thunder_fuser.explain.programs import compiled
 
 SIZES = (12, 16)
 

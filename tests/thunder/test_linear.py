@@ -28,7 +28,7 @@ from thunder_fuser.executors.regions import Region, claim
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.traces import claims_of, fusions_of, jit
 from thunder_fuser.executors.translate import layout_of, record_region
-from thunder_fuser.explain.kernels import compiled
+from thunder_fuser.explain.programs import compiled
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.record import Definition

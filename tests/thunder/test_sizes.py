@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser.executors.traces import jit
-from thunder_fuser.explain.kernels import kernels
+from thunder_fuser.explain import kernels
 
 WIDTH = 64
 
@@ -27,7 +27,7 @@ class Block(torch.nn.Module):
 
 
 def _texts(jitted: object) -> set[str]:
-    return {kernel.source for kernel in kernels(jitted)}  # type: ignore[arg-type]
+    return {kernel.full_source for kernel in kernels(jitted)}
 
 
 def test_other_lengths_need_no_new_kernels() -> None:

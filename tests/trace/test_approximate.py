@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser.executors.traces import fusions_of, jit
-from thunder_fuser.explain.kernels import compiled
+from thunder_fuser.explain.programs import compiled
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 BF16, F32 = torch.bfloat16, torch.float32

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fuser.executors.traces import final_traces, fusions_of, jit
-from thunder_fuser.explain.kernels import compiled
+from thunder_fuser.explain.programs import compiled
 
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
 TOLERANCE = {F32: 1e-6, F16: 1e-3, BF16: 8e-3}

@@ -29,10 +29,12 @@ from thunder_fuser.host.arguments import (
 )
 from thunder_fuser.host.bind import Bound
 from thunder_fuser.host.dispatch import input_keys, make_dispatch, on_resolved
+from thunder_fuser.host.guards import note_miss
 from thunder_fuser.host.program import HostProgram, Runner
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.logs import timing
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.stages import stage
@@ -69,10 +71,12 @@ class Programs:
         chosen = target or target_for(device, options)
         check_device(chosen, device)
         keys = input_keys(self.fusion, tuple(arguments))
-        return self._flight.get(
-            (chosen, device, keys, options),
-            lambda: compile_fusion(self.fusion, keys, chosen, options, device),
-        )
+
+        def compiled() -> HostProgram:
+            with timing("definition"):
+                return compile_fusion(self.fusion, keys, chosen, options, device)
+
+        return self._flight.get((chosen, device, keys, options), compiled)
 
 
 def target_for(device: torch.device, options: CompileOptions) -> Target:
@@ -128,6 +132,7 @@ def _dispatch(
     kinds = [(name, _kind(fusion, name)) for name in fusion.inputs]
 
     def miss(arguments: tuple[Any, ...]) -> Runner:
+        note_miss(programs, "a definition", fusion.inputs, arguments, variant=target)
         return on_resolved(compiled, arguments)
 
     def compiled(values: Sequence[Any]) -> Runner:

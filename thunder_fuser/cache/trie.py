@@ -30,6 +30,7 @@ from thunder_fuser.host.arguments import check_count
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
+from thunder_fuser.logs import log
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
@@ -218,8 +219,13 @@ class FusionCache:
     def look_up(self, definition: Definition) -> FusionEntry:
         """The entry of a definition, made on a miss. Raises the definition's error."""
         with self._lock:
+            hits, evictions = self.hits, self.evictions
             entry = self._find(definition)
             entry.pin()
+            found = "hit" if self.hits > hits else "miss"
+            gone = self.evictions - evictions
+        evicted = f", {gone} evicted" if gone else ""
+        log("cache", lambda: f"definition {entry.number}: {found}{evicted}")
         try:
             entry.prepare()  # without the lock, so that other threads continue
         finally:

@@ -43,13 +43,13 @@ class CPrinter:
         """The whole text, prelude in front, and how to launch it."""
         statements = indented(self.block(self.kernel.body))
         body = "\n".join([*self.head(), *statements, "}", ""])
-        text = f"{prelude.select(body, self.dialect)}\n{body}"
+        before = f"{prelude.select(body, self.dialect)}\n"
         params = [Param(p.name, C_TYPES[p.dtype], p.kind) for p in self.kernel.parameters]
         params += [Param(name, self.size_type(name), "size") for name in self.sizes.values]
         return KernelSource(
             self.kernel.name,
             self.dialect,
-            text,
+            before + body,
             tuple(params),
             (*self.kernel.grid, 1),
             (*self.kernel.threads, 1),
@@ -57,6 +57,7 @@ class CPrinter:
             self.kernel.cluster,
             self.kernel.checks,
             tuple(self.sizes.values.values()),
+            prelude=len(before),
         )
 
     def head(self) -> list[str]:

@@ -51,6 +51,7 @@ class KernelSource:
 
     sizes: the values of the last parameters, of kind "size".
     threaded: on the CPU, whether there is work enough for several threads.
+    prelude: how many characters of the text stand before the kernel.
     cluster: blocks of a cluster, along the grid's y; the text says so too.
     checks: the op and the size behind each check of an index; the first has the number 1.
     """
@@ -66,3 +67,9 @@ class KernelSource:
     checks: tuple[tuple[str, int], ...] = ()
     sizes: tuple[int, ...] = ()
     threaded: bool = True
+    prelude: int = 0
+
+    @property
+    def body(self) -> str:
+        """The text without the prelude."""
+        return self.text[self.prelude :]

@@ -31,8 +31,11 @@ from thunder_fuser.executors.translate import Layout, layout_of, record_region, 
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
 from thunder_fuser.host.arguments import check_memory, check_plain
 from thunder_fuser.host.dispatch import make_dispatch, on_resolved
+from thunder_fuser.host.guards import note_miss
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, option, options
+from thunder_fuser.progress import working
 from thunder_fuser.stages import stage
 
 Runner = Callable[..., Sequence[torch.Tensor]]
@@ -44,11 +47,12 @@ class RegionCallable:
 
     `given` are options of the jit call, in force while the region is compiled. A model has many
     regions, and each lives as long as the compiled function: what they have in common is shared.
+    fallbacks: why torch runs calls of it. place: which one of the regions it is, in words.
     """
 
     __slots__ = (
         "__weakref__", "_compile", "_freeing", "_given", "_keeping", "call", "context",
-        "definitions", "name", "on_mesh", "region",
+        "definitions", "fallbacks", "name", "on_mesh", "place", "region",
     )
 
     def __init__(
@@ -57,9 +61,11 @@ class RegionCallable:
         region: Region,
         compile_region: Compile,
         given: Mapping[str, Value],
+        place: str = "a region",
     ) -> None:
-        self.name, self.region = name, region
+        self.name, self.region, self.place = name, region, place
         self.definitions: tuple[Definition, ...] = ()
+        self.fallbacks: tuple[str, ...] = ()
         self._compile = compile_region
         self._given = given
         # Not the proxies' names: a user may call an argument `key`.
@@ -67,9 +73,11 @@ class RegionCallable:
         self._keeping: Any = None
         self._freeing: Any = None
         if not region.makes_views:
-            self._keeping = make_dispatch(inputs, self._miss, checked=False)
+            self._keeping = make_dispatch(inputs, self._miss, checked=False, name=name)
         if region.donated_if_freed:
-            self._freeing = make_dispatch(inputs, self._miss_freeing, checked=False)
+            self._freeing = make_dispatch(
+                inputs, self._miss_freeing, checked=False, name=name
+            )
         self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
         if self.on_mesh:
@@ -86,10 +94,14 @@ class RegionCallable:
         return self._keeping if self._freeing is None else _either(self._keeping, self._freeing)
 
     @property
+    def tables(self) -> list[dict[Any, Runner]]:
+        """{layouts and shapes of a call: what it runs}, one for each way of being called."""
+        return [call.runners for call in (self._keeping, self._freeing) if call is not None]
+
+    @property
     def runners(self) -> list[Runner]:
         """What its calls have run, for each layout and shape of theirs."""
-        calls = filter(None, (self._keeping, self._freeing))
-        return [run for call in calls for run in call.runners.values()]
+        return [run for known in self.tables for run in known.values()]
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         views = views_for(self.region, args) if self.region.moves_only else None
@@ -101,6 +113,9 @@ class RegionCallable:
     def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
         for name, tensor in self._tensors(args):
             check_memory(name, tensor)  # the fallback would read freed memory too
+        with options(**self._given):
+            names = [proxy.name for proxy in self.region.inputs]
+            note_miss(self, self.name, names, args, variant=donated)
         return on_resolved(lambda plain: self._compiled_for(donated, plain), args)
 
     def _tensors(self, args: Sequence[Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -110,7 +125,7 @@ class RegionCallable:
                 yield f"argument {at} of {self.name}", arg
 
     def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
-        with options(**self._given):
+        with options(**self._given), working(self.place), timing(self.name):
             definition: Definition = ()
             try:
                 definition = self._define(donated, args)
@@ -120,6 +135,7 @@ class RegionCallable:
             except FuserError as error:
                 if option("strict"):
                     raise
+                self.fallbacks = tuple(dict.fromkeys((*self.fallbacks, str(error))))
                 warn_of_fallback(self.name, len(self.region.leaves), error, definition, args)
                 run = torch_function(self.region, self.name)
                 return on_dtensors(run, self.region.inputs) if self.on_mesh else run

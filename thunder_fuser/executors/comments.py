@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from thunder_fuser.executors.regions import Region
@@ -63,3 +64,8 @@ def named(names: Sequence[str]) -> str:
     """
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(names: Iterable[str]) -> str:
+    """(mul, exp, mul)  ->  mul*2 exp"""
+    return " ".join(name if n == 1 else f"{name}*{n}" for name, n in Counter(names).items())

@@ -38,12 +38,17 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
+from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
+from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.ir.record import Definition
+from thunder_fuser.logs import timing
 from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
+from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
+from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
 from thunder_fuser.versions import __version__
@@ -85,14 +90,22 @@ class ThunderFuser(FusionExecutor):
 
     # ---- what Thunder asks of every executor
 
+    def can_execute_or_fuse(self, bsym: BoundSymbol) -> bool:
+        """As of any executor. Thunder asks before it runs the gradient rule of a bound symbol."""
+        tag_line(bsym)
+        return super().can_execute_or_fuse(bsym)  # type: ignore[no-any-return]
+
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """True for these primitives, and for composites made of them, or taken apart here."""
+        data = get_compile_data()
+        if data is not None:
+            say_traced(data)
         if composite_of(bsym) is None:
             return support(bsym) is None
-        reason, data = why_apart(bsym), get_compile_data()
+        reason = why_apart(bsym)
         if reason is not None and data is not None:
             name = makes(bsym)[0].name
-            self._refused.setdefault(data, {})[name] = Unfused.of(bsym, reason)
+            self._refused.setdefault(data, {})[name] = Unfused(bsym.sym.name, reason, line_of(bsym))
         return reason is None
 
     def get_fuel(self, amount: int = 1, /) -> bool:
@@ -111,16 +124,21 @@ class ThunderFuser(FusionExecutor):
 
     # ---- the pass
 
-    @stage("claim")
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
         given = _given_options()
+        with options(**given), working("planning"), timing("trace"):
+            note_trace(trace)
+            return self._fused(trace, given)
+
+    @stage("claim")
+    def _fused(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
-        with options(**given):
-            before = read_trace(trace, target_of(trace), compile_options())
+        before = read_trace(trace, target_of(trace), compile_options())
         prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
         claims = claim(prepared.ops)
-        items = without_dead_views([*self._fueled(claims.items, given)])
+        fueled = [*self._fueled(claims.items, given)]
+        items = without_dead_views(fueled)
         if given.get("donation", option("donation")):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
@@ -128,10 +146,12 @@ class ThunderFuser(FusionExecutor):
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(items, recomputation, given)]
+        note_fusions(fused.bound_symbols, claims.lines)
         fusions = sum(bsym.sym.is_fusion for bsym in fused.bound_symbols)
         fused.set_provenance(TraceProvenance(f"Fusion by {self.name}: {fusions} fusions"))
         regions = tuple(item for item in items if isinstance(item, Region))
-        self._keep(fused, Claims(regions, claims.unfused), recomputation)
+        left_out = _left_out(claims.regions, fueled, _fuel_of(given))
+        self._keep(fused, replace(claims, items=regions, left_out=left_out), recomputation)
         return fused
 
     def _bound(
@@ -139,6 +159,7 @@ class ThunderFuser(FusionExecutor):
     ) -> Iterator[BoundSymbol]:
         """Regions as bound symbols of ours."""
         fusions, views = count(), count()
+        total = sum(isinstance(item, Region) and not item.makes_views for item in items)
         comments = Comments(recomputation)
         if recomputation is not None:  # a recomputed value must have the bits of the forward's
             given = {"repeatable": True, **given}
@@ -148,13 +169,13 @@ class ThunderFuser(FusionExecutor):
             elif item.makes_views:
                 yield self.fuse(item, next(views), given)
             else:
-                yield self.fuse(item, next(fusions), given, comments.of(item))
+                yield self.fuse(item, next(fusions), given, comments.of(item), total)
 
     def _fueled(
         self, items: Sequence[Item], given: Mapping[str, Value]
     ) -> Iterator[Item]:
         """The items; a region for which there is no fuel as the bound symbols it claims."""
-        limit = int(given.get("fuel", option("fuel")))
+        limit = _fuel_of(given)
         count = 0
         for item in items:
             if not isinstance(item, Region):
@@ -190,18 +211,20 @@ class ThunderFuser(FusionExecutor):
         fusion_counter: int,
         given: dict[str, Value] | None = None,
         header: str = "",
+        total: int = 0,
     ) -> BoundSymbol:
         """The bound symbol of a region: ours, or one that Thunder has edited.
 
-        given: the options of the region; by default those of the running thunder.jit. A region of
-        views launches nothing: it is no fusion.
+        given: the options of the region; by default those of the running thunder.jit. total: how
+        many fusions the trace has, if known. A region of views launches nothing: it is no fusion.
         """
         if not isinstance(region, Region):
             region = _region_of(region)
         given = _given_options() if given is None else given
         prefix = _VIEWS if region.makes_views else _prefix(given)
         name = f"{prefix}{fusion_counter}"  # Thunder reads the number back out of it
-        made = RegionCallable(name, region, self.compile_region, given)
+        place = f"region {fusion_counter + 1} of {total}" if total else name
+        made = RegionCallable(name, region, self.compile_region, given, place)
         symbol = Symbol(
             name, made.meta, is_fusion=not region.makes_views, executor=self,
             _bind_postprocess=bind_callable,
@@ -222,7 +245,22 @@ def _region_of(region: Any) -> Region:
     return Region(leaves, inputs, tuple(outputs), is_backward)
 
 
+def _left_out(
+    regions: Sequence[Region], fueled: Sequence[Item], limit: int
+) -> tuple[tuple[Region, Reject], ...]:
+    """The regions that are not among the items, and why not."""
+    kept = {id(item) for item in fueled if isinstance(item, Region)}
+    by_option = 0 <= limit <= len(kept)
+    reason = Reject(f"the option fuel is {limit}" if by_option else "set_fuel's fuel is used up")
+    return tuple((one.without_trace(), reason) for one in regions if id(one) not in kept)
+
+
 # ------------------------------------------------------------------------------- options of a jit
+
+
+def _fuel_of(given: Mapping[str, Value]) -> int:
+    """The most regions that may be fused; -1: all."""
+    return int(given.get("fuel", option("fuel")))
 
 
 def _given_options() -> dict[str, Value]:
@@ -264,3 +302,4 @@ def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Ru
 
 fuser = ThunderFuser("thunder_fuser", compile_region)
 register_executor(fuser)
+user_lines_first(fuser.name)

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import thunder.distributed.prims as collectives
 import torch
 from thunder.core import devices, dtypes
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.pytree import tree_iter
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
@@ -56,10 +58,12 @@ class Timeline:
 def timeline(jitted: Jitted) -> Timeline:
     """The memory of the newest compilation of a function, in the order of its calls.
 
-    Raises InputError for a function that was not called, or whose arguments are no plain tensors
-    and numbers.
+    Raises InputError for a function that was not called, whose arguments are no plain tensors and
+    numbers, or that calls collectives, which would wait for the other devices.
     """
     forward, *rest = final_traces(jitted)
+    for trace in (forward, *rest):
+        _check_local(trace.bound_symbols)
     with torch.random.fork_rng(), torch.no_grad():
         own = {proxy.name: _made_up(proxy) for proxy in (*forward.args, *forward.kwargs.values())}
         first = _Run(forward, own, own.values())
@@ -106,6 +110,13 @@ class _Run:
             for tensor in _tensors(self.scope)
         }
         return sum(size for place, size in found.items() if place not in self.own)
+
+
+def _check_local(bsyms: Iterable[BoundSymbol]) -> None:
+    """Raises InputError for a collective."""
+    for bsym in bsyms:
+        if bsym.sym.module is collectives:
+            raise InputError("timeline", expected="no collectives", got=bsym.sym.name)
 
 
 def _tensors(values: object) -> Iterator[torch.Tensor]:

@@ -12,7 +12,7 @@ own partitioner is not used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -24,6 +24,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.edges import ENTERING, Edges, by_torch, edges_of, exits_of
 from thunder_fuser.executors.indexing import CALLS
+from thunder_fuser.executors.source_lines import lines_of
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import is_known_number
 from thunder_fuser.trace.op import Kinds, Op, Reject, users_of
@@ -38,7 +39,7 @@ _SILENT = frozenset(
     }
 )  # fmt: skip
 
-_VIEW = Reject("a view, which torch makes without a kernel")
+VIEW = Reject("a view, which torch makes without a kernel")
 _CALL = Reject("a torch call with no fused op on one of its sides")
 
 Views = Mapping[str, BoundSymbol]
@@ -120,31 +121,31 @@ def read_by(item: Item) -> Sequence[Proxy]:
 class Unfused:
     """An op that stays with torch, and why, as reports tell it: no bound symbol lives for it.
 
-    where: file:line of the user's code, or of what it was derived from; empty if unknown.
+    where: file:line of the user's program; empty if unknown.
     """
 
     name: str
     reason: Reject
     where: str = ""
 
-    @staticmethod
-    def of(bsym: BoundSymbol, reason: Reject) -> Unfused:
-        where = ""
-        if bsym.source_filename is not None and bsym.source_positions is not None:
-            short = "/".join(bsym.source_filename.split("/")[-2:])
-            where = f"{short}:{bsym.source_positions.lineno}"
-        return Unfused(bsym.sym.name, reason, where)
+    @property
+    def is_view(self) -> bool:
+        """True if it costs nothing."""
+        return self.reason == VIEW
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
     """The whole trace in order, regions in place of what they claim, and what was refused.
 
-    Those that are kept for reports have of the trace what became regions alone.
+    Those that are kept for reports have of the trace what became regions alone. left_out: the
+    regions for which there was no fuel, with the reason; lines: {value: file:line}.
     """
 
     items: tuple[Item, ...]
     unfused: tuple[Unfused, ...]
+    lines: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[tuple[Region, Reject], ...] = ()
 
     @property
     def regions(self) -> tuple[Region, ...]:
@@ -153,7 +154,8 @@ class Claims:
 
 def claim(ops: Sequence[Op]) -> Claims:
     """The regions of a prepared trace, with the edges that Note [Edges] gives them."""
-    users, trace = users_of(ops), _Claimed()
+    lines = lines_of(ops)
+    users, trace = users_of(ops), _Claimed(lines)
     for places in _regions(ops):
         if not ops[places[0]].is_fusible:
             trace.leave(ops[places[0]])
@@ -169,7 +171,7 @@ def claim(ops: Sequence[Op]) -> Claims:
                 trace.leave(ops[at], formed)
         for at in edges.after:
             trace.leave(ops[at])
-    return Claims(tuple(trace.items), tuple(trace.unfused))
+    return Claims(tuple(trace.items), tuple(trace.unfused), lines)
 
 
 def _regions(ops: Sequence[Op]) -> Iterator[list[int]]:
@@ -188,7 +190,8 @@ class _Claimed:
     Layers are refused alike: equal entries of `unfused` are one object.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Mapping[str, str]) -> None:
+        self.lines = lines
         self.items: list[Item] = []
         self.views: dict[str, BoundSymbol] = {}
         self.unfused: list[Unfused] = []
@@ -198,8 +201,9 @@ class _Claimed:
         """Adds an op that torch runs: for its own sake, its region's, or as it is at an edge."""
         self.add(by_torch(op.bsym))
         if op.bsym.sym.id not in _SILENT:
-            at_edge = _VIEW if op.only(VIEWS) else _CALL
-            one = Unfused.of(op.bsym, op.refusal or of_region or at_edge)
+            at_edge = VIEW if op.only(VIEWS) else _CALL
+            where = next((self.lines[name] for name in op.made_names if name in self.lines), "")
+            one = Unfused(op.bsym.sym.name, op.refusal or of_region or at_edge, where)
             self.unfused.append(self._known.setdefault(one, one))
 
     def add(self, item: Item) -> None:
@@ -231,7 +235,7 @@ def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Regi
     elif not all(op.only(VIEWS) for op in chosen):
         return _CALL
     elif edges.before or edges.after:
-        return _VIEW
+        return VIEW
     else:
         region = Region.of_views(chosen, [*escaping, *_sources(chosen)])
     return _refuse_region(region) or region

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.analysis.names import PREFIX
 from thunder_fuser.errors import CompileError, FallbackWarning, FuserError, ToolchainError
 from thunder_fuser.ir.record import Definition, Number, definition_text, number_text
 from thunder_fuser.threads import first_time
@@ -41,10 +42,11 @@ def warn_of_fallback(
 
 def _cause(error: FuserError) -> str:
     """The same for kernels that fail alike: the compiler's first complaint, without its line."""
-    complaints = [line for line in str(error).splitlines() if " error" in line]
+    text = re.sub(rf"\b{PREFIX}_\w+", "kernel", str(error))
+    complaints = [line for line in text.splitlines() if " error" in line]
     if isinstance(error, CompileError) and complaints:
         return re.sub(r"\d+", "", complaints[0])
-    return str(error)
+    return text
 
 
 def _again(name: str, reason: str, definition: Definition, args: Sequence[Any]) -> str:

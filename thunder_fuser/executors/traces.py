@@ -6,23 +6,26 @@ What explain and the demo ask of Thunder goes through here.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import thunder
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.callables import RegionCallable, callable_of
+from thunder_fuser.executors.comments import counted
 from thunder_fuser.executors.fuser import fuser
-from thunder_fuser.executors.regions import Claims
+from thunder_fuser.executors.graphs import Jitted, graphs_of
+from thunder_fuser.executors.regions import Claims, Region
 from thunder_fuser.options import Value
 from thunder_fuser.rematerialization.apply import Recomputation
+from thunder_fuser.trace.proxies import makes
 
 _LONGEST = 160
-
-Jitted = Callable[..., Any]
 
 
 def jit(function: Callable[..., Any], **given: Value) -> Jitted:
@@ -31,22 +34,51 @@ def jit(function: Callable[..., Any], **given: Value) -> Jitted:
     return thunder.jit(function, executors=[fuser], **keywords)  # type: ignore[no-any-return]
 
 
+@contextmanager
+def jitted_inside() -> Iterator[list[Jitted]]:
+    """What thunder.jit makes with the fuser inside of the block, in order; kept alive by the list.
+
+    A module that has imported `jit` itself before the block makes what is not seen.
+    """
+    found: list[Jitted] = []
+    jit = thunder.jit
+
+    @wraps(jit)
+    def jit_and_keep(*args: Any, **kwargs: Any) -> Jitted:
+        jitted: Jitted = jit(*args, **kwargs)
+        if fuser in thunder.compile_data(jitted).executors_list:
+            found.append(jitted)
+        return jitted
+
+    thunder.jit = jit_and_keep
+    try:
+        yield found
+    finally:
+        thunder.jit = jit
+
+
 def final_traces(jitted: Jitted) -> list[TraceCtx]:
     """The traces that run: forward, then backward if there is one."""
-    stats = thunder.compile_stats(jitted)
-    if stats is None:
-        raise InputError("explain", expected="a result of thunder.jit", got=repr(jitted)[:80])
+    (graph,) = graphs_of(jitted)
+    stats = thunder.compile_stats(graph)
     both = (stats.last_traces, stats.last_backward_traces)
-    found = [traces[-1] for traces in both if traces]
-    if not found:
-        raise InputError("explain", expected="a function that was called", got="one that was not")
-    return found
+    return [traces[-1] for traces in both if traces]
 
 
 def fusions_of(jitted: Jitted) -> list[RegionCallable]:
     """The fusions of a jitted function, in the order they run."""
-    bsyms = [bsym for trace in final_traces(jitted) for bsym in trace.bound_symbols]
-    return [found for found in map(callable_of, bsyms) if found is not None]
+    traces = final_traces(jitted)
+    return [one for trace in traces for one in _callables(trace.bound_symbols)]
+
+
+def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
+    """Those of regions, also of what a transform has put into a bound symbol of its own."""
+    for bsym in bsyms:
+        found = callable_of(bsym)
+        if found is None:
+            yield from _callables(bsym.subsymbols)
+        else:
+            yield found
 
 
 def claims_of(jitted: Jitted) -> Claims:
@@ -61,17 +93,37 @@ def claims_of(jitted: Jitted) -> Claims:
     return claims
 
 
-def recomputation_of(jitted: Jitted) -> Recomputation:
-    """What the function saves for its backward; InputError if it has none."""
+def recomputation_in(jitted: Jitted) -> Recomputation | None:
+    """What the function saves for its backward; None if it has none."""
     final_traces(jitted)
-    found = fuser.recomputation_of(thunder.compile_data(jitted))
+    return fuser.recomputation_of(thunder.compile_data(jitted))
+
+
+def recomputation_of(jitted: Jitted) -> Recomputation:
+    """The same; InputError if it has none."""
+    found = recomputation_in(jitted)
     if found is None:
-        raise InputError(
-            "explain", expected="a function jitted with this fuser, with gradients",
-            got="one whose last compilation had no backward",
-            do="call it with tensors that require gradients",
-        )
+        raise no_backward()
     return found
+
+
+def no_backward() -> InputError:
+    return InputError(
+        "explain", expected="a function jitted with this fuser, with gradients",
+        got="one whose last compilation had no backward",
+        do="call it with tensors that require gradients",
+    )  # fmt: skip
+
+
+def op_texts(region: Region) -> list[tuple[str, str]]:
+    """(the line of a trace, the name of its first result) of each primitive."""
+    return [(_op_text(leaf), makes(leaf)[0].name) for leaf in region.leaves]
+
+
+def _op_text(leaf: BoundSymbol) -> str:
+    """t3 = mul(t1, 2.0)  # t3: "cpu f32[4, 8]" """
+    lines = (line for line in leaf.python(indent=0, print_depth=1) if not line.startswith("#"))
+    return " ".join(lines).replace("prims.", "", 1)
 
 
 def trace_text(jitted: Jitted) -> str:
@@ -92,8 +144,3 @@ def trace_text(jitted: Jitted) -> str:
 def _short(line: str) -> str:
     """What is returned is followed by all that is saved for the backward, which is long."""
     return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
-
-
-def counted(names: Iterable[str]) -> str:
-    """(mul, exp, mul)  ->  mul*2 exp"""
-    return " ".join(name if n == 1 else f"{name}*{n}" for name, n in Counter(names).items())

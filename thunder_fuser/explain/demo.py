@@ -23,8 +23,8 @@ from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.executors.without_kernel import torch_function
 from thunder_fuser.explain.accuracy import Accuracy, accuracy
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, Sizes, make_block, make_input
-from thunder_fuser.explain.kernels import Compiled
-from thunder_fuser.explain.report import fusion_table, why_text
+from thunder_fuser.explain.programs import Compiled, compiled
+from thunder_fuser.explain.reports import fusion_table, report, why
 from thunder_fuser.explain.table import table
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.presegment.specialise import InputKey
@@ -90,9 +90,9 @@ def _one(given: Demo, name: str, dtype: str) -> bool:
 def _print_fusions(given: Demo, jitted: Jitted) -> None:
     print(f"Forward trace\n\n{trace_text(jitted)}\n")
     # The emulator's times would say nothing about a GPU.
-    times = None if given.emulate else times_on(given.device)
-    print(f"Fusions\n\n{fusion_table(fusions_of(jitted), times)}\n")
-    print(f"Left to torch\n\n{why_text(jitted)}\n")
+    times = None if given.emulate else times_of(jitted, given.device)
+    print(f"Fusions\n\n{fusion_table(report(jitted).fusions, times)}\n")
+    print(f"Left to torch\n\n{why(jitted)}\n")
 
 
 def _print_errors(errors: Sequence[Accuracy]) -> bool:
@@ -107,18 +107,19 @@ def _print_errors(errors: Sequence[Accuracy]) -> bool:
     return all(one.passes for one in errors)
 
 
-def times_on(device: torch.device) -> Callable[[RegionCallable, Compiled], tuple[float, float]]:
-    """A function of a fusion and a program of it: seconds of a fused and of an op-by-op call."""
+def times_of(jitted: Jitted, device: torch.device) -> dict[str, tuple[float, float]]:
+    """{fusion: seconds of a fused and of an op-by-op call of its newest program}"""
+    found = ((one, compiled(one)) for one in fusions_of(jitted))
+    return {one.name: _times(one, programs[-1], device) for one, programs in found if programs}
 
-    def times(one: RegionCallable, program: Compiled) -> tuple[float, float]:
-        inputs = zip(program.fusion.inputs, program.keys, strict=True)
-        arguments = [_argument(program.fusion.tensors[n], key, device) for n, key in inputs]
-        by_op = torch_function(one.region, one.name)
-        with torch.no_grad():
-            fused = _seconds(lambda: program.program.run(*arguments))
-            return fused, _seconds(lambda: by_op(*arguments))
 
-    return times
+def _times(one: RegionCallable, program: Compiled, device: torch.device) -> tuple[float, float]:
+    inputs = zip(program.fusion.inputs, program.keys, strict=True)
+    arguments = [_argument(program.fusion.tensors[n], key, device) for n, key in inputs]
+    by_op = torch_function(one.region, one.name)
+    with torch.no_grad():
+        fused = _seconds(lambda: program.program.run(*arguments))
+        return fused, _seconds(lambda: by_op(*arguments))
 
 
 def _seconds(call: Callable[[], object]) -> float:

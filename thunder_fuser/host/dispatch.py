@@ -27,9 +27,11 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.autograd.profiler import record_function
 
 from thunder_fuser.host.arguments import refusal
 from thunder_fuser.host.native import native
+from thunder_fuser.host.ranges import ranged
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
@@ -41,25 +43,31 @@ LETTERS = {"tensor": "t", "complex": "t", "size": "s", "number": "n"}  # as nati
 
 
 def make_dispatch(
-    inputs: Sequence[tuple[str, str]], miss: Callable[[tuple[Any, ...]], Runner], *, checked: bool
+    inputs: Sequence[tuple[str, str]],
+    miss: Callable[[tuple[Any, ...]], Runner],
+    *,
+    checked: bool,
+    name: str = "",
 ) -> Runner:
     """The function that looks up the runner of a call and calls it. miss(arguments) makes one.
 
     Its attribute `runners` is the table.
 
     inputs: (name, kind) of each argument. kind: tensor, complex (a complex tensor), size (a scalar
-    that shapes use) or number.
+    that shapes use) or number. name: of the range of a call in a profile; empty for none.
     """
     code = _code(call_text(inputs, checked=checked))
     runners: dict[Any, Runner] = {}
     # The scope does not hold the function: a cycle would keep kernels until a collection.
     call = FunctionType(code, {"runners": runners, "keep": _keep, "miss": miss, "null": NULL})
-    call.runners = runners  # type: ignore[attr-defined]
     in_c = native()
     if in_c is None:
+        call = ranged(name, call) if name else call  # type: ignore[assignment]
+        call.runners = runners  # type: ignore[attr-defined]
         return call
     kinds = "".join(LETTERS[kind] for _, kind in inputs)
-    return in_c.dispatch((kinds.encode(), runners, miss, _keep, call, checked))  # type: ignore[no-any-return]
+    known = (kinds.encode(), runners, miss, _keep, call, checked, record_function, name or None)
+    return in_c.dispatch(known)  # type: ignore[no-any-return]
 
 
 def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:
@@ -128,16 +136,16 @@ def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ..
     for name, value in zip(fusion.inputs, arguments, strict=True):
         if isinstance(value, torch.Tensor):
             address = value.data_ptr() if value.device.type != "meta" else 0
-            keys.append(InputKey(tuple(value.shape), tuple(value.stride()), _alignment(address)))
+            keys.append(InputKey(tuple(value.shape), tuple(value.stride()), alignment_of(address)))
         else:
             keys.append(InputKey(value=int(value) if name in fusion.shape_scalars else None))
     return tuple(keys)
 
 
-def _alignment(address: int) -> int:
+def alignment_of(address: int) -> int:
     """The largest power of two up to 16 that divides an address.
 
-    >>> _alignment(32), _alignment(24), _alignment(6)
+    >>> alignment_of(32), alignment_of(24), alignment_of(6)
     (16, 8, 2)
     """
     low = address & 15
@@ -161,8 +169,8 @@ def resolved(value: Any) -> Any:
 def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any]) -> Runner:
     """make(arguments), with pending bits of the arguments resolved.
 
-    The runner takes original arguments. Each call resolves them, copies back what the program
-    wrote, and returns an argument in place of its copy.
+    The runner takes original arguments, and has that of `make` as its `__wrapped__`. Each call
+    resolves them, copies back what the program wrote, and returns an argument in place of its copy.
     """
     plain = [resolved(value) for value in arguments]
     run = make(plain)
@@ -178,4 +186,5 @@ def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any
         originals = {id(new): old for new, old in zip(copies, values, strict=True)}
         return [originals.get(id(result), result) for result in results]
 
+    resolving.__wrapped__ = run  # type: ignore[attr-defined]
     return resolving

@@ -31,6 +31,7 @@ using Allocate = int (*)(int64_t, const int64_t*, const int64_t*, int32_t, int32
 using Wrap = PyObject* (*)(Handle);
 using Delete = int (*)(Handle);
 using Count = int (*)();
+using Flag = bool (*)();
 using GetStream = int (*)(int32_t, void**);
 using CudaLaunch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                            unsigned, void*, void**, void**);
@@ -45,6 +46,7 @@ struct Torch {
   Allocate empty_strided;
   Delete destroy;
   Count threads;
+  Flag has_callbacks;  // of a profiler, say
   Wrap wrap;
   GetStream stream;
 } torch;
@@ -62,6 +64,7 @@ struct Dispatch {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject *kinds, *runners, *miss, *keep, *general;
+  PyObject *range, *name;  // makes the context manager of a range in a profile; None for no range
   bool checked;
 };
 
@@ -150,8 +153,7 @@ PyObject* find(Dispatch* self, const Key& key, PyObject* const* values, Py_ssize
   return run;
 }
 
-PyObject* call(PyObject* object, PyObject* const* values, size_t flags, PyObject* names) {
-  auto* self = reinterpret_cast<Dispatch*>(object);
+PyObject* call_in(Dispatch* self, PyObject* const* values, size_t flags, PyObject* names) {
   Py_ssize_t count = PyVectorcall_NARGS(flags);
   Key key;
   bool is_plain = !names && count == PyBytes_GET_SIZE(self->kinds) && put_all(key, self, values);
@@ -163,12 +165,36 @@ PyObject* call(PyObject* object, PyObject* const* values, size_t flags, PyObject
   return results;
 }
 
+PyObject* call_in_range(Dispatch* self, PyObject* const* values, size_t flags, PyObject* names) {
+  PyObject* range = PyObject_CallOneArg(self->range, self->name);
+  PyObject* begun = range ? PyObject_CallMethod(range, "__enter__", nullptr) : nullptr;
+  PyObject* results = begun ? call_in(self, values, flags, names) : nullptr;
+  if (begun) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject* ended = PyObject_CallMethod(range, "__exit__", "OOO", Py_None, Py_None, Py_None);
+    if (!ended) Py_CLEAR(results);
+    if (type) PyErr_Restore(type, value, trace);
+    Py_XDECREF(ended);
+  }
+  Py_XDECREF(begun);
+  Py_XDECREF(range);
+  return results;
+}
+
+PyObject* call(PyObject* object, PyObject* const* values, size_t flags, PyObject* names) {
+  auto* self = reinterpret_cast<Dispatch*>(object);
+  bool has_range = torch.has_callbacks() && self->name != Py_None;
+  return (has_range ? call_in_range : call_in)(self, values, flags, names);
+}
+
 int traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<Dispatch*>(object);
   Py_VISIT(self->runners);
   Py_VISIT(self->miss);
   Py_VISIT(self->keep);
   Py_VISIT(self->general);
+  Py_VISIT(self->range);
   return 0;
 }
 
@@ -178,6 +204,7 @@ int clear(PyObject* object) {
   Py_CLEAR(self->miss);
   Py_CLEAR(self->keep);
   Py_CLEAR(self->general);
+  Py_CLEAR(self->range);
   return 0;
 }
 
@@ -185,6 +212,7 @@ void destroy(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear(object);
   Py_CLEAR(reinterpret_cast<Dispatch*>(object)->kinds);
+  Py_CLEAR(reinterpret_cast<Dispatch*>(object)->name);
   PyObject_GC_Del(object);
 }
 
@@ -301,6 +329,7 @@ PyObject* launch(PyObject* object, PyObject* const* values, size_t flags, PyObje
   auto* self = reinterpret_cast<Launch*>(object);
   uint64_t words[MOST_VALUES] = {};
   bool done = PyVectorcall_NARGS(flags) == self->count;
+  if (!self->launch && torch.has_callbacks()) done = false;  // Python names it in a profile
   for (Py_ssize_t at = 0; done && at < self->count; ++at)
     done = put_value(words[at], self->kinds[at], values[at]);
   if (done) {
@@ -364,12 +393,12 @@ extern "C" PyObject* start(void** addresses, PyObject* tensor, PyObject* paramet
   Py_RETURN_NONE;
 }
 
-// A Dispatch of (kinds, runners, miss, keep, general, checked).
+// A Dispatch of (kinds, runners, miss, keep, general, checked, range, name).
 extern "C" PyObject* make_dispatch(PyObject* fields) {
-  PyObject* parts[5];
+  PyObject* parts[7];
   int checked;
-  if (!PyArg_ParseTuple(fields, "SOOOOp", &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
-                        &checked))
+  if (!PyArg_ParseTuple(fields, "SOOOOpOO", &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
+                        &checked, &parts[5], &parts[6]))
     return nullptr;
   auto* self = PyObject_GC_New(Dispatch, &dispatch_type);
   if (!self) return nullptr;
@@ -380,6 +409,8 @@ extern "C" PyObject* make_dispatch(PyObject* fields) {
   self->miss = parts[2];
   self->keep = parts[3];
   self->general = parts[4];
+  self->range = parts[5];
+  self->name = parts[6];
   self->checked = checked;
   PyObject_GC_Track(self);
   return reinterpret_cast<PyObject*>(self);

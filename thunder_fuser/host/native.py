@@ -21,6 +21,7 @@ import torch
 
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import FuserError, ToolchainError
+from thunder_fuser.host.ranges import ranged
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cuda import PACK_FORMATS, CudaKernel, launch_address
 from thunder_fuser.runtime.toolchain import Library, load_library
@@ -35,7 +36,7 @@ SYMBOLS = {
         "aoti_torch_get_device_type", "aoti_torch_get_device_index",
         "_ZN2at6native6is_negERKNS_6TensorE", "_ZN2at6native7is_conjERKNS_6TensorE",
         "aoti_torch_empty_strided", "aoti_torch_delete_tensor_object",
-        "_ZN2at15get_num_threadsEv",
+        "_ZN2at15get_num_threadsEv", "_ZN2at12hasCallbacksEv",
     ),
     "libtorch_python.so": ("_Z16THPVariable_WrapRKN2at10TensorBaseE",),
     "libtorch_cuda.so": ("aoti_torch_get_current_cuda_stream",),
@@ -84,7 +85,7 @@ def cpu_launch(source: KernelSource, function: Callable[..., None]) -> Runner | 
     address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
     dims = (0,) * 7
     return in_c.launch(  # type: ignore[no-any-return]
-        (in_python, kinds, source.sizes, address, 0, 0, dims, source.threaded)
+        (ranged(source.name, in_python), kinds, source.sizes, address, 0, 0, dims, source.threaded)
     )
 
 

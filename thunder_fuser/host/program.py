@@ -28,6 +28,7 @@ import torch
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
+from thunder_fuser.host.ranges import ranged
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.options import option
@@ -73,9 +74,11 @@ def launcher_for(
         threads = "threads()" if source.threaded else "1"
         call = f"{{run}}({{arguments}}, {threads})"
         function = compile_cpu(source).function
-        return Launcher(function, call, source=source, in_c=cpu_launch(source, function))
+        in_c = cpu_launch(source, function)
+        run = function if in_c else ranged(source.name, function)
+        return Launcher(run, call, source=source, in_c=in_c)
     if target.emulated:
-        emulated = partial(_emulated, compile_emulated(source))
+        emulated = ranged(source.name, partial(_emulated, compile_emulated(source)))
         return Launcher(emulated, "{run}([{arguments}])", "{}", source)
     index = device.index or 0
     kernel = load_kernel(source, target.arch, index)

@@ -11,14 +11,17 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from nvtx import annotate
 
 from thunder_fuser.errors import CacheMissError
+from thunder_fuser.logs import log
 from thunder_fuser.options import option
-from thunder_fuser.store.entry import Recipe
+from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
 from thunder_fuser.threads import Recent, SingleFlight, make_lock
@@ -34,8 +37,11 @@ class Binaries(NamedTuple):
     seconds: float
 
 
-def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
-    """The binary of a recipe. CacheMissError on a miss with the option assert_cache_hit."""
+def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
+    """The binary of a recipe, or of an equal one of another name.
+
+    CacheMissError on a miss with the option assert_cache_hit.
+    """
     return _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
 
 
@@ -44,12 +50,22 @@ def binaries() -> Binaries:
     return Binaries(_COUNTS["compiled"], _COUNTS["from_store"], _COUNTS["nanoseconds"] / 1e9)
 
 
+@contextmanager
+def origin() -> Iterator[Callable[[], str]]:
+    """Gives a function that says where the binary came from that this thread asked for inside."""
+    token = _ORIGIN.set("in use already")
+    try:
+        yield _ORIGIN.get
+    finally:
+        _ORIGIN.reset(token)
+
+
 def forget() -> None:
     """Clears the binaries in memory. The store and loaded kernels stay."""
     _NEWEST.values.clear()
 
 
-def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
+def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     start = time.perf_counter_ns()
     try:
         store = current_store()
@@ -60,16 +76,19 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
             with store.turn(recipe):
                 found = store.get(recipe)  # another process may have compiled it
                 if found is None:
+                    log("cache", lambda: f"store: miss {recipe.key[:12]} {recipe.name}")
                     made = _compiled(recipe, compile_it)
-                    store.put(recipe, made)
+                    store.put(recipe, made.code)
                     return made
         _count(from_store=1)
+        log("cache", lambda: f"store: hit {recipe.key[:12]} {recipe.name}")
+        _ORIGIN.set("found in the store")
         return found
     finally:
         _count(nanoseconds=time.perf_counter_ns() - start)
 
 
-def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
+def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     if option("assert_cache_hit"):
         raise CacheMissError(
             f"kernel {recipe.name}",
@@ -77,8 +96,9 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> bytes:
             got=why_missed(recipe.fields, recipe.text, current_store()),
         )
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):
-        made = compile_it()
+        made = Binary(recipe.name, compile_it())
     _count(compiled=1)
+    _ORIGIN.set("compiled")
     return made
 
 
@@ -92,7 +112,8 @@ def _after_fork() -> None:
     _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
-_NEWEST: SingleFlight[bytes] = SingleFlight(Recent(lambda: NEWEST_KEPT))
+_ORIGIN: ContextVar[str] = ContextVar("origin", default="")
+_NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
 _COUNTS: Counter[str] = Counter()
 _counting = make_lock()
 _slots = threading.BoundedSemaphore(os.cpu_count() or 1)

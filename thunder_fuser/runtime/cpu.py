@@ -47,7 +47,7 @@ def compile_cpu(source: KernelSource) -> CpuKernel:
     library = load_library(source.name, source.text, _flags())
     failed = [ctypes.c_void_p] if source.checks else []
     arguments = [*(param.argument_type for param in source.params), *failed, ctypes.c_int]
-    function = library.function(source.name, arguments)
+    function = library.function(library.name, arguments)
     return CpuKernel(source, _checked(source, function) if source.checks else function)
 
 

@@ -25,7 +25,7 @@ from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.toolchain import describe_failure
-from thunder_fuser.store.entry import Recipe
+from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.threads import SingleFlight, make_lock
 
 FLAGS = ("--std=c++17", "--minimal")
@@ -46,7 +46,7 @@ WRONG_CONTEXT = frozenset({
 })  # fmt: skip
 
 
-def compile_cubin(text: str, name: str, arch: str) -> bytes:
+def compile_cubin(text: str, name: str, arch: str) -> Binary:
     """The machine code of CUDA source for `arch`, such as "sm_90a". Equal sources compile once."""
     recipe = cubin_recipe(text, name, arch)
     return binary(recipe, lambda: _compile(recipe))
@@ -193,17 +193,17 @@ def argument_block(count: int) -> tuple[Any, Any]:
 class Module:
     """A source loaded on a device, shared by its kernels and unloaded after the last of them."""
 
-    def __init__(self, source: KernelSource, cubin: bytes, device_index: int) -> None:
+    def __init__(self, source: KernelSource, cubin: Binary, device_index: int) -> None:
         name = f"Kernel {source.name}"
         self.name, self._device_index = name, device_index
         self._allowed = dict(ALLOWED)
         self._lock = make_lock()
         with _current_context(device_index):
             _unload_retired(device_index)
-            (handle,) = _driver(name, driver.cuModuleLoadData, cubin)
+            (handle,) = _driver(name, driver.cuModuleLoadData, cubin.code)
             # Unloaded later: a finalizer may run anywhere, and a launch may not have ended.
             finalize(self, _RETIRED.append, (device_index, handle)).atexit = False
-            entry = source.name.encode()
+            entry = cubin.name.encode()
             (self.function,) = _driver(name, driver.cuModuleGetFunction, handle, entry)
 
     def allow(self, source: KernelSource) -> None:

@@ -223,7 +223,7 @@ def _runtime(compiler: Compiler) -> tuple[Any, Mapping[str, bytes]]:
     flags = (*RUNTIME_FLAGS, f"-Wl,-soname,{soname}")
     types = (ctypes.POINTER(_Launch), ctypes.POINTER(_Error))
     run = load_library("emu_run", text, flags).function("emu_run", types, ctypes.c_int)
-    return run, {soname: library(library_recipe("emu_run", text, flags, {}), {})}
+    return run, {soname: library(library_recipe("emu_run", text, flags, {}), {}).code}
 
 
 def _flags() -> list[str]:

@@ -28,7 +28,7 @@ from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.processes import Ended
-from thunder_fuser.store.entry import Recipe, problem_of
+from thunder_fuser.store.entry import Binary, Recipe, problem_of
 from thunder_fuser.threads import SingleFlight, first_time
 
 CANDIDATES = (["g++"], ["clang++"], ["c++"])
@@ -44,9 +44,11 @@ class Library:
     """A library of this process, unloaded when nothing refers to it or its functions.
 
     Not a ctypes.CDLL, whose functions are reference cycles and stay until a collection.
+    name: of the function it was compiled for.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
         handle = _ctypes.dlopen(path, os.RTLD_NOW)
         finalize(self, _ctypes.dlclose, handle).atexit = False
         self._handle = handle
@@ -140,7 +142,7 @@ def load_library(
     content.
     """
     recipe = library_recipe(name, text, flags, beside or {})
-    return _LOADED.get(recipe.key, lambda: _load(name, library(recipe, beside or {})))
+    return _LOADED.get(recipe.key, lambda: _load(library(recipe, beside or {})))
 
 
 def forget() -> None:
@@ -157,8 +159,8 @@ def library_recipe(
     return Recipe("library", name, text, machine(), wanted, find_compiler().fingerprint)
 
 
-def library(recipe: Recipe, beside: Mapping[str, bytes]) -> bytes:
-    """The bytes of a library."""
+def library(recipe: Recipe, beside: Mapping[str, bytes]) -> Binary:
+    """The bytes of a library, and the name of its function."""
     return binary(recipe, lambda: _build(find_compiler(), recipe, beside))
 
 
@@ -185,7 +187,7 @@ def _build(compiler: Compiler, recipe: Recipe, beside: Mapping[str, bytes]) -> b
             f"The C++ compiler {compiler.path}", expected="a shared library", got=problem,
             do=WORKING,
         )
-    _load(recipe.name, content)
+    _load(Binary(recipe.name, content))
     _ANSWERED.add(compiler.path)
     return content
 
@@ -220,8 +222,9 @@ def _failure(
     return CompileError(describe_failure(title, words, text, "kernel.cpp"))
 
 
-def _load(name: str, content: bytes) -> Library:
+def _load(built: Binary) -> Library:
     """The library of checked bytes, through a file that no other process knows."""
+    name, content = built
     if _platform(content) != _platform(_own_program()):
         raise ToolchainError(f"library {name}", expected="one for this machine", got="another")
     with _scratch() as folder:
@@ -229,7 +232,7 @@ def _load(name: str, content: bytes) -> Library:
         with open(path, "wb") as file:
             file.write(content)
         try:
-            return Library(path)
+            return Library(name, path)
         except OSError as error:  # a folder on a file system without execute permission
             words = str(error).replace(f"{folder}/", "")
             raise ToolchainError(

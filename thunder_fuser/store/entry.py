@@ -6,6 +6,9 @@
 The header has the fields of the key as text, so that a miss can be explained. Reading an entry
 runs no code: it is JSON, bytes and a digest. The digest detects damage and is no signature.
 
+The kernel's name is not part of the key. Sources that differ in it alone share the binary of the
+first one, and its name with it.
+
 Loading a truncated library kills the process (SIGBUS). So all parts that the headers of a compiled
 file name must lie inside the file.
 """
@@ -13,14 +16,16 @@ file name must lie inside the file.
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from typing import NamedTuple
 
-FORMAT = "1"
+FORMAT = "2"
 MAGIC = b"thunder_fuser kernel\n"
 ENDING = ".kernel"
 DIGEST_BYTES = 32
@@ -30,6 +35,13 @@ _LENGTH = struct.Struct("<I")
 
 class DamagedError(Exception):
     """Bytes that are no valid entry. The message says why."""
+
+
+class Binary(NamedTuple):
+    """Compiled code, and the name that the kernel has in it."""
+
+    name: str
+    code: bytes
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class Recipe:
 
     @cached_property
     def fields(self) -> Mapping[str, str]:
-        """The fields of the key, with a digest of the source."""
+        """The fields of the key, with a digest of the source, and the name."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -57,7 +69,7 @@ class Recipe:
             "arch": self.arch,
             "flags": " ".join(self.flags),
             "toolchain": self.toolchain,
-            "text": sha256(self.text.encode()).hexdigest(),
+            "text": _digest(self.text, self.name),
         }
 
     @cached_property
@@ -67,8 +79,15 @@ class Recipe:
 
 
 def key_of(fields: Mapping[str, str]) -> str:
-    """A digest of the fields: 64 hexadecimal digits."""
-    return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    """A digest of the fields without the name: 64 hexadecimal digits."""
+    known = {field: value for field, value in fields.items() if field != "name"}
+    return sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(text: str, name: str) -> str:
+    """The same for sources that differ only in the name of the function."""
+    anonymous = re.sub(rf"\b{re.escape(name)}\b", "@", text)  # which no source contains
+    return sha256(anonymous.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +138,12 @@ def _parse(body: bytes) -> Entry:
     end = middle + int(header["bytes"]["binary"])
     if end != len(body) or fields["format"] != FORMAT:
         raise ValueError(f"format {fields['format']}, {len(body)} bytes of {end}")
-    text = _inflate(body[start + length : middle])
-    if sha256(text).hexdigest() != fields["text"]:
+    text = _inflate(body[start + length : middle]).decode()
+    if _digest(text, fields["name"]) != fields["text"]:
         raise ValueError("the text is another one")
     if fields["kind"] == "library" and (problem := problem_of(body[middle:end], fields["name"])):
         raise DamagedError(f"it holds {problem}")
-    return Entry(fields, text.decode(), body[middle:end])
+    return Entry(fields, text, body[middle:end])
 
 
 def _inflate(content: bytes) -> bytes:

@@ -126,7 +126,8 @@ def why_missed(fields: Mapping[str, str], text: str, store: Store | None) -> str
 def _differences(
     ours: Mapping[str, str], theirs: Mapping[str, str]
 ) -> tuple[tuple[str, str, str], ...]:
-    pairs = ((name, ours.get(name, ""), theirs.get(name, "")) for name in {**ours, **theirs})
+    names = [name for name in {**ours, **theirs} if name != "name"]  # no key depends on it
+    pairs = ((name, ours.get(name, ""), theirs.get(name, "")) for name in names)
     return tuple((name, here, there) for name, here, there in pairs if here != there)
 
 

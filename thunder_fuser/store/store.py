@@ -19,9 +19,18 @@ from functools import lru_cache
 from pathlib import Path
 
 from thunder_fuser.errors import CacheWarning, OptionError, SlowCompileWarning
+from thunder_fuser.logs import log
 from thunder_fuser.options import option
 from thunder_fuser.store import folder as files
-from thunder_fuser.store.entry import ENDING, DamagedError, Entry, Recipe, decode_named, encode
+from thunder_fuser.store.entry import (
+    ENDING,
+    Binary,
+    DamagedError,
+    Entry,
+    Recipe,
+    decode_named,
+    encode,
+)
 from thunder_fuser.store.folder import Found, RefusedError
 from thunder_fuser.threads import check_abandoned, first_time
 
@@ -53,14 +62,17 @@ class Store:
 
     # ---- what a compilation asks for
 
-    def get(self, recipe: Recipe) -> bytes | None:
+    def get(self, recipe: Recipe) -> Binary | None:
         """The binary; None if it is missing or damaged."""
         name = recipe.key + ENDING
         try:
             with files.opened(self.root, create=False) as folder:
                 strict = recipe.kind == "library"
                 content = files.read(folder, name, strict=strict, touch=self.mode == "rw")
-            return None if content is None else decode_named(name, content).binary
+            if content is None:
+                return None
+            entry = decode_named(name, content)
+            return Binary(entry.fields["name"], entry.binary)
         except FileNotFoundError:
             return None
         except (RefusedError, DamagedError, OSError) as error:
@@ -76,6 +88,8 @@ class Store:
         try:
             with files.opened(self.root, create=True) as folder:
                 files.replace(folder, recipe.key + ENDING, content)
+            told = f"store: kept {recipe.key[:12]} {recipe.name}, {len(content)} bytes"
+            log("cache", lambda: told)
             self._unpruned += len(content)
             if self._unpruned * 8 > self.most_bytes:
                 self.prune()
@@ -178,6 +192,7 @@ def _prune(folder: int, most: int) -> tuple[int, int]:
         if files.remove(folder, one.name):
             gone.append(one.size)
         excess -= one.size
+    log("cache", lambda: f"store: {len(gone)} files evicted, {sum(gone)} bytes")
     return len(gone), sum(gone)
 
 

@@ -1,6 +1,6 @@
 // grid (64, 1, 1), block (1, 1, 1), 0 bytes shared
 // inner_outer
-extern "C" void inner_outer_kernel(
+extern "C" void fused_sub_mul_sum_bf16_inner_outer(
     const bf16* __restrict__ T0,
     const float* __restrict__ T1,
     const float* __restrict__ T2,

@@ -1,7 +1,7 @@
 // grid (256, 1, 1), block (256, 1, 1), 32 bytes shared
 // inner_outer(vectorize=8, threads=256x1, unroll=1, blocks=2, persistent in registers)
 extern "C" __global__ void __launch_bounds__(256, 2)
-inner_outer_kernel(
+fused_sub_mul_sum_bf16_inner_outer(
     const bf16* __restrict__ T0,
     const float* __restrict__ T1,
     const float* __restrict__ T2,

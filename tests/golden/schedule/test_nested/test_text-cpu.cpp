@@ -1,6 +1,6 @@
 // grid (256, 1, 1), block (1, 1, 1), 0 bytes shared
 // nested
-extern "C" void nested_kernel(
+extern "C" void fused_mul_sum_add_sub_bf16_nested(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     const bf16* __restrict__ T2,

@@ -1,7 +1,7 @@
 // grid (256, 1, 1), block (64, 8, 1), 192 bytes shared
 // nested(vectorize=8, threads=64x8, unroll=1, persistent in registers)
 extern "C" __global__ void __launch_bounds__(512)
-nested_kernel(
+fused_mul_sum_add_sub_bf16_nested(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     const bf16* __restrict__ T2,

@@ -1,7 +1,7 @@
 // grid (1024, 5, 1), block (256, 2, 1), 176 bytes shared
 // nested(vectorize=8, threads=256x2, unroll=1, cluster=5, persistent in registers)
 extern "C" __global__ void __cluster_dims__(1, 5, 1) __launch_bounds__(512)
-nested_kernel(
+fused_mul_sum_add_sub_bf16_nested(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     const bf16* __restrict__ T2,

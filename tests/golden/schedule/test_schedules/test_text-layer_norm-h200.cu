@@ -1,7 +1,7 @@
 // grid (1024, 1, 1), block (32, 4, 1), 0 bytes shared
 // persistent(vectorize=8, threads=32x4, unroll=1, persistent in registers)
 extern "C" __global__ void __launch_bounds__(128)
-persistent_kernel(
+fused_layer_norm_bf16_persistent(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     const bf16* __restrict__ T2,

@@ -1,7 +1,7 @@
 // grid (2048, 1, 1), block (128, 1, 1), 0 bytes shared
 // pointwise(vectorize=8, threads=128x1, unroll=2)
 extern "C" __global__ void __launch_bounds__(128)
-pointwise_kernel(
+fused_add_relu_bf16_pointwise(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     bf16* __restrict__ T7,

@@ -1,7 +1,7 @@
 // grid (20, 1, 1), block (128, 1, 1), 0 bytes shared
 // pointwise(vectorize=1, threads=128x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
-pointwise_kernel(
+fused_add_relu_f32_pointwise(
     const float* __restrict__ T0,
     const float* __restrict__ T1,
     float* __restrict__ T5,

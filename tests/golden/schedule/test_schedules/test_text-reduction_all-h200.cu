@@ -1,7 +1,7 @@
 // grid (1, 1, 1), block (256, 1, 1), 32 bytes shared
 // reduction(vectorize=4, threads=256x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
-reduction_kernel(
+fused_exp_sum_f32_reduction(
     const float* __restrict__ T0,
     float* __restrict__ T3,
     const i32 size0) {

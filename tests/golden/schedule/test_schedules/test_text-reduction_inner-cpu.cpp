@@ -1,6 +1,6 @@
 // grid (4096, 1, 1), block (1, 1, 1), 0 bytes shared
 // reduction
-extern "C" void reduction_kernel(
+extern "C" void fused_exp_sum_bf16_reduction(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T4,
     const i64 size0,

@@ -1,7 +1,7 @@
 // grid (1024, 1, 1), block (32, 4, 1), 0 bytes shared
 // reduction(vectorize=8, threads=32x4, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
-reduction_kernel(
+fused_exp_sum_bf16_reduction(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T4,
     const i32 size0,

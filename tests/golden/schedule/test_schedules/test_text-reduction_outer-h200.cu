@@ -1,7 +1,7 @@
 // grid (128, 2, 1), block (32, 32, 1), 32768 bytes shared
 // reduction(vectorize=8, threads=32x32, unroll=1)
 extern "C" __global__ void __launch_bounds__(1024)
-reduction_kernel(
+fused_exp_sum_bf16_reduction(
     const bf16* __restrict__ T0,
     float* __restrict__ T3,
     const i32 size0,

@@ -1,6 +1,6 @@
 // grid (4, 64, 1), block (1, 1, 1), 0 bytes shared
 // reduction
-extern "C" void reduction_kernel(
+extern "C" void fused_exp_sum_bf16_reduction(
     const bf16* __restrict__ T0,
     float* __restrict__ T3,
     const i64 size0,

@@ -1,7 +1,7 @@
 // grid (4, 64, 1), block (32, 16, 1), 16384 bytes shared
 // reduction(vectorize=8, threads=32x16, unroll=1)
 extern "C" __global__ void __launch_bounds__(512)
-reduction_kernel(
+fused_exp_sum_bf16_reduction(
     const bf16* __restrict__ T0,
     float* __restrict__ T3,
     const i32 size0,

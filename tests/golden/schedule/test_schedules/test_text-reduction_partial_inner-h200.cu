@@ -1,7 +1,7 @@
 // grid (2, 128, 1), block (32, 4, 1), 0 bytes shared
 // reduction(vectorize=4, threads=32x4, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
-reduction_kernel(
+fused_exp_sum_f32_reduction(
     const float* __restrict__ T0,
     float* __restrict__ T2,
     const i32 size0,

@@ -1,7 +1,7 @@
 // grid (256, 1, 1), block (64, 1, 1), 0 bytes shared
 // scan(vectorize=4, threads=64x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(64)
-scan_kernel(
+fused_exp_cummax_relu_f32_scan(
     const float* __restrict__ T0,
     float* __restrict__ T3,
     const i32 size0,

@@ -1,7 +1,7 @@
 // grid (24, 1, 1), block (256, 1, 1), 32 bytes shared
 // scan(vectorize=1, threads=256x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
-scan_kernel(
+fused_exp_cumsum_relu_f32_scan(
     const float* __restrict__ T0,
     float* __restrict__ T3,
     const i32 size0,

@@ -1,6 +1,6 @@
 // grid (4096, 1, 1), block (1, 1, 1), 0 bytes shared
 // scan
-extern "C" void scan_kernel(
+extern "C" void fused_exp_cumsum_relu_f32_scan(
     const float* __restrict__ T0,
     float* __restrict__ T3,
     const i64 size0,

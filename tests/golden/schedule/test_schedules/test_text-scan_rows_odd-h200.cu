@@ -1,7 +1,7 @@
 // grid (9, 1, 1), block (32, 4, 1), 0 bytes shared
 // scan(vectorize=1, threads=32x4, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
-scan_kernel(
+fused_exp_cumprod_relu_f32_scan(
     const float* __restrict__ T0,
     float* __restrict__ T3,
     const i32 size0,

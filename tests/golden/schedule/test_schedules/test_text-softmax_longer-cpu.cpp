@@ -1,6 +1,6 @@
 // grid (16, 1, 1), block (1, 1, 1), 0 bytes shared
 // persistent
-extern "C" void persistent_kernel(
+extern "C" void fused_softmax_f32_persistent(
     const float* __restrict__ T0,
     float* __restrict__ T6,
     const i64 size0,

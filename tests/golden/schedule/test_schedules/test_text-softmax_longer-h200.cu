@@ -1,7 +1,7 @@
 // grid (16, 16, 1), block (256, 1, 1), 2080 bytes shared
 // persistent(vectorize=4, threads=256x1, unroll=1, cluster=16, persistent in registers)
 extern "C" __global__ void __cluster_dims__(1, 16, 1) __launch_bounds__(256)
-persistent_kernel(
+fused_softmax_f32_persistent(
     const float* __restrict__ T0,
     float* __restrict__ T6,
     const i32 size0) {

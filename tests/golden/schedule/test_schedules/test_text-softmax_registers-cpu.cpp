@@ -1,6 +1,6 @@
 // grid (4096, 1, 1), block (1, 1, 1), 0 bytes shared
 // persistent
-extern "C" void persistent_kernel(
+extern "C" void fused_softmax_bf16_persistent(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T9,
     const i64 size0,

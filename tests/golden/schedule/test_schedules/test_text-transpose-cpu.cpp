@@ -1,6 +1,6 @@
 // grid (32768, 1, 1), block (1, 1, 1), 0 bytes shared
 // pointwise
-extern "C" void pointwise_kernel(
+extern "C" void fused_add_relu_bf16_pointwise(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     bf16* __restrict__ T7,

@@ -1,7 +1,7 @@
 // grid (4096, 1, 1), block (256, 1, 1), 16384 bytes shared
 // transpose(vectorize=8, threads=256x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
-transpose_kernel(
+fused_add_relu_bf16_transpose(
     const bf16* __restrict__ T0,
     const bf16* __restrict__ T1,
     bf16* __restrict__ T7,

@@ -1,6 +1,6 @@
 // grid (31250, 1, 1), block (1, 1, 1), 0 bytes shared
 // pointwise
-extern "C" void pointwise_kernel(
+extern "C" void fused_add_relu_f32_pointwise(
     const float* __restrict__ T0,
     const float* __restrict__ T1,
     float* __restrict__ T5,

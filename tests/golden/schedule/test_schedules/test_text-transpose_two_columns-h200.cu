@@ -1,7 +1,7 @@
 // grid (977, 1, 1), block (256, 1, 1), 8192 bytes shared
 // transpose(vectorize=4, threads=256x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(256)
-transpose_kernel(
+fused_add_relu_f32_transpose(
     const float* __restrict__ T0,
     const float* __restrict__ T1,
     float* __restrict__ T5,

@@ -1,7 +1,7 @@
 // grid (8, 1, 1), block (16, 8, 1), 0 bytes shared
 // reduction(vectorize=4, threads=16x8, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
-reduction_kernel(
+fused_add_sum_f32_reduction(
     const float* __restrict__ T0,
     const float* __restrict__ T1,
     float* __restrict__ T3,

@@ -1,7 +1,7 @@
 // grid (64, 1, 1), block (512, 1, 1), 163904 bytes shared
 // persistent(vectorize=4, threads=512x1, unroll=1, persistent in shared)
 extern "C" __global__ void __launch_bounds__(512)
-persistent_kernel(
+fused_softmax_f32_persistent(
     const float* __restrict__ T0,
     float* __restrict__ T6,
     const i32 size0,

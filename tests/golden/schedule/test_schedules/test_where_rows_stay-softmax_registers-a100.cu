@@ -1,7 +1,7 @@
 // grid (4096, 1, 1), block (128, 1, 1), 16 bytes shared
 // persistent(vectorize=8, threads=128x1, unroll=1, persistent in registers)
 extern "C" __global__ void __launch_bounds__(128)
-persistent_kernel(
+fused_softmax_bf16_persistent(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T9,
     const i32 size0) {

@@ -1,7 +1,7 @@
 // grid (252, 1, 1), block (128, 1, 1), 0 bytes shared
 // pointwise(vectorize=8, threads=128x1, unroll=1)
 extern "C" __global__ void __launch_bounds__(128)
-pointwise_kernel(
+fused_relu_bf16_pointwise(
     const bf16* __restrict__ T0,
     bf16* __restrict__ T3,
     const i32 size0,

@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from thunder_fuser.executors.comments import Comments, named
-from thunder_fuser.executors.traces import Jitted, counted, fusions_of, recomputation_of
+from thunder_fuser.executors.comments import Comments, counted, named
+from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
+from thunder_fuser.executors.traces import fusions_of, no_backward, recomputation_in
+from thunder_fuser.explain.shown import Shown, plain
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.rematerialization.apply import Recomputation
 from thunder_fuser.rematerialization.plan import Facts, Plan, tags_of
@@ -49,8 +52,8 @@ class Again:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+@dataclass(frozen=True, slots=True, repr=False)
+class Saved(Shown):
     """What became of the values that the backward reads. Prints as tables, equal rows joined.
 
     bytes, before: of memory kept with the policy, and with all that Thunder's gradient rules read;
@@ -62,6 +65,19 @@ class Saved:
     before: int
     kept: tuple[Kept, ...]
     again: tuple[Again, ...]
+    name: str = ""
+
+    def __repr__(self) -> str:
+        return f"<saved by {self.name}: {kib(self.bytes)} KiB of {kib(self.before)} KiB>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Times in microseconds, estimated."""
+        return {
+            "name": self.name, "policy": self.plan.policy, "bytes": self.bytes,
+            "before": self.before, "estimated_us": self.plan.time / 1e3,
+            "estimated_us_before": self.plan.time_before / 1e3,
+            "kept": plain(self.kept), "recomputed": plain(self.again),
+        }  # fmt: skip
 
     def __str__(self) -> str:
         plan = self.plan
@@ -98,12 +114,38 @@ class Saved:
         ]
 
 
-def saved(jitted: Jitted) -> Saved:
+def saved(jitted: Any) -> Saved:
     """The report on the newest compilation of a function with gradients.
 
     Raises InputError for a function that was not called, or has no backward.
     """
-    cut = recomputation_of(jitted)
+    found = saved_in(jitted)
+    if found is None:
+        raise no_backward()
+    return found
+
+
+def saved_in(jitted: Any) -> Saved | None:
+    """The same; None if it has no backward. The graphs of torch.compile are added up."""
+    graphs = ((graph, recomputation_in(graph)) for graph in graphs_of(jitted))
+    found = [_of_graph(graph, cut) for graph, cut in graphs if cut is not None]
+    return _joined(found, name_of(jitted)) if found else None
+
+
+def _joined(found: Sequence[Saved], name: str) -> Saved:
+    plan = replace(
+        found[0].plan,
+        time=sum(one.plan.time for one in found),
+        time_before=sum(one.plan.time_before for one in found),
+    )
+    return Saved(
+        plan, sum(one.bytes for one in found), sum(one.before for one in found),
+        tuple(value for one in found for value in one.kept),
+        tuple(again for one in found for again in one.again), name,
+    )  # fmt: skip
+
+
+def _of_graph(jitted: Jitted, cut: Recomputation) -> Saved:
     needed = [name for name, value in cut.facts.values.items() if value.needed]
     memory = _Memory(cut.facts)
     return Saved(

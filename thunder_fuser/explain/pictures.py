@@ -15,14 +15,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from thunder_fuser.errors import ToolchainError
-from thunder_fuser.executors.live import Timeline, timeline
-from thunder_fuser.executors.traces import Jitted
+from thunder_fuser.executors.live import Timeline
+from thunder_fuser.explain.memory import timeline
+from thunder_fuser.explain.table import size_unit
 
 _INCHES = (9, 3.2)  # of one model
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 
 
-def plot(functions: Mapping[str, Jitted], path: str, title: str = "") -> None:
+def plot(functions: Mapping[str, Any], path: str, title: str = "") -> None:
     """Writes the picture of functions that were called, of the kind that the path's ending says."""
     picture({title: {name: timeline(one) for name, one in functions.items()}}, path)
 
@@ -52,7 +52,7 @@ def need_matplotlib() -> None:
 
 def _draw(axes: Any, title: str, lines: Mapping[str, Timeline]) -> None:
     peak = max((line.peak for line in lines.values()), default=0)
-    size, unit = next((size, unit) for size, unit in _UNITS if peak >= size or size == 1)
+    size, unit = size_unit(peak)
     for name, line in lines.items():
         places, heights = points(line)
         kept, most = line.kept / size, line.peak / size

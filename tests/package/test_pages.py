@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages teach runs: their code, as written, the examples, and the commands they name."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.pages import ROOT, run_page, run_script
+
+from thunder_fuser.__main__ import main
+
+PAGES = (
+    "README.md",
+    "docs/ten-minutes.md",
+    "docs/limitations.md",
+    "docs/reports.md",
+    "docs/debugging.md",
+    "docs/adding-an-operation.md",
+    "docs/adding-a-scheduler.md",
+)
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+EVERY_PAGE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Without a warning, and with the outputs that it shows."""
+    page = ROOT / name
+    after = run_page(page, tmp_path)
+    if request.config.getoption("--update-golden"):
+        page.write_text(after, encoding="utf-8", newline="\n")
+    else:
+        assert after == page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda one: one.name)
+def test_script(script: Path, tmp_path: Path) -> None:
+    copy = tmp_path / script.name
+    copy.write_text(script.read_text("utf-8"), "utf-8")
+    assert run_script(copy).strip()
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda one: one.name)
+def test_notebook(notebook: Path, tmp_path: Path) -> None:
+    """Its code cells run in order; it is committed without outputs."""
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    code = [one for one in cells if one["cell_type"] == "code"]
+    assert code and all(one["outputs"] == [] for one in code)
+    script = tmp_path / f"{notebook.stem}.py"
+    script.write_text("\n".join("".join(one["source"]) for one in code), "utf-8")
+    assert run_script(script).strip()
+
+
+def test_there_are_four_scripts_and_two_notebooks() -> None:
+    assert (len(SCRIPTS), len(NOTEBOOKS)) == (4, 2)
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda one: one.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in _anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's titles, as GitHub and MyST make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", title.lower()) for title in titles)
+    return {title.replace(" ", "-") for title in kept}
+
+
+def test_the_readme_is_short_and_imports_the_fuser_first() -> None:
+    """Thunder warns of an optional package when it is imported before the fuser."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) < 150
+    assert "`docs/" not in text, "a page is a link, which clicks"
+    assert text.index("from thunder_fuser import fuser") < text.index("import thunder\n")
+
+
+def test_no_message_names_a_page() -> None:
+    """The installed package has no docs/: what it prints stands alone."""
+    named = {
+        f"{path.relative_to(ROOT)}:{text.lineno}"
+        for path in sorted((ROOT / "thunder_fuser").rglob("*.py"))
+        for text in _messages(ast.parse(path.read_text("utf-8")))
+        if "docs/" in text.value
+    }
+    assert named == set()
+
+
+def _messages(module: ast.Module) -> Iterator[ast.Constant]:
+    """The texts of a module that are not docstrings."""
+    docstrings = {id(one.value) for one in ast.walk(module) if isinstance(one, ast.Expr)}
+    for one in ast.walk(module):
+        if (
+            isinstance(one, ast.Constant)
+            and isinstance(one.value, str)
+            and id(one) not in docstrings
+        ):
+            yield one
+
+
+COMMANDS = sorted(
+    {
+        command
+        for page in EVERY_PAGE
+        for command in re.findall(r"python -m thunder_fuser ([a-z]+)", page.read_text("utf-8"))
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_pages_name_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0 and command in capsys.readouterr().out
+
+
+def test_figures_are_the_committed_ones() -> None:
+    page = (ROOT / "docs/when-to-use.md").read_text("utf-8")
+    steps = _figures("h200_train_step")["steps"]
+    times = [steps[name]["ms"] for name in ("time", "torch.compile", "eager", "memory")]
+    kept = [steps[name]["saved"] / 2**20 for name in ("time", "memory")]
+    first = [steps[name]["first_call_s"] for name in ("time", "torch.compile")]
+    blocks = _figures("h200_blocks")
+    singles = [blocks["llama bf16"]["us"][name] for name in ("fuser", "eager", "compile")]
+    singles += [blocks["gpt2 bf16"]["us"][name] for name in ("fuser", "eager", "graphs")]
+    means = _figures("h200_kernels")["geometric_means"]["compile"]
+    wanted = [
+        *(f"{one:.1f} ms" for one in (*times, *(us / 1000 for us in singles))),
+        *(f"{one:.0f} MiB" for one in kept),
+        *(f"{one:.0f} s" for one in first),
+        f"over {means['points']} kernels, **{means['times_faster']:.2f} times**",
+    ]
+    assert [one for one in wanted if one not in page] == []
+
+
+def _figures(name: str) -> dict[str, Any]:
+    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+    return dict(json.loads(path.read_text("utf-8"))["figures"])
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(tmp_path)]
+    built = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    assert "FusionDefinition" in (tmp_path / "api.html").read_text("utf-8")

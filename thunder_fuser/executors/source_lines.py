@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound symbol -> the line of the user's program that it comes from, as "file:line".
+
+    model.py:12   y = self.norm(x)       mul, sum, rsqrt, ... of the forward and of the backward
+
+Thunder notes the innermost line that it reads while it traces a program. That line may lie inside
+torch (the call of F.linear in nn.Linear) or inside Thunder, so `user_lines_first` makes it note the
+nearest line outside both, or in what torch.compile hands to Thunder, the line that torch noted.
+
+Thunder's gradient rules make bound symbols without a line. They inherit the tags of what they are
+rules of, so `tag_line` gives it a tag with its line.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from thunder.common import CompileData
+from thunder.core.codeutils import Positions
+from thunder.core.compile_data import get_compile_data
+from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.progress import still
+from thunder_fuser.trace.op import Op
+from thunder_fuser.trace.proxies import makes
+
+_LIBRARIES = frozenset({"torch", "thunder"})
+_FX_FILE = "<eval_with_key>"
+_FX_LINE = re.compile(r'File "(.+)", line (\d+)')
+
+Place = tuple[str, int]
+
+# {graph of torch.compile: {node: its stack}}
+_NOTED: WeakKeyDictionary[torch.fx.GraphModule, dict[str, str]] = WeakKeyDictionary()
+
+
+# ---------------------------------------------------------------------------- while Thunder traces
+
+
+def user_lines_first(executor: str) -> None:
+    """From now on, functions jitted with this executor note lines of the user's program."""
+    of_thunder = InterpreterRuntimeCtx.get_current_user_source_location
+
+    def location(self: Any) -> tuple[str | None, Any]:
+        data = get_compile_data()
+        if data is None or all(one.name != executor for one in data.executors_list):
+            return of_thunder(self)  # type: ignore[no-any-return]
+        say_traced(data)
+        place = next(filter(None, map(_place, reversed(self.frame_stack))), None)
+        place = place or _of_the_call(sys._getframe())
+        if place is None:
+            return of_thunder(self)  # type: ignore[no-any-return]
+        file, line = place
+        return file, Positions(line, line, 0, 0)
+
+    InterpreterRuntimeCtx.get_current_user_source_location = location
+
+
+def say_traced(data: CompileData) -> None:
+    """For the line of progress: Thunder is at work on a function."""
+    still("tracing", "thunder", data.compile_options.get("fuser_progress"))
+
+
+def _place(frame: Any) -> Place | None:
+    """Where a frame of Thunder's interpreter is, if that is outside torch and Thunder."""
+    line = frame.positions and frame.positions.lineno
+    file = frame.code.co_filename
+    if line is None:
+        return None
+    if file.startswith(_FX_FILE):
+        return _in_graph(frame, linecache.getline(file, line))
+    return None if _is_library(unwrap(frame.globals)) else (file, line)
+
+
+def _in_graph(frame: Any, text: str) -> Place | None:
+    """The line that torch noted for a line of a graph's code: "t = torch.tanh(x); x = None"."""
+    module = unwrap(next(iter(frame.localsplus), None))
+    if not isinstance(module, torch.fx.GraphModule):
+        return None
+    if module not in _NOTED:
+        _NOTED[module] = {node.name: node.stack_trace or "" for node in module.graph.nodes}
+    found = _FX_LINE.findall(_NOTED[module].get(text.strip().partition(" ")[0], ""))
+    return (found[-1][0], int(found[-1][1])) if found else None
+
+
+def _of_the_call(frame: FrameType | None) -> Place | None:
+    """The call of a function of torch alone (nn.Sequential), in the frames of Python."""
+    while frame is not None and _is_library(frame.f_globals, "thunder_fuser"):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_library(scope: Any, *others: str) -> bool:
+    return str(scope.get("__name__", "")).partition(".")[0] in _LIBRARIES.union(others)
+
+
+# ------------------------------------------------------------------------------ after it has traced
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A tag of a bound symbol."""
+
+    text: str
+
+
+def tag_line(bsym: BoundSymbol) -> None:
+    """What gradient rules make of the bound symbol will have its line."""
+    own = _own(bsym)
+    if own and not any(isinstance(tag, _Line) for tag in bsym.tags):
+        bsym.tags.add(_Line(own))
+
+
+def line_of(bsym: BoundSymbol) -> str:
+    """file:line; empty if unknown."""
+    tagged = (tag.text for tag in bsym.tags if isinstance(tag, _Line))
+    return _own(bsym) or next(tagged, "")
+
+
+def lines_of(ops: Sequence[Op]) -> dict[str, str]:
+    """{value: the line it comes from}, of the results of all ops and of their primitives.
+
+    What passes added (casts, sums of gradients) has the line of what it reads.
+    """
+    lines: dict[str, str] = {}
+    for op in ops:
+        read = (lines[name] for name in op.read_names if name in lines)
+        line = line_of(op.bsym) or next(read, "")
+        if line:
+            lines.update((out.name, line) for leaf in op.leaves for out in makes(leaf))
+            lines.update((name, line) for name in op.made_names)
+    return lines
+
+
+def span_of(lines: Sequence[str]) -> str:
+    """One text for the lines of several ops.
+
+    >>> span_of(["a.py:3", "a.py:1", "a.py:3"]), span_of(["a.py:3", "b.py:1"]), span_of([])
+    ('a.py:1-3', 'a.py:3, b.py:1', '')
+    """
+    found: dict[str, list[int]] = {}
+    for line in filter(None, lines):
+        file, _, number = line.rpartition(":")
+        found.setdefault(file, []).append(int(number))
+    return ", ".join(f"{file}:{_numbers(numbers)}" for file, numbers in found.items())
+
+
+def _numbers(found: Sequence[int]) -> str:
+    first, last = min(found), max(found)
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _own(bsym: BoundSymbol) -> str:
+    positions = bsym.source_positions
+    if bsym.source_filename is None or positions is None or positions.lineno is None:
+        return ""
+    return _text(bsym.source_filename, positions.lineno)
+
+
+@lru_cache(maxsize=4096)
+def _text(file: str, line: int) -> str:
+    """Equal lines are one string: a model's layers share theirs."""
+    return f"{file}:{line}"

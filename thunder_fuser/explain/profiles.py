@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function and arguments -> the time of each of its fusions and kernels, measured.
+
+    print(profile(jitted, x))
+
+The function runs as it always does, forward and backward, with a clock around each program and each
+kernel: by CUDA events on a GPU, by the wall clock on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import InputError
+from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
+from thunder_fuser.explain.reports import Report, report
+from thunder_fuser.explain.shown import Shown, shown_lines
+from thunder_fuser.explain.table import kib, table
+
+Names = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A fusion: calls in one run of the function, microseconds of a call (median; estimated from
+    its bytes), and what it reads and writes."""
+
+    name: str
+    direction: str
+    calls: int
+    us: float
+    estimated_us: float
+    bytes: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile(Shown):
+    """Times of a function. us: of a whole run, forward and backward (median of `rounds`).
+
+    report: the report on the function, whose kernels have `measured_us`.
+    """
+
+    name: str
+    us: float
+    rounds: int
+    fusions: tuple[Timed, ...]
+    report: Report
+
+    @property
+    def rest_us(self) -> float:
+        """Of a run: what is not in fusions, which is torch's ops and the Python between."""
+        return max(self.us - sum(one.us * one.calls for one in self.fusions), 0.0)
+
+    def __repr__(self) -> str:
+        return f"<profile of {self.name}: {self.us:.0f} us, {len(self.fusions)} fusions>"
+
+    def __str__(self) -> str:
+        head = ("fusion", "pass", "calls", "us", "us estimated", "KiB", "where")
+        rows = [
+            (one.name, one.direction, str(one.calls), f"{one.us:.1f}", f"{one.estimated_us:.1f}",
+             kib(one.bytes), shown_lines(one.where))
+            for one in self.fusions
+        ]  # fmt: skip
+        told = f"{self.name}: {self.us:.1f} us a run, {self.rest_us:.1f} us of them not in fusions"
+        return f"{told} (median of {self.rounds} runs).\n\n{table(head, rows)}\n"
+
+
+def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile:
+    """Runs a jitted function, and its backward where results require gradients.
+
+    jitted: a result of thunder.jit or thunderfx, or a function that torch.compile compiles with a
+    ThunderCompiler; args, kwargs: what it is called with; rounds: how often, after two runs that
+    compile. Gradients of parameters stay as they are.
+
+    Raises InputError for what is not jitted with the fuser, or cannot be called.
+    """
+    if not callable(jitted) or hasattr(jitted, "subgraph_infos") or rounds < 1:
+        raise InputError(
+            "profile", expected="a jitted function, and at least 1 round",
+            got=f"{type(jitted).__name__}, {rounds} rounds",
+        )  # fmt: skip
+    for _ in range(2):
+        _run(jitted, args, kwargs)
+    clock = _Clock(_on_cuda(jitted))
+    fusions = [(name, one, compiled(one)) for _, name, one in named_fusions(jitted)]
+    with ExitStack() as stack:
+        for name, one, programs in fusions:
+            for known in one.tables:
+                stack.enter_context(_watched(known, dict.fromkeys(known, name), clock))
+            stack.enter_context(_watching_kernels(programs, clock))
+        for _ in range(rounds):
+            clock.timed("", _run)(jitted, args, kwargs)
+    times = clock.microseconds()
+    return _profile(report(jitted), times, rounds, fusions)
+
+
+# ------------------------------------------------------------------------------------- a clock
+
+
+class _Clock:
+    """Calls of functions, by the name that each was given."""
+
+    def __init__(self, on_cuda: bool) -> None:
+        self._on_cuda = on_cuda
+        self._found: dict[str, list[tuple[Any, Any]]] = {}
+
+    def _now(self) -> Any:
+        if not self._on_cuda:
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its calls noted."""
+        calls = self._found.setdefault(name, [])
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = self._now()
+            result = function(*args, **kwargs)
+            calls.append((start, self._now()))
+            return result
+
+        return call
+
+    def microseconds(self) -> dict[str, list[float]]:
+        """Those of each call."""
+        if self._on_cuda:
+            torch.cuda.synchronize()
+            return {
+                name: [1e3 * start.elapsed_time(end) for start, end in calls]
+                for name, calls in self._found.items()
+            }
+        return {
+            name: [1e6 * (end - start) for start, end in calls]
+            for name, calls in self._found.items()
+        }
+
+
+@contextmanager
+def _watched(scope: Names, names: Names, clock: _Clock) -> Iterator[None]:
+    """The functions under some keys of a scope have a clock around them until the block ends."""
+    before = {key: scope[key] for key in names}
+    around = {key: clock.timed(name, scope[key]) for key, name in names.items()}
+    scope.update(around)
+    try:
+        yield
+    finally:
+        for key, function in before.items():
+            if scope.get(key) is around[key]:
+                scope[key] = function
+
+
+@contextmanager
+def _watching_kernels(programs: Sequence[Compiled], clock: _Clock) -> Iterator[None]:
+    """Of the newest program. Regions alike share one, so it may be watched already."""
+    with ExitStack() as stack:
+        for one in programs[-1:]:
+            scope = one.program.run.__globals__
+            names = {
+                key: _kernel_name(one, number)
+                for number, segment in enumerate(one.segments) if segment.scheduler.makes_kernel
+                for key in (f"kernel_{number}_in_c", f"kernel_{number}") if key in scope
+            }  # fmt: skip
+            if not any(name in clock._found for name in names.values()):
+                stack.enter_context(_watched(scope, names, clock))
+        yield
+
+
+def _kernel_name(one: Compiled, number: int) -> str:
+    return f"kernel {number} of {id(one.program)}"
+
+
+# ------------------------------------------------------------------------------------ one run
+
+
+def _run(jitted: Any, args: Any, kwargs: Any) -> None:
+    results = _tensors(jitted(*args, **kwargs))
+    asked = [one for one in results if one.requires_grad]
+    leaves = _leaves(asked)
+    if leaves:
+        gradients = [torch.ones_like(one) for one in asked]
+        torch.autograd.grad(asked, leaves, gradients, allow_unused=True)
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    flat, _ = torch.utils._pytree.tree_flatten(result)
+    return [one for one in flat if isinstance(one, torch.Tensor)]
+
+
+def _leaves(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors whose `grad` a backward would write: here it must not."""
+    nodes = [one.grad_fn for one in results if one.grad_fn is not None]
+    seen, found = set(nodes), []
+    while nodes:
+        node: Any = nodes.pop()
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen:
+                seen.add(after)
+                nodes.append(after)
+    return found
+
+
+def _on_cuda(jitted: Any) -> bool:
+    """Whether any fusion's program runs on a GPU."""
+    programs = (one for _, _, fusion in named_fusions(jitted) for one in compiled(fusion))
+    return any(not one.target.is_cpu and not one.target.emulated for one in programs)
+
+
+# --------------------------------------------------------------------------------- the result
+
+
+def _profile(
+    found: Report,
+    times: dict[str, list[float]],
+    rounds: int,
+    fusions: Sequence[tuple[str, RegionCallable, Sequence[Compiled]]],
+) -> Profile:
+    programs = {name: known[-1] for name, _, known in fusions if known}
+    whole = median(times[""])
+    rows, measured = [], []
+    for one in found.fusions:
+        calls, program = times.get(one.name), programs.get(one.name)
+        if calls and program:
+            kernels = one.kernels
+            rows.append(Timed(
+                one.name, one.direction, round(len(calls) / rounds), median(calls),
+                sum(kernel.estimated_us for kernel in kernels),
+                program.bytes_in + program.bytes_out, one.where,
+            ))  # fmt: skip
+            one = replace(one, measured_us=_of_kernels(program, times))
+        measured.append(one)
+    told = replace(found, fusions=tuple(measured))
+    return Profile(found.name, whole, rounds, tuple(rows), told)
+
+
+def _of_kernels(program: Compiled, times: dict[str, list[float]]) -> tuple[float | None, ...]:
+    own = (n for n, one in enumerate(program.segments) if one.scheduler.makes_kernel)
+    found = (times.get(_kernel_name(program, number)) for number in own)
+    return tuple(median(calls) if calls else None for calls in found)

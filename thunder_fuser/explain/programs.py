@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function -> the programs its fusions run, their kernels, and the text of every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from thunder_fuser.cache.trie import FusionCache
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.compiler import schedule, texts, write
+from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
+from thunder_fuser.executors.traces import fusions_of
+from thunder_fuser.explain.shown import Shown
+from thunder_fuser.explain.table import kib, table
+from thunder_fuser.host.program import HostProgram
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.segment.plan import Segment
+from thunder_fuser.target import Target
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Kernel(Shown):
+    """A generated kernel.
+
+    fusion: its fusion's name; ops: what it computes; source: its text without, full_source with
+    the device functions it calls; grid, block, smem_bytes: how it is launched; bytes_in, bytes_out:
+    what it reads from and writes to memory; estimated_us: the microseconds that memory takes for
+    that; measured_us: those of a call, in the result of `profile`.
+    """
+
+    name: str
+    fusion: str
+    scheduler: str
+    ops: tuple[str, ...]
+    full_source: str
+    source: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem_bytes: int
+    bytes_in: int
+    bytes_out: int
+    estimated_us: float
+    measured_us: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} of {self.fusion}: {self.scheduler}, {len(self.ops)} ops>"
+
+    def __str__(self) -> str:
+        return self.source
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Kernels(Shown):
+    """The kernels of every fusion, in the order they run. A sequence."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+    def __getitem__(self, at: int) -> Kernel:
+        return self.kernels[at]
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return iter(self.kernels)
+
+    def __repr__(self) -> str:
+        return f"<kernels of {self.name}: {len(self)}>"
+
+    def __str__(self) -> str:
+        head = ("kernel", "fusion", "scheduler", "ops", "grid", "block", "KiB in", "KiB out")
+        return table(head, [
+            (one.name, one.fusion, one.scheduler, str(len(one.ops)), _sizes(one.grid),
+             _sizes(one.block), kib(one.bytes_in), kib(one.bytes_out))
+            for one in self
+        ])  # fmt: skip
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A program of a fusion, and what it was compiled for: keys of arguments and a target."""
+
+    name: str
+    fusion: Fusion
+    keys: tuple[InputKey, ...]
+    program: HostProgram
+    target: Target
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.program.segmented.segments
+
+    @property
+    def kernels(self) -> list[tuple[Segment, KernelSource]]:
+        """The segments that have a kernel, with it; torch runs the others."""
+        own = [one for one in self.segments if one.scheduler.makes_kernel]
+        return list(zip(own, self.program.sources, strict=True))
+
+    @property
+    def bytes_in(self) -> int:
+        """What its segments read from memory."""
+        return sum(map(_read, self.segments))
+
+    @property
+    def bytes_out(self) -> int:
+        """What its segments write to memory."""
+        return sum(map(_written, self.segments))
+
+    def described(self) -> tuple[Kernel, ...]:
+        """Its kernels for a report."""
+        return tuple(self._kernel(segment, source) for segment, source in self.kernels)
+
+    def _kernel(self, segment: Segment, source: KernelSource) -> Kernel:
+        moved = _read(segment), _written(segment)
+        rate = self.target.bandwidth_bytes_per_s / 1e6
+        return Kernel(
+            source.name, self.name, segment.scheduler.name,
+            tuple(expr.op for expr in segment.part.exprs), source.text, source.body,
+            source.grid, source.block, source.smem_bytes, *moved, sum(moved) / rate,
+        )  # fmt: skip
+
+    def schedules(self) -> list[ScheduledFusion | None]:
+        """That of each segment, computed again; None where torch runs it."""
+        inputs = zip(self.program.segmented.fusion.inputs, self.keys, strict=True)
+        alignment = {name: key.alignment for name, key in inputs}
+        return [schedule(one, alignment) for one in self.segments]
+
+    def texts(self) -> dict[str, str]:
+        """File name -> text of a stage."""
+        return texts(self.fusion, self.program.segmented, self.schedules(), self.program)
+
+
+def _read(segment: Segment) -> int:
+    return sum(map(segment.part.bytes_of, segment.part.inputs))
+
+
+def _written(segment: Segment) -> int:
+    return sum(map(segment.part.bytes_of, segment.part.outputs))
+
+
+def kernels(jitted: Any) -> Kernels:
+    """The kernels of every fusion of a jitted function, in the order they run.
+
+    Raises InputError for what is not jitted, or was not called.
+    """
+    found = (kernel for one in _programs(jitted) for kernel in one.described())
+    return Kernels(name_of(jitted), tuple(found))
+
+
+def dump(jitted: Any, folder: str | Path) -> list[Path]:
+    """Writes what the option `dump` writes, of a function compiled before: FOLDER/NAME/fusion_N.
+
+    Returns the folders. Raises InputError for what is not jitted, or was not called; OptionError
+    for a folder that cannot be written.
+    """
+    return [write(Path(folder) / one.name, one.texts()) for one in _programs(jitted)]
+
+
+def compiled(one: RegionCallable) -> list[Compiled]:
+    """The programs that a fusion has run, one for each layout, shape and target of its calls.
+
+    Others may have had the same definition compiled for arguments that this one never saw. There
+    are none where views were enough.
+    """
+    ran = {id(getattr(run, "__wrapped__", run)) for run in one.runners}
+    found = []
+    for definition in dict.fromkeys(one.definitions):
+        entry = FusionCache.get().look_up(definition)
+        for (target, _, keys, _), program in entry.held_programs():
+            if id(program.run) in ran:
+                found.append(Compiled(one.name, entry.fusion, keys, program, target))
+    return found
+
+
+def named_fusions(jitted: Any) -> list[tuple[Jitted, str, RegionCallable]]:
+    """(graph, name, fusion) of every fusion.
+
+    Where torch.compile has made several graphs, names say which: graph1.thunderFusion0.
+    """
+    graphs = graphs_of(jitted)
+    prefixes = [f"graph{at}." if len(graphs) > 1 else "" for at in range(len(graphs))]
+    return [
+        (graph, f"{prefix}{one.name}", one)
+        for prefix, graph in zip(prefixes, graphs, strict=True) for one in fusions_of(graph)
+    ]  # fmt: skip
+
+
+def _programs(jitted: Any) -> Iterator[Compiled]:
+    for _, name, one in named_fusions(jitted):
+        yield from (replace(program, name=name) for program in compiled(one))

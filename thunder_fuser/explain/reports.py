@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function -> its fusions with what became of each, and what torch runs, with the reason.
+
+    print(report(jitted))
+    print(why(jitted))
+    report(jitted).save("report.html")
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from thunder_fuser.executors.callables import RegionCallable
+from thunder_fuser.executors.comments import counted
+from thunder_fuser.executors.graphs import graphs_of, name_of
+from thunder_fuser.executors.regions import Claims, Region, Unfused
+from thunder_fuser.executors.source_lines import span_of
+from thunder_fuser.executors.traces import claims_of, final_traces, op_texts
+from thunder_fuser.explain.memory import LiveMemory, timeline
+from thunder_fuser.explain.page import check_folder, write_page
+from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
+from thunder_fuser.explain.saved_values import Saved, saved_in
+from thunder_fuser.explain.shown import Shown, plain, shortened, shown_lines
+from thunder_fuser.explain.table import kib, table
+from thunder_fuser.segment.plan import with_params
+from thunder_fuser.stages import spent
+
+FUSED = "fused"
+VIEWS = "views"
+NOT_CALLED = "not called yet"
+FELL_BACK = "fell back"
+LEFT_OUT = "left out"
+NOT_CLAIMED = "not claimed"
+
+_WHY = {
+    VIEWS: "views, which torch makes without a kernel",
+    NOT_CALLED: "it is compiled at its first call",
+}
+_GONE = "its programs have left the process's cache"
+_HEAD = (
+    "fusion", "pass", "state", "ops", "segments", "kernels", "schedulers", "KiB in", "KiB out",
+    "where",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FusedOp:
+    """A primitive of a fusion, as a line of a trace; where: file:line of the user's program."""
+
+    text: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FusionReport(Shown):
+    """What became of a region of the trace.
+
+    direction: forward or backward. state: fused, views, not called yet, fell back, left out.
+    reason: of the state, empty if it is fused. program: the newest that it ran, if it ran one.
+    measured_us: microseconds of each kernel, in the result of `profile`.
+    """
+
+    name: str
+    direction: str
+    state: str
+    reason: str
+    where: str
+    ops: tuple[FusedOp, ...]
+    symbols: tuple[str, ...] = field(repr=False)
+    program: Compiled | None = None
+    measured_us: tuple[float | None, ...] = ()
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """Those of its segments."""
+        parts = () if self.program is None else self.program.segments
+        return tuple(one.scheduler.name for one in parts)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Those of its newest program."""
+        found = () if self.program is None else self.program.described()
+        times = self.measured_us or (None,) * len(found)
+        pairs = zip(found, times, strict=True)
+        return tuple(replace(one, measured_us=time) for one, time in pairs)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.state}, {len(self.ops)} ops>"
+
+    def __str__(self) -> str:
+        return fusion_table([self])
+
+    def row(self) -> tuple[str, ...]:
+        """Its line in a table."""
+        row = (self.name, self.direction, self.state)
+        where = shown_lines(self.where)
+        program = self.program
+        if program is None:
+            return (*row, str(len(self.ops)), "", "", "", "", "", where)
+        return (
+            *row, str(len(program.fusion.exprs)), str(len(program.segments)),
+            str(len(program.kernels)), counted(self.schedulers),
+            kib(program.bytes_in), kib(program.bytes_out), where,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the page and other tools read."""
+        program, kernels = self.program, self.kernels
+        return {
+            "name": self.name, "direction": self.direction, "state": self.state,
+            "reason": self.reason, "where": self.where, "ops": plain(self.ops),
+            "schedulers": plain(self.schedulers),
+            "segments": _segments(program, kernels),
+            "kernels": [_kernel(one) for one in kernels],
+            "bytes_in": program.bytes_in if program else 0,
+            "bytes_out": program.bytes_out if program else 0,
+            "definition": str(program.fusion) if program else "",
+            "plan": str(with_params(program.program.segmented)) if program else "",
+            "schedules": [str(one) for one in program.schedules() if one] if program else [],
+        }  # fmt: skip
+
+
+def _segments(program: Compiled | None, kernels: Sequence[Kernel]) -> list[dict[str, Any]]:
+    names = (one.name for one in kernels)
+    return [
+        {"scheduler": one.scheduler.name,
+         "kernels": [next(names)] if one.scheduler.makes_kernel else []}
+        for one in (program.segments if program else ())
+    ]  # fmt: skip
+
+
+def _kernel(one: Kernel) -> dict[str, Any]:
+    """Without what the prelude is in: it is the same in most kernels."""
+    return {name: value for name, value in one.to_dict().items() if name != "full_source"}
+
+
+@dataclass(frozen=True, slots=True)
+class NotFused:
+    """Equal ops that torch runs. state: not claimed, views, fell back, left out, not called yet."""
+
+    name: str
+    count: int
+    state: str
+    reason: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Why(Shown):
+    """Every op that torch runs, with the reason. A sequence of NotFused."""
+
+    name: str
+    rows: tuple[NotFused, ...]
+
+    def __iter__(self) -> Iterator[NotFused]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<why of {self.name}: {sum(one.count for one in self)} ops with torch>"
+
+    def __str__(self) -> str:
+        return table(("with torch", "state", "why", "where"), [
+            (f"{one.count}x {one.name}", one.state, shortened(one.reason), shown_lines(one.where))
+            for one in self
+        ])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
+    """What became of a jitted function. Prints as tables.
+
+    fusions: its regions; unfused: ops outside of them; saved: what the backward keeps, None
+    without one; timeline: live memory, if asked for; trace: what runs, as text; stages: seconds of
+    each stage of the compiler, if the report was made inside of `thunder_fuser.stages.timed()`.
+    made_of: what it is a report on, as long as that lives.
+    """
+
+    name: str
+    fusions: tuple[FusionReport, ...]
+    unfused: tuple[NotFused, ...]
+    saved: Saved | None
+    timeline: LiveMemory | None
+    trace: str
+    stages: Mapping[str, float]
+    made_of: Callable[[], Any] = field(default=lambda: None, compare=False)
+
+    def __repr__(self) -> str:
+        states = Counter(one.state for one in self.fusions)
+        told = ", ".join(f"{count} {state}" for state, count in states.items()) or "no fusion"
+        count = sum(one.count for one in self.unfused if one.state != VIEWS)
+        return f"<report of {self.name}: {told}; {count} ops with torch>"
+
+    def __str__(self) -> str:
+        rows = [one for one in self.fusions if one.state != VIEWS]
+        parts = [fusion_table(rows)]
+        reasons = [(one.name, one.state, shortened(one.reason)) for one in rows if one.reason]
+        if reasons:
+            parts.append(table(("fusion", "state", "why"), reasons))
+        parts.append(str(Why(self.name, _without_views(self.unfused))))
+        return "\n\n".join([*parts, *self._views()]) + "\n"
+
+    def _views(self) -> list[str]:
+        """One line for all of them: they cost nothing."""
+        names: Counter[str] = Counter()
+        for region in self.fusions:
+            if region.state == VIEWS:
+                names.update(region.symbols)
+        for one in self.unfused:
+            if one.state == VIEWS:
+                names[one.name] += one.count
+        text = counted(names.elements())
+        return [f"  {names.total()} {_WHY[VIEWS]}: {text}"] if names else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types.
+
+        fusions: FusionReport's fields, with schedulers, segments, kernels (texts without the
+        prelude), bytes and the texts of definition and plan; unfused: name, count, state, reason,
+        where; saved, recomputed: as `Saved.to_dict` has them; timeline: call, direction, bytes.
+        """
+        kept = self.saved.to_dict() if self.saved else {"kept": [], "recomputed": []}
+        return {
+            "name": self.name,
+            "fusions": plain(self.fusions),
+            "unfused": plain(self.unfused),
+            "saved": kept["kept"],
+            "recomputed": kept["recomputed"],
+            "timeline": self.timeline.to_dict()["calls"] if self.timeline else [],
+            "trace": self.trace,
+            "stages": dict(self.stages),
+        }
+
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the report as one HTML page without other files, and returns its path.
+
+        For its picture of live memory the traces run once more on zeros, if they did not yet.
+        Raises ReportError for a path that cannot be written.
+        """
+        check_folder(path)
+        return write_page([self.page_entries()], path)
+
+    def page_entries(self) -> dict[str, Any]:
+        """What the page shows of it: `to_dict()` with the live memory, or why there is none."""
+        found, reason, jitted = self, "", self.made_of()
+        if self.timeline is None and jitted is not None:
+            try:
+                found = replace(self, timeline=timeline(jitted))
+            except Exception as error:  # whatever a call of torch may raise: the page tells it
+                reason = f"{type(error).__name__}: {error}"
+        return {**found.to_dict(), "no_timeline": reason}
+
+
+def report(jitted: Any, *, with_timeline: bool = False) -> Report:
+    """What became of a jitted function when it was compiled last.
+
+    with_timeline: also its live memory; for that its traces run once more, on zeros.
+    Raises InputError for what is not jitted with the fuser, or was not called.
+    """
+    fusions, unfused = _fusions(jitted), _unfused(jitted)
+    cuts = saved_in(jitted)
+    memory = timeline(jitted) if with_timeline else None
+    traces = (str(trace) for graph in graphs_of(jitted) for trace in final_traces(graph))
+    return Report(
+        name_of(jitted), fusions, unfused, cuts, memory, "\n\n".join(traces), spent(),
+        weakref.ref(jitted),
+    )  # fmt: skip
+
+
+def why(jitted: Any) -> Why:
+    """Every op of a jitted function that torch runs, and why; equal ones in one row.
+
+    Raises InputError for what is not jitted with the fuser, or was not called.
+    """
+    regions = (
+        NotFused(one.name, len(one.ops), one.state, one.reason, one.where)
+        for one in _fusions(jitted) if one.state in (FELL_BACK, LEFT_OUT)
+    )  # fmt: skip
+    return Why(name_of(jitted), (*_unfused(jitted), *regions))
+
+
+def fusion_table(
+    fusions: Sequence[FusionReport], times: Mapping[str, tuple[float, float]] | None = None
+) -> str:
+    """A line for each fusion; with `times`, also its (fused, op by op) seconds in microseconds."""
+    if times is None:
+        return table(_HEAD, [one.row() for one in fusions])
+    rows = []
+    for one in fusions:
+        found = times.get(one.name)
+        shown = (f"{1e6 * seconds:.0f}" for seconds in found) if found else ("", "")
+        rows.append((*one.row(), *shown))
+    return table((*_HEAD, "us", "us op by op"), rows)
+
+
+# --------------------------------------------------------------------------------------- fusions
+
+
+def _fusions(jitted: Any) -> tuple[FusionReport, ...]:
+    claims = {id(graph): claims_of(graph) for graph in graphs_of(jitted)}
+    made = [
+        _of_callable(name, one, claims[id(graph)])
+        for graph, name, one in named_fusions(jitted)
+    ]
+    left = (pair for one in claims.values() for pair in _left_out(one))
+    return (*made, *left)
+
+
+def _of_callable(name: str, one: RegionCallable, claims: Claims) -> FusionReport:
+    programs = compiled(one)
+    state, reason = _state(one, programs)
+    found = _of_region(name, one.region, claims, state, reason)
+    return replace(found, program=programs[-1] if programs else None)
+
+
+def _left_out(claims: Claims) -> Iterator[FusionReport]:
+    """Regions without fuel have no name: a fusion's number counts what is fused."""
+    for number, (region, reason) in enumerate(claims.left_out):
+        state = VIEWS if region.makes_views else LEFT_OUT
+        yield _of_region(f"left_out{number}", region, claims, state, str(reason))
+
+
+def _of_region(
+    name: str, region: Region, claims: Claims, state: str, reason: str
+) -> FusionReport:
+    lines = claims.lines
+    ops = tuple(FusedOp(text, lines.get(made, "")) for text, made in op_texts(region))
+    direction = "backward" if region.is_backward else "forward"
+    symbols = tuple(leaf.sym.name for leaf in region.leaves)
+    where = span_of([op.where for op in ops])
+    return FusionReport(name, direction, state, reason, where, ops, symbols)
+
+
+def _state(one: RegionCallable, programs: Sequence[Compiled]) -> tuple[str, str]:
+    """(state, reason) of a region that was claimed."""
+    if one.region.makes_views:
+        return VIEWS, _WHY[VIEWS]
+    if one.fallbacks:
+        some = "for some arguments: " if programs else ""
+        return FELL_BACK, some + "; ".join(one.fallbacks)
+    if not one.runners:
+        return NOT_CALLED, _WHY[NOT_CALLED]
+    if one.definitions:
+        return FUSED, "" if programs else _GONE
+    return VIEWS, _WHY[VIEWS]
+
+
+# ----------------------------------------------------------------------------------- other ops
+
+
+def _unfused(jitted: Any) -> tuple[NotFused, ...]:
+    """Equal ones as one row."""
+    found = (one for graph in graphs_of(jitted) for one in claims_of(graph).unfused)
+    return tuple(_not_fused(one, count) for one, count in Counter(found).items())
+
+
+def _not_fused(one: Unfused, count: int) -> NotFused:
+    state = VIEWS if one.is_view else NOT_CLAIMED
+    return NotFused(one.name, count, state, str(one.reason), one.where)
+
+
+def _without_views(rows: Sequence[NotFused]) -> tuple[NotFused, ...]:
+    return tuple(one for one in rows if one.state != VIEWS)

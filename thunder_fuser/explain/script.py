@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A script -> the page of every function that it jits with the fuser: `thunder_fuser report`."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from thunder_fuser.errors import FuserError, InputError
+from thunder_fuser.executors.graphs import name_of
+from thunder_fuser.executors.traces import Jitted, jitted_inside
+from thunder_fuser.explain.page import check_folder, write_page
+from thunder_fuser.explain.reports import report
+from thunder_fuser.explain.table import plural
+from thunder_fuser.stages import timed
+
+
+def report_on_script(script: Path, arguments: Sequence[str], page: Path) -> tuple[str, bool]:
+    """Runs the script as `python SCRIPT ARGUMENTS` does, then writes the page.
+
+    Returns what to print, and whether the script succeeded and has jitted a function. A script
+    that fails prints its traceback; the page tells what became of it until then.
+
+    Raises InputError for a script that does not exist, ReportError for a page that cannot be
+    written.
+    """
+    if not script.is_file():
+        raise InputError("report", expected="a file with a Python script", got=str(script))
+    page = page.absolute()  # the script may change the folder
+    check_folder(page)
+    with timed(), jitted_inside() as functions:
+        failed = _failure(script, arguments)
+        entries = [*_entries(functions)]
+    write_page(entries, page, str(script))
+    told = f"{page}: {plural(len(entries), 'function')} of {script}"
+    if not functions:
+        told += f"; {script} has jitted none with the fuser"
+    return f"{told}; {script} failed" if failed else told, bool(functions) and not failed
+
+
+def _failure(script: Path, arguments: Sequence[str]) -> bool:
+    """Runs the script; True if it failed, which standard error then tells."""
+    try:
+        with _as_main(script, arguments):
+            runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as left:
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+        return left.code not in (None, 0)
+    except BaseException as error:  # an interrupt too: what ran until then is worth a page
+        _print_error(error, str(script))
+        return True
+    return False
+
+
+@contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """What a script finds in sys.argv and sys.path."""
+    argv, path = sys.argv, sys.path
+    sys.argv = [str(script), *arguments]
+    sys.path = [str(script.resolve().parent), *path]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = argv, path
+
+
+def _print_error(error: BaseException, script: str) -> None:
+    """The traceback, from the script's first line on."""
+    frames: Any = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != script:
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames)
+
+
+def _entries(functions: Sequence[Jitted]) -> Iterator[dict[str, Any]]:
+    """Of each function that was called; standard error tells of the others."""
+    for one in functions:
+        try:
+            yield report(one).page_entries()
+        except FuserError as error:
+            print(f"no report on {name_of(one)}: {error}", file=sys.stderr)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the results of explain have in common: they print, and they become plain data."""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+
+class Shown:
+    """A frozen dataclass that prints: a notebook shows its text, `to_dict` gives its fields."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain JSON types."""
+        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}  # type: ignore[arg-type]
+
+
+def plain(value: Any) -> Any:
+    """A value as plain JSON types.
+
+    >>> plain((1, {"a": Path("b")}))
+    [1, {'a': 'b'}]
+    """
+    if isinstance(value, Shown):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(one) for one in value]
+    if is_dataclass(value):
+        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def shown_lines(where: str) -> str:
+    """Lines of source, those of the first two files, by their path from the current folder.
+
+    >>> shown_lines("/a.py:1, /b.py:2, /c.py:3, /d.py:4")
+    '/a.py:1, /b.py:2 and in 2 more files'
+    >>> shown_lines(str(Path.cwd() / "models" / "block.py:12-14")).replace("\\\\", "/")
+    'models/block.py:12-14'
+    """
+    first = from_here(where).split(", ")
+    more = f" and in {len(first) - 2} more files" if len(first) > 2 else ""
+    return ", ".join(first[:2]) + more
+
+
+def from_here(text: str) -> str:
+    """A text in which files have their path from the current folder."""
+    return text.replace(f"{Path.cwd()}{os.sep}", "")
+
+
+def shortened(text: str, most: int = 120) -> str:
+    """A text on one line, cut where it is long.
+
+    >>> shortened("one\\ntwo  three", 9)
+    'one two ...'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ..."

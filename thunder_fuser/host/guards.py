@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call that no program fits -> what differs from the calls before, for the topic recompiles.
+
+    thunderFusion3, compiled again: argument x: sizes (4, 8) -> (5, 8), alignment 16 -> 4
+
+What calls looked like is remembered while the topic is logged, a few calls of each function.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from thunder_fuser.host.dispatch import alignment_of
+from thunder_fuser.logs import is_logged, log
+
+REMEMBERED = 8  # calls of a function, the newest
+
+Facts = Mapping[str, object]
+Call = Mapping[str, Facts]  # by the name of the argument
+
+
+def note_miss(
+    owner: object,
+    thing: str,
+    names: Sequence[str],
+    arguments: Sequence[Any],
+    variant: object = None,
+) -> None:
+    """Logs why a function compiles once more.
+
+    owner: what the function lives as long as. variant: tells several functions of it apart.
+    """
+    if is_logged("recompiles"):
+        call = {name: facts_of(value) for name, value in zip(names, arguments, strict=True)}
+        note(owner, f"{thing}, compiled again", call, variant)
+
+
+def note(owner: object, thing: str, call: Call, variant: object = None) -> None:
+    """The same for a call that is known by its facts."""
+    calls = _SEEN.setdefault(owner, {}).setdefault(variant, deque(maxlen=REMEMBERED))
+    if calls:
+        why = min((changes(before, call) for before in reversed(calls)), key=_count)
+        told = "; ".join(f"argument {name}: {', '.join(facts)}" for name, facts in why.items())
+        told = told or "nothing that is known of its arguments has changed"
+        log("recompiles", lambda: f"{thing}: {told}")
+    calls.append(call)
+
+
+def facts_of(value: Any) -> Facts:
+    """What a program may depend on."""
+    if not isinstance(value, torch.Tensor):
+        return {"type": type(value).__name__, "value": value}
+    facts: dict[str, object] = {
+        "class": type(value).__name__,
+        "dtype": value.dtype,
+        "device": value.device,
+        "layout": value.layout,
+        "sizes": tuple(value.shape),
+    }
+    if value.layout is torch.strided:
+        pending = [name for name in ("neg", "conj") if getattr(value, f"is_{name}")()]
+        facts |= {"strides": value.stride(), "pending": "+".join(pending) or "nothing"}
+    if value.layout is torch.strided and value.device.type != "meta":
+        facts["alignment"] = alignment_of(value.data_ptr())
+    return facts
+
+
+def changes(before: Call, now: Call) -> dict[str, list[str]]:
+    """{argument that differs: a text for each fact that does}"""
+    found = {}
+    for name, facts in now.items():
+        old = before.get(name, {})
+        told = [
+            f"{fact} {old.get(fact)} -> {facts.get(fact)}"
+            for fact in {**old, **facts}
+            if old.get(fact) != facts.get(fact)
+        ]
+        if told:
+            found[name] = told
+    return found
+
+
+def _count(found: Mapping[str, list[str]]) -> int:
+    return sum(map(len, found.values()))
+
+
+_SEEN: WeakKeyDictionary[object, dict[object, deque[Call]]] = WeakKeyDictionary()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's one logger, `thunder_fuser`, with a child for each topic of the option `log`.
+
+    THUNDER_FUSER_LOG=kernels,time python train.py
+    thunder_fuser.kernels: fused_gelu_f32_pointwise: pointwise, reads ..., compiled in 312 ms
+
+A topic in the option is logged whatever the levels of the loggers, on stderr if no handler is set
+up. Without the option it is logged where its logger takes DEBUG, as Python's own modules do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from thunder_fuser.options import option
+from thunder_fuser.progress import hide
+from thunder_fuser.stages import collected, is_collected
+
+LOGGER = logging.getLogger("thunder_fuser")
+_FORMAT = logging.Formatter("%(name)s: %(message)s")
+
+
+def is_logged(topic: str) -> bool:
+    """Whether somebody wants to read about a topic."""
+    return _is_asked(topic) or LOGGER.getChild(topic).isEnabledFor(logging.DEBUG)
+
+
+def log(topic: str, make: Callable[[], str]) -> None:
+    """Logs the text that `make` returns; without readers it is not called."""
+    if not is_logged(topic):
+        return
+    logger = LOGGER.getChild(topic)
+    level = logging.INFO if _is_asked(topic) else logging.DEBUG
+    record = logger.makeRecord(logger.name, level, __file__, 0, make(), (), None)
+    if logger.hasHandlers():
+        logger.handle(record)
+    else:
+        hide()
+        handler = logging.StreamHandler()  # of what sys.stderr is now
+        handler.setFormatter(_FORMAT)
+        handler.handle(record)
+
+
+def _is_asked(topic: str) -> bool:
+    return topic in str(option("log")).replace(" ", "").split(",")
+
+
+@contextmanager
+def timing(what: str) -> Iterator[None]:
+    """Logs the times of the stages inside, under the topic time; not inside of another one."""
+    if is_collected() or not is_logged("time"):
+        yield
+        return
+    start = perf_counter()
+    with collected() as found:
+        yield
+    total = perf_counter() - start
+    parts = ", ".join(f"{stage} {1e3 * one.seconds:.1f}" for stage, one in found.items())
+    log("time", lambda: f"{what}: {1e3 * total:.1f} ms: {parts}")

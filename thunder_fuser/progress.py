@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line on stderr while a compilation takes long, which says what is being waited for.
+
+    thunder_fuser: region 12 of 40, 15 s
+
+It comes after 3 seconds and is erased as soon as the work ends. The option `progress` turns it
+off, or on where stderr is no terminal. The cursor waits at its beginning, so that what others print
+meanwhile writes over it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+from thunder_fuser.options import option
+from thunder_fuser.threads import make_lock
+
+AFTER_SECONDS = 3.0
+STEP_SECONDS = 0.1  # between two looks of the thread that draws
+PAUSE_SECONDS = 5.0  # works that follow each other sooner are one wait
+FADE_SECONDS = 2.0  # after the last sign of work whose end nobody tells
+
+
+@dataclass(frozen=True, slots=True)
+class _Beat:
+    """A sign of work whose end nobody tells. It has ended where no function of `package` is running
+    in its thread."""
+
+    what: str = ""
+    package: str = ""
+    at: float = float("-inf")
+    thread: int = 0
+
+    def is_alive(self, now: float) -> bool:
+        if now - self.at > FADE_SECONDS:
+            return False
+        frame = sys._current_frames().get(self.thread)
+        while frame is not None:
+            if frame.f_globals.get("__name__", "").partition(".")[0] == self.package:
+                return True
+            frame = frame.f_back
+        return False
+
+
+class _Line:
+    """What is being done, and the line. Its thread lives while there is work."""
+
+    def __init__(self) -> None:
+        self._lock = make_lock()
+        self._work: list[str] = []
+        self._beat = _Beat()
+        self._began = self._ended = float("-inf")
+        self._drawn = ""
+        self._thread: threading.Thread | None = None
+
+    def begin(self, what: str) -> None:
+        with self._lock:
+            self._work.append(what)
+            self._start()
+
+    def end(self, what: str) -> None:
+        with self._lock:
+            self._ended = monotonic()
+            if what in self._work:  # not in a child forked meanwhile
+                self._work.remove(what)
+            self._draw("")
+
+    def is_due(self) -> bool:
+        """Whether a sign of life is news."""
+        return monotonic() - self._beat.at > STEP_SECONDS
+
+    def beat(self, what: str, package: str) -> None:
+        with self._lock:
+            self._start()
+            self._ended = monotonic()
+            self._beat = _Beat(what, package, self._ended, threading.get_ident())
+
+    def hide(self) -> None:
+        with self._lock:
+            self._draw("")
+
+    def _start(self) -> None:
+        """Notes when a wait begins, and starts the thread if there is none."""
+        now = monotonic()
+        if len(self._work) <= 1 and now - self._ended > PAUSE_SECONDS:
+            self._began = now
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="thunder_fuser progress", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(STEP_SECONDS)
+            with self._lock:
+                now = monotonic()
+                self._draw(self._text(now))
+                if not self._work and now - self._ended > PAUSE_SECONDS:
+                    self._thread = None
+                    return
+
+    def _text(self, now: float) -> str:
+        waited = now - self._began
+        if waited < AFTER_SECONDS or not (self._work or self._beat.is_alive(now)):
+            return ""
+        what = self._work[-1] if self._work else self._beat.what
+        return f"thunder_fuser: {what}, {waited:.0f} s"
+
+    def _draw(self, text: str) -> None:
+        """Writes over what was drawn before."""
+        if text == self._drawn:
+            return
+        text = text[: shutil.get_terminal_size().columns - 1]
+        blanks = " " * (len(self._drawn) - len(text))
+        try:
+            sys.stderr.write(f"\r{text}{blanks}\r")
+            sys.stderr.flush()
+        except (OSError, ValueError, AttributeError):  # it was closed: nobody can be told
+            text = ""
+        self._drawn = text
+
+
+_LINE = _Line()
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Says what is being done until the block ends, if that takes long."""
+    if not is_shown(option("progress")):
+        yield
+        return
+    _LINE.begin(what)
+    try:
+        yield
+    finally:
+        _LINE.end(what)
+
+
+def still(what: str, package: str, mode: object = None) -> None:
+    """Says that something goes on in a package which does not tell us its end.
+
+    It may be said for every op. mode: the option `progress` of the call, if it has its own.
+    """
+    if _LINE.is_due() and is_shown(mode or option("progress")):
+        _LINE.beat(what, package)
+
+
+def hide() -> None:
+    """Erases the line, before something else is written to stderr."""
+    _LINE.hide()
+
+
+def is_shown(mode: object) -> bool:
+    """Whether there is a line, for this value of the option."""
+    if mode == "on":
+        return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+    return mode == "force"
+
+
+def _after_fork() -> None:
+    global _LINE  # noqa: PLW0603  its thread and its work are the parent's
+    _LINE = _Line()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
