@@ -116,6 +116,12 @@ def test_fused() -> None:
     assert states(called(product)) == [("forward", "fused", "")]
 
 
+def test_a_report_has_no_empty_table() -> None:
+    assert "with torch" in str(report(called(product)))
+    assert "with torch" not in str(report(called(lambda x, w: torch.tanh(x + w))))
+    assert str(report(called(torch.matmul))).startswith("  no fusion\n")
+
+
 def test_a_backward_that_was_not_called_is_no_view() -> None:
     jitted = jit(lambda x: torch.tanh(torch.sin(x)))
     result = jitted(torch.randn(5, requires_grad=True))

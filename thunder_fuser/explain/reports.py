@@ -200,11 +200,12 @@ class Report(Shown):
 
     def __str__(self) -> str:
         rows = [one for one in self.fusions if one.state != VIEWS]
-        parts = [fusion_table(rows)]
+        parts = [fusion_table(rows) if rows else "  no fusion"]
         reasons = [(one.name, one.state, shortened(one.reason)) for one in rows if one.reason]
         if reasons:
             parts.append(table(("fusion", "state", "why"), reasons))
-        parts.append(str(Why(self.name, _without_views(self.unfused))))
+        if by_torch := _without_views(self.unfused):
+            parts.append(str(Why(self.name, by_torch)))
         return "\n\n".join([*parts, *self._views()]) + "\n"
 
     def _views(self) -> list[str]:
