@@ -161,9 +161,14 @@ def hide() -> None:
 
 def is_shown(mode: object) -> bool:
     """Whether there is a line, for this value of the option."""
-    if mode == "on":
-        return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
-    return mode == "force"
+    return mode == "force" or (mode == "on" and _is_terminal())
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, OSError, ValueError):  # there is none, or it was closed
+        return False
 
 
 def _after_fork() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.ir.dtypes import category
@@ -77,12 +78,13 @@ def _words(part: Part) -> list[str]:
     """The composites and the other ops, in order; none of _UNSEEN."""
     found, inside = {}, set[str]()
     for composite, tree in _TREES:
+        root, _ = _call(tree)
         for expr in reversed(part.exprs):
             name = expr.outputs[0]
-            match = next(_matches(part, tree, name, {}), None) if name not in inside else None
-            if match is not None and name in match[1]:
-                found[name] = composite
-                inside |= match[1]
+            if name not in inside and _SAME.get(expr.op, expr.op) == root:
+                for _, matched in islice(_matches(part, tree, name, {}), 1):
+                    found[name] = composite
+                    inside |= matched
     return [
         found.get(expr.outputs[0]) or _SAME.get(expr.op, expr.op)
         for expr in part.exprs

@@ -192,7 +192,8 @@ def _prune(folder: int, most: int) -> tuple[int, int]:
         if files.remove(folder, one.name):
             gone.append(one.size)
         excess -= one.size
-    log("cache", lambda: f"store: {len(gone)} files evicted, {sum(gone)} bytes")
+    if gone:
+        log("cache", lambda: f"store: {len(gone)} files evicted, {sum(gone)} bytes")
     return len(gone), sum(gone)
 
 
