@@ -37,10 +37,11 @@ def graphs_of(jitted: Any) -> list[Jitted]:
 
 def name_of(jitted: Any) -> str:
     """The name of a function, the class of a module."""
-    if hasattr(jitted, "_backend"):
-        return name_of(jitted._func)
-    module = getattr(jitted, "_model", None) or getattr(jitted, "_orig_mod", jitted)
-    return str(getattr(module, "__name__", type(module).__name__))
+    owner = "_model" if thunder.compile_stats(jitted) is not None else "_func"
+    inner = getattr(jitted, owner, None) or getattr(jitted, "_orig_mod", None)
+    if inner is not None:
+        return name_of(inner)
+    return str(getattr(jitted, "__name__", type(jitted).__name__))
 
 
 def _backend_of(jitted: Any) -> Any:

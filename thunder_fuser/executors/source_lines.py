@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from thunder.common import CompileData
@@ -38,6 +39,9 @@ _FX_FILE = "<eval_with_key>"
 _FX_LINE = re.compile(r'File "(.+)", line (\d+)')
 
 Place = tuple[str, int]
+
+# {graph of torch.compile: {node: its stack}}
+_NOTED: WeakKeyDictionary[torch.fx.GraphModule, dict[str, str]] = WeakKeyDictionary()
 
 
 # ---------------------------------------------------------------------------- while Thunder traces
@@ -80,12 +84,12 @@ def _place(frame: Any) -> Place | None:
 
 def _in_graph(frame: Any, text: str) -> Place | None:
     """The line that torch noted for a line of a graph's code: "t = torch.tanh(x); x = None"."""
-    module = unwrap(frame.localsplus[0])
+    module = unwrap(next(iter(frame.localsplus), None))
     if not isinstance(module, torch.fx.GraphModule):
         return None
-    name = text.strip().partition(" ")[0]
-    noted = (node.stack_trace or "" for node in module.graph.nodes if node.name == name)
-    found = _FX_LINE.findall(next(noted, ""))
+    if module not in _NOTED:
+        _NOTED[module] = {node.name: node.stack_trace or "" for node in module.graph.nodes}
+    found = _FX_LINE.findall(_NOTED[module].get(text.strip().partition(" ")[0], ""))
     return (found[-1][0], int(found[-1][1])) if found else None
 
 

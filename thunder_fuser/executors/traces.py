@@ -6,7 +6,7 @@ What explain and the demo ask of Thunder goes through here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import thunder
@@ -42,8 +42,18 @@ def final_traces(jitted: Jitted) -> list[TraceCtx]:
 
 def fusions_of(jitted: Jitted) -> list[RegionCallable]:
     """The fusions of a jitted function, in the order they run."""
-    bsyms = [bsym for trace in final_traces(jitted) for bsym in trace.bound_symbols]
-    return [found for found in map(callable_of, bsyms) if found is not None]
+    traces = final_traces(jitted)
+    return [one for trace in traces for one in _callables(trace.bound_symbols)]
+
+
+def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
+    """Those of regions, also of what a transform has put into a bound symbol of its own."""
+    for bsym in bsyms:
+        found = callable_of(bsym)
+        if found is None:
+            yield from _callables(bsym.subsymbols)
+        else:
+            yield found
 
 
 def claims_of(jitted: Jitted) -> Claims:

@@ -170,7 +170,7 @@ def compiled(one: RegionCallable) -> list[Compiled]:
     Others may have had the same definition compiled for arguments that this one never saw. There
     are none where views were enough.
     """
-    ran = set(map(id, one.runners))
+    ran = {id(getattr(run, "__wrapped__", run)) for run in one.runners}
     found = []
     for definition in dict.fromkeys(one.definitions):
         entry = FusionCache.get().look_up(definition)

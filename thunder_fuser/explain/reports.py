@@ -213,7 +213,12 @@ class Report(Shown):
         return [f"  {names.total()} {_WHY[VIEWS]}: {text}"] if names else []
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types, texts of kernels without what they have in common."""
+        """As plain JSON types.
+
+        fusions: FusionReport's fields, with schedulers, segments, kernels (texts without the
+        prelude), bytes and the texts of definition and plan; unfused: name, count, state, reason,
+        where; saved, recomputed: as `Saved.to_dict` has them; timeline: call, direction, bytes.
+        """
         kept = self.saved.to_dict() if self.saved else {"kept": [], "recomputed": []}
         return {
             "name": self.name,

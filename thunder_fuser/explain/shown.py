@@ -41,12 +41,16 @@ def plain(value: Any) -> Any:
 
 
 def shown_lines(where: str) -> str:
-    """Lines of source, their files below the current folder by their path from there.
+    """Lines of source, those of the first two files, by their path from the current folder.
 
+    >>> shown_lines("/a.py:1, /b.py:2, /c.py:3, /d.py:4")
+    '/a.py:1, /b.py:2 and in 2 more files'
     >>> shown_lines(str(Path.cwd() / "models" / "block.py:12-14")).replace("\\\\", "/")
     'models/block.py:12-14'
     """
-    return where.replace(f"{Path.cwd()}{os.sep}", "")
+    first = where.replace(f"{Path.cwd()}{os.sep}", "").split(", ")
+    more = f" and in {len(first) - 2} more files" if len(first) > 2 else ""
+    return ", ".join(first[:2]) + more
 
 
 def shortened(text: str, most: int = 120) -> str:

@@ -169,8 +169,8 @@ def resolved(value: Any) -> Any:
 def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any]) -> Runner:
     """make(arguments), with pending bits of the arguments resolved.
 
-    The runner takes original arguments. Each call resolves them, copies back what the program
-    wrote, and returns an argument in place of its copy.
+    The runner takes original arguments, and has that of `make` as its `__wrapped__`. Each call
+    resolves them, copies back what the program wrote, and returns an argument in place of its copy.
     """
     plain = [resolved(value) for value in arguments]
     run = make(plain)
@@ -186,4 +186,5 @@ def on_resolved(make: Callable[[Sequence[Any]], Runner], arguments: Sequence[Any
         originals = {id(new): old for new, old in zip(copies, values, strict=True)}
         return [originals.get(id(result), result) for result in results]
 
+    resolving.__wrapped__ = run  # type: ignore[attr-defined]
     return resolving
