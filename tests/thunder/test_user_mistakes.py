@@ -56,7 +56,7 @@ def test_dump_of_what_is_compiled_already(tmp_path: Path) -> None:
     x = torch.ones(5)
     thunder.jit(_double, executors=[fuser])(x)
     thunder.jit(_double, executors=[fuser], fuser_dump=str(tmp_path))(x)
-    (folder,) = tmp_path.iterdir()
+    (folder,) = (tmp_path / "thunderFusion0").iterdir()
     assert {"0_fusion.py", "2_segments.txt", "5_program.py"} <= {p.name for p in folder.iterdir()}
 
 

@@ -23,12 +23,14 @@ from thunder_fuser.errors import (
     LaunchError,
     OptionError,
 )
+from thunder_fuser.executors.announce import line_of_the_call
 from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
 from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
+from thunder_fuser.failures import build_error, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
 from thunder_fuser.host.dispatch import make_dispatch, on_resolved
 from thunder_fuser.ir.record import Definition
@@ -115,14 +117,25 @@ class RegionCallable:
             try:
                 definition = self._define(donated, args)
                 return self._compile(definition, self.name, args)
-            except (LaunchError, EmulatorError, OptionError, CacheMissError):
+            except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
-            except FuserError as error:
-                if option("strict"):
-                    raise
-                warn_of_fallback(self.name, len(self.region.leaves), error, definition, args)
-                run = torch_function(self.region, self.name)
-                return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+            except Exception as error:
+                failure = build_error(error)
+            return self._fallback(failure, definition, args)
+
+    def _fallback(
+        self, failure: FuserError, definition: Definition, args: Sequence[Any]
+    ) -> Runner:
+        """The torch ops, with a warning; raises the failure if the option strict is set."""
+        where = self.region.where or line_of_the_call()
+        if option("strict"):
+            located = failure.at(f"{self.name}, {where}")
+            # Anew: the frames of the compiler would be a hundred lines.
+            raise located.with_traceback(None) from with_innermost_frame(failure.__cause__)
+        ops = len(self.region.leaves)
+        warn_of_fallback(failure, definition, args, name=self.name, ops=ops, where=where)
+        run = torch_function(self.region, self.name)
+        return on_dtensors(run, self.region.inputs) if self.on_mesh else run
 
     @stage("record")
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:

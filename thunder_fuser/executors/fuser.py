@@ -259,7 +259,7 @@ def _prefix(given: dict[str, Value]) -> str:
 
 def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
     """The program of a region's definition for arguments like these, from the process's cache."""
-    return FusionCache.get().look_up(definition).program_for(args).run
+    return FusionCache.get().look_up(definition).program_for(args, name=name).run
 
 
 fuser = ThunderFuser("thunder_fuser", compile_region)

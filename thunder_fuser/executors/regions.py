@@ -55,6 +55,7 @@ class Region:
     neither.
     Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
     where autograd is about to free what it kept; see donation.py.
+    where: file:line of the first of its ops that has one.
     """
 
     leaves: tuple[BoundSymbol, ...]
@@ -65,6 +66,7 @@ class Region:
     exits: tuple[BoundSymbol, ...] = ()
     donated: tuple[str, ...] = ()
     donated_if_freed: tuple[str, ...] = ()
+    where: str = ""
 
     @staticmethod
     def of(ops: Sequence[Op], outputs: Iterable[str], views: Views = _NO_VIEWS) -> Region:
@@ -84,7 +86,9 @@ class Region:
     @staticmethod
     def _whole(ops: Sequence[Op]) -> Region:
         leaves = tuple(leaf for op in ops for leaf in op.leaves)
-        return Region(leaves, (), (), ops[0].is_backward, tuple(op.bsym for op in ops))
+        bsyms = tuple(op.bsym for op in ops)
+        where = next(filter(None, map(line_of, bsyms)), "")
+        return Region(leaves, (), (), ops[0].is_backward, bsyms, where=where)
 
     def narrowed(self, outputs: Iterable[str], views: Views = _NO_VIEWS) -> Region:
         """The region as far as it makes these results."""
@@ -129,11 +133,15 @@ class Unfused:
 
     @staticmethod
     def of(bsym: BoundSymbol, reason: Reject) -> Unfused:
-        where = ""
-        if bsym.source_filename is not None and bsym.source_positions is not None:
-            short = "/".join(bsym.source_filename.split("/")[-2:])
-            where = f"{short}:{bsym.source_positions.lineno}"
-        return Unfused(bsym.sym.name, reason, where)
+        return Unfused(bsym.sym.name, reason, line_of(bsym))
+
+
+def line_of(bsym: BoundSymbol) -> str:
+    """file:line of the user's code; empty if unknown."""
+    if bsym.source_filename is None or bsym.source_positions is None:
+        return ""
+    short = "/".join(bsym.source_filename.split("/")[-2:])
+    return f"{short}:{bsym.source_positions.lineno}"
 
 
 @dataclass(frozen=True, slots=True)
