@@ -34,7 +34,7 @@ from thunder_fuser.failures import build_error, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
 from thunder_fuser.host.dispatch import make_dispatch, on_resolved
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.options import Value, option, options
+from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.stages import stage
 
 Runner = Callable[..., Sequence[torch.Tensor]]
@@ -112,7 +112,7 @@ class RegionCallable:
                 yield f"argument {at} of {self.name}", arg
 
     def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
-        with options(**self._given):
+        with in_force(self._given):
             definition: Definition = ()
             try:
                 definition = self._define(donated, args)

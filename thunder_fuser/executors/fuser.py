@@ -23,6 +23,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.donation import with_donations
@@ -40,7 +41,7 @@ from thunder_fuser.executors.regions import (
 )
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.ir.record import Definition
-from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
+from thunder_fuser.options import Value, compile_options, in_force, option
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
@@ -48,7 +49,6 @@ from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
 from thunder_fuser.versions import __version__
 
-_KEYWORD = "fuser_"
 _IN_PLACE_HELP = (
     "Skip the check for tensors that are read by a fusion after they were written in place."
 )
@@ -114,9 +114,10 @@ class ThunderFuser(FusionExecutor):
     @stage("claim")
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
-        given = _given_options()
+        given = options_of_jit()
+        check_options(given)
         policy = policy_of(given.get("rematerialization", option("rematerialization")))
-        with options(**given):
+        with in_force(given):
             before = read_trace(trace, target_of(trace), compile_options())
         prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
         claims = claim(prepared.ops)
@@ -198,7 +199,7 @@ class ThunderFuser(FusionExecutor):
         """
         if not isinstance(region, Region):
             region = _region_of(region)
-        given = _given_options() if given is None else given
+        given = options_of_jit() if given is None else given
         prefix = _VIEWS if region.makes_views else _prefix(given)
         name = f"{prefix}{fusion_counter}"  # Thunder reads the number back out of it
         made = RegionCallable(name, region, self.compile_region, given)
@@ -222,36 +223,9 @@ def _region_of(region: Any) -> Region:
     return Region(leaves, inputs, tuple(outputs), is_backward)
 
 
-# ------------------------------------------------------------------------------- options of a jit
-
-
-def _given_options() -> dict[str, Value]:
-    """The fuser's options among thunder.jit's keywords; OptionError for one that does not exist."""
-    data = get_compile_data()
-    if data is None:
-        return {}
-    unknown = [
-        name for name in data.compile_options
-        if name.startswith(_KEYWORD) and name.removeprefix(_KEYWORD) not in OPTIONS
-    ]
-    if unknown:
-        known = ", ".join(_KEYWORD + name for name in OPTIONS)
-        raise OptionError("thunder.jit", expected=f"one of {known}", got=", ".join(unknown))
-    asked = {
-        name: get_compile_option(_KEYWORD + name, row.help) for name, row in OPTIONS.items()
-    }
-    return {
-        name: OPTIONS[name].parse(value)
-        for name, value in asked.items() if value is not None
-    }
-
-
 def _prefix(given: dict[str, Value]) -> str:
     """Of the names of fusions."""
-    prefix = str(given.get("name_prefix") or option("name_prefix"))
-    if not prefix.isidentifier():
-        raise OptionError("option name_prefix", expected="a Python name", got=repr(prefix))
-    return prefix
+    return str(given.get("name_prefix") or option("name_prefix"))
 
 
 # ------------------------------------------------------------------------------- the instance

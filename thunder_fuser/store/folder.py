@@ -48,9 +48,9 @@ class Found:
 
 @contextmanager
 def opened(path: Path, *, create: bool) -> Iterator[int]:
-    """The folder's descriptor. FileNotFoundError if it is absent, RefusedFolderError if it cannot be
-    made or is not safe to use. Errors on files do not contain the file's name, so that
-    equal faults have equal messages."""
+    """The folder's descriptor. FileNotFoundError if it is absent, RefusedFolderError if it cannot
+    be made or is not safe to use. Errors on files do not contain the file's name, so that equal
+    faults have equal messages."""
     try:
         if create:
             _make(path)

@@ -216,7 +216,10 @@ def root_of(given: str) -> Path:
     """The folder in the option cache_dir, else in the user's cache. Never relative to the current
     one: OptionError. RuntimeError if there is no home."""
     if given:
-        path = Path(given).expanduser()
+        try:
+            path = Path(given).expanduser()
+        except RuntimeError:  # of a user who has no home
+            path = Path(given)
         if not path.is_absolute():
             raise OptionError("option cache_dir", expected="an absolute path", got=repr(given))
         return path
