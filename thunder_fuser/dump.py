@@ -88,10 +88,10 @@ class Dump:
         return {name: _printed(text) for name, text in texts.items()}
 
     def _warn(self, error: OSError) -> None:
-        """Once: a full disk must not end a training run that is looked at."""
-        if first_time(("dump", self._root, error.errno)):
+        """Once, and not for each fusion. A full disk must not end the run that is looked at."""
+        if first_time(("dump", error.errno)):
             warnings.warn(
-                f"The dump in {self._root} is incomplete: {error.strerror or error}.",
+                f"The dump is incomplete. {self._root}: {error.strerror or error}.",
                 DumpWarning,
                 stacklevel=2,
             )
