@@ -14,6 +14,8 @@ NAME is the region's name in the trace. A FusionDefinition has none: FOLDER/fusi
 
 from __future__ import annotations
 
+import errno
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -31,6 +33,9 @@ T = TypeVar("T")
 FUSION, SPECIALISED, SEGMENTS = "0_fusion.py", "1_specialised.py", "2_segments.txt"
 SCHEDULE, KERNEL, LOG = "3_schedule_{}.py", "4_kernel_{}.{}", "4_kernel_{}.log"
 PROGRAM = "5_program.py"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_KEPT = "thunder_fuser-failed-"  # begins the names of temporary folders
 
 
 class Dump:
@@ -67,12 +72,10 @@ class Dump:
     def _opened(self) -> Path | None:
         root = Path(self._root)
         try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise not_writable(root, error) from error
-        try:
             return new_folder(root)
         except OSError as error:
+            if error.errno not in _FULL:
+                raise not_writable(root, error) from error
             self._warn(error)
             return None
 
@@ -99,11 +102,17 @@ class Dump:
 
 def temporary_folder() -> Path:
     """A new folder for what is kept of a failure."""
-    return Path(tempfile.mkdtemp(prefix="thunder_fuser-failed-"))
+    return Path(tempfile.mkdtemp(prefix=_KEPT))
+
+
+def drop(folder: Path | None) -> None:
+    """Removes a temporary folder. A dump that the user asked for stays."""
+    if folder is not None and folder.name.startswith(_KEPT):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def new_folder(root: Path) -> Path:
-    """The first of fusion_0, fusion_1, ... that `root` does not have, made."""
+    """The first of fusion_0, fusion_1, ... that `root` does not have, made with all above it."""
     for number in count():
         folder = root / f"fusion_{number}"
         with suppress(FileExistsError):  # another process may have taken the number

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from thunder_fuser.dump import Dump
 from thunder_fuser.errors import BuildError, CompileError, FuserError, ScheduleError, VerifyError
 
+OF_SYSTEM = (OSError, MemoryError)
 _OF_WHAT_WAS_MADE = (CompileError, ScheduleError, VerifyError)
 
 
@@ -34,22 +35,22 @@ def _explained(error: Exception, dump: Dump) -> Exception:
     if is_typed and not isinstance(error, _OF_WHAT_WAS_MADE):
         return error
     failure = build_error(error)
-    return failure if isinstance(error, OSError) else _with_files(failure, dump)
+    return failure if isinstance(error, OF_SYSTEM) else _with_files(failure, dump)
 
 
 def build_error(error: Exception) -> FuserError:
     """The error if it is typed, else a BuildError with it as the cause."""
     if isinstance(error, FuserError):
         return error
-    failure = _of_system(error) if isinstance(error, OSError) else _of_bug(error)
+    failure = _of_system(error) if isinstance(error, OF_SYSTEM) else _of_bug(error)
     failure.__cause__ = error
     return failure
 
 
 def cause_of(error: FuserError) -> str:
-    """The same text for fusions that fail alike: without line numbers, if a kernel was rejected."""
-    is_rejected = isinstance(error, CompileError)
-    return re.sub(r"\d+", "", error.sentence) if is_rejected else error.sentence
+    """The same text for fusions that fail alike, by one bug: without the numbers of lines."""
+    is_bug = isinstance(error, (CompileError, BuildError))
+    return re.sub(r"\d+", "", error.sentence) if is_bug else error.sentence
 
 
 def with_innermost_frame(error: BaseException | None) -> BaseException | None:
@@ -57,18 +58,19 @@ def with_innermost_frame(error: BaseException | None) -> BaseException | None:
 
     The frames of the compiler above it say nothing about a full disk.
     """
-    frames = error.__traceback__ if isinstance(error, OSError) else None
+    frames = error.__traceback__ if isinstance(error, OF_SYSTEM) else None
     while frames is not None and frames.tb_next is not None:
         frames = frames.tb_next
     return error if error is None or frames is None else error.with_traceback(frames)
 
 
-def _of_system(error: OSError) -> BuildError:
+def _of_system(error: OSError | MemoryError) -> BuildError:
     """The name of a temporary file is random, so it is not in the sentence; see `cause_of`."""
-    file = (f"file: {error.filename}",) if error.filename else ()
+    file = getattr(error, "filename", None)
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return BuildError(
-        "The system did not let a fusion be built", expected="a compiled kernel",
-        got=error.strerror or str(error), lines=file,
+        "The system did not let a fusion be built", expected="a compiled kernel", got=why,
+        lines=(f"file: {file}",) * bool(file),
     )  # fmt: skip
 
 

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from thunder_fuser.dump import temporary_folder
+from thunder_fuser.dump import drop, temporary_folder
 from thunder_fuser.errors import FallbackWarning, FuserError, ToolchainError
 from thunder_fuser.executors.announce import warn_at
-from thunder_fuser.failures import cause_of
+from thunder_fuser.failures import OF_SYSTEM, cause_of
 from thunder_fuser.ir.record import Definition, Number, definition_text, number_text
-from thunder_fuser.options import option
 from thunder_fuser.threads import first_time
 
 # ----------------------------------------------------------------------------------- the warning
@@ -35,8 +33,7 @@ def warn_of_fallback(
     file:line.
     """
     if not first_time(("fallback", cause_of(error))):
-        if error.folder is not None and not option("dump"):
-            shutil.rmtree(error.folder, ignore_errors=True)  # nobody is told of it
+        drop(error.folder)  # nobody is told of it
         return
     told = [
         f"{name} ({where}) runs its {ops} torch ops one by one, for it could not be compiled:"
@@ -44,7 +41,8 @@ def warn_of_fallback(
         *error.facts["lines"],
         "Regions that fail alike are not announced.",
     ]
-    if definition and not isinstance(error, ToolchainError):
+    is_of_machine = isinstance(error, ToolchainError) or isinstance(error.__cause__, OF_SYSTEM)
+    if definition and not is_of_machine:
         told.append(_again(name, error, definition, args))
     warn_at(where, "\n".join(told), FallbackWarning)
 
