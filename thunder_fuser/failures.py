@@ -26,8 +26,7 @@ def explaining(dump: Dump) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        failure = _explained(error, dump)
-        raise failure from failure.__cause__
+        raise _explained(error, dump)  # noqa: B904  which has its cause; no name keeps it alive
 
 
 def _explained(error: Exception, dump: Dump) -> Exception:

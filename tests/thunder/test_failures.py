@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import inspect
 import os
 import stat
 import tempfile
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -250,6 +252,26 @@ def test_what_is_no_failure_to_build_is_raised(
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
 
 
+@pytest.mark.parametrize("error", [AssertionError("a bug"), OSError(28, "full"), CompileError("k")])
+def test_a_failure_keeps_no_argument_alive(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the collector comes, as a frame would that is in the traceback of its own error."""
+    monkeypatch.setattr(compiler, "segment", fails(error))
+    x, jitted = torch.rand(5, 3), jit()
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.warns(FallbackWarning):
+            jitted(x)
+        gone = weakref.ref(x)
+        del x
+        error.__traceback__ = None  # this test's own name for it
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_a_build_that_works_keeps_nothing_and_says_nothing() -> None:
     assert told(lambda: jit()(X)) == []
     assert list(Path(tempfile.gettempdir()).iterdir()) == []
@@ -338,7 +360,7 @@ def test_a_disk_that_is_full_does_not_end_a_run(
         return original(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, call, full)
-    root, x = tmp_path / "dump", torch.rand(3, 3)
+    root, x = tmp_path / "dump", torch.eye(3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = thunder.jit(twice, executors=[fuser], fuser_dump=str(root))(x)

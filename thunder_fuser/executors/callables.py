@@ -119,9 +119,8 @@ class RegionCallable:
                 return self._compile(definition, self.name, args)
             except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
-            except Exception as error:
-                failure = build_error(error)
-            return self._fallback(failure, definition, args)
+            except Exception as error:  # no other name for it: its frames hold the arguments
+                return self._fallback(build_error(error), definition, args)
 
     def _fallback(
         self, failure: FuserError, definition: Definition, args: Sequence[Any]
@@ -129,9 +128,9 @@ class RegionCallable:
         """The torch ops, with a warning; raises the failure if the option strict is set."""
         where = self.region.where or line_of_the_call()
         if option("strict"):
-            located = failure.at(f"{self.name}, {where}")
+            cause = with_innermost_frame(failure.__cause__)
             # Anew: the frames of the compiler would be a hundred lines.
-            raise located.with_traceback(None) from with_innermost_frame(failure.__cause__)
+            raise failure.at(f"{self.name}, {where}").with_traceback(None) from cause
         ops = len(self.region.leaves)
         warn_of_fallback(failure, definition, args, name=self.name, ops=ops, where=where)
         run = torch_function(self.region, self.name)
