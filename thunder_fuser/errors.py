@@ -148,10 +148,10 @@ class VerifyError(FuserError):
 class CompileError(FuserError):
     """NVRTC or the system's compiler rejected a generated kernel.
 
-    log: all that it said. files: the names of the kernel and the log in `folder`.
+    text: what it has read. log: all that it said. files: the names of both in `folder`.
     """
 
-    log = ""
+    text = log = ""
     files: tuple[str, ...] = ()
 
 

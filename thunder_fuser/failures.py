@@ -84,13 +84,18 @@ def _of_bug(error: Exception) -> BuildError:
 
 
 def _with_files(failure: FuserError, dump: Dump) -> FuserError:
-    kernel_and_log = failure.files if isinstance(failure, CompileError) else ()
-    if isinstance(failure, CompileError) and kernel_and_log:
-        dump.add(kernel_and_log[-1], failure.log or "(no output)\n")
+    files = _add_kernel(failure, dump) if isinstance(failure, CompileError) else ()
     try:
         failure.folder = dump.keep()
     except OSError as error:
         return failure.followed_by([f"its stages could not be kept: {error}"])
-    named = zip(("kernel", "compiler's output"), kernel_and_log, strict=False)
+    named = zip(("kernel", "compiler's output"), files, strict=False)
     lines = [f"{what}: {failure.folder / name}" for what, name in named]
     return failure.followed_by(lines or [f"text of the stages: {failure.folder}"])
+
+
+def _add_kernel(failure: CompileError, dump: Dump) -> tuple[str, ...]:
+    """Adds the kernel as the compiler has read it, which in the emulator is more, and the log."""
+    for name, text in zip(failure.files, (failure.text, failure.log), strict=False):
+        dump.add(name, text or "(nothing)\n")
+    return failure.files

@@ -21,7 +21,7 @@ def rejected(compiler: str, log: str, text: str, source: str) -> CompileError:
     lines = numbered_lines(text, int(found.group(1))) if found else ()
     told = f": {complaint[:LONGEST_LINE]}" * bool(complaint)
     error = CompileError(f"{compiler} refused a generated kernel{told}", lines=tuple(lines))
-    error.log = f"{log}\n" * bool(log)
+    error.text, error.log = text, f"{log}\n" * bool(log)
     return error
 
 
