@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     _add_cache(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
-    env.set_defaults(run=lambda given: (machine.environment(), True))
+    env.set_defaults(run=lambda given: machine.environment())
     return parser
 
 

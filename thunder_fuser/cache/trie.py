@@ -16,8 +16,9 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -114,12 +115,20 @@ class FusionEntry:
         """What runs a call, and the memory behind its arguments."""
         return self.prepare().bind(arguments)
 
-    def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
-        """The program for such arguments, compiled on a miss. InputError if they do not fit."""
+    def program_for(
+        self, arguments: Sequence[Any], target: Target | None = None, name: str = ""
+    ) -> HostProgram:
+        """The program for such arguments, compiled on a miss. InputError if they do not fit.
+
+        name: the folder for its texts in the option dump.
+        """
+        options = compile_options()
+        if options.dump:
+            options = replace(options, dump=str(Path(options.dump) / name))
         self.pin()
         try:
             executable, values = self.bind(arguments)
-            return executable.programs.program_for(values, target, compile_options())
+            return executable.programs.program_for(values, target, options)
         finally:
             self.unpin()
 

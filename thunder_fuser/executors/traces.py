@@ -6,7 +6,7 @@ What explain and the demo ask of Thunder goes through here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import thunder
