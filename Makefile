@@ -6,6 +6,15 @@ TORCH ?= torch==2.11.0
 # Workers of `make test`: as many as there are cores, but no more than 8.
 JOBS ?= logical
 
+# The other torch that the package takes, and the tests that depend most on torch and Thunder:
+# imports, the C interface, traces, gradients, private modules of DTensor and of the driver.
+COMPAT_TORCH ?= torch==2.12.*
+COMPAT_VENV ?= .venv-compat
+COMPAT_TESTS := $(addprefix tests/,package/test_imports.py package/test_versions.py \
+	definition/test_definition.py definition/test_sources.py definition/test_dtensor.py \
+	host/test_native.py thunder/test_fuser.py thunder/test_regions.py thunder/test_blocks.py \
+	rematerialization/test_checkpoint.py runtime/test_cuda.py explain/test_explain.py)
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -14,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench test lint gpu clean
+.PHONY: help setup demo bench test compat short lint gpu clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -45,8 +54,15 @@ lint: $(STAMP) ## ruff, mypy and the import floors
 test: lint ## lint, then all tests that need no GPU
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q tests
 
+compat: ## a short test on torch 2.12, in a second venv; not part of `test`
+	@$(MAKE) --no-print-directory short VENV=$(COMPAT_VENV) TORCH='$(COMPAT_TORCH)'
+
+short: $(STAMP)
+	@$(BIN)/python -c 'import torch; print("torch", torch.__version__)'
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -q $(COMPAT_TESTS)
+
 gpu: $(STAMP) ## the checks and timings that need a CUDA device
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash benchmarks/gpu_check.sh
 
 clean: ## remove .venv and what the tools left
-	@rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) .venv-compat dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -4,28 +4,47 @@
 import thunder
 from thunder_fuser import fuser
 fast = thunder.jit(model, executors=[fuser])
+
+Thunder knows the executor by its name, "thunder_fuser", once `fuser` has been imported.
 """
 
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.options import OPTIONS, options
+from thunder_fuser.target import Target
 from thunder_fuser.versions import __version__, check_versions
 
 check_versions()
 
-from thunder_fuser.cache.trie import FusionCache  # noqa: E402  versions are checked first
-from thunder_fuser.definition import FusionDefinition  # noqa: E402
-from thunder_fuser.host.bind import AllocatedTensor  # noqa: E402
-from thunder_fuser.ir.domain import ParallelType  # noqa: E402
-from thunder_fuser.ir.dtypes import DataType  # noqa: E402
-from thunder_fuser.options import OPTIONS, options  # noqa: E402
-from thunder_fuser.target import Target  # noqa: E402
+# Thunder says at its import, which may come later, that an optional package of its own is missing.
+warnings.filterwarnings("ignore", message="transformer_engine module not found!")
 
-with warnings.catch_warnings():
-    # Thunder says at its import that an optional package of its own is missing.
-    warnings.filterwarnings("ignore", message="transformer_engine module not found!")
+if TYPE_CHECKING:
+    from thunder_fuser.cache.trie import FusionCache
+    from thunder_fuser.definition import FusionDefinition
     from thunder_fuser.executors.fuser import fuser
+    from thunder_fuser.host.bind import AllocatedTensor
+else:
+    # Imported when they are asked for: torch and Thunder take seconds.
+    _MODULES = {
+        "AllocatedTensor": "host.bind",
+        "FusionCache": "cache.trie",
+        "FusionDefinition": "definition",
+        "fuser": "executors.fuser",
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return found
+
 
 __all__ = [
     "OPTIONS",
@@ -39,3 +58,7 @@ __all__ = [
     "fuser",
     "options",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,14 +7,33 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.errors import FuserError
-from thunder_fuser.explain import machine
-from thunder_fuser.explain.demo import DTYPES, Demo, demo
+from thunder_fuser.versions import __version__
+
+if TYPE_CHECKING:
+    import torch
+
+    from thunder_fuser.explain import demo, machine
+else:
+
+    class _Late:
+        """A module that is imported when a command uses it: torch and Thunder take seconds."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    torch = _Late("torch")
+    demo = _Late("thunder_fuser.explain.demo")
+    machine = _Late("thunder_fuser.explain.machine")
+
+DTYPES = ("f32", "bf16")  # of the demo, without its import
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m thunder_fuser", description="A fusion compiler for Lightning Thunder."
     )
+    parser.add_argument("--version", action="version", version=f"thunder_fuser {__version__}")
     commands = parser.add_subparsers(dest="command", title="commands", metavar="")
     _add_demo(commands)
     _add_cache(commands)
@@ -71,9 +91,9 @@ def _run_demo(parser: argparse.ArgumentParser, given: argparse.Namespace) -> tup
     if given.device == "cuda" and given.emulate:
         parser.error("--emulate runs on the CPU: leave out --device cuda")
     best = "cuda" if has_cuda and not given.emulate else "cpu"
-    dtypes = tuple(DTYPES) if given.dtype == "both" else (given.dtype,)
+    dtypes = DTYPES if given.dtype == "both" else (given.dtype,)
     device = torch.device(given.device or best)
-    return "", demo(Demo(device, dtypes, given.emulate, given.small))
+    return "", demo.demo(demo.Demo(device, dtypes, given.emulate, given.small))
 
 
 def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,16 +121,16 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
                lambda given: machine.explain(given.key))  # fmt: skip
     one.add_argument("key", nargs="?", default="", help="what its key begins with; default: newest")
     for name, help, run in (
-        ("export", "write the entries into a new file", machine.export_to),
-        ("import", "add the entries of a file", machine.import_from),
+        ("export", "write the entries into a new file", lambda: machine.export_to),
+        ("import", "add the entries of a file", lambda: machine.import_from),
     ):
         one = part(name, help, partial(_carry, run))
         one.add_argument("file", type=Path)
         one.add_argument("--libraries", action="store_true", help=libraries)
 
 
-def _carry(run: Callable[..., str], given: argparse.Namespace) -> str:
-    return run(given.file, libraries=given.libraries)
+def _carry(run: Callable[[], Callable[..., str]], given: argparse.Namespace) -> str:
+    return run()(given.file, libraries=given.libraries)
 
 
 def _count(text: str) -> int:

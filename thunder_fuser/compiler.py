@@ -61,9 +61,7 @@ def compile_fusion(
     dump = Dump(options.dump)
     with explaining(dump):
         segmented = plan_segments(fusion, keys, target, options, dump)
-        # By the specialised fusion's names, which differ if a pass removed an op before an input.
-        inputs = segmented.fusion.inputs
-        alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
+        alignment = alignments(segmented, keys)
         jobs = []
         for number, one in enumerate(segmented.segments):
             scheduled = dump.add(SCHEDULE.format(number), schedule(one, alignment))
@@ -159,6 +157,31 @@ def plan_segments(
     with stage("segment"):
         segmented = with_donations(segment(known, target, options))
     return dump.add(SEGMENTS, segmented, with_params)
+
+
+def kernel_sources(
+    fusion: Fusion, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
+) -> tuple[KernelSource, ...]:
+    """The kernels of a fusion for arguments with these keys, as text. Compiles nothing."""
+    emitted = map(emit, schedules(plan_segments(fusion, keys, target, options), keys))
+    return tuple(source for source in emitted if source is not None)
+
+
+def schedules(
+    segmented: SegmentedFusion, keys: tuple[InputKey, ...]
+) -> list[ScheduledFusion | None]:
+    """The schedule of each segment; None where torch runs it."""
+    alignment = alignments(segmented, keys)
+    return [schedule(one, alignment) for one in segmented.segments]
+
+
+def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[str, int]:
+    """The alignment of each argument.
+
+    By the specialised fusion's names, which differ if a pass removed an op before an input.
+    """
+    inputs = segmented.fusion.inputs
+    return {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
 
 
 @stage("schedule")

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from thunder_fuser.cache.executable import target_for
 from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.compiler import plan_segments
+from thunder_fuser.compiler import kernel_sources, plan_segments
 from thunder_fuser.errors import DefinitionError, InputError
-from thunder_fuser.host.arguments import check_arguments
+from thunder_fuser.host.arguments import check_arguments, device_of
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
@@ -26,6 +27,7 @@ from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import OpRecord, definition_text
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
+from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named
@@ -100,16 +102,26 @@ class FusionDefinition(Recorder):
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
     ) -> tuple[KernelSource, ...]:
-        """The kernels of the program for these inputs."""
-        return self.program(inputs, target=target).sources
+        """The kernels for these inputs on a target, as text. Meta tensors suffice.
+
+        Compiles nothing. target: the default is that of the tensors' device, "cpu" for meta
+        tensors. Raises InputError naming the argument that does not fit.
+        """
+        fusion, values, keys = self._keyed(inputs)
+        options = compile_options()
+        own = target_for(device_of(fusion, values), options) if target is None else named(target)
+        return kernel_sources(fusion, keys, own, options)
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
         """The segments for these inputs on a target. Meta tensors suffice; compiles nothing."""
-        executable, inputs = self.entry.bind(inputs)
-        fusion = executable.fusion
-        check_arguments(fusion, inputs)
-        keys = input_keys(fusion, tuple(inputs))
+        fusion, _, keys = self._keyed(inputs)
         return with_params(plan_segments(fusion, keys, named(target), compile_options()))
+
+    def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
+        """The fusion for these inputs, the memory behind them, and their keys."""
+        executable, values = self.entry.bind(inputs)
+        check_arguments(executable.fusion, values)
+        return executable.fusion, values, input_keys(executable.fusion, tuple(values))
 
     def __repr__(self) -> str:
         if self._entry is None:

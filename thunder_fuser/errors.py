@@ -97,6 +97,10 @@ class DefinitionError(FuserError, ValueError):
     """An invalid fusion definition: a bad operand, axis or shape, or no output."""
 
 
+class UnknownOpError(DefinitionError, AttributeError):
+    """A name that `fd.ops` does not have."""
+
+
 class DtypeError(DefinitionError, TypeError):
     """A dtype that the fuser or an op does not support."""
 

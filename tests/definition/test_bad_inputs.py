@@ -20,6 +20,7 @@ from thunder_fuser.errors import (
     OptionError,
     StrideOrderError,
     TargetError,
+    UnknownOpError,
 )
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.options import OPTIONS, option, options
@@ -281,8 +282,9 @@ DEFINITIONS: dict[str, tuple[Callable[..., Any], type[FuserError], str]] = {
     ),
     "unknown op": (
         lambda fd, t: fd.ops.foo(t),
-        DefinitionError,
-        "ops.foo: expected an op of the table. To fix it: see thunder_fuser.ir.op_table.OPS.",
+        UnknownOpError,
+        "ops.foo: expected the name of an op. "
+        "To fix it: call ops.floor if you mean it; dir(fd.ops) lists all.",
     ),
     "undefined tensor": (
         _foreign,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs programs in a new interpreter that never imports torch, so it starts in 0.1 seconds.
 
-`import thunder_fuser` takes seconds because it imports torch and Thunder. `ir` to `codegen` and
-`store` need only the standard library, so the program gets a package without its `__init__`.
+`ir` to `codegen` and `store` need only the standard library, and `import thunder_fuser` imports
+torch and Thunder when a name that needs them is asked for.
 """
 
 from __future__ import annotations
@@ -14,21 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-PACKAGE = f"""
-import sys, types
-package = types.ModuleType("thunder_fuser")
-package.__path__ = [{str(TESTS.parent / "thunder_fuser")!r}]
-sys.modules["thunder_fuser"] = package
-"""
 
 
 def run(
     program: str, *arguments: str, seed: str = "random", before: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end. seed: PYTHONHASHSEED; before: a command put before Python's."""
-    paths = [str(TESTS), *sys.path]  # a parent may have added folders of packages
+    paths = [str(TESTS), str(TESTS.parent), *sys.path]  # a parent may have added folders
     return subprocess.run(
-        [*before, sys.executable, "-c", PACKAGE + program + LAST, *arguments],
+        [*before, sys.executable, "-c", "import sys\n" + program + LAST, *arguments],
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.without_torch import PACKAGE, TESTS, printed
+from helpers.without_torch import TESTS, printed
 
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import (
@@ -303,9 +303,9 @@ def test_an_interrupt_ends_the_compiler(
 
 
 LOADS = """
+import os, sys
 from thunder_fuser.options import options
 from thunder_fuser.runtime import toolchain
-import os
 os.environ["PARENT"] = str(os.getpid())
 text = 'extern "C" int seven() { return 7; }'
 with options(cache_dir=sys.argv[1]):
@@ -320,7 +320,7 @@ def test_a_kill_9_ends_the_compiler(store: Store, compiler: Compiler, tmp_path: 
         f"[ -e {again} ] && exec $real $all\n"
         f"sleep 600 & echo $$ $! >> {pids}; kill -KILL $PARENT; wait"
     )
-    command = [sys.executable, "-c", PACKAGE + LOADS, str(store.root)]
+    command = [sys.executable, "-c", LOADS, str(store.root)]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
         capture_output=True, check=False,

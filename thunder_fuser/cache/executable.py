@@ -68,7 +68,7 @@ class Programs:
         """The program for such arguments, compiled on a miss. InputError if they do not fit."""
         check_arguments(self.fusion, arguments)
         device = device_of(self.fusion, arguments)
-        chosen = target or _target_for(device, options)
+        chosen = target or target_for(device, options)
         check_device(chosen, device)
         keys = input_keys(self.fusion, tuple(arguments))
 
@@ -79,7 +79,8 @@ class Programs:
         return self._flight.get((chosen, device, keys, options), compiled)
 
 
-def _target_for(device: torch.device, options: CompileOptions) -> Target:
+def target_for(device: torch.device, options: CompileOptions) -> Target:
+    """The target of tensors on a device; of meta tensors that of CPU tensors."""
     if device.type == "cuda":
         return target_of_device(device.index or 0)
     return EMULATOR if options.emulate else CPU

@@ -25,6 +25,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError
+from thunder_fuser.executors.result_orders import Orders, result_orders
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, fits, of_number, wrapped
@@ -33,7 +34,7 @@ from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, Literal, Operand
-from thunder_fuser.ir.strides import Contiguity, compute_tensor_descriptor
+from thunder_fuser.ir.strides import Contiguity, allocation_of, compute_tensor_descriptor
 from thunder_fuser.ir.type_rules import Typed, ValueType, common_type
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.trace.approximate import Accuracy
@@ -55,6 +56,12 @@ class Layout:
     contiguity: Contiguity
     stride_order: tuple[int, ...]
     dtype: DataType
+
+    @property
+    def is_expanded(self) -> bool:
+        """True if it has an axis of several elements and stride 0."""
+        flags = zip(allocation_of(self.stride_order), self.contiguity, strict=True)
+        return any(flag is None and self.shape[axis] != 1 for axis, flag in flags)
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
@@ -86,9 +93,11 @@ def record_region(
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
     fd, env = _recorded(leaves, inputs, layouts, donated, on_gpu)
     given = {env[proxy.name] for proxy in inputs}
+    orders = result_orders(leaves, _orders(inputs, layouts))
     for proxy in outputs:
         value = env[proxy.name]
-        fd.add_output(fd.ops.set(value) if value in given else value)
+        order = orders.get(proxy.name)
+        fd.add_output(fd.ops.set(value) if value in given else value, stride_order=order)
     return fd.definition
 
 
@@ -106,6 +115,12 @@ def types_of_results(
         layouts.append(replace(layout, dtype=dtype) if layout and dtype else layout)
     fd, env = _recorded(leaves, inputs, layouts)
     return tuple(fd.dtype_of(env[proxy.name]) for proxy in results)
+
+
+def _orders(inputs: Sequence[Proxy], layouts: Sequence[Layout | None]) -> Orders:
+    """The stride orders of the inputs that have memory for each element."""
+    given = zip(inputs, layouts, strict=True)
+    return {proxy.name: one.stride_order for proxy, one in given if one and not one.is_expanded}
 
 
 class TypedRecorder(Recorder):

@@ -7,10 +7,11 @@ rand_like(T0: f32[i0, 8])  ->  S1 = size(T0, dim=0); T2 = uniform(0.0, 1.0, [S1,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Owner, Value, checked
+from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked
+from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
@@ -19,20 +20,16 @@ from thunder_fuser.ir.values import Tensor
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
 
 
-class Composites:
-    """The composite ops. The subclass `Ops` adds the rows of the op table."""
+class Composites(OpMethods):
+    """The composite ops, beside the rows of the op table."""
 
     _fd: Owner
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Callable[..., Value]: ...
 
     def _rank(self, arg: Tensor, call: str) -> int:
         return len(self._fd.view_of(str(self._fd.operand(arg, call, "arg"))).shape)
 
     @checked
-    def shape(self, arg: Tensor) -> list[Value]:
+    def shape(self, arg: Tensor) -> list[Scalar]:
         """The extents of a tensor, as scalars."""
         return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
 
@@ -40,10 +37,10 @@ class Composites:
     def var_mean(
         self,
         arg: Tensor,
-        dims: Sequence[int] | None = None,
-        correction: int = 1,
+        dims: int | Sequence[int] | None = None,
+        correction: float = 1,
         keepdim: bool = False,
-    ) -> tuple[Value, Value]:
+    ) -> tuple[Tensor, Tensor]:
         """(variance, mean) in two passes: sum(|x - mean|**2) / max(n - correction, 0)."""
         axes = list(normalise_axes(dims, self._rank(arg, "var"), "var"))  # type: ignore[arg-type]
         count = self._count(arg, axes)
@@ -61,13 +58,13 @@ class Composites:
             return variance, mean
         return self.squeeze(variance, axes), self.squeeze(mean, axes)
 
-    def _quotient(self, x: Value, real: Value, *, is_complex: bool) -> Value:
+    def _quotient(self, x: Value, real: Value, *, is_complex: bool) -> Tensor:
         """x / real, part by part: a complex division turns infinite parts into NaN."""
         if not is_complex:
             return self.truediv(x, real)
         return self.complex(*(self.truediv(part, real) for part in (self.real(x), self.imag(x))))
 
-    def _square_of_size(self, x: Value, *, is_complex: bool) -> Value:
+    def _square_of_size(self, x: Value, *, is_complex: bool) -> Tensor:
         """|x|**2, a real number."""
         if not is_complex:
             return self.mul(x, x)
@@ -78,15 +75,15 @@ class Composites:
     def var(
         self,
         arg: Tensor,
-        dims: Sequence[int] | None = None,
-        correction: int = 1,
+        dims: int | Sequence[int] | None = None,
+        correction: float = 1,
         keepdim: bool = False,
-    ) -> Value:
+    ) -> Tensor:
         """The variance; see var_mean."""
         return self.var_mean(arg, dims, correction, keepdim)[0]
 
     @checked
-    def welford(self, arg: Tensor, dims: Sequence[int]) -> tuple[Value, Value, Value]:
+    def welford(self, arg: Tensor, dims: int | Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """(mean, sum of squared distances from it, number of elements)."""
         rank = self._rank(arg, "welford")
         count = self._count(arg, list(normalise_axes(dims, rank, "welford")))  # type: ignore[arg-type]
@@ -94,35 +91,35 @@ class Composites:
         return mean, self.mul(variance, count), count
 
     @checked
-    def rand_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
+    def rand_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Tensor:
         """Uniform numbers in [0, 1), of the argument's shape and dtype."""
         return self._random_like("uniform", arg, (rng_seed, rng_offset))
 
     @checked
-    def randn_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Value:
+    def randn_like(self, arg: Tensor, rng_seed: Any = None, rng_offset: Any = None) -> Tensor:
         """Standard normal numbers, of the argument's shape and dtype."""
         return self._random_like("normal", arg, (rng_seed, rng_offset))
 
-    def _random_like(self, op: str, arg: Tensor, state: tuple[Any, Any]) -> Value:
+    def _random_like(self, op: str, arg: Tensor, state: tuple[Any, Any]) -> Tensor:
         view = self._fd.view_of(str(self._fd.operand(arg, op, "arg")))
         sizes = [
             extent.value if extent.is_const else self.size(arg, axis)
             for axis, extent in enumerate(view.shape)
         ]
-        draw: Callable[..., Value] = getattr(self, op)
+        draw: Callable[..., Tensor] = getattr(self, op)
         return draw(0.0, 1.0, sizes, view.dtype, *state)
 
     @checked
-    def cummax_indices(self, arg: Tensor, dim: int) -> Value:
+    def cummax_indices(self, arg: Tensor, dim: int) -> Tensor:
         """The indices of cummax's values: the last of equal ones, and NaN from the first NaN on."""
         return self._last_equal(arg, self.cummax(arg, dim), dim)
 
     @checked
-    def cummin_indices(self, arg: Tensor, dim: int) -> Value:
+    def cummin_indices(self, arg: Tensor, dim: int) -> Tensor:
         """The indices of cummin's values; see cummax_indices."""
         return self._last_equal(arg, self.cummin(arg, dim), dim)
 
-    def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Value:
+    def _last_equal(self, arg: Tensor, extreme: Value, dim: int) -> Tensor:
         """x [1, 3, 3, 2], extreme [1, 3, 3, 3]  ->  [0, 1, 2, 2]: the last equal index."""
         rank = self._rank(arg, "cummax")
         dim = normalise_axis(dim, rank, "cummax")
@@ -132,40 +129,40 @@ class Composites:
         return self.cummax(self.where(met, places, 0), dim)
 
     @checked
-    def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Value:
+    def addcmul(self, x: Any, a: Any, b: Any, value: Any = 1.0) -> Tensor:
         """x + value * a * b"""
         return self.add(x, self.mul(self.mul(value, a), b))
 
     @checked
-    def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+    def add_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Tensor:
         """lhs + alpha * rhs"""
         return self.add(lhs, self.mul(rhs, alpha))
 
     @checked
-    def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Value:
+    def sub_alpha(self, lhs: Any, rhs: Any, alpha: Any) -> Tensor:
         """lhs - alpha * rhs"""
         return self.sub(lhs, self.mul(rhs, alpha))
 
     @checked
-    def triu(self, arg: Tensor, diagonal: Any = 0) -> Value:
+    def triu(self, arg: Tensor, diagonal: Any = 0) -> Tensor:
         """The upper triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
         return self.where(self.le(self.add(row, diagonal), column), arg, False)
 
     @checked
-    def tril(self, arg: Tensor, diagonal: Any = 0) -> Value:
+    def tril(self, arg: Tensor, diagonal: Any = 0) -> Tensor:
         """The lower triangle of the last two axes; zero elsewhere."""
         row, column = self._row_and_column(arg)
         return self.where(self.ge(self.add(row, diagonal), column), arg, False)
 
-    def _row_and_column(self, arg: Tensor) -> tuple[Value, Value]:
+    def _row_and_column(self, arg: Tensor) -> tuple[Tensor, Tensor]:
         """The row number and the column number of each element, over the last two axes."""
         rows, columns = self.size(arg, -2), self.size(arg, -1)
         row = self.broadcast(self.iota(rows, 0, 1, DataType.Int), [False, True])
         return row, self.broadcast(self.iota(columns, 0, 1, DataType.Int), [True, False])
 
     @checked
-    def select(self, arg: Tensor, index: Any, dim: int) -> Value:
+    def select(self, arg: Tensor, index: Any, dim: int) -> Tensor:
         """One slice along an axis, without that axis. A negative index counts from the end.
 
         index: a number, an integer scalar, or a tensor with one element.
@@ -177,7 +174,7 @@ class Composites:
         return self.squeeze(self.index_select(arg, index, dim), [dim])
 
     @checked
-    def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
+    def argmax(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         """The first index of the largest element, as Int. NaN counts as the largest.
 
         Without dim, the index is over all elements in row-major order.
@@ -185,7 +182,7 @@ class Composites:
         return self._place_of("argmax", arg, self.max, dim, keepdim)
 
     @checked
-    def argmin(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Value:
+    def argmin(self, arg: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
         """The first index of the smallest element. NaN counts as the smallest; see argmax."""
         return self._place_of("argmin", arg, self.min, dim, keepdim)
 
@@ -199,7 +196,7 @@ class Composites:
 
     def _place_of(
         self, call: str, arg: Tensor, extremum: Callable[..., Any], dim: int | None, keepdim: bool
-    ) -> Value:
+    ) -> Tensor:
         """The smallest index of the elements that equal the extremum or are NaN."""
         rank = self._rank(arg, call)
         dims = list(range(rank)) if dim is None else [normalise_axis(dim, rank, call)]
@@ -217,8 +214,8 @@ class Composites:
         is_best = self.logical_or(self.eq(arg, best), self.ne(arg, arg))
         return self.min(self.where(is_best, places, count), dims, keepdim)
 
-    def _count(self, arg: Tensor, axes: list[int]) -> Value:
+    def _count(self, arg: Tensor, axes: list[int]) -> Tensor:
         count: Any = 1.0
         for axis in axes:
             count = self.mul(self.cast(self.size(arg, axis), DataType.Double), count)
-        return count if isinstance(count, Value) else self.cast(1.0, DataType.Double)
+        return count if isinstance(count, Tensor) else self.cast(1.0, DataType.Double)

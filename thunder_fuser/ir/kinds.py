@@ -74,10 +74,14 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of argument: its text in messages, and the conversion of a value for records."""
+    """A kind of argument: its text in messages, the conversion of a value for records, its type.
+
+    python: the type in signatures; only kinds of arguments of ops have one.
+    """
 
     text: str
     take: Callable[[Any], Any]
+    python: str = ""
     error: type[FuserError] = DefinitionError
 
 
@@ -154,36 +158,46 @@ _maybe = _either(_flag, _instance(type(None)))
 _size = _either(_integer, _value)
 _operand = _either(_number, _value)
 
-TENSORS = Kind("a list of tensors", _list_of(_operand))
-OPERAND = Kind("a tensor, a scalar or a real number, an integer one of 64 bits", _operand)
+TENSOR = Kind("a tensor", _value, "Value")
+TENSORS = Kind("a list of tensors", _list_of(_operand), "Sequence[Value]")
+OPERAND = Kind(
+    "a tensor, a scalar or a real number, an integer one of 64 bits",
+    _operand,
+    "Value | Constant | float",
+)
 
 # `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
-    "chunk factor k num_weights padding_idx": Kind("an integer of 64 bits", _integer),
+    "chunk factor k num_weights padding_idx": Kind("an integer of 64 bits", _integer, "int"),
     "broadcast_dims pad_widths sizes stride_order strides add_output.shape"
-    " define_tensor.shape": Kind("a list of integers", _list_of(_integer)),
+    " define_tensor.shape": Kind("a list of integers", _list_of(_integer), "Sequence[int]"),
     "correction max_norm norm_type pad.value": Kind(
-        "a real number, an integer one of 64 bits", _number
+        "a real number, an integer one of 64 bits", _number, "float"
     ),
     "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted sparse"
-    " stable static_sizes": Kind("True or False", _flag),
-    "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag)),
-    "at axis dim inner outer": Kind("an axis", _integer),
+    " stable static_sizes": Kind("True or False", _flag, "bool"),
+    "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
+    "at axis dim inner outer": Kind("an axis", _integer, "int"),
     "dims": Kind(
-        "an axis or a list of axes", _either(_list_of(_integer), lambda axis: (_integer(axis),))
+        "an axis or a list of axes",
+        _either(_list_of(_integer), lambda axis: (_integer(axis),)),
+        "int | Sequence[int]",
     ),
-    "length": Kind("an integer of 64 bits, or a scalar", _size),
+    "length": Kind("an integer of 64 bits, or a scalar", _size, "int | Value | Constant"),
     "end_indices new_shape shape start_indices": Kind(
-        "a list of integers and scalars", _list_of(_size)
+        "a list of integers and scalars", _list_of(_size), "Sequence[int | Value | Constant]"
     ),
     "dtype": Kind(
-        f"a DataType ({', '.join(d.name for d in DataType)})", _instance(DataType), DtypeError
+        f"a DataType ({', '.join(d.name for d in DataType)})",
+        _instance(DataType),
+        "DataType",
+        DtypeError,
     ),
     "contiguity": Kind(
         "True, False, or a list of True, False and None", _either(_flag, _list_of(_maybe))
     ),
     "drawn": Kind("a word", _instance(str)),
-    "alias_input arg output": Kind("a tensor", _value),
+    "alias_input arg output": TENSOR,
     "tensors": TENSORS,
     "define_scalar.value": Kind(
         "a real number, an integer one of 64 bits, or a DataType",
@@ -203,15 +217,16 @@ _KINDS: dict[str, Kind] = {
 _BY_NAME: dict[str, Kind] = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 
 
-def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
-    """One argument as records store it. None is taken only if it is the default.
+def kind_of(call: str, name: str) -> Kind:
+    """The kind of an argument. Operands have no row in the table."""
+    return _BY_NAME.get(f"{call}.{name}") or _BY_NAME.get(name, OPERAND)
 
-    Operands have no row in the table.
-    """
+
+def checked_argument(call: str, name: str, value: Any, default: Any) -> Any:
+    """One argument as records store it. None is taken only if it is the default."""
     if value is None and default is None:
         return None
-    kind = _BY_NAME.get(f"{call}.{name}") or _BY_NAME.get(name, OPERAND)
-    return take(kind, f"{call}: {name}", value)
+    return take(kind_of(call, name), f"{call}: {name}", value)
 
 
 def checked(function: F) -> F:

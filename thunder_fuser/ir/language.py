@@ -12,10 +12,11 @@ A fusion prints as such calls, so `rebuild(str(fusion)) == fusion`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
-from thunder_fuser.errors import DefinitionError, DtypeError, shown
+from thunder_fuser.errors import DefinitionError, DtypeError, UnknownOpError, shown
 from thunder_fuser.ir import kinds
 from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
@@ -224,22 +225,24 @@ class Recorder:
 
 
 class Ops(Composites):
-    """fd.ops: every row of the op table, and the composites."""
+    """fd.ops: every row of the op table, and the composites.
+
+    A call checks what its arguments are. Where the definition ends, sizes and types are checked.
+    """
 
     _fd: Recorder
 
     def __init__(self, recorder: Recorder) -> None:
         self._fd = recorder
 
-    def __getattr__(self, name: str) -> Any:
-        row = OPS.get(name)
-        if row is None:
-            do = "see thunder_fuser.ir.op_table.OPS"
-            raise DefinitionError(f"ops.{name}", expected="an op of the table", do=do)
-        return lambda *args, **kwargs: self._call(row, args, kwargs)
+    if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
 
-    def __dir__(self) -> Iterable[str]:
-        return sorted({*OPS, *super().__dir__()})
+        def __getattr__(self, name: str) -> Any:
+            names = [one for one in dir(self) if one[0] != "_"]
+            near = get_close_matches(name.lower(), names, 1, 0.7)
+            do = "".join(f"call ops.{one} if you mean it; " for one in near)
+            do += "dir(fd.ops) lists all"
+            raise UnknownOpError(f"ops.{name}", expected="the name of an op", do=do)
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)

@@ -63,6 +63,7 @@ class Op:
     keywords: tuple[str, ...] = ()  # the operands, if they are not the first of the signature
     source: int = 0  # KEEP: the operand with the result's type; INDEX: the one that is read
     results: tuple[DataType | None, ...] = (None,)  # EXTERNAL: their types; None: by the rule
+    summary: str = ""  # what it does, in one line
 
     @cached_property
     def parameters(self) -> inspect.Signature:

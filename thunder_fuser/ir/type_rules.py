@@ -137,13 +137,13 @@ def _check_row(record: OpRecord, compute: Sequence[DataType]) -> None:
 
 
 def check_operands(record: OpRecord) -> None:
-    """DefinitionError for a number in place of a tensor; see _NUMBER_AT for exceptions."""
-    if record.row.kind in (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM):
+    """DefinitionError for a number in place of a tensor; see NUMBER_AT for exceptions."""
+    if record.row.kind in TAKES_NUMBERS:
         return
     if not record.inputs:
         raise record.error("", "at least one tensor", "none")
     for at, operand in enumerate(record.inputs):
-        if isinstance(operand, Literal) and _NUMBER_AT.get(record.op) != at:
+        if isinstance(operand, Literal) and NUMBER_AT.get(record.op) != at:
             raise record.error(record.row.operand_name(at), "a tensor", operand.value)
 
 
@@ -168,5 +168,7 @@ def check_literals(
             raise _error(record, f"a number of type {dtype.name}", repr(operand.value), do)
 
 
+# Ops of which every operand may be a number.
+TAKES_NUMBERS = (OpKind.POINTWISE, OpKind.FACTORY, OpKind.RANDOM)
 # Ops that move data and the operand that may be a number: a source, or a single index.
-_NUMBER_AT = {"set": 0, "scatter": 2, "index_select": 1}
+NUMBER_AT = {"set": 0, "scatter": 2, "index_select": 1}

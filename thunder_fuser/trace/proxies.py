@@ -38,6 +38,7 @@ FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 _SHARING = VIEWS | {
     PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
 } | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
+_OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD}
 
 Names = tuple[str, ...]
 
@@ -81,11 +82,12 @@ def written_by(bsym: BoundSymbol) -> Iterator[Names]:
 def shared_by(bsym: BoundSymbol) -> Iterator[Names]:
     """The operands and results of each part that may give back the memory of an operand.
 
-    Thunder's primitives make memory of their own, but for those listed. Of all else nothing is
-    known: torch's functions that Thunder passes on (x.detach()), users' operators, collectives.
+    Thunder's primitives make memory of their own, but for those listed, and so do random ops and
+    those too expensive to recompute. Of all else nothing is known: torch's functions that Thunder
+    passes on (x.detach()), users' operators, collectives.
     """
     for part in parts(bsym):
-        is_known = isinstance(part.sym.id, PrimIDs) or has_tags(part, {OpTags.RANDOM_OP})
+        is_known = isinstance(part.sym.id, PrimIDs) or has_tags(part, _OWN_MEMORY)
         if part.sym.id in _SHARING or not is_known:
             yield _names(part)
 

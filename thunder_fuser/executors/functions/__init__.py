@@ -13,6 +13,7 @@ add one, write a row of the table of its subject:
     reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
     movement        rolls, tiles, shuffles, stacks, views, new tensors
     attention       scaled_dot_product_attention
+    kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from thunder.extend import Executor
 
 from thunder_fuser.executors.functions.attention import ATTENTION
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, lookasides
+from thunder_fuser.executors.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT
 from thunder_fuser.executors.functions.pointwise import POINTWISE
@@ -32,7 +34,7 @@ from thunder_fuser.trace.op import Reject
 
 TABLES: dict[str, Table] = {
     "pointwise": POINTWISE, "losses": LOSSES, "reductions": REDUCTIONS, "movement": MOVEMENT,
-    "attention": ATTENTION,
+    "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}

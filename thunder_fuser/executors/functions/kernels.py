@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that stay with torch, with the gradient that torch itself has for them.
+
+    y = max_pool2d(x, 3)
+->  Thunder:  y = convolution(pad(x), ...), and a gradient of convolutions, flips and pads
+    here:     y, indices = max_pool2d_forward_0(x)             aten.max_pool2d_with_indices
+              dx = max_pool2d_backward_0(dy, x, indices)       its gradient in torch
+
+Thunder takes a convolution's gradient apart into convolutions whose kernels are as large as images.
+Other functions it calls a second time in the backward, to differentiate them there. Here autograd
+itself is traced once for the sizes of a call, on tensors without memory. What it computes before
+it reads the gradient of a result runs in the forward, and all else in the backward.
+
+The gradient of the first tensor is an op of its own: the image that a model begins with needs none.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import thunder.torch as ltorch
+import torch
+from thunder.core.devices import to_device, to_torch_device
+from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.prims import OpTags, get_grad, put_grad
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.pytree import tree_flatten, tree_unflatten
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.executors.torchex import ex as torch_executor
+from thunder.extend import OperatorExecutor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, refuses_floats
+from thunder_fuser.trace.op import Reject
+
+KERNELS = OperatorExecutor("thunder_fuser_kernels")
+# Under the names of torch.nn.functional. Thunder has rules for convolutions under autocast.
+CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+# Of these Thunder refuses some arguments, such as align_corners and ceil_mode; torch does not.
+OTHERS = (
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+    "interpolate", "grid_sample", "fold", "unfold",
+)  # fmt: skip
+_aten = torch.ops.aten
+# A backward makes these again from what they view, which is kept in any case.
+_VIEWS = (_aten.unsqueeze.default, _aten.squeeze.dim, _aten.reshape.default, _aten.detach.default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """What is known of a tensor among the arguments of a call."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(proxy: TensorProxy) -> _Tensor:
+        device = to_torch_device(proxy.device)
+        return _Tensor(tuple(proxy._shape), to_torch_dtype(proxy.dtype), device)
+
+    def fake(self) -> torch.Tensor:
+        return torch.empty(self.shape, dtype=self.dtype, device=self.device, requires_grad=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A function with its arguments; `leaves` have types, for True is 1 to a dictionary."""
+
+    function: str
+    structure: Any
+    leaves: tuple[tuple[type, Any], ...]
+
+    def run(self, tensors: Iterable[torch.Tensor]) -> Any:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(one, _Tensor) else one for _, one in self.leaves]
+        args, kwargs = tree_unflatten(leaves, self.structure)
+        return getattr(torch.nn.functional, self.function)(*args, **kwargs)
+
+    def fakes(self) -> list[torch.Tensor]:
+        return [one.fake() for _, one in self.leaves if isinstance(one, _Tensor)]
+
+
+def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_Call, list[TensorProxy]]:
+    leaves, structure = tree_flatten((args, kwargs))
+    tensors = [one for one in leaves if isinstance(one, TensorProxy)]
+    known = [_Tensor.of(one) if isinstance(one, TensorProxy) else one for one in leaves]
+    return _Call(function, structure, tuple((type(one), one) for one in known)), tensors
+
+
+# --------------------------------------------------------------------- tracing torch's autograd
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the joint graph as an op: names of the values that it reads, and makes."""
+
+    symbol: Symbol
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """A call's op forward, and its ops backward with the places of the tensors they are for.
+
+    The forward makes the results, then what the backwards read of its other values.
+    """
+
+    tensors: tuple[str, ...]
+    results: tuple[str, ...]
+    gradients: tuple[str | None, ...]  # a name for each result that has a gradient
+    structure: Any  # of the results
+    forward: _Part
+    backwards: tuple[tuple[_Part, tuple[int, ...]], ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _traced(call: _Call) -> _Traced:
+    def joint(tensors: list[torch.Tensor], gradients: list[torch.Tensor]) -> Any:
+        results = tree_flatten(call.run(tensors))[0]
+        of = [one for one in results if one.requires_grad]
+        return results, [
+            torch.autograd.grad(of, [tensors[at] for at in places], gradients, retain_graph=True)
+            for places in _places(len(tensors))
+        ]
+
+    with FakeTensorMode(), torch.enable_grad():
+        tensors = call.fakes()
+        results, structure = tree_flatten(call.run(tensors))
+        gradients = [torch.empty_like(one) for one in results if one.requires_grad]
+        graph = make_fx(joint)(tensors, gradients).graph
+    has_gradient = [one.requires_grad for one in results]
+    return _split(call.function, graph, len(tensors), has_gradient, structure)
+
+
+def _places(tensors: int) -> Iterator[tuple[int, ...]]:
+    """Whose gradients are computed together: the first tensor's, then all others'."""
+    yield (0,)
+    if tensors > 1:
+        yield tuple(range(1, tensors))
+
+
+_numbers = itertools.count()
+
+
+def _split(
+    name: str, graph: Graph, count: int, has_gradient: Sequence[bool], structure: Any
+) -> _Traced:
+    for node in graph.nodes:
+        if node.target is _aten.view.default:  # a call's tensors may have other strides
+            node.target = _aten.reshape.default
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    made = next(node for node in graph.nodes if node.op == "output").args[0]
+    results, found = made[: len(has_gradient)], iter(made[len(has_gradient) :])
+    late = _readers(given[count:])
+    number = next(_numbers)
+
+    def is_given(node: Node) -> bool:
+        return node.op == "placeholder" or (node not in late and node.target not in _VIEWS)
+
+    backwards = tuple(
+        (_part(f"{name}_backward{at}_{number}", graph, [next(found) for _ in places], is_given),
+         places)
+        for at, places in enumerate(_places(count))
+    )  # fmt: skip
+    read = {one for part, _ in backwards for one in part.reads}
+    kept = {one.name for one in (*given, *results)}
+    saved = [node for node in graph.nodes if node.name in read - kept]
+    forward = _part(
+        f"{name}_forward_{number}", graph, [*results, *saved], lambda one: one.op == "placeholder"
+    )
+    names = (one.name for one in given[count:])
+    return _Traced(
+        tensors=tuple(one.name for one in given[:count]),
+        results=tuple(one.name for one in results),
+        gradients=tuple(next(names) if has else None for has in has_gradient),
+        structure=structure,
+        forward=forward,
+        backwards=backwards,
+    )
+
+
+def _readers(nodes: Iterable[Node]) -> set[Node]:
+    """These and all that is computed from them."""
+    found, todo = set[Node](), [*nodes]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.users
+    return found
+
+
+def _needed(nodes: Iterable[Node], is_given: Callable[[Node], bool]) -> set[Node]:
+    """These and all that they are computed from, to what is given."""
+    found, todo = set[Node](), [*nodes]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += () if is_given(node) else node.all_input_nodes
+    return found
+
+
+def _part(
+    name: str, graph: Graph, makes: Sequence[Node], is_given: Callable[[Node], bool]
+) -> _Part:
+    needed = _needed(makes, is_given)
+    nodes = [node for node in graph.nodes if node in needed]
+    reads = [node for node in nodes if is_given(node)]
+    part = Graph()
+    copies = {node: part.placeholder(node.name) for node in reads}
+    for node in nodes:
+        if node not in copies:
+            copies[node] = part.node_copy(node, copies.__getitem__)
+    part.output(tuple(copies[node] for node in makes))
+    symbol = _symbol(name, GraphModule({}, part).forward, [node.meta["val"] for node in makes])
+    return _Part(symbol, tuple(map(str, reads)), tuple(map(str, makes)))
+
+
+def _symbol(name: str, function: Callable[..., Any], makes: Sequence[torch.Tensor]) -> Symbol:
+    """An op of this name, which Thunder may tell from others by it."""
+    types = [*map(_type_of, makes)]
+
+    def bind(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {name: function}
+
+    return Symbol(
+        name=name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind,
+        meta=lambda *tensors: tuple(TensorProxy(**one) for one in types),
+        tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
+    )  # fmt: skip
+
+
+def _type_of(one: torch.Tensor) -> dict[str, Any]:
+    """What TensorProxy takes for such a tensor."""
+    return {
+        "shape": tuple(one.shape),
+        "dtype": to_dtype(one.dtype),
+        "device": to_device(one.device),
+    }
+
+
+# ---------------------------------------------------------------------------- what Thunder calls
+
+
+def _refuses(*args: Any, **kwargs: Any) -> Reject | None:
+    leaves = tree_flatten((args, kwargs))[0]
+    if any(isinstance(one, NumberProxy) for one in leaves):
+        return Reject("a function of torch with a computed number")
+    tensors = [one for one in leaves if isinstance(one, TensorProxy)]
+    return refuses_floats("a function of torch", *tensors)
+
+
+def _with_gradient(function: str) -> Callable[..., Any]:
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        call, tensors = _call_of(function, args, kwargs)
+        traced = _traced(call)
+        values = dict(zip(traced.tensors, tensors, strict=True))
+        made = traced.forward.symbol(*map(values.__getitem__, traced.forward.reads))
+        values |= zip(traced.forward.makes, made, strict=True)
+        results = [values[one] for one in traced.results]
+        values |= {
+            name: get_grad(result)
+            for name, result in zip(traced.gradients, results, strict=True)
+            if name is not None
+        }
+        for part, places in traced.backwards:
+            found = part.symbol(*map(values.__getitem__, part.reads))
+            for at, one in zip(places, found, strict=True):
+                put_grad(tensors[at], one)
+        return tree_unflatten(results, traced.structure)
+
+    return gradient
+
+
+@functools.lru_cache(maxsize=4096)
+def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
+    """What TensorProxy takes for each result of a call, and the structure of the results."""
+    with FakeTensorMode(), torch.no_grad():
+        results, structure = tree_flatten(call.run(call.fakes()))
+    return [*map(_type_of, results)], structure
+
+
+def _meta(function: str) -> Callable[..., Any]:
+    def meta(*args: Any, **kwargs: Any) -> Any:
+        types, structure = _types_made(_call_of(function, args, kwargs)[0])
+        return tree_unflatten([TensorProxy(**one) for one in types], structure)
+
+    return meta
+
+
+def _convolution(function: str) -> Table:
+    """Of Thunder's symbol: without gradients as Thunder runs it, which is one op of torch."""
+    symbol = getattr(ltorch, function)
+    run = torch_executor.implmap[symbol.id].symbol
+    return {symbol.id: Composite(_refuses, run, _with_gradient(function))}
+
+
+def _other(function: str) -> Table:
+    """Called in place of Thunder's symbol: an op of ours with torch's own meta function."""
+    called = getattr(torch.nn.functional, function)
+    name = f"torch_{function}"
+    op = KERNELS.register_operator(
+        name, meta=_meta(function), fn=called, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD]
+    )
+
+    def rewrite(*args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if _refuses(*args, **kwargs) else op(*args, **kwargs)
+
+    of_thunder = ltorch._torch_to_thunder_function_map[called].id
+    return {
+        of_thunder: Rewrite(rewrite), name: Composite(_refuses, op, _with_gradient(function))
+    }  # fmt: skip
+
+
+KERNELS_OF_TORCH: Table = {
+    name: one
+    for table in (*map(_convolution, CONVOLUTIONS), *map(_other, OTHERS))
+    for name, one in table.items()
+}
