@@ -231,10 +231,8 @@ class FusionCache:
             hits, evictions = self.hits, self.evictions
             entry = self._find(definition)
             entry.pin()
-            found = "hit" if self.hits > hits else "miss"
-            gone = self.evictions - evictions
-        evicted = f", {gone} evicted" if gone else ""
-        log("cache", lambda: f"definition {entry.number}: {found}{evicted}")
+            is_hit, gone = self.hits > hits, self.evictions - evictions
+        log("cache", lambda: _lookup_text(entry, is_hit, gone))
         try:
             entry.prepare()  # without the lock, so that other threads continue
         finally:
@@ -349,6 +347,11 @@ class FusionCache:
             yield node, depth
             below = depth + (len(node.children) > 1)
             stack += [(child, below) for child in reversed(node.children.values())]
+
+
+def _lookup_text(entry: FusionEntry, is_hit: bool, gone: int) -> str:
+    found = "hit" if is_hit else "miss"
+    return f"definition {entry.number}: {found}" + (f", {gone} evicted" if gone else "")
 
 
 def _line(node: TrieNode) -> str:
