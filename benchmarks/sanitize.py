@@ -20,7 +20,7 @@ from benchmarks.kernels.operation import make_definition, make_inputs
 from benchmarks.kernels.points import OPERATIONS
 from benchmarks.options import add_device
 from benchmarks.report import Report
-from thunder_fuser import options
+from thunder_fuser.options import in_force
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import EMULATOR, Target
 
@@ -82,7 +82,7 @@ def error_of(one: Run, device: torch.device, base: Target) -> float:
     inputs = make_inputs(op, one.shape, one.dtype, torch.device("cpu"))
     moved = [on_device(tensor, device, one.offset) for tensor in inputs]
     registers = {} if one.memory == "registers" else {"max_registers_bytes": 0}
-    with options(**registers):
+    with in_force(registers):
         fd = make_definition(op, one.shape, moved)
         results = fd.execute(moved, target=target_with(base, one.memory))
     error = Reference(op, inputs).error([result.cpu() for result in results])

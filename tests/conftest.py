@@ -32,10 +32,10 @@ def _private_store() -> None:
 
     Never in the user's own: a test may break a store.
     """
-    if "THUNDER_FUSER_TESTS" not in os.environ:
-        folder = os.environ["THUNDER_FUSER_TESTS"] = tempfile.mkdtemp(prefix="thunder_fuser-tests-")
+    if "FUSER_TESTS" not in os.environ:
+        folder = os.environ["FUSER_TESTS"] = tempfile.mkdtemp(prefix="thunder_fuser-tests-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["THUNDER_FUSER_CACHE_DIR"] = os.environ["THUNDER_FUSER_TESTS"] + "/store"
+    os.environ["THUNDER_FUSER_CACHE_DIR"] = os.environ["FUSER_TESTS"] + "/store"
     os.environ["THUNDER_FUSER_CACHE"] = "rw"
 
 

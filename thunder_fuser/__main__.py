@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_cache(commands)
     _add_report(commands)
     env = commands.add_parser("env", help="print versions, compilers, the device and the options")
-    env.set_defaults(run=lambda given: (machine.environment(), True))
+    env.set_defaults(run=lambda given: machine.environment())
     return parser
 
 

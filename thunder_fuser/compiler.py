@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from time import perf_counter
 
@@ -18,7 +16,21 @@ from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.errors import OptionError
+from thunder_fuser.dump import (
+    FUSION,
+    KERNEL,
+    LOG,
+    PROGRAM,
+    SCHEDULE,
+    SEGMENTS,
+    SPECIALISED,
+    Dump,
+    new_folder,
+    not_writable,
+    write_texts,
+)
+from thunder_fuser.errors import CompileError
+from thunder_fuser.failures import explaining
 from thunder_fuser.host.program import HostProgram, Launcher, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.logs import log
@@ -46,31 +58,37 @@ def compile_fusion(
     device: torch.device,
 ) -> HostProgram:
     """Compiles a fusion for arguments with these keys, on a device."""
-    segmented = plan_segments(fusion, keys, target, options)
-    scheduled = schedules(segmented, keys)
-    sources = [emit(one) for one in scheduled]
-    with stage("compile"):
-        pairs = zip(segmented.segments, sources, strict=True)
-        jobs = [partial(_launcher, one, source, target, device) for one, source in pairs]
-        launchers = run_jobs(jobs, threads=4)
-    with stage("plan"):
-        program = plan(segmented, launchers, device)
-    if options.dump:
-        write(Path(options.dump), texts(fusion, segmented, scheduled, program))
-    return program
+    dump = Dump(options.dump)
+    with explaining(dump):
+        segmented = plan_segments(fusion, keys, target, options, dump)
+        alignment = alignments(segmented, keys)
+        jobs = []
+        for number, one in enumerate(segmented.segments):
+            scheduled = dump.add(SCHEDULE.format(number), schedule(one, alignment))
+            source = emit(scheduled)
+            dump.add(_kernel_file(number, source), source, _text)
+            jobs.append(partial(_launcher, number, one, source, target, device))
+        with stage("compile"):
+            launchers = run_jobs(jobs, threads=4)
+        with stage("plan"):
+            return dump.add(PROGRAM, plan(segmented, launchers, device))
 
 
 def _launcher(
-    one: Segment, source: KernelSource | None, target: Target, device: torch.device
+    number: int, one: Segment, source: KernelSource | None, target: Target, device: torch.device
 ) -> Launcher:
     """The segment's launcher; logs its kernel."""
     start = perf_counter()
-    with origin() as where:
-        made = launcher_for(one.part, source, target, device)
-        if source is not None:
-            seconds, found = perf_counter() - start, where()
-            log("kernels", lambda: _kernel_text(one, source, seconds, found))
-    return made
+    try:
+        with origin() as where:
+            made = launcher_for(one.part, source, target, device)
+            if source is not None:
+                seconds, found = perf_counter() - start, where()
+                log("kernels", lambda: _kernel_text(one, source, seconds, found))
+        return made
+    except CompileError as error:
+        error.files = (_kernel_file(number, source), LOG.format(number))
+        raise
 
 
 def _kernel_text(one: Segment, source: KernelSource, seconds: float, found: str) -> str:
@@ -84,23 +102,13 @@ def _kernel_text(one: Segment, source: KernelSource, seconds: float, found: str)
 
 
 def write(root: Path, texts: Mapping[str, str]) -> Path:
-    """Writes each text under its name, in a new folder of `root`: fusion_0, fusion_1, ...
-
-    Returns the folder.
-    """
+    """Writes a dump into a new folder of `root`: fusion_0, fusion_1, ... Returns the folder."""
     try:
-        for number in count():
-            with suppress(FileExistsError):  # another process may have taken the number
-                folder = root / f"fusion_{number}"
-                folder.mkdir(parents=True)
-                break
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        folder = new_folder(root)
+        write_texts(folder, texts)
         return folder
     except OSError as error:
-        raise OptionError(
-            "option dump", expected="a folder that can be written", got=f"{root} ({error.strerror})"
-        ) from error
+        raise not_writable(root, error) from error
 
 
 def texts(
@@ -109,30 +117,46 @@ def texts(
     scheduled: Sequence[ScheduledFusion | None],
     program: HostProgram,
 ) -> dict[str, str]:
-    """{file name in the dump: the result of a stage as text}"""
+    """{file name in the dump: the result of a stage as text}, of a program compiled before."""
     found = {
-        "0_fusion.py": str(fusion),
-        "1_specialised.py": str(segmented.fusion),
-        "2_segments.txt": str(with_params(segmented)),
+        FUSION: str(fusion),
+        SPECIALISED: str(segmented.fusion),
+        SEGMENTS: str(with_params(segmented)),
     }
+    sources = iter(program.sources)
     for number, one in enumerate(scheduled):
         if one is not None:
-            found[f"3_schedule_{number}.py"] = str(one)
-    for number, source in enumerate(program.sources):
-        suffix = "cu" if source.dialect == "cuda" else "cpp"
-        found[f"4_kernel_{number}.{suffix}"] = source.text
-    return {**found, "5_program.py": str(program)}
+            source = next(sources)
+            found[SCHEDULE.format(number)] = str(one)
+            found[_kernel_file(number, source)] = source.text
+    return {**found, PROGRAM: str(program)}
+
+
+def _kernel_file(number: int, source: KernelSource | None) -> str:
+    is_cuda = source is not None and source.dialect == "cuda"
+    return KERNEL.format(number, "cu" if is_cuda else "cpp")
+
+
+def _text(source: KernelSource | None) -> str:
+    return "" if source is None else source.text
 
 
 def plan_segments(
-    fusion: Fusion, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
+    fusion: Fusion,
+    keys: tuple[InputKey, ...],
+    target: Target,
+    options: CompileOptions,
+    dump: Dump | None = None,
 ) -> SegmentedFusion:
     """The segments of a fusion for arguments with these keys. Compiles nothing."""
+    dump = dump or Dump("")
+    dump.add(FUSION, fusion)
     with stage("specialise"):
         known = run_passes(specialise(fusion, keys), options)
-        known = run_target_passes(known, target, options)
+        known = dump.add(SPECIALISED, run_target_passes(known, target, options))
     with stage("segment"):
-        return with_donations(segment(known, target, options))
+        segmented = with_donations(segment(known, target, options))
+    return dump.add(SEGMENTS, segmented, with_params)
 
 
 def kernel_sources(
@@ -147,10 +171,17 @@ def schedules(
     segmented: SegmentedFusion, keys: tuple[InputKey, ...]
 ) -> list[ScheduledFusion | None]:
     """The schedule of each segment; None where torch runs it."""
-    # By the specialised fusion's names, which differ if a pass removed an op before an input.
-    inputs = segmented.fusion.inputs
-    alignment = {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
+    alignment = alignments(segmented, keys)
     return [schedule(one, alignment) for one in segmented.segments]
+
+
+def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[str, int]:
+    """The alignment of each argument.
+
+    By the specialised fusion's names, which differ if a pass removed an op before an input.
+    """
+    inputs = segmented.fusion.inputs
+    return {name: key.alignment for name, key in zip(inputs, keys, strict=True)}
 
 
 @stage("schedule")

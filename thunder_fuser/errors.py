@@ -9,26 +9,71 @@ A message names the thing, what was expected, what came, where, and what to do:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class FuserError(Exception):
-    """The base of all errors raised by thunder_fuser."""
+    """The base of all errors raised by thunder_fuser.
+
+    lines: what follows the sentence, each on a line of its own. folder: where the stages before the
+    failure were written, if they were.
+    """
+
+    folder: Path | None = None
 
     def __init__(
-        self, thing: str, *, expected: str = "", got: str = "", where: str = "", do: str = ""
+        self,
+        thing: str,
+        *,
+        expected: str = "",
+        got: str = "",
+        where: str = "",
+        do: str = "",
+        lines: tuple[str, ...] = (),
     ) -> None:
         self.thing = thing
-        self.facts = {"expected": expected, "got": got, "where": where, "do": do}
+        self.facts: dict[str, Any] = {
+            "expected": expected, "got": got, "where": where, "do": do, "lines": lines
+        }
         facts = [f"expected {expected}"] * bool(expected) + [f"got {got}"] * bool(got)
         text = f"{thing}: {', '.join(facts)}" if facts else thing
         text += f" (at {where})" * bool(where)
         text += f". To fix it: {do}." * bool(do)
-        super().__init__(text)
+        super().__init__("\n".join([text, *lines]))
 
-    def at(self, where: str) -> FuserError:
+    @property
+    def sentence(self) -> str:
+        """The message without the lines that follow it."""
+        return str(self).partition("\n")[0]
+
+    def at(self, where: str) -> Self:
         """The same error with a location; unchanged if it has one."""
-        if self.facts["where"]:
-            return self
-        return type(self)(self.thing, **{**self.facts, "where": where})
+        return self if self.facts["where"] else self._with(where=where)
+
+    def followed_by(self, lines: Iterable[str]) -> Self:
+        """The same error with more lines."""
+        return self._with(lines=(*self.facts["lines"], *lines))
+
+    def _with(self, **facts: object) -> Self:
+        made = type(self)(self.thing, **{**self.facts, **facts})
+        made.__dict__ = {**self.__dict__, **made.__dict__}
+        made.__cause__ = self.__cause__
+        return made
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like a wrong one; empty if none is.
+
+    >>> nearest("strickt", ["strict", "fuel"]), nearest("colour", ["strict", "fuel"])
+    ('strict', '')
+    """
+    return next(iter(get_close_matches(name, list(known), n=1)), "")
 
 
 def shown(value: object) -> str:
@@ -105,7 +150,17 @@ class VerifyError(FuserError):
 
 
 class CompileError(FuserError):
-    """NVRTC or the system's compiler rejected a generated kernel."""
+    """NVRTC or the system's compiler rejected a generated kernel.
+
+    text: what it has read. log: all that it said. files: the names of both in `folder`.
+    """
+
+    text = log = ""
+    files: tuple[str, ...] = ()
+
+
+class BuildError(FuserError):
+    """A fusion could not be built: the system raised an error, or the fuser has a bug."""
 
 
 class ToolchainError(FuserError):
@@ -130,6 +185,14 @@ class CacheWarning(UserWarning):
 
 class FallbackWarning(UserWarning):
     """A fusion could not be compiled; its torch ops run instead."""
+
+
+class DumpWarning(UserWarning):
+    """The folder of the option dump cannot be written any more; the dump is incomplete."""
+
+
+class OptionWarning(UserWarning):
+    """A name that is like an option of the fuser and is none, so it sets nothing."""
 
 
 class SlowCompileWarning(UserWarning):

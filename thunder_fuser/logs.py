@@ -15,24 +15,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from thunder_fuser.options import option
+from thunder_fuser.options import OPTIONS, option
 from thunder_fuser.progress import hide
 from thunder_fuser.stages import collected, is_collected
 
 LOGGER = logging.getLogger("thunder_fuser")
+_LOGGERS = {str(topic): LOGGER.getChild(str(topic)) for topic in OPTIONS["log"].choices}
 _FORMAT = logging.Formatter("%(name)s: %(message)s")
 
 
 def is_logged(topic: str) -> bool:
     """Whether somebody wants to read about a topic."""
-    return _is_asked(topic) or LOGGER.getChild(topic).isEnabledFor(logging.DEBUG)
+    return _LOGGERS[topic].isEnabledFor(logging.DEBUG) or _is_asked(topic)
 
 
 def log(topic: str, make: Callable[[], str]) -> None:
     """Logs the text that `make` returns; without readers it is not called."""
     if not is_logged(topic):
         return
-    logger = LOGGER.getChild(topic)
+    logger = _LOGGERS[topic]
     level = logging.INFO if _is_asked(topic) else logging.DEBUG
     record = logger.makeRecord(logger.name, level, __file__, 0, make(), (), None)
     if logger.hasHandlers():
@@ -45,7 +46,8 @@ def log(topic: str, make: Callable[[], str]) -> None:
 
 
 def _is_asked(topic: str) -> bool:
-    return topic in str(option("log")).replace(" ", "").split(",")
+    asked = option("log")
+    return asked != "" and topic in str(asked).replace(" ", "").split(",")
 
 
 @contextmanager

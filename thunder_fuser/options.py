@@ -14,15 +14,19 @@ True
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.errors import OptionError
+from thunder_fuser.errors import OptionError, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Value = bool | int | str
+PREFIX = "THUNDER_FUSER_"  # of environment variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Option:
 
     @property
     def env(self) -> str:
-        return f"THUNDER_FUSER_{self.name.upper()}"
+        return PREFIX + self.name.upper()
 
     def parse(self, value: object) -> Value:
         """The value in the row's type; OptionError if it does not fit."""
@@ -53,12 +57,13 @@ class Option:
         expected = do = ""
         if type(value) is not self.type:
             expected = f"the type {self.type.__name__}"
+            expected += " (0, 1, false or true)" * (self.type is bool and isinstance(value, str))
         elif self.least is not None and value < self.least:  # type: ignore[operator]
             expected = f"at least {self.least}"
         elif self.choices and (wrong := self._wrong(value)):
             expected = f"{'some' if self.several else 'one'} of {', '.join(map(str, self.choices))}"
-            near = get_close_matches(wrong[0], map(str, self.choices), n=1)
-            do = f"write {near[0]}" if near else ""
+            near = nearest(wrong[0], map(str, self.choices))
+            do = f"write {near}" * bool(near)
         if expected:
             raise OptionError(f"option {self.name}", expected=expected, got=repr(value), do=do)
         return value  # type: ignore[return-value]
@@ -119,6 +124,32 @@ OPTIONS: Mapping[str, Option] = {
     )
 }
 
+
+class OptionValues(TypedDict, total=False):
+    """The keywords of `options`, for editors and type checkers. OPTIONS says what they mean."""
+
+    strict: bool
+    emulate: bool
+    emulate_reversed: bool
+    fuel: int
+    name_prefix: str
+    rematerialization: str | Callable[..., Any]
+    repeatable: bool
+    donation: bool
+    native_calls: bool
+    dump: str
+    max_registers_bytes: int
+    max_fusions: int
+    max_programs: int
+    cache: str
+    cache_dir: str
+    cache_megabytes: int
+    compile_seconds: int
+    assert_cache_hit: bool
+    log: str
+    progress: str
+
+
 _scopes: list[dict[str, Value]] = []
 
 
@@ -129,18 +160,47 @@ def option(name: str) -> Value:
         if name in scope:
             return scope[name]
     text = os.environ.get(row.env)
-    return row.default if text is None else row.parse(text)
+    if text is None:
+        return row.default
+    try:
+        return row.parse(text)
+    except OptionError as error:
+        raise error.at(f"the environment variable {row.env}") from None
 
 
 @contextmanager
-def options(**values: Value) -> Iterator[None]:
-    """Sets options until the block ends, on all threads: autograd runs backward on another one."""
+def options(**values: Unpack[OptionValues]) -> Iterator[None]:
+    """Sets options until the block ends, on all threads: autograd runs backward on another one.
+
+    OptionError for an unknown name, or a value that the option does not take.
+    """
+    with in_force(values):
+        yield
+
+
+@contextmanager
+def in_force(values: Mapping[str, object]) -> Iterator[None]:
+    """The same, for options in a mapping."""
     scope = {name: _row(name).parse(value) for name, value in values.items()}
     _scopes.append(scope)
     try:
         yield
     finally:
         del _scopes[next(at for at, one in enumerate(_scopes) if one is scope)]
+
+
+def unknown_variables() -> dict[str, str]:
+    """{environment variable that is named as options are, and is none: the nearest option's}"""
+    known = {row.env for row in OPTIONS.values()}
+    return {
+        name: _nearest_variable(name)
+        for name in sorted(os.environ) if name.startswith(PREFIX) and name not in known
+    }
+
+
+def _nearest_variable(name: str) -> str:
+    found = nearest(name.removeprefix(PREFIX).lower(), OPTIONS)
+    return OPTIONS[found].env if found else ""
 
 
 _COMPILED = tuple(field.name for field in fields(CompileOptions))
@@ -153,5 +213,9 @@ def compile_options() -> CompileOptions:
 
 def _row(name: str) -> Option:
     if name not in OPTIONS:
-        raise OptionError("option", expected=f"one of {', '.join(OPTIONS)}", got=repr(name))
+        found = nearest(name, OPTIONS)
+        raise OptionError(
+            "option", expected=f"one of {', '.join(OPTIONS)}", got=repr(name),
+            do=f"write {found}" * bool(found),
+        )  # fmt: skip
     return OPTIONS[name]

@@ -17,7 +17,17 @@ from typing import Any
 import torch
 
 from benchmarks.fuzz import generate, table
-from benchmarks.fuzz.judge import TRAPS, Failure, Truth, Verdict, place_of, quiet, scope_of, traps
+from benchmarks.fuzz.judge import (
+    TRAPS,
+    Failure,
+    Truth,
+    Verdict,
+    origin,
+    place_of,
+    quiet,
+    scope_of,
+    traps,
+)
 from benchmarks.fuzz.program import Input, Program, Statement, slots
 from benchmarks.fuzz.rows import MEANINGS
 from benchmarks.fuzz.shrink import simpler_programs
@@ -277,10 +287,11 @@ def _outcome(program: DefinitionProgram, scope: dict[str, Any], at: int) -> _Out
         text = str(fd.fusion)
         again = _rebuilt(fd, text)
         results = tuple(fd.execute(list(arguments), target=program.target))
-    except FuserError as error:
-        return _Outcome(type(error).__name__, "")
-    except Exception as error:
+    except Exception as raised:
+        error = origin(raised)
         name = type(error).__name__
+        if isinstance(error, FuserError):
+            return _Outcome(name, "")
         told = f"{name}: {str(error)[:300]} [in {place_of(error)}]"
         return _Outcome(name, "", (), (Failure(f"internal {name}", "call", 0, told),))
     return _Outcome("", text, results, again)

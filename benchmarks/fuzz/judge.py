@@ -19,7 +19,7 @@ import thunder_fuser
 from benchmarks.fuzz import leeway, tolerance
 from benchmarks.fuzz.program import Program
 from thunder_fuser import fuser
-from thunder_fuser.errors import FuserError
+from thunder_fuser.errors import BuildError, FuserError
 
 PACKAGE = str(Path(thunder_fuser.__file__).parent)
 # What a bug in a program of ours looks like; what Thunder or torch raise is their way to refuse.
@@ -271,7 +271,7 @@ def observe(run: Callable[..., Any], call: Callable[[], Any], names: Any) -> See
         for name, one in zip(names[0], arguments, strict=True):
             seen.values[f"argument {name}"] = _copied(one)
     except Exception as error:
-        seen.error = error
+        seen.error = origin(error)
     return seen
 
 
@@ -332,6 +332,11 @@ def _identical(found: torch.Tensor, expected: torch.Tensor) -> bool:
     if expected.dtype is torch.complex32:  # of which torch compares none
         return torch.equal(torch.view_as_real(found), torch.view_as_real(expected))
     return torch.equal(found, expected)
+
+
+def origin(error: Exception) -> BaseException:
+    """The error of a bug, of which a build makes a typed one."""
+    return (error.__cause__ or error) if isinstance(error, BuildError) else error
 
 
 def is_internal(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ from benchmarks.fuzz.generate import program_of
 from benchmarks.fuzz.program import Input, Program, Statement
 from benchmarks.fuzz.workers import Work, outcomes
 from benchmarks.report import Report
-from thunder_fuser import FusionCache
+from thunder_fuser import FusionCache, compiler
 
 CLEAN = (5, 7, 8, 11, 13, 16, 23, 26, 29, 31, 39)  # definitions among them
 
@@ -83,6 +83,18 @@ def test_a_planted_defect_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.ops == ("torch.floor(_)",)
     body = judge.text_of_body(found.script)
     assert body.split() == ["def", "program(a):", "v2", "=", "torch.floor(a)", "return", "v2,"]
+
+
+def test_a_bug_in_a_build_is_internal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the name of what was raised, and not of the typed error that a build makes of it."""
+    monkeypatch.setattr(compiler, "segment", lambda *stage: None)
+    programs = (make(seed, "cpu") for seed in range(40))
+    made = next(one for one in programs if isinstance(one, DefinitionProgram))
+    with FusionCache():
+        (of_program, *_) = judge.judge(PLANTED).failures
+        (of_definition, *_) = definitions.judge(made).failures
+    for one in (of_program, of_definition):
+        assert one.kind == "internal AttributeError" and "in donate.py" in one.detail
 
 
 def test_a_script_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -336,11 +336,17 @@ def test_unknown_option() -> None:
         OptionError,
         f"option: expected one of {names}, got 'colour'",
     )
-    message = "option strict: expected the type bool, got 'maybe'"
+    assert_raises(
+        lambda: options(strickt=True).__enter__(),
+        OptionError,
+        f"option: expected one of {names}, got 'strickt'. To fix it: write strict.",
+    )
+    message = "option strict: expected the type bool (0, 1, false or true), got 'maybe'"
     assert_raises(lambda: options(strict="maybe").__enter__(), OptionError, message)
 
 
 def test_option_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THUNDER_FUSER_FUEL", "many")
-    message = "option fuel: expected the type int, got 'many'"
+    where = "the environment variable THUNDER_FUSER_FUEL"
+    message = f"option fuel: expected the type int, got 'many' (at {where})"
     assert_raises(lambda: option("fuel"), OptionError, message)

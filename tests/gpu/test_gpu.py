@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generated kernels on a CUDA device, each against torch in fp64.
 
-THUNDER_FUSER_TEST_DEVICE=cpu runs the same tests on the CPU target, to try them without a device.
+FUSER_TEST_DEVICE=cpu runs the same tests on the CPU target, to try them without a device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thunder_fuser.runtime import random
 from thunder_fuser.runtime.torch_types import from_torch_dtype, target_of_device
 from thunder_fuser.target import CPU, Target
 
-DEVICE = os.environ.get("THUNDER_FUSER_TEST_DEVICE", "cuda")
+DEVICE = os.environ.get("FUSER_TEST_DEVICE", "cuda")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(DEVICE == "cuda" and not torch.cuda.is_available(), reason="no CUDA device"),

@@ -11,7 +11,7 @@ import torch
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
 
-DEVICE = os.environ.get("THUNDER_FUSER_TEST_DEVICE", "cuda")
+DEVICE = os.environ.get("FUSER_TEST_DEVICE", "cuda")
 NEEDED = 40 * 2**30
 ROWS, COLUMNS = 2**16 + 8, 2**15  # 8 rows more than 2**31 elements
 

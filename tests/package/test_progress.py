@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.without_torch import PACKAGE
 
 from thunder_fuser import progress
 from thunder_fuser.errors import OptionError
@@ -66,11 +65,11 @@ class Screen:
         self.lines = [line.rstrip() for line in self.lines]
 
 
-def on_terminal(program: str, *, package: str = PACKAGE, **environment: str) -> Screen:
-    """Runs a program whose stdout and stderr are a terminal, most often without torch."""
+def on_terminal(program: str, **environment: str) -> Screen:
+    """Runs a program whose stdout and stderr are a terminal."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", package + HEAD + program],
+        [sys.executable, "-W", "ignore", "-c", HEAD + program],
         stdout=child, stderr=child, stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent}", **environment},
     )  # fmt: skip
@@ -261,7 +260,7 @@ def test_without_a_terminal_it_must_be_forced(mode: str, shown: bool) -> None:
     wait = "until(is_shown)" if shown else "time.sleep(0.2)"
     program = f"with options(progress={mode!r}), working('region 1 of 2'): later(5), {wait}"
     done = subprocess.run(
-        [sys.executable, "-c", PACKAGE + HEAD + program], capture_output=True, check=True
+        [sys.executable, "-c", HEAD + program], capture_output=True, check=True
     )
     written = done.stderr.decode()
     assert ("region 1 of 2" in written) is shown and done.stdout == b""
@@ -288,7 +287,7 @@ with working("region 2 of 2"):
 print("done")
 """
     done = subprocess.run(
-        [sys.executable, "-c", PACKAGE + HEAD + program],
+        [sys.executable, "-c", HEAD + program],
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["done"]
@@ -355,7 +354,7 @@ def f(x):
     return x
 print(float(thunder.jit(f, executors=[fuser], fuser_strict=True)(torch.zeros(3)).sum()))
 """,
-        package="", CXX=str(compiler), THUNDER_FUSER_CACHE="off",
+        CXX=str(compiler), THUNDER_FUSER_CACHE="off",
     )  # fmt: skip
     assert texts(screen) >= {"tracing", "region 1 of 1"}
     assert screen.lines[-2:] == ["0.0", ""] and "thunder_fuser: " not in "".join(screen.lines)

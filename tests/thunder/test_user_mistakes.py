@@ -56,7 +56,7 @@ def test_dump_of_what_is_compiled_already(tmp_path: Path) -> None:
     x = torch.ones(5)
     thunder.jit(_double, executors=[fuser])(x)
     thunder.jit(_double, executors=[fuser], fuser_dump=str(tmp_path))(x)
-    (folder,) = tmp_path.iterdir()
+    (folder,) = (tmp_path / "thunderFusion0").iterdir()
     assert {"0_fusion.py", "2_segments.txt", "5_program.py"} <= {p.name for p in folder.iterdir()}
 
 
@@ -76,8 +76,9 @@ def test_a_compiler_that_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_command_line_prints_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("THUNDER_FUSER_STRICT", "maybe")
-    assert main(["env"]) == 1
+    monkeypatch.setenv("THUNDER_FUSER_CACHE", "maybe")
+    assert main(["cache", "info"]) == 1
     assert capsys.readouterr().err.strip() == (
-        "OptionError: option strict: expected the type bool, got 'maybe'"
+        "OptionError: option cache: expected one of rw, ro, off, got 'maybe'"
+        " (at the environment variable THUNDER_FUSER_CACHE)"
     )

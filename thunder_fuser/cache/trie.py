@@ -16,8 +16,9 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -114,12 +115,20 @@ class FusionEntry:
         """What runs a call, and the memory behind its arguments."""
         return self.prepare().bind(arguments)
 
-    def program_for(self, arguments: Sequence[Any], target: Target | None = None) -> HostProgram:
-        """The program for such arguments, compiled on a miss. InputError if they do not fit."""
+    def program_for(
+        self, arguments: Sequence[Any], target: Target | None = None, name: str = ""
+    ) -> HostProgram:
+        """The program for such arguments, compiled on a miss. InputError if they do not fit.
+
+        name: the folder for its texts in the option dump.
+        """
+        options = compile_options()
+        if options.dump:
+            options = replace(options, dump=str(Path(options.dump) / name))
         self.pin()
         try:
             executable, values = self.bind(arguments)
-            return executable.programs.program_for(values, target, compile_options())
+            return executable.programs.program_for(values, target, options)
         finally:
             self.unpin()
 
@@ -222,10 +231,8 @@ class FusionCache:
             hits, evictions = self.hits, self.evictions
             entry = self._find(definition)
             entry.pin()
-            found = "hit" if self.hits > hits else "miss"
-            gone = self.evictions - evictions
-        evicted = f", {gone} evicted" if gone else ""
-        log("cache", lambda: f"definition {entry.number}: {found}{evicted}")
+            is_hit, gone = self.hits > hits, self.evictions - evictions
+        log("cache", lambda: _lookup_text(entry, is_hit, gone))
         try:
             entry.prepare()  # without the lock, so that other threads continue
         finally:
@@ -340,6 +347,11 @@ class FusionCache:
             yield node, depth
             below = depth + (len(node.children) > 1)
             stack += [(child, below) for child in reversed(node.children.values())]
+
+
+def _lookup_text(entry: FusionEntry, is_hit: bool, gone: int) -> str:
+    found = "hit" if is_hit else "miss"
+    return f"definition {entry.number}: {found}" + (f", {gone} evicted" if gone else "")
 
 
 def _line(node: TrieNode) -> str:

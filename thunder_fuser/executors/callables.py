@@ -23,18 +23,20 @@ from thunder_fuser.errors import (
     LaunchError,
     OptionError,
 )
+from thunder_fuser.executors.announce import line_of_the_call
 from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
 from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
+from thunder_fuser.failures import build_error, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
 from thunder_fuser.host.dispatch import make_dispatch, on_resolved
 from thunder_fuser.host.guards import note_miss
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
-from thunder_fuser.options import Value, option, options
+from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.progress import working
 from thunder_fuser.stages import stage
 
@@ -113,7 +115,7 @@ class RegionCallable:
     def _compiled(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
         for name, tensor in self._tensors(args):
             check_memory(name, tensor)  # the fallback would read freed memory too
-        with options(**self._given):
+        with in_force(self._given):
             names = [proxy.name for proxy in self.region.inputs]
             note_miss(self, self.name, names, args, variant=donated)
         return on_resolved(lambda plain: self._compiled_for(donated, plain), args)
@@ -125,20 +127,30 @@ class RegionCallable:
                 yield f"argument {at} of {self.name}", arg
 
     def _compiled_for(self, donated: tuple[str, ...], args: Sequence[Any]) -> Runner:
-        with options(**self._given), working(self.place), timing(self.name):
+        with in_force(self._given), working(self.place), timing(self.name):
             definition: Definition = ()
             try:
                 definition = self._define(donated, args)
                 return self._compile(definition, self.name, args)
-            except (LaunchError, EmulatorError, OptionError, CacheMissError):
+            except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
-            except FuserError as error:
-                if option("strict"):
-                    raise
-                self.fallbacks = tuple(dict.fromkeys((*self.fallbacks, str(error))))
-                warn_of_fallback(self.name, len(self.region.leaves), error, definition, args)
-                run = torch_function(self.region, self.name)
-                return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+            except Exception as error:  # no other name for it: its frames hold the arguments
+                return self._fallback(build_error(error), definition, args)
+
+    def _fallback(
+        self, failure: FuserError, definition: Definition, args: Sequence[Any]
+    ) -> Runner:
+        """The torch ops, with a warning; raises the failure if the option strict is set."""
+        where = self.region.where or line_of_the_call()
+        if option("strict"):
+            cause = with_innermost_frame(failure.__cause__)
+            # Anew: the frames of the compiler would be a hundred lines.
+            raise failure.at(f"{self.name}, {where}").with_traceback(None) from cause
+        self.fallbacks = tuple(dict.fromkeys((*self.fallbacks, str(failure))))
+        ops = len(self.region.leaves)
+        warn_of_fallback(failure, definition, args, name=self.name, ops=ops, where=where)
+        run = torch_function(self.region, self.name)
+        return on_dtensors(run, self.region.inputs) if self.on_mesh else run
 
     @stage("record")
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:

@@ -23,6 +23,7 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.donation import with_donations
@@ -43,7 +44,7 @@ from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
-from thunder_fuser.options import OPTIONS, Value, compile_options, option, options
+from thunder_fuser.options import Value, compile_options, in_force, option
 from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
@@ -53,7 +54,6 @@ from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
 from thunder_fuser.versions import __version__
 
-_KEYWORD = "fuser_"
 _IN_PLACE_HELP = (
     "Skip the check for tensors that are read by a fusion after they were written in place."
 )
@@ -126,8 +126,9 @@ class ThunderFuser(FusionExecutor):
 
     def fusion_pass(self, trace: TraceCtx) -> TraceCtx:
         """Called once a compilation, with forward and backward in one trace."""
-        given = _given_options()
-        with options(**given), working("planning"), timing("trace"):
+        given = options_of_jit()
+        check_options(given)
+        with in_force(given), working("planning"), timing("trace"):
             note_trace(trace)
             return self._fused(trace, given)
 
@@ -220,7 +221,7 @@ class ThunderFuser(FusionExecutor):
         """
         if not isinstance(region, Region):
             region = _region_of(region)
-        given = _given_options() if given is None else given
+        given = options_of_jit() if given is None else given
         prefix = _VIEWS if region.makes_views else _prefix(given)
         name = f"{prefix}{fusion_counter}"  # Thunder reads the number back out of it
         place = f"region {fusion_counter + 1} of {total}" if total else name
@@ -263,33 +264,9 @@ def _fuel_of(given: Mapping[str, Value]) -> int:
     return int(given.get("fuel", option("fuel")))
 
 
-def _given_options() -> dict[str, Value]:
-    """The fuser's options among thunder.jit's keywords; OptionError for one that does not exist."""
-    data = get_compile_data()
-    if data is None:
-        return {}
-    unknown = [
-        name for name in data.compile_options
-        if name.startswith(_KEYWORD) and name.removeprefix(_KEYWORD) not in OPTIONS
-    ]
-    if unknown:
-        known = ", ".join(_KEYWORD + name for name in OPTIONS)
-        raise OptionError("thunder.jit", expected=f"one of {known}", got=", ".join(unknown))
-    asked = {
-        name: get_compile_option(_KEYWORD + name, row.help) for name, row in OPTIONS.items()
-    }
-    return {
-        name: OPTIONS[name].parse(value)
-        for name, value in asked.items() if value is not None
-    }
-
-
 def _prefix(given: dict[str, Value]) -> str:
     """Of the names of fusions."""
-    prefix = str(given.get("name_prefix") or option("name_prefix"))
-    if not prefix.isidentifier():
-        raise OptionError("option name_prefix", expected="a Python name", got=repr(prefix))
-    return prefix
+    return str(given.get("name_prefix") or option("name_prefix"))
 
 
 # ------------------------------------------------------------------------------- the instance
@@ -297,7 +274,7 @@ def _prefix(given: dict[str, Value]) -> str:
 
 def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Runner:
     """The program of a region's definition for arguments like these, from the process's cache."""
-    return FusionCache.get().look_up(definition).program_for(args).run
+    return FusionCache.get().look_up(definition).program_for(args, name=name).run
 
 
 fuser = ThunderFuser("thunder_fuser", compile_region)

@@ -24,7 +24,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder_fuser.errors import AliasError
 from thunder_fuser.executors.edges import ENTERING, Edges, by_torch, edges_of, exits_of
 from thunder_fuser.executors.indexing import CALLS
-from thunder_fuser.executors.source_lines import lines_of
+from thunder_fuser.executors.source_lines import line_of, lines_of
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import is_known_number
 from thunder_fuser.trace.op import Kinds, Op, Reject, users_of
@@ -56,6 +56,7 @@ class Region:
     neither.
     Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
     where autograd is about to free what it kept; see donation.py.
+    where: file:line of the first of its ops that has one.
     """
 
     leaves: tuple[BoundSymbol, ...]
@@ -66,6 +67,7 @@ class Region:
     exits: tuple[BoundSymbol, ...] = ()
     donated: tuple[str, ...] = ()
     donated_if_freed: tuple[str, ...] = ()
+    where: str = ""
 
     @staticmethod
     def of(ops: Sequence[Op], outputs: Iterable[str], views: Views = _NO_VIEWS) -> Region:
@@ -85,7 +87,9 @@ class Region:
     @staticmethod
     def _whole(ops: Sequence[Op]) -> Region:
         leaves = tuple(leaf for op in ops for leaf in op.leaves)
-        return Region(leaves, (), (), ops[0].is_backward, tuple(op.bsym for op in ops))
+        bsyms = tuple(op.bsym for op in ops)
+        where = next(filter(None, map(line_of, bsyms)), "")
+        return Region(leaves, (), (), ops[0].is_backward, bsyms, where=where)
 
     def narrowed(self, outputs: Iterable[str], views: Views = _NO_VIEWS) -> Region:
         """The region as far as it makes these results."""

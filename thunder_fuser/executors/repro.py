@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from thunder_fuser.analysis.names import PREFIX
-from thunder_fuser.errors import CompileError, FallbackWarning, FuserError, ToolchainError
+from thunder_fuser.dump import drop, temporary_folder
+from thunder_fuser.errors import FallbackWarning, FuserError, ToolchainError
+from thunder_fuser.executors.announce import warn_at
+from thunder_fuser.failures import OF_SYSTEM, cause_of
 from thunder_fuser.ir.record import Definition, Number, definition_text, number_text
 from thunder_fuser.threads import first_time
 
@@ -21,45 +19,42 @@ from thunder_fuser.threads import first_time
 
 
 def warn_of_fallback(
-    name: str, ops: int, error: FuserError, definition: Definition, args: Sequence[Any]
+    error: FuserError,
+    definition: Definition,
+    args: Sequence[Any],
+    *,
+    name: str,
+    ops: int,
+    where: str,
 ) -> None:
-    """A FallbackWarning, one for all regions that fail alike.
+    """A FallbackWarning at a line of the user's, one for all regions that fail alike.
 
-    definition: empty if the region has none; ops: how many torch runs for it.
+    definition: empty if the region has none. ops: how many torch runs for it. where: the line, as
+    file:line.
     """
-    if not first_time(("fallback", _cause(error))):
+    if not first_time(("fallback", cause_of(error))):
+        drop(error.folder)  # nobody is told of it
         return
-    reason = " ".join(str(error).split()).rstrip(".")
-    has_script = bool(definition) and not isinstance(error, ToolchainError)
-    again = _again(name, reason, definition, args) if has_script else ""
-    warnings.warn(
-        f"{name} runs its {ops} torch ops one by one, for it could not be compiled: {reason}."
-        f" Regions that fail alike are not announced.{again}",
-        FallbackWarning,
-        stacklevel=3,
-    )
+    told = [
+        f"{name} ({where}) runs its {ops} torch ops one by one, for it could not be compiled:"
+        f" {error.sentence.rstrip('.')}.",
+        *error.facts["lines"],
+        "Regions that fail alike are not announced.",
+    ]
+    is_of_machine = isinstance(error, ToolchainError) or isinstance(error.__cause__, OF_SYSTEM)
+    if definition and not is_of_machine:
+        told.append(_again(name, error, definition, args))
+    warn_at(where, "\n".join(told), FallbackWarning)
 
 
-def _cause(error: FuserError) -> str:
-    """The same for kernels that fail alike: the compiler's first complaint, without its line."""
-    text = re.sub(rf"\b{PREFIX}_\w+", "kernel", str(error))
-    complaints = [line for line in text.splitlines() if " error" in line]
-    if isinstance(error, CompileError) and complaints:
-        return re.sub(r"\d+", "", complaints[0])
-    return text
-
-
-def _again(name: str, reason: str, definition: Definition, args: Sequence[Any]) -> str:
-    """Writes the script into a temporary folder of its own, and says where.
-
-    Only this user can read it: arguments' shapes may say more than their owner likes.
-    """
+def _again(name: str, error: FuserError, definition: Definition, args: Sequence[Any]) -> str:
+    """Writes the script beside the text of the stages, else into a folder of its own."""
     try:
-        path = Path(tempfile.mkdtemp(prefix="thunder_fuser_")) / f"{name}.py"
-        path.write_text(repro_text(name, reason, definition, args), encoding="utf-8")
-    except OSError as error:
-        return f" No script that shows it could be written ({error.strerror or error})."
-    return f" To see it again, without Thunder: python {path}"
+        path = (error.folder or temporary_folder()) / f"{name}.py"
+        path.write_text(repro_text(name, error.sentence, definition, args), encoding="utf-8")
+    except OSError as full:
+        return f"No script that shows it could be written ({full.strerror or full})."
+    return f"To see it again, without Thunder: python {path}"
 
 
 # ------------------------------------------------------------------------------------ the script

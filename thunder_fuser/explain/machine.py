@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections import Counter
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import torch
 
-from thunder_fuser.errors import InputError, OptionError, ToolchainError
+from thunder_fuser.errors import FuserError, InputError, OptionError
+from thunder_fuser.executors.asked import problem_of, unknown
 from thunder_fuser.explain.table import kib, table
 from thunder_fuser.host.native import why_not_native
-from thunder_fuser.options import OPTIONS, option
+from thunder_fuser.options import OPTIONS, Option, option, unknown_variables
 from thunder_fuser.runtime.cuda import nvrtc_version
 from thunder_fuser.runtime.toolchain import find_compiler
 from thunder_fuser.store.inspection import export_entries, import_entries, nearest
@@ -27,8 +29,8 @@ _SHOWN_KEY = 12
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def environment() -> str:
-    """What to put into a report of a problem."""
+def environment() -> tuple[str, bool]:
+    """What to put into a report of a problem, and whether every option has a value it takes."""
     rows = [
         ("thunder_fuser", __version__),
         ("python", platform.python_version()),
@@ -36,12 +38,25 @@ def environment() -> str:
         *((name, package_version(name)) for name in _PACKAGES),
         ("NVRTC", _found(lambda: "{}.{}".format(*nvrtc_version()))),
         ("compiler", _found(lambda: "{0.version} ({0.path})".format(find_compiler()))),
-        ("calls", f"in Python: {why}" if (why := why_not_native()) else "in C"),
+        ("calls", _found(_calls)),
         ("device", _device()),
     ]
+    problems = {name: text for name in OPTIONS if (text := problem_of(name))}
+    wrong = [*problems.values(), *(unknown(*pair) for pair in unknown_variables().items())]
     head = ("option", "value", "environment", "meaning")
-    options = [(name, repr(option(name)), row.env, row.help) for name, row in OPTIONS.items()]
-    return f"{table(('what', 'found'), rows)}\n\n{table(head, options)}"
+    options = [_option_row(row, name in problems) for name, row in OPTIONS.items()]
+    told = "".join(f"\n\nWRONG: {one}" for one in wrong)
+    return f"{table(('what', 'found'), rows)}\n\n{table(head, options)}{told}", not wrong
+
+
+def _option_row(row: Option, is_wrong: bool) -> tuple[str, str, str, str]:
+    value = f"WRONG: {os.environ.get(row.env)!r}" if is_wrong else repr(option(row.name))
+    return row.name, value, row.env, row.help
+
+
+def _calls() -> str:
+    why = why_not_native()
+    return f"in Python: {why}" if why else "in C"
 
 
 def package_version(package: str) -> str:
@@ -53,11 +68,11 @@ def package_version(package: str) -> str:
 
 
 def _found(version_text: Callable[[], str]) -> str:
-    """The version of a tool, or why there is none."""
+    """What is found of a tool, or why there is none."""
     try:
         return version_text()
-    except ToolchainError as error:
-        return str(error)
+    except FuserError as error:
+        return error.sentence
 
 
 def _device() -> str:

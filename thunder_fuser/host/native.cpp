@@ -46,7 +46,7 @@ struct Torch {
   Allocate empty_strided;
   Delete destroy;
   Count threads;
-  Flag has_callbacks;  // of a profiler, say
+  Flag profiled;
   Wrap wrap;
   GetStream stream;
 } torch;
@@ -184,7 +184,7 @@ PyObject* call_in_range(Dispatch* self, PyObject* const* values, size_t flags, P
 
 PyObject* call(PyObject* object, PyObject* const* values, size_t flags, PyObject* names) {
   auto* self = reinterpret_cast<Dispatch*>(object);
-  bool has_range = torch.has_callbacks() && self->name != Py_None;
+  bool has_range = torch.profiled() && self->name != Py_None;
   return (has_range ? call_in_range : call_in)(self, values, flags, names);
 }
 
@@ -329,7 +329,7 @@ PyObject* launch(PyObject* object, PyObject* const* values, size_t flags, PyObje
   auto* self = reinterpret_cast<Launch*>(object);
   uint64_t words[MOST_VALUES] = {};
   bool done = PyVectorcall_NARGS(flags) == self->count;
-  if (!self->launch && torch.has_callbacks()) done = false;  // Python names it in a profile
+  if (!self->launch && torch.profiled()) done = false;  // Python names it in a profile
   for (Py_ssize_t at = 0; done && at < self->count; ++at)
     done = put_value(words[at], self->kinds[at], values[at]);
   if (done) {

@@ -36,7 +36,7 @@ SYMBOLS = {
         "aoti_torch_get_device_type", "aoti_torch_get_device_index",
         "_ZN2at6native6is_negERKNS_6TensorE", "_ZN2at6native7is_conjERKNS_6TensorE",
         "aoti_torch_empty_strided", "aoti_torch_delete_tensor_object",
-        "_ZN2at15get_num_threadsEv", "_ZN2at12hasCallbacksEv",
+        "_ZN2at15get_num_threadsEv", "_ZN5torch8profiler4impl15profilerEnabledEv",
     ),
     "libtorch_python.so": ("_Z16THPVariable_WrapRKN2at10TensorBaseE",),
     "libtorch_cuda.so": ("aoti_torch_get_current_cuda_stream",),

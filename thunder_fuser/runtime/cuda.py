@@ -24,7 +24,7 @@ from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 from thunder_fuser.codegen.source import KernelSource, Param
 from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime.binaries import binary
-from thunder_fuser.runtime.toolchain import describe_failure
+from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe
 from thunder_fuser.threads import SingleFlight, make_lock
 
@@ -83,8 +83,7 @@ def _compile(recipe: Recipe) -> bytes:
         if status:
             log = _read(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
             words = log.decode(errors="replace").rstrip("\0\n")
-            title = f"NVRTC ({name}, {arch})"
-            raise CompileError(describe_failure(title, words, text, file))
+            raise rejected(f"NVRTC ({name}, {arch})", words, text, file)
         return _read(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
     finally:
         nvrtc.nvrtcDestroyProgram(program)

@@ -28,15 +28,16 @@ from thunder_fuser.options import option
 from thunder_fuser.runtime import binaries, processes
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.processes import Ended
+from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe, problem_of
 from thunder_fuser.threads import SingleFlight, first_time
 
 CANDIDATES = (["g++"], ["clang++"], ["c++"])
-CONTEXT_LINES = 3
-MESSAGE_LIMIT = 4000
 VERSION_SECONDS = 30  # the time limit for a compiler's version
 SLOW_SECONDS = 30  # then a warning says what the process waits for
 CANNOT_START = (126, 127)  # exit statuses of the shell that starts the compiler
+# What compilers say, in English, of a folder that cannot be written.
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 WORKING = "set CXX to a working g++ or clang++"
 
 
@@ -200,10 +201,19 @@ def _scratch() -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="thunder_fuser-") as path:
             yield path  # no Path, which interns every part of its name
     except OSError as error:
-        raise ToolchainError(
-            "The folder of temporary files", expected="disk space to compile a kernel",
-            got=error.strerror or str(error), do="set TMPDIR to a folder that can be written",
-        ) from error
+        raise _no_room(error.strerror or str(error)) from error
+
+
+def _no_room(why: str) -> ToolchainError:
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:  # it has tried them all
+        folder = os.environ.get("TMPDIR", "")
+    return ToolchainError(
+        f"The folder of temporary files {folder}".rstrip(),
+        expected="disk space to compile a kernel", got=why,
+        do="set TMPDIR to a folder that can be written",
+    )  # fmt: skip
 
 
 def _failure(
@@ -218,8 +228,9 @@ def _failure(
             f"The C++ compiler {compiler.path}", expected="a shared library",
             got=f"{ended.signal.name} (exit status {ended.status}) {words}".rstrip(),
         )
-    title = f"{compiler.path} (exit status {ended.status})"
-    return CompileError(describe_failure(title, words, text, "kernel.cpp"))
+    if (why := next((one for one in NO_ROOM if one in words), "")):
+        return _no_room(why)
+    return rejected(f"{compiler.path} (exit status {ended.status})", words, text, "kernel.cpp")
 
 
 def _load(built: Binary) -> Library:
@@ -296,33 +307,6 @@ def _warn_if_slow(path: str, seconds: float, limit: int) -> None:
             f" stopped after {limit} (option compile_seconds).",
             SlowCompileWarning, stacklevel=2,
         )
-
-
-def describe_failure(compiler: str, log: str, text: str, source: str) -> str:
-    """The compiler's message without our path, and numbered lines around the first error."""
-    log = log.replace(source, "kernel").strip()
-    if len(log) > MESSAGE_LIMIT:
-        log = log[:MESSAGE_LIMIT] + "\n..."
-    found = re.search(r"[:(](\d+)\)?:(?:\d+:)?\s*(?:fatal |catastrophic )?error", log)
-    excerpt = "\n" + numbered_lines(text, int(found.group(1))) if found else ""
-    return f"{compiler} refused a generated kernel.\n{log}{excerpt}"
-
-
-def numbered_lines(text: str, line: int) -> str:
-    """The lines around `line` (counted from 1), which is marked.
-
-    >>> print(numbered_lines("a\\nb\\nc", 2))
-       1 | a
-    >  2 | b
-       3 | c
-    """
-    lines = text.splitlines()
-    first = max(line - CONTEXT_LINES, 1)
-    last = min(line + CONTEXT_LINES, len(lines))
-    return "\n".join(
-        f"{'>' if number == line else ' '} {number:2d} | {lines[number - 1]}"
-        for number in range(first, last + 1)
-    )
 
 
 _FUNCTION = ctypes.CFUNCTYPE(None)

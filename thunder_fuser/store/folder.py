@@ -33,6 +33,10 @@ class RefusedError(FuserError):
     """A folder or a file that is not safe to use. The message says why."""
 
 
+class RefusedFolderError(RefusedError):
+    """The folder itself cannot be made or is not safe to use, so none of its files is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A file of the folder: its name, its bytes, and the time of its last use in seconds."""
@@ -44,21 +48,24 @@ class Found:
 
 @contextmanager
 def opened(path: Path, *, create: bool) -> Iterator[int]:
-    """The folder's descriptor. FileNotFoundError if it is absent, OSError if it cannot be made,
-    RefusedError if it is not safe to use. Errors on files do not contain the file's name, so that
-    equal faults have equal messages."""
-    if create:
-        _make(path)
+    """The folder's descriptor. FileNotFoundError if it is absent, RefusedFolderError if it cannot
+    be made or is not safe to use. Errors on files do not contain the file's name, so that equal
+    faults have equal messages."""
+    try:
+        if create:
+            _make(path)
+    except OSError as error:
+        raise RefusedFolderError(f"{path} cannot be made: {error.strerror}") from error
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RefusedError(
+        raise RefusedFolderError(
             f"{path} is no folder of its own, but a link or a file, or is closed: {error.strerror}"
         ) from error
     try:
-        _check(os.fstat(folder), str(path), _OTHERS_WRITE)
+        _check(os.fstat(folder), str(path), _OTHERS_WRITE, RefusedFolderError)
         yield folder
     finally:
         os.close(folder)
@@ -71,13 +78,15 @@ def _make(path: Path) -> None:
             missing.mkdir(mode=0o700)
 
 
-def _check(found: os.stat_result, name: str, forbidden: int) -> None:
+def _check(
+    found: os.stat_result, name: str, forbidden: int, kind: type[RefusedError] = RefusedError
+) -> None:
     """RefusedError unless this user owns it and it has none of the forbidden permissions."""
     if found.st_uid != os.geteuid():
-        raise RefusedError(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
+        raise kind(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
     if found.st_mode & forbidden:
         mode = oct(stat.S_IMODE(found.st_mode))
-        raise RefusedError(f"{name} has mode {mode}: others may change it (chmod go-rwx)")
+        raise kind(f"{name} has mode {mode}: others may change it (chmod go-rwx)")
 
 
 def read(folder: int, name: str, *, strict: bool, touch: bool) -> bytes | None:

@@ -31,13 +31,14 @@ from thunder_fuser.store.entry import (
     decode_named,
     encode,
 )
-from thunder_fuser.store.folder import Found, RefusedError
+from thunder_fuser.store.folder import Found, RefusedError, RefusedFolderError
 from thunder_fuser.threads import check_abandoned, first_time
 
 KEPT_AFTER_PRUNING = 0.9  # of the maximal size, so that the next write has room
 STALE_SECONDS = 3600  # an unfinished file of this age is from a process that died
 SLOW_WAIT = 30.0  # seconds of waiting for another process until a warning
 LONGEST_WAIT = 120.0  # then this process compiles too
+_ANOTHER = "Set the option cache_dir to another folder, or cache to off."
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ class Store:
             return Binary(entry.fields["name"], entry.binary)
         except FileNotFoundError:
             return None
+        except RefusedFolderError as error:
+            self._warn_of_folder(error)
+            return None
         except (RefusedError, DamagedError, OSError) as error:
             then = "The kernel is compiled instead."
             _warn_once((self.root, "get"), self.root / name, error, then)
@@ -93,8 +97,19 @@ class Store:
             self._unpruned += len(content)
             if self._unpruned * 8 > self.most_bytes:
                 self.prune()
+        except RefusedFolderError as error:
+            self._warn_of_folder(error)
         except (RefusedError, OSError) as error:
-            _warn_once((self.root, "put"), f"Compiled kernels are not kept in {self.root}", error)
+            thing = f"Compiled kernels are not kept in {self.root}"
+            _warn_once((self.root, "put"), thing, error, _ANOTHER)
+
+    def _warn_of_folder(self, error: RefusedFolderError) -> None:
+        """One warning, whether it is read or written first, which fail with different words."""
+        if first_time((self.root, "folder")):
+            warnings.warn(
+                f"Compiled kernels are neither read from disk nor kept: {error}. {_ANOTHER}",
+                CacheWarning, stacklevel=3,
+            )  # fmt: skip
 
     @contextmanager
     def turn(self, recipe: Recipe) -> Iterator[None]:
@@ -203,7 +218,7 @@ def current_store() -> Store | None:
     if mode == "off":
         return None
     try:
-        root = _root(str(option("cache_dir")))
+        root = root_of(str(option("cache_dir")))
     except RuntimeError as error:  # no home
         _warn_once("no home", "Compiled kernels are not kept", error)
         return None
@@ -213,10 +228,14 @@ def current_store() -> Store | None:
 _store = lru_cache(maxsize=16)(Store)
 
 
-def _root(given: str) -> Path:
-    """The folder in the option, else in the user's cache. Never relative to the current one."""
+def root_of(given: str) -> Path:
+    """The folder in the option cache_dir, else in the user's cache. Never relative to the current
+    one: OptionError. RuntimeError if there is no home."""
     if given:
-        path = Path(given).expanduser()
+        try:
+            path = Path(given).expanduser()
+        except RuntimeError:  # of a user who has no home
+            path = Path(given)
         if not path.is_absolute():
             raise OptionError("option cache_dir", expected="an absolute path", got=repr(given))
         return path

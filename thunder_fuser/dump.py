@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of a fusion's stages -> files, each written before the next stage starts.
+
+    FOLDER/NAME/fusion_0/0_fusion.py          the definition with types and axes
+                         1_specialised.py     for the sizes of the call, after the passes
+                         2_segments.txt       what each kernel computes
+                         3_schedule_0.py      of segment 0
+                         4_kernel_0.cpp       of segment 0; .cu for CUDA
+                         4_kernel_0.log       what the compiler said, if it rejected the kernel
+                         5_program.py         what runs the kernels
+
+NAME is the region's name in the trace. A FusionDefinition has none: FOLDER/fusion_0.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+from thunder_fuser.errors import DumpWarning, OptionError
+from thunder_fuser.threads import first_time
+
+T = TypeVar("T")
+
+FUSION, SPECIALISED, SEGMENTS = "0_fusion.py", "1_specialised.py", "2_segments.txt"
+SCHEDULE, KERNEL, LOG = "3_schedule_{}.py", "4_kernel_{}.{}", "4_kernel_{}.log"
+PROGRAM = "5_program.py"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_KEPT = "thunder_fuser-failed-"  # begins the names of temporary folders
+
+
+class Dump:
+    """The dump of one fusion. root: the option dump; if it is empty, nothing is written.
+
+    Then results are remembered, so that `keep` can write what led to a failure.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self.folder = self._opened() if root else None
+        self._texts: dict[str, Callable[[], object]] = {}
+
+    def add(self, name: str, result: T, text: Callable[[T], object] = str) -> T:
+        """Writes the result of a stage as text, unless it is None. Returns the result."""
+        if result is None:
+            return result
+        self._texts[name] = partial(text, result)
+        if self.folder is not None:
+            self._write(self.folder)
+        return result
+
+    def keep(self) -> Path:
+        """The folder with all results so far; OSError if it cannot be written.
+
+        Without the option it is a temporary folder, which only this user can read: sizes may say
+        more than their owner likes. It stays.
+        """
+        if self.folder is None:
+            self.folder = temporary_folder()
+            write_texts(self.folder, self._taken())
+        return self.folder
+
+    def _opened(self) -> Path | None:
+        root = Path(self._root)
+        try:
+            return new_folder(root)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise not_writable(root, error) from error
+            self._warn(error)
+            return None
+
+    def _write(self, folder: Path) -> None:
+        try:
+            write_texts(folder, self._taken())
+        except OSError as error:
+            self._warn(error)
+
+    def _taken(self) -> dict[str, str]:
+        """The texts that are not written yet."""
+        texts, self._texts = self._texts, {}
+        return {name: _printed(text) for name, text in texts.items()}
+
+    def _warn(self, error: OSError) -> None:
+        """Once, and not for each fusion. A full disk must not end the run that is looked at."""
+        if first_time(("dump", error.errno)):
+            warnings.warn(
+                f"The dump is incomplete. {self._root}: {error.strerror or error}.",
+                DumpWarning,
+                stacklevel=2,
+            )
+
+
+def temporary_folder() -> Path:
+    """A new folder for what is kept of a failure."""
+    return Path(tempfile.mkdtemp(prefix=_KEPT))
+
+
+def drop(folder: Path | None) -> None:
+    """Removes a temporary folder. A dump that the user asked for stays."""
+    if folder is not None and folder.name.startswith(_KEPT):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def new_folder(root: Path) -> Path:
+    """The first of fusion_0, fusion_1, ... that `root` does not have, made with all above it."""
+    for number in count():
+        folder = root / f"fusion_{number}"
+        with suppress(FileExistsError):  # another process may have taken the number
+            folder.mkdir(parents=True)
+            break
+    return folder
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Writes each text under its name."""
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _printed(text: Callable[[], object]) -> str:
+    """The text, or why there is none: the bug that is looked for may lie in what it prints."""
+    try:
+        return str(text())
+    except Exception as error:
+        return f"# cannot be printed: {error!r}\n"
+
+
+def not_writable(root: Path, error: OSError) -> OptionError:
+    """The error for a folder of the option dump that cannot be made or written."""
+    return OptionError(
+        "option dump", expected="a folder that can be written", got=f"{root} ({error.strerror})"
+    )

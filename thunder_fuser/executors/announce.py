@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A warning -> the line of the user's program that it is about.
+
+Python's own rule, a number of frames, does not do: between the user's line and the fuser lie frames
+of Thunder, of torch and of generated code.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from types import FrameType
+
+_PASSED = frozenset({"", "torch", "thunder", "thunder_fuser", "contextlib", "functools"})
+
+
+def warn_at(where: str, text: str, category: type[Warning]) -> None:
+    """A warning at file:line; at the line that called Thunder if `where` is empty."""
+    file, _, line = (where or line_of_the_call()).rpartition(":")
+    warnings.warn_explicit(text, category, file, int(line))
+
+
+def line_of_the_call() -> str:
+    """file:line of the innermost frame outside of torch, Thunder and this package."""
+    frames = [frame for frame, _ in traceback.walk_stack(None)]
+    frame = next((one for one in frames if not _is_passed(one)), frames[-1])
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_passed(frame: FrameType) -> bool:
+    """True for libraries and for generated code, which belongs to no module."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _PASSED
