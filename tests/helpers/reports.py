@@ -24,7 +24,7 @@ def made_report(regions: int = 6, name: str = "model") -> dict[str, Any]:
         "unfused": [
             {
                 "name": "matmul", "count": regions, "state": "not claimed",
-                "reason": "no rule for matmul", "where": "model.py:12",
+                "reason": "torch has a kernel for it", "where": "model.py:12",
             },
             {"name": "reshape", "count": 2, "state": "views", "reason": "a view", "where": ""},
         ],

@@ -242,7 +242,7 @@ def test_composites_and_torch_ops_have_the_reason_of_their_parts(fuser: ThunderF
 
     claims = _jit(fuser, function, torch.randn(3, 3))
     assert {u.name: str(u.reason) for u in claims.unfused} == {
-        "linear": "no rule for linear",
+        "linear": "torch has a kernel for it",
         "argsort": "a torch call with no fused op on one of its sides",
     }  # fmt: skip
 

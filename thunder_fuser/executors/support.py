@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from thunder.core import dtypes
 from thunder.core.devices import Device, DeviceType
-from thunder.core.prims import PrimIDs
+from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 
 from thunder_fuser.executors.dtensor import refuse_placements
@@ -45,7 +45,10 @@ _REDUCTIONS = frozenset(
         PrimIDs.VAR_MEAN,
     }
 )  # fmt: skip
+_OF_TORCH = Reject("torch has a kernel for it")
 _NEVER = {
+    "convolution": _OF_TORCH,
+    "attention_backward": _OF_TORCH,
     "copy_": Reject("an in-place copy, which torch makes"),
     "update_aliases": Reject("the fence of in-place copies"),
 }
@@ -60,12 +63,19 @@ def support(bsym: BoundSymbol) -> Reject | None:
     if row is not None:
         return accepts(row, bsym.args, bsym.kwargs) or refuse_placements(bsym, row)
     if not bsym.subsymbols:
-        return _NEVER.get(bsym.sym.name) or Reject(f"no rule for {bsym.sym.name}")
+        return _refuse_alone(bsym)
     claimed = bsym.sym.executor is not None
     why = None if claimed else refuse_composite(bsym)
     why = why or next(filter(None, map(support, bsym.subsymbols)), None)
     # The reason for a claim lies in what it was made from.
     return why or (Reject(f"claimed by the executor {bsym.sym.executor.name}") if claimed else None)
+
+
+def _refuse_alone(bsym: BoundSymbol) -> Reject:
+    """Why torch runs what has no row and no parts."""
+    is_expensive = has_tags(bsym, {OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD})  # a product, attention
+    known = _OF_TORCH if is_expensive else _NEVER.get(bsym.sym.name)
+    return known or Reject(f"no rule for {bsym.sym.name}")
 
 
 def row_of(bsym: BoundSymbol) -> Row | None:
