@@ -109,7 +109,7 @@ def where_time_goes(run: Callable[[], None], device: torch.device) -> Mapping[st
         activities.append(ProfilerActivity.CUDA)
     run()
     wait(device)
-    with profile(activities=activities) as profiled:
+    with profile(activities=activities, acc_events=True) as profiled:
         start = time.perf_counter()
         for _ in range(STEPS):
             run()
