@@ -96,6 +96,7 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
+        Option("fast_tracing", bool, True, "Thunder reads a program by shorter ways"),
         Option("native_calls", bool, True, "C finds programs, allocates and launches, if built"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
@@ -136,6 +137,7 @@ class OptionValues(TypedDict, total=False):
     rematerialization: str | Callable[..., Any]
     repeatable: bool
     donation: bool
+    fast_tracing: bool
     native_calls: bool
     dump: str
     max_registers_bytes: int

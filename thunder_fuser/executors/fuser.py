@@ -27,6 +27,7 @@ from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.donation import with_donations
+from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
@@ -280,3 +281,4 @@ def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Ru
 fuser = ThunderFuser("thunder_fuser", compile_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
+trace_fast(fuser.name)
