@@ -5,8 +5,8 @@
     a global's name   ->  dict.__getitem__(globals, name)
 
 nn.Module.__call__ asks eight dictionaries for hooks, each by a name that Thunder resolves as any
-other. A global costs it two functions of one line each, which it interprets too. Without both, the
-first step of a small GPT-2 of six layers takes half of the time.
+other. A global costs it two functions of one line each, which it interprets too. Without both, a
+first step takes about half as long.
 
 Thunder guards neither hooks nor how a name was found, so traces and guards stay the same; the tests
 compare their texts. Only functions that are jitted with this executor take these ways, and none
