@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m thunder_fuser", description="A fusion compiler for Lightning Thunder."
     )
     parser.add_argument("--version", action="version", version=f"thunder_fuser {__version__}")
-    commands = parser.add_subparsers(dest="command", title="commands", metavar="")
+    commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
     _add_demo(commands)
     _add_cache(commands)
     _add_report(commands)
@@ -127,7 +127,7 @@ def _add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     text = "show, export, import or remove compiled kernels on disk"
     parser = commands.add_parser("cache", help=text, description=f"{text.capitalize()}.")
     parser.set_defaults(run=lambda given: parser.error("cache: name a command of it"))
-    parts = parser.add_subparsers(title="commands", metavar="")
+    parts = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def part(name: str, help: str, run: Callable[[argparse.Namespace], str]) -> Any:
         one = parts.add_parser(name, help=help, description=f"{help.capitalize()}.")

@@ -187,7 +187,7 @@ def test_env_lists_versions_and_options(capsys: pytest.CaptureFixture[str]) -> N
     [
         (["demo", "--dtype", "f8"], "invalid choice"),
         (["demo", "--emulate", "--device", "cuda"], "--device cuda"),
-        (["nothing"], "invalid choice"),
+        (["nothing"], "argument COMMAND: invalid choice"),
     ],
 )
 def test_a_wrong_command_line(

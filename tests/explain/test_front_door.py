@@ -131,6 +131,22 @@ def test_a_backward_that_was_not_called_is_no_view() -> None:
     assert states(jitted) == [("forward", "fused", ""), ("backward", "fused", "")]
 
 
+def test_the_report_is_of_the_compilation_that_ran_last() -> None:
+    jitted = jit(lambda x: torch.tanh(torch.sin(x)))
+    x = torch.randn(5, requires_grad=True)
+    with torch.no_grad():
+        jitted(x)
+    without = report(jitted)
+    assert [one.direction for one in without.fusions] == ["forward"]
+    jitted(x).sum().backward()
+    assert [one.direction for one in report(jitted).fusions] == ["forward", "backward"]
+    with torch.no_grad():
+        jitted(x)  # a hit of Thunder's cache: its newest backward is not that of this call
+    found = report(jitted)
+    assert (found.trace, found.to_dict()) == (without.trace, without.to_dict())
+    assert all(one.where for one in found.fusions)
+
+
 def test_a_region_that_fell_back_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/bin/false")
     with pytest.warns(FallbackWarning):
@@ -140,6 +156,8 @@ def test_a_region_that_fell_back_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     assert "/bin/false" in reason
     text = str(report(jitted))
     assert "fell back" in text and "views" not in text
+    first, *files = reason.splitlines()
+    assert files and first in text and not any(line in text for line in files)
     (row,) = why(jitted)
     assert (row.name, row.count, row.state, row.reason) == ("thunderFusion0", 3, state, reason)
 

@@ -313,14 +313,15 @@ def test_claims_are_kept_while_the_function_lives(fuser: ThunderFuser) -> None:
     one, other = (thunder.jit(f, executors=[fuser]) for f in (torch.exp, torch.sinh))
     for jitted in (one, other):
         jitted(torch.randn(3))
-    assert fuser.claims_of(thunder.compile_data(other)) is fuser.last_claims
-    claims = fuser.claims_of(thunder.compile_data(one))
+    assert fuser.claims_of(thunder.last_traces(other)[0]) is fuser.last_claims
+    claims = fuser.claims_of(thunder.last_traces(one)[0])
     assert claims is not None
     assert [leaf.sym.name for leaf in claims.regions[0].leaves] == ["exp"]
     data = weakref.ref(thunder.compile_data(one))
+    first = weakref.ref(thunder.last_traces(one)[0])
     del one, jitted, claims
     gc.collect()
-    assert data() is None
+    assert data() is None and first() is None
 
 
 def region_callables(fuser: ThunderFuser) -> list[Any]:

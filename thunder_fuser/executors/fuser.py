@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from thunder.common import CompileData
-from thunder.core.compile_data import get_compile_data, get_compile_option
+from thunder.core.compile_data import _compile_data, get_compile_data, get_compile_option
 from thunder.core.proxies import unvariableify
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
@@ -66,8 +66,7 @@ class ThunderFuser(FusionExecutor):
 
     `last_fused_trace` and `last_claims` are those of the newest compilation: the joint trace as it
     left the fuser (Thunder keeps it nowhere), and the regions and refusals it came from.
-    `claims_of` and `recomputation_of` give the newest ones of any compiled function that still
-    lives.
+    `claims_of` and `recomputation_of` give those of any compilation whose traces still live.
     """
 
     def __init__(self, name: str, compile_region: Compile) -> None:
@@ -75,8 +74,9 @@ class ThunderFuser(FusionExecutor):
         self.compile_region = compile_region
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
-        self._newest: WeakKeyDictionary[CompileData, tuple[Claims, Recomputation | None]]
-        self._newest = WeakKeyDictionary()
+        # By the first trace of the compilation: Thunder's cache keeps it with the final ones.
+        self._kept: WeakKeyDictionary[TraceCtx, tuple[Claims, Recomputation | None]]
+        self._kept = WeakKeyDictionary()
         # Composites that Thunder took apart, by the name of their result: gone from the trace when
         # the regions are claimed.
         self._refused: WeakKeyDictionary[CompileData, dict[str, Unfused]] = WeakKeyDictionary()
@@ -196,16 +196,17 @@ class ThunderFuser(FusionExecutor):
         if data is not None:  # None where a trace is transformed by hand, outside thunder.jit
             apart = self._refused.pop(data, {}).values()
             claims = replace(claims, unfused=(*apart, *claims.unfused))
-            self._newest[data] = claims, recomputation
+            _, stats = _compile_data.get()
+            self._kept[stats.last_traces[0]] = claims, recomputation
         self.last_fused_trace, self.last_claims = fused, claims
 
-    def claims_of(self, data: CompileData) -> Claims | None:
-        """What was claimed and refused for a compiled function; see thunder.compile_data."""
-        return self._newest.get(data, (None, None))[0]
+    def claims_of(self, first: TraceCtx) -> Claims | None:
+        """What was claimed and refused in the compilation with this first trace."""
+        return self._kept.get(first, (None, None))[0]
 
-    def recomputation_of(self, data: CompileData) -> Recomputation | None:
-        """What a compiled function saves for its backward; None where there was none."""
-        return self._newest.get(data, (None, None))[1]
+    def recomputation_of(self, first: TraceCtx) -> Recomputation | None:
+        """What that compilation saves for the backward; None where there is none."""
+        return self._kept.get(first, (None, None))[1]
 
     def fuse(
         self,

@@ -56,7 +56,7 @@ class Timeline:
 
 
 def timeline(jitted: Jitted) -> Timeline:
-    """The memory of the newest compilation of a function, in the order of its calls.
+    """The memory of the compilation that ran last, in the order of its calls.
 
     Raises InputError for a function that was not called, whose arguments are no plain tensors and
     numbers, or that calls collectives, which would wait for the other devices.

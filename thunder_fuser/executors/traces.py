@@ -58,10 +58,17 @@ def jitted_inside() -> Iterator[list[Jitted]]:
 
 
 def final_traces(jitted: Jitted) -> list[TraceCtx]:
-    """The traces that run: forward, then backward if there is one."""
+    """The traces that ran last: forward, then backward if there is one.
+
+    After a hit of its cache, Thunder's last_traces are those of the hit, but last_backward_traces
+    are still those of the newest compilation.
+    """
     (graph,) = graphs_of(jitted)
     stats = thunder.compile_stats(graph)
     both = (stats.last_traces, stats.last_backward_traces)
+    for entry in stats.interpreter_cache:
+        if entry.computation_traces is stats.last_traces:
+            both = (entry.computation_traces, entry.backward_traces)
     return [traces[-1] for traces in both if traces]
 
 
@@ -82,9 +89,8 @@ def _callables(bsyms: Iterable[BoundSymbol]) -> Iterator[RegionCallable]:
 
 
 def claims_of(jitted: Jitted) -> Claims:
-    """What the fuser took and refused when the function was compiled last."""
-    final_traces(jitted)  # a function that was not called, or not jitted, raises here
-    claims = fuser.claims_of(thunder.compile_data(jitted))
+    """What the fuser took and refused in the traces that ran last."""
+    claims = fuser.claims_of(_first_trace(jitted))
     if claims is None:
         raise InputError(
             "explain", expected="a function jitted with this fuser", got="one jitted without it",
@@ -95,8 +101,14 @@ def claims_of(jitted: Jitted) -> Claims:
 
 def recomputation_in(jitted: Jitted) -> Recomputation | None:
     """What the function saves for its backward; None if it has none."""
-    final_traces(jitted)
-    return fuser.recomputation_of(thunder.compile_data(jitted))
+    return fuser.recomputation_of(_first_trace(jitted))
+
+
+def _first_trace(jitted: Jitted) -> TraceCtx:
+    """That of the compilation that ran last, by which the fuser keeps what it did."""
+    (graph,) = graphs_of(jitted)  # a function that was not called, or not jitted, raises here
+    first: TraceCtx = thunder.compile_stats(graph).last_traces[0]
+    return first
 
 
 def recomputation_of(jitted: Jitted) -> Recomputation:

@@ -41,7 +41,7 @@ class LiveMemory(Timeline, Shown):
 
 
 def timeline(jitted: Any) -> LiveMemory:
-    """The memory of the newest compilation of a function, in the order of its calls.
+    """The memory of the compilation that ran last, in the order of its calls.
 
     Its traces run once more, on zeros. The graphs that torch.compile makes of a function follow
     each other, the last one's backward first.

@@ -261,7 +261,7 @@ class Report(Shown):
 
 
 def report(jitted: Any, *, with_timeline: bool = False) -> Report:
-    """What became of a jitted function when it was compiled last.
+    """What became of a jitted function, as it was compiled for its last call.
 
     with_timeline: also its live memory; for that its traces run once more, on zeros.
     Raises InputError for what is not jitted with the fuser, or was not called.

@@ -115,7 +115,7 @@ class Saved(Shown):
 
 
 def saved(jitted: Any) -> Saved:
-    """The report on the newest compilation of a function with gradients.
+    """What a function with gradients keeps, as compiled for its last call.
 
     Raises InputError for a function that was not called, or has no backward.
     """

@@ -58,11 +58,11 @@ def from_here(text: str) -> str:
     return text.replace(f"{Path.cwd()}{os.sep}", "")
 
 
-def shortened(text: str, most: int = 120) -> str:
-    """A text on one line, cut where it is long.
+def shortened(text: str, most: int = 200) -> str:
+    """The first line of a text, cut where it is long: what follows an error's are files and source.
 
-    >>> shortened("one\\ntwo  three", 9)
-    'one two ...'
+    >>> shortened("one two\\nthree"), shortened("one two  three", 9)
+    ('one two', 'one two ...')
     """
-    line = " ".join(text.split())
+    line = " ".join(text.partition("\n")[0].split())
     return line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + " ..."
