@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ from helpers.exactness import assert_as_exact_as_eager, with_gradients
 from thunder.core.symbol import BoundSymbol
 from torch import nn
 
+from thunder_fuser.executors.functions import kernels
 from thunder_fuser.executors.functions.kernels import CONVOLUTIONS, OTHERS
 from thunder_fuser.executors.traces import final_traces, jit
 
@@ -222,3 +225,33 @@ def test_a_batch_norm_is_one_region_with_its_activation() -> None:
         torch.testing.assert_close(mine.grad, right.grad, rtol=1e-4, atol=1e-3)
     forward = final_traces(jitted)[0]
     assert sum(bsym.sym.is_fusion for bsym in forward.bound_symbols) == 1
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_trace_made_under_autocast_serves_calls_outside_of_it(gradients: bool) -> None:
+    case = Case("conv_transpose2d", ((2, 4, 6, 5), (4, 3, 2, 2 + gradients)))
+    values = [one.requires_grad_(gradients) for one in case.values()]
+
+    def function(*tensors: torch.Tensor) -> torch.Tensor:
+        return case.function(*tensors) * 2
+
+    with torch.autocast("cpu", torch.bfloat16):
+        got = jit(function, strict=True)(*values)
+    assert got.dtype is torch.float32  # Thunder has no rule of autocast for it
+    right = function(*values)
+    torch.testing.assert_close(jit(function, strict=True)(*values), right)
+
+
+def test_threads_take_turns_to_trace() -> None:
+    inside: list[int] = []
+
+    def most_inside(number: int) -> int:
+        with kernels._without_memory(has_gradients=True):
+            inside.append(number)
+            time.sleep(0.01)
+            most = len(inside)
+            inside.pop()
+        return most
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(most_inside, range(8))) == {1}

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +105,23 @@ def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_Call, list[TensorP
 # --------------------------------------------------------------------- tracing torch's autograd
 
 
+_one_at_a_time = threading.RLock()
+
+
+@contextmanager
+def _without_memory(has_gradients: bool) -> Iterator[None]:
+    """Torch runs on tensors without memory, in the same way whatever surrounds the call.
+
+    Under torch.autocast it would cast. Thunder has done so already, and runs traces without it.
+    Two threads cannot trace with make_fx at once, which patches what both use.
+    """
+    with (
+        _one_at_a_time, FakeTensorMode(), torch._C._DisableAutocast(),
+        torch.inference_mode(False), torch.set_grad_enabled(has_gradients),
+    ):  # fmt: skip
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A part of the joint graph as an op: names of the values that it reads, and makes."""
@@ -137,7 +156,7 @@ def _traced(call: _Call) -> _Traced:
             for places in _places(len(tensors))
         ]
 
-    with FakeTensorMode(), torch.enable_grad():
+    with _without_memory(has_gradients=True):
         tensors = call.fakes()
         results, structure = tree_flatten(call.run(tensors))
         gradients = [torch.empty_like(one) for one in results if one.requires_grad]
@@ -294,7 +313,7 @@ def _with_gradient(function: str, run: Symbol) -> Callable[..., Any]:
 @functools.lru_cache(maxsize=4096)
 def _types_made(call: _Call) -> tuple[list[dict[str, Any]], Any]:
     """What TensorProxy takes for each result of a call, and the structure of the results."""
-    with FakeTensorMode(), torch.no_grad():
+    with _without_memory(has_gradients=False):
         results, structure = tree_flatten(call.run(call.fakes()))
     return [*map(_type_of, results)], structure
 
