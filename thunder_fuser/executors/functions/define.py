@@ -83,7 +83,7 @@ def with_gradient(
 ) -> Composite:
     """A Composite of forward(*args) -> (result, backward); gradients are cast to their tensors'.
 
-    transform: what to call where no gradient is asked for, if not forward.
+    transform: what to call where no gradient is wanted, if not forward.
     """
 
     def gradient(*args: Any, **kwargs: Any) -> Any:

@@ -54,7 +54,7 @@ OTHERS = (
     "interpolate", "grid_sample", "fold", "unfold",
 )  # fmt: skip
 _aten = torch.ops.aten
-# A backward makes these again from what they view, which is kept in any case.
+# A backward recomputes these from what they view, which is kept in any case.
 _VIEWS = (_aten.unsqueeze.default, _aten.squeeze.dim, _aten.reshape.default, _aten.detach.default)
 
 
