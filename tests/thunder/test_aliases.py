@@ -356,3 +356,17 @@ def test_batch_norm_updates_its_statistics() -> None:
 
     for got, right in zip(run(lambda n: jit(n, strict=True)), run(lambda n: n), strict=True):
         torch.testing.assert_close(got, right)
+
+
+def test_a_write_stays_before_a_read_that_thunder_does_not_know_to_be_of_its_memory() -> None:
+    """Beside arguments that nothing reads, Thunder takes others for those that share memory."""
+
+    def function(a: Any, b: Any, c: Any, alias: Any) -> Any:
+        alias.mul_(2)
+        return torch.log(a)
+
+    def arguments() -> tuple[torch.Tensor, ...]:
+        a, b, c = (torch.ones((), dtype=torch.float64) for _ in range(3))
+        return a, b, c, a.movedim(0, -1)
+
+    assert torch.equal(jit(function, strict=True)(*arguments()), function(*arguments()))

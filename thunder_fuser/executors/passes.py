@@ -27,7 +27,6 @@ from thunder_fuser.trace.memory import leave_written_views, save_before_writes
 from thunder_fuser.trace.op import Rules
 from thunder_fuser.trace.prepared import Pass, Prepared
 from thunder_fuser.trace.reorder_matmuls import reorder_matmuls
-from thunder_fuser.trace.sink_copies import sink_copies
 from thunder_fuser.trace.split_regions import partition
 from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
 
@@ -35,7 +34,6 @@ TRACE_PASSES: tuple[Pass, ...] = (
     save_before_writes,
     without_state,
     leave_written_views,
-    sink_copies,
     expand_casts,
     reorder_matmuls,
     partition,
