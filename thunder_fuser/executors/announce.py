@@ -21,10 +21,16 @@ def warn_at(where: str, text: str, category: type[Warning]) -> None:
 
 
 def line_of_the_call() -> str:
-    """file:line of the innermost frame outside of torch, Thunder and this package."""
-    frames = [frame for frame, _ in traceback.walk_stack(None)]
-    frame = next((one for one in frames if not _is_passed(one)), frames[-1])
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    """file:line of the call; a thread of a library's has none."""
+    file, line = place_of_the_call() or ("<unknown>", 0)
+    return f"{file}:{line}"
+
+
+def place_of_the_call() -> tuple[str, int] | None:
+    """File and line of the innermost frame outside of torch, Thunder and this package."""
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    frame = next((one for one in frames if not _is_passed(one)), None)
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _is_passed(frame: FrameType) -> bool:

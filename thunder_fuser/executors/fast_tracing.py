@@ -5,8 +5,7 @@
     a global's name   ->  dict.__getitem__(globals, name)
 
 nn.Module.__call__ asks eight dictionaries for hooks, each by a name that Thunder resolves as any
-other. A global costs it two functions of one line each, which it interprets too. Without both, a
-first step takes about half as long.
+other. A global costs it two functions of one line each, which it interprets too.
 
 Thunder guards neither hooks nor how a name was found, so traces and guards stay the same; the tests
 compare their texts. Only functions that are jitted with this executor take these ways, and none
@@ -21,12 +20,12 @@ from typing import Any
 
 import torch
 from thunder.core import interpreter
-from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import INTERPRETER_SIGNALS, _interpret_call, unwrap, wrap_const
 from thunder.core.jit_ext import register_general_jit_lookaside
 from torch import nn
 from torch.nn.modules import module as of_torch
 
+from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.options import OPTIONS, option
 
 _HOOKS = (
@@ -45,8 +44,8 @@ def trace_fast(executor: str) -> None:
 
 
 def _is_on(executor: str) -> bool:
-    data = get_compile_data()
-    if data is None or all(one.name != executor for one in data.executors_list):
+    data = data_of(executor)
+    if data is None:
         return False
     given = data.compile_options.get("fuser_fast_tracing")
     return bool(option("fast_tracing") if given is None else OPTIONS["fast_tracing"].parse(given))

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import linecache
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,6 +28,7 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.interpreter import InterpreterRuntimeCtx, unwrap
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.executors.announce import place_of_the_call
 from thunder_fuser.progress import still
 from thunder_fuser.trace.op import Op
 from thunder_fuser.trace.proxies import makes
@@ -47,17 +46,25 @@ _NOTED: WeakKeyDictionary[torch.fx.GraphModule, dict[str, str]] = WeakKeyDiction
 # ---------------------------------------------------------------------------- while Thunder traces
 
 
+def data_of(executor: str) -> CompileData | None:
+    """What Thunder knows of the function that it compiles, if that is jitted with this executor."""
+    data = get_compile_data()
+    if data is None or all(one.name != executor for one in data.executors_list):
+        return None
+    return data
+
+
 def user_lines_first(executor: str) -> None:
     """From now on, functions jitted with this executor note lines of the user's program."""
     of_thunder = InterpreterRuntimeCtx.get_current_user_source_location
 
     def location(self: Any) -> tuple[str | None, Any]:
-        data = get_compile_data()
-        if data is None or all(one.name != executor for one in data.executors_list):
+        data = data_of(executor)
+        if data is None:
             return of_thunder(self)  # type: ignore[no-any-return]
         say_traced(data)
         place = next(filter(None, map(_place, reversed(self.frame_stack))), None)
-        place = place or _of_the_call(sys._getframe())
+        place = place or place_of_the_call()  # of a function of torch alone (nn.Sequential)
         if place is None:
             return of_thunder(self)  # type: ignore[no-any-return]
         file, line = place
@@ -79,7 +86,8 @@ def _place(frame: Any) -> Place | None:
         return None
     if file.startswith(_FX_FILE):
         return _in_graph(frame, linecache.getline(file, line))
-    return None if _is_library(unwrap(frame.globals)) else (file, line)
+    module = str(unwrap(frame.globals).get("__name__", ""))
+    return None if module.partition(".")[0] in _LIBRARIES else (file, line)
 
 
 def _in_graph(frame: Any, text: str) -> Place | None:
@@ -91,17 +99,6 @@ def _in_graph(frame: Any, text: str) -> Place | None:
         _NOTED[module] = {node.name: node.stack_trace or "" for node in module.graph.nodes}
     found = _FX_LINE.findall(_NOTED[module].get(text.strip().partition(" ")[0], ""))
     return (found[-1][0], int(found[-1][1])) if found else None
-
-
-def _of_the_call(frame: FrameType | None) -> Place | None:
-    """The call of a function of torch alone (nn.Sequential), in the frames of Python."""
-    while frame is not None and _is_library(frame.f_globals, "thunder_fuser"):
-        frame = frame.f_back
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-
-def _is_library(scope: Any, *others: str) -> bool:
-    return str(scope.get("__name__", "")).partition(".")[0] in _LIBRARIES.union(others)
 
 
 # ------------------------------------------------------------------------------ after it has traced
