@@ -14,7 +14,7 @@ import copy
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -73,9 +73,13 @@ class GPT2(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=DEVIATION)
 
-    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, words], in the type of the parameters."""
         x = self.norm(self.blocks(self.tokens(tokens) + self.positions))
-        logits = F.linear(x, self.tokens.weight).float()
+        return F.linear(x, self.tokens.weight)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = self.logits(tokens).float()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -111,17 +115,20 @@ def run(given: argparse.Namespace, report: Report) -> None:
         spreads = step.times({name: calls[name] for name in found})
         for name, us in spreads.items():
             found[name]["ms"] = us / 1e3
-    for name in found:
+    for name, one in found.items():
         report.lines.append(line(name, found))
         if name in POLICIES:
-            check(report, name, found)
+            check(report, name, one, found[EAGER], DTYPES["bf16"])
 
 
-def check(report: Report, name: str, found: dict[str, Any]) -> None:
-    """The errors of a step of ours beside eager's."""
+def check(
+    report: Report, name: str, ours: Mapping[str, float], eager: Mapping[str, float],
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    """The errors of a step of ours beside eager's, both in this type."""
     for what in ("loss_error", "gradient_error"):
-        limit = max(FACTOR * found[EAGER][what], FLOOR_ULPS * torch.finfo(torch.bfloat16).eps)
-        error = found[name][what]
+        limit = max(FACTOR * eager[what], FLOOR_ULPS * torch.finfo(dtype).eps)
+        error = ours[what]
         report.check(name, error <= limit, f"{what} {error:.2e}, at most {limit:.2e}")
 
 
@@ -149,19 +156,19 @@ class Step:
     def reference(self) -> None:
         """Takes the step in float64."""
         double = copy.deepcopy(self.model).double()
-        self.exact = [one.cpu() for one in _step(double, double, self.batch)]
+        self.exact = [one.cpu() for one in step(double, double, self.batch)]
 
     def first(self, call: Call) -> dict[str, float]:
         """The first step: its seconds, and how far loss and gradients are off, of their size."""
         start = time.perf_counter()
-        loss, *gradients = _step(call, self.model, self.batch)
+        loss, *gradients = step(call, self.model, self.batch)
         wait(self.batch[0].device)
         found = {"first_call_s": time.perf_counter() - start, "loss": float(loss)}
         if self.exact is None:
             return found | {"loss_error": math.nan, "gradient_error": math.nan}
         exact_loss, *exact = self.exact
         return found | {
-            "loss_error": _off([loss], [exact_loss]), "gradient_error": _off(gradients, exact)
+            "loss_error": off([loss], [exact_loss]), "gradient_error": off(gradients, exact)
         }
 
     def memory(self, call: Call) -> dict[str, int]:
@@ -184,7 +191,7 @@ class Step:
     def times(self, calls: dict[str, Call]) -> dict[str, float]:
         """The median microseconds of each contender's step, taken in turns."""
         self._clear()
-        steps = {name: partial(_step, call, self.model, self.batch) for name, call in calls.items()}
+        steps = {name: partial(step, call, self.model, self.batch) for name, call in calls.items()}
         return medians(steps, SECONDS, self.batch[0].device)
 
     def _clear(self) -> None:
@@ -197,25 +204,25 @@ class Step:
             torch.cuda.reset_peak_memory_stats()
 
 
-def _step(
+def step(
     call: Call, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> list[torch.Tensor]:
     """The loss, and the gradients, which are the model's no longer."""
     loss = call(*batch)
     loss.backward()
-    gradients = [parameter.grad for parameter in model.parameters()]
+    gradients = [one.grad for one in model.parameters() if one.grad is not None]
     model.zero_grad(set_to_none=True)
-    return [loss.detach(), *gradients]  # type: ignore[list-item]
+    return [loss.detach(), *gradients]
 
 
-def _off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+def off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     """The norm of all differences over the norm of all exact values."""
     missed = size = 0.0
     for one, other in zip(found, exact, strict=True):
         wanted = other.to(one.device)
         missed += float((one - wanted).square().sum())
         size += float(wanted.square().sum())
-    return math.sqrt(missed / size)
+    return math.sqrt(missed / size) if size else missed
 
 
 def line(name: str, found: dict[str, Any]) -> str:

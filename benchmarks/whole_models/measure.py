@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.clock import wait
+from benchmarks.train_step import off, step
 
 STEPS = 3  # of a profile
 # A kernel's kind by a part of its name, the first that fits.
@@ -54,7 +54,7 @@ class Subject:
         loss, *gradients = step(call, self.model, self.inputs)
         wait(self.inputs[0].device)
         found = {"first_step_s": time.perf_counter() - start}
-        errors = _off([loss], self.exact[:1]), _off(gradients, self.exact[1:])
+        errors = off([loss], self.exact[:1]), off(gradients, self.exact[1:])
         return found | dict(zip(("loss_error", "gradient_error"), errors, strict=True))
 
     def train(self, call: Callable[..., Any]) -> Callable[[], None]:
@@ -86,17 +86,6 @@ class Subject:
         run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-
-
-def step(
-    call: Callable[..., Any], model: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor]
-) -> list[torch.Tensor]:
-    """The loss, and the gradients, which are the model's no longer."""
-    loss = call(*inputs)
-    loss.backward()
-    gradients = [one.grad for one in model.parameters() if one.grad is not None]
-    model.zero_grad(set_to_none=True)
-    return [loss.detach(), *gradients]
 
 
 def where_time_goes(run: Callable[[], None], device: torch.device) -> Mapping[str, float]:
@@ -136,12 +125,3 @@ def _kind(name: str) -> str:
 
 def _as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def _off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
-    """The norm of all differences over the norm of all exact values."""
-    missed = size = 0.0
-    for one, other in zip(found, exact, strict=True):
-        missed += float((one.double() - other).square().sum())
-        size += float(other.square().sum())
-    return math.sqrt(missed / size) if size else missed

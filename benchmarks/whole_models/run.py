@@ -22,12 +22,12 @@ from benchmarks.clock import medians
 from benchmarks.kernels.points import DTYPES
 from benchmarks.options import add_compile, add_device, at_least_one
 from benchmarks.report import Report
+from benchmarks.train_step import COMPILE, EAGER, check
 from benchmarks.whole_models.measure import Subject, where_time_goes
 from benchmarks.whole_models.zoo import ENTRIES, Entry
 from thunder_fuser import fuser
-from thunder_fuser.explain.accuracy import FACTOR, FLOOR_ULPS
 
-EAGER, COMPILE, OURS = "eager", "torch.compile", "ours"
+OURS = "ours"
 HEADER = (
     f"{'model':12} {'train ms':>9} {'x eager':>8} {'x compile':>9} {'infer ms':>9} {'x eager':>8} "
     f"{'x compile':>9} {'peak MiB':>9} {'of compile':>10} {'first s':>8} {'of compile':>10}"
@@ -79,7 +79,7 @@ def measure(entry: Entry, given: argparse.Namespace, report: Report, name: str) 
         calls[contender] = call
         found["steps"][contender] = first
     if OURS in calls:
-        _check(report, name, found["steps"], dtype)
+        check(report, name, found["steps"][OURS], found["steps"][EAGER], dtype)
         _time(found, subject, calls, given)
     return found
 
@@ -97,16 +97,6 @@ def contenders(entry: Entry, model: nn.Module, with_compile: bool) -> dict[str, 
     if with_compile:
         found[COMPILE] = torch.compile(model, dynamic=False)
     return found
-
-
-def _check(
-    report: Report, name: str, steps: Mapping[str, Mapping[str, float]], dtype: torch.dtype
-) -> None:
-    """The errors of our step beside eager's."""
-    for what in ("loss_error", "gradient_error"):
-        limit = max(FACTOR * steps[EAGER][what], FLOOR_ULPS * torch.finfo(dtype).eps)
-        error = steps[OURS][what]
-        report.check(name, error <= limit, f"{what} {error:.2e}, at most {limit:.2e}")
 
 
 def _time(

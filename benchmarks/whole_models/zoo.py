@@ -85,20 +85,16 @@ def _tokens(words: int, sizes: Sizes) -> Callable[[], Inputs]:
 
 def _gpt2(sizes: Sizes) -> tuple[nn.Module, Callable[[], Inputs]]:
     model = SMALL_GPT2 if sizes.shrink else Model()
-    return WithLoss(_Logits(GPT2(model))), _tokens(model.vocabulary, Sizes(
+    return WithLoss(_Logits(model)), _tokens(model.vocabulary, Sizes(
         model.block.batch, model.block.sequence
     ))  # fmt: skip
 
 
-class _Logits(nn.Module):
-    def __init__(self, model: GPT2) -> None:
-        super().__init__()
-        self.gpt = model
+class _Logits(GPT2):
+    """GPT-2 without its loss."""
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        gpt = self.gpt
-        x = gpt.norm(gpt.blocks(gpt.tokens(tokens) + gpt.positions))
-        return F.linear(x, gpt.tokens.weight)
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return self.logits(tokens)
 
 
 def _litgpt(name: str, **shrunk: Any) -> Callable[[Sizes], tuple[nn.Module, Callable[[], Inputs]]]:

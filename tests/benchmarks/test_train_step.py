@@ -40,5 +40,5 @@ def test_a_wrong_gradient_fails() -> None:
     right = {"loss_error": 1e-3, "gradient_error": 1e-2}
     steps = {"eager": right, "none": right, "memory": {**right, "gradient_error": 1.0}}
     for policy in POLICIES:
-        train_step.check(report, policy, steps)
+        train_step.check(report, policy, steps[policy], right, torch.bfloat16)
     assert report.failed == ["memory"]
