@@ -35,7 +35,6 @@ from thunder_fuser.executors.connect import connect
 from thunder_fuser.executors.environment import Environment, environment, without_autocast
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.guards import Guarded, Inputs, guarded
-from thunder_fuser.options import OPTIONS
 
 Jitted = Callable[..., Any]
 SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
@@ -50,8 +49,7 @@ def jit(
     """thunder.jit with the fuser before Thunder's default executors, whose calls cost less Python.
 
     executors: must have the fuser; by default it and those of Thunder that do not fuse, since
-    Thunder would cut the fuser's regions again for another that does. given: keywords of
-    thunder.jit, and the fuser's options, with or without fuser_ before their names.
+    Thunder would cut the fuser's regions again for another that does. given: as for thunder.jit.
 
     Three things differ from thunder.jit(function, executors=[fuser]):
 
@@ -62,8 +60,7 @@ def jit(
 
     OptionError if the fuser is not among the executors.
     """
-    names = {name: f"fuser_{name}" if name in OPTIONS else name for name in given}
-    options = {SPLIT: True, **{names[name]: value for name, value in given.items()}}
+    options = {SPLIT: True, **given}
     of_thunder = thunder.jit(function, executors=_checked(executors), **options)
     short = _ShortWay(of_thunder, function)
     if isinstance(of_thunder, ThunderModule):
