@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""thunder_fuser.jit after a change of anything guarded: the same as Thunder, with the same cache."""
+"""thunder_fuser.jit after a change of anything guarded: as Thunder does with the same cache."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def jit(
     """
     options = {SPLIT: True, **given}
     of_thunder = thunder.jit(function, executors=_checked(executors), **options)
-    short = _ShortWay(of_thunder, function)
+    short = ShortWay(of_thunder, function)
     if isinstance(of_thunder, ThunderModule):
         of_thunder._forward_fn = short.around(of_thunder._forward_fn)
         return of_thunder
@@ -82,7 +82,7 @@ def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]
     return found
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """An entry of Thunder's cache, its guards (None: only Thunder can ask them), and its functions
     without decorators."""
 
@@ -93,7 +93,7 @@ class _Known(NamedTuple):
     epilogue: Jitted
 
 
-class _ShortWay:
+class ShortWay:
     """Calls of one jitted function. It does not hold what thunder.jit made of a module: a cycle."""
 
     def __init__(self, of_thunder: Any, function: Callable[..., Any]) -> None:
@@ -103,7 +103,7 @@ class _ShortWay:
         self.differentiable = given.get("is_differentiable_outputs")
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
         self.own: dict[str, Any] = getattr(function, "__dict__", {})
-        self.known: list[_Known] = []
+        self.known: list[Known] = []
 
     def around(self, of_thunder: Jitted) -> Jitted:
         """The function that users call."""
@@ -127,9 +127,10 @@ class _ShortWay:
                         return self.run(known, inputs, here)
             return of_thunder(*args, **kwargs)
 
+        vars(call)["short_way"] = self
         return call
 
-    def all_known(self) -> list[_Known]:
+    def all_known(self) -> list[Known]:
         """In the order of Thunder's cache."""
         cache, known = self.stats.interpreter_cache, self.known
         if len(cache) != len(known) or (cache and cache[-1] is not known[-1].entry):
@@ -137,12 +138,12 @@ class _ShortWay:
             self.known = known = [before.get(id(one)) or self.know(one) for one in [*cache]]
         return known
 
-    def know(self, entry: CacheEntry) -> _Known:
+    def know(self, entry: CacheEntry) -> Known:
         writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
         alone = not entry.return_none_instead_of_grads
         found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if alone else None
         backward = entry.backward_fn and unwrap(entry.backward_fn)
-        return _Known(
+        return Known(
             entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn)
         )
 
@@ -167,7 +168,7 @@ class _ShortWay:
             stats.last_computation = entry.computation_fn
             stats.last_interpreter_log = stats.last_interpreted_instructions = None
 
-    def run(self, known: _Known, inputs: Inputs, here: Environment) -> Any:
+    def run(self, known: Known, inputs: Inputs, here: Environment) -> Any:
         of_computation, of_epilogue = inputs
         _, _, grad, autocast = here
         _set_grad(False)
@@ -182,7 +183,7 @@ class _ShortWay:
         finally:
             _set_grad(grad)
 
-    def connect(self, known: _Known, backward: Jitted, data: Any, kept: Any) -> Any:
+    def connect(self, known: Known, backward: Jitted, data: Any, kept: Any) -> Any:
         """The results, in autograd's graph."""
         _set_grad(True)
         if self.one_function and self.differentiable is None:
@@ -196,6 +197,12 @@ class _ShortWay:
             )  # fmt: skip
         _set_grad(False)
         return data["output"]
+
+
+def short_way_of(jitted: Any) -> ShortWay:
+    """That of a function or module of `jit`: what it knows, and the steps of its calls."""
+    way: ShortWay = getattr(jitted, "_forward_fn", jitted).short_way
+    return way
 
 
 _set_grad = torch._C._set_grad_enabled
