@@ -15,6 +15,7 @@ import thunder
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import thunder_fuser
 from thunder_fuser import fuser
@@ -125,6 +126,16 @@ def test_what_was_kept_is_written() -> None:
         with torch.no_grad():
             xs[1].add_(1.0)
         found.sum().backward()
+
+    both(use)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint(reentrant: bool) -> None:
+    def use(jitted: Any, xs: Tensors) -> Any:
+        found = checkpoint(lambda *xs: jitted(*xs)["z"], *xs, use_reentrant=reentrant)
+        found.square().sum().backward()
+        return found, grads(xs)
 
     both(use)
 
