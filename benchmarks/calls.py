@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import math
 import timeit
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import thunder
@@ -24,13 +26,14 @@ from thunder_fuser.executors.environment import environment
 from thunder_fuser.executors.guards import Guard
 from thunder_fuser.explain.blocks import SMALL, make_block, make_input
 
-# Turns of a timer, about how long one takes, and how many calls it has at most: the device keeps
-# so many launches waiting, and no more.
-REPEATS, SECONDS, MOST = 15, 0.02, 300
+# Turns of each call, about how long one takes, and how many calls it has at most: more launches
+# would wait for the device.
+TURNS, SECONDS, MOST = 25, 0.02, 300
 PARAMETERS = (10, 100, 300)
 BLOCKS = 4
 
 Jit = Callable[[Any], Any]
+Args = Sequence[torch.Tensor]
 
 
 def jits(with_compile: bool) -> dict[str, Jit]:
@@ -74,19 +77,26 @@ def workloads(device: torch.device) -> dict[str, tuple[Any, list[torch.Tensor]]]
 def call_costs(device: torch.device, with_compile: bool) -> dict[str, dict[str, list[float]]]:
     """{workload: {who: microseconds without gradients, of a forward, and of forward + backward}}"""
     return {
-        name: {who: costs(jit, function, args) for who, jit in jits(with_compile).items()}
+        name: costs(jits(with_compile), function, args)
         for name, (function, args) in workloads(device).items()
     }
 
 
-def costs(jit: Jit, function: Any, args: list[torch.Tensor]) -> list[float]:
+def costs(jits: Mapping[str, Jit], function: Any, args: Args) -> dict[str, list[float]]:
+    """Who takes turns, so that a clock that drifts meets all alike."""
+    x, device = args[0].detach().requires_grad_(), args[0].device
+    given = [x, *args[1:]]
     with torch.no_grad():
-        without, x = jit(function), args[0]
-        alone = least(lambda: without(*args), x.device)
-    jitted, given = jit(function), [x.detach().requires_grad_(), *args[1:]]
-    gradient = torch.ones_like(jitted(*given))
-    forward = least(lambda: jitted(*given), x.device)
-    return [alone, forward, least(lambda: jitted(*given).backward(gradient), x.device)]
+        alone = least({who: partial(jit(function), *args) for who, jit in jits.items()}, device)
+    forward = {who: partial(jit(function), *given) for who, jit in jits.items()}
+    gradient = torch.ones_like(function(*given))
+    steps = {who: partial(_step, call, gradient) for who, call in forward.items()}
+    times = (alone, least(forward, device), least(steps, device))
+    return {who: [each[who] for each in times] for who in jits}
+
+
+def _step(forward: Callable[[], torch.Tensor], gradient: torch.Tensor) -> None:
+    forward().backward(gradient)
 
 
 def pieces(device: torch.device) -> dict[str, float]:
@@ -107,12 +117,12 @@ def pieces(device: torch.device) -> dict[str, float]:
             "computation": lambda: known.computation(*inputs),
             "epilogue": lambda: known.epilogue(*of_epilogue, *data["output"]),
         }
-        times = {name: least(step, device) for name, step in steps.items()}
-    forward = least(lambda: jitted(*args), device)
-    times["autograd"] = forward - sum(times.values())
-    gradient = torch.ones_like(result)
-    step = least(lambda: jitted(*args).backward(gradient), device)
-    return {**times, "forward": forward, "backward": step - forward}
+        times = least(steps, device)
+    forward = partial(jitted, *args)
+    step = partial(_step, forward, torch.ones_like(result))
+    whole = least({"forward": forward, "step": step}, device)
+    times["autograd"] = whole["forward"] - sum(times.values())
+    return {**times, "forward": whole["forward"], "backward": whole["step"] - whole["forward"]}
 
 
 def _guard(known: Known) -> Guard:
@@ -131,20 +141,25 @@ def _guard_cost(count: int, device: torch.device) -> float:
     with torch.no_grad():
         jitted(x)
     guard = _guard(short_way_of(jitted).all_known()[0])
-    return least(lambda: guard((x,), {}), device) / count
+    return least({"guards": lambda: guard((x,), {})}, device)["guards"] / count
 
 
-def least(call: Callable[[], object], device: torch.device) -> float:
-    """Microseconds of Python in a call, not waiting for the device: the least of several turns."""
-    for _ in range(3):
-        call()
-    timer, times = timeit.Timer(call), []
-    count = max(3, min(MOST, int(SECONDS / timer.timeit(1))))
-    for _ in range(REPEATS):
-        wait(device)
-        times.append(timer.timeit(count) / count * 1e6)
+def least(calls: Mapping[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
+    """Microseconds of Python in each call, not waiting for the device: the least of its turns."""
+    timers = {name: timeit.Timer(call) for name, call in calls.items()}
+    for timer in timers.values():
+        timer.timeit(3)
+    counts = {
+        name: max(2, min(MOST, int(SECONDS / timer.timeit(1)))) for name, timer in timers.items()
+    }
+    found = dict.fromkeys(timers, math.inf)
+    for _ in range(TURNS):
+        for name, timer in timers.items():
+            wait(device)
+            took = timer.timeit(counts[name]) / counts[name] * 1e6
+            found[name] = min(found[name], took)
     wait(device)
-    return min(times)
+    return found
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
