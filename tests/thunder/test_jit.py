@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import FuserError
-from thunder_fuser.executors.calls import SPLIT
+from thunder_fuser.executors.calls import SPLIT, short_way_of
 from thunder_fuser.explain import kernels, report
 
 Tensors = Sequence[torch.Tensor]
@@ -355,4 +355,5 @@ def test_functions_of_autograd(given: dict[str, Any], node: str) -> None:
 def test_other_caches_are_left_to_thunder(cache: str) -> None:
     jitted = thunder_fuser.jit(lambda x, n: x * n, fuser_fuel=0, cache=cache)
     for n in (2, 2, 3):
+        assert all(one.guarded is None for one in short_way_of(jitted).all_known())
         torch.testing.assert_close(jitted(torch.ones(3), n), torch.full((3,), float(n)))

@@ -25,6 +25,7 @@ import torch
 from thunder import CacheEntry
 from thunder.common import CompileStats
 from thunder.core.module import ThunderModule
+from thunder.core.options import CACHE_OPTIONS
 from thunder.core.trace import _tracectx
 from thunder.core.update_aliases import _is_inplace_op
 from thunder.executors.torch_autograd import connect_to_autograd
@@ -98,7 +99,9 @@ class ShortWay:
 
     def __init__(self, of_thunder: Any, function: Callable[..., Any]) -> None:
         self.stats: CompileStats = thunder.compile_stats(of_thunder)
-        given = thunder.compile_data(of_thunder).compile_options
+        data = thunder.compile_data(of_thunder)
+        given = data.compile_options
+        self.constant = data.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
         self.one_function = bool(given[SPLIT])
         self.differentiable = given.get("is_differentiable_outputs")
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
@@ -140,8 +143,8 @@ class ShortWay:
 
     def know(self, entry: CacheEntry) -> Known:
         writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
-        alone = not entry.return_none_instead_of_grads
-        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if alone else None
+        plain = self.constant and not entry.return_none_instead_of_grads
+        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
         backward = entry.backward_fn and unwrap(entry.backward_fn)
         return Known(
             entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn)
