@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import FuserError
+from thunder_fuser.executors import calls
 from thunder_fuser.executors.calls import SPLIT, short_way_of
 from thunder_fuser.explain import kernels, report
 
@@ -349,6 +350,24 @@ def test_functions_of_autograd(given: dict[str, Any], node: str) -> None:
         found["z"].sum().backward()
         torch.testing.assert_close(xs[1].grad, torch.tanh(xs[0]) + 1)
     assert type(found["z"].grad_fn).__name__ == node
+
+
+@pytest.mark.parametrize("given", [{}, {SPLIT: True}])
+def test_large_results_have_two_functions(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "LARGE", 80)  # 20 floats
+    jitted = thunder_fuser.jit(lambda x: torch.tanh(x) * 2, fuser_fuel=0, **given)
+    names = []
+    for size in (19, 20):
+        x = torch.ones(size, requires_grad=True)
+        for _ in range(2):
+            found = jitted(x)
+        found.sum().backward()
+        torch.testing.assert_close(x.grad, 2 - 2 * torch.tanh(x) ** 2)
+        names.append(type(found.grad_fn).__name__)
+    large = "_ConnectionBackward" if given else "ThunderOutputFunctionBackward"
+    assert names == ["_ConnectionBackward", large]
 
 
 @pytest.mark.parametrize("cache", ["no caching", "symbolic values"])
