@@ -160,7 +160,7 @@ class ShortWay:
         """Whether Thunder, or autograd's Function, looks at more than guards."""
         return (
             _tracectx.get(None) is not None
-            or torch._C._are_functorch_transforms_active()
+            or _is_transforming()
             or "use_ddp" in self.own
             or "use_fsdp" in self.own
         )
@@ -221,3 +221,4 @@ def short_way_of(jitted: Any) -> ShortWay:
 
 
 _set_grad = torch._C._set_grad_enabled
+_is_transforming = torch._C._are_functorch_transforms_active

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a trace depends on besides its arguments: torch's global state, as thunder.jit asks for it.
 
-environment()               of this thread, now
-environment_of(recorded)    of what Thunder has recorded of a compilation; None if it is
-                            something that `environment` does not ask for
-without_autocast(f, args)   f(*args) with autocast off, as Thunder's decorator no_autocast
+    environment()               of this thread, now
+    environment_of(recorded)    of what Thunder has recorded of a compilation; None if it is
+                                something that `environment` does not ask for
+    without_autocast(f, args)   f(*args) with autocast off, as Thunder's decorator no_autocast
 """
 
 from __future__ import annotations
@@ -26,17 +26,23 @@ _AUTOCAST = (
 )  # fmt: skip
 _DEVICES = ("cuda", "cpu")
 _CPU = torch.device("cpu")
+# Looked up once: a call asks them all, and torch.get_default_device takes 2 us.
+_default_dtype, _is_grad_enabled = torch.get_default_dtype, torch.is_grad_enabled
+_modes, _is_autocast_enabled = torch._C._len_torch_function_stack, torch._C._is_any_autocast_enabled
+_GLOBAL_DEVICE = torch._GLOBAL_DEVICE_CONTEXT
 
 # (default dtype, default device, whether gradients are on, autocast as Thunder records it or None)
 Environment = tuple[torch.dtype, torch.device, bool, tuple[Any, ...] | None]
 
 
 def environment() -> Environment:
+    # The default device is the CPU unless somebody set another, in one of two places.
+    is_set = _modes() or hasattr(_GLOBAL_DEVICE, "device_context")
     return (
-        torch.get_default_dtype(),
-        _default_device(),
-        torch.is_grad_enabled(),
-        _autocast() if torch._C._is_any_autocast_enabled() else None,
+        _default_dtype(),
+        torch.get_default_device() if is_set else _CPU,
+        _is_grad_enabled(),
+        _autocast() if _is_autocast_enabled() else None,
     )
 
 
@@ -48,14 +54,6 @@ def environment_of(recorded: Mapping[str, Any]) -> Environment | None:
     names = ("default_dtype", "default_device", "is_grad_enabled")
     dtype, device, grad = (recorded[name] for name in names)
     return dtype, device, grad, autocast
-
-
-def _default_device() -> torch.device:
-    """torch.get_default_device(), which takes 2 us to find that nobody has set one."""
-    is_set = torch._C._len_torch_function_stack() or hasattr(
-        torch._GLOBAL_DEVICE_CONTEXT, "device_context"
-    )
-    return torch.get_default_device() if is_set else _CPU
 
 
 def _autocast() -> tuple[Any, ...] | None:
