@@ -8,7 +8,7 @@
 //
 // Each holds a Python callable that does the same, and calls it where C does not know what to do.
 // Torch is called through the addresses that native.py gives: its C interface for ahead-of-time
-// compiled models, and four C++ functions. So no header of torch or CUDA is needed.
+// compiled models, and a few C++ functions. So no header of torch or CUDA is needed.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
