@@ -8,8 +8,10 @@ over atoms, which division and remainder use:
 >>> i, v = symbol("i", 0, 99), symbol("v", 0, 7)
 >>> (i * 8 + v) // 8, (i * 8 + v) % 8, (i * 8 + v) // 64
 (i, v, i // 8)
->>> (i // 5) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
-(4*i, 1)
+>>> (i // 5) * 20 + (i % 5) * 4, (i // 5 % 3) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
+(4*i, 4*(i % 15), 1)
+>>> (i // 5 + v * 3) // 4
+(i + 15*v) // 20
 
 A number that comes from the sizes of a call (ir/size_symbols.py) is a constant too. It is not the
 plain constant of the same value.

@@ -13,7 +13,7 @@ those it reads. Each op is looked at once: linear in the length of the trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from thunder_fuser.trace.memory import one_memory, written_in_place
 from thunder_fuser.trace.op import Op, alike, runs
@@ -63,7 +63,7 @@ def _own_memory(ops: Sequence[Op]) -> set[str]:
 
 
 def _joined(
-    ops: Sequence[Op], run: Sequence[int], stretch: Sequence[int], own: Set[str]
+    ops: Sequence[Op], run: Sequence[int], stretch: Sequence[int], own: set[str]
 ) -> list[int]:
     """Of the stretch, what reads the run, directly or not, and may move to it, if that pays."""
     inside = {name for at in stretch for name in ops[at].made_names}

@@ -12,7 +12,7 @@ its results is written first: here one op makes all of them, and the statistics 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -115,27 +115,29 @@ batch_norm_in_training = Symbol(
 )
 
 
-def batch_norm(
-    x: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+def batch_norm(  # noqa: PLR0917 - torch's
+    input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None,
     bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Taken: floats in training, with statistics and parameters [C] that are not wider."""
-    own = [one for one in (running_mean, running_var, weight, bias) if one is not None]
-    are_known = all(type(one) in (int, float) for one in (momentum, eps))
-    if training is not True or not are_known or refuses_floats("a batch norm", x, *own):
+    """input [N, C, *], all tensors beside it [C]."""
+    own = running_mean, running_var, weight, bias
+    if training is not True or not _is_taken(input, own, (momentum, eps)):
         return NotImplemented
-    if x.ndim < 2 or prod(x._shape) == x._shape[1]:
-        return NotImplemented
-    fits = all(tuple(one._shape) == tuple(x._shape[1:2]) for one in own)
-    if not fits or any(one.dtype.bytes > compute_type(x).bytes for one in own):
-        return NotImplemented
-    y, mean, var = batch_norm_in_training(
-        x, running_mean, running_var, weight, bias, momentum, eps
-    )
-    for running, moved in ((running_mean, mean), (running_var, var)):
+    y, *moved = batch_norm_in_training(input, *own, momentum, eps)
+    for running, new in zip(own, moved, strict=False):
         if running is not None:
-            ltorch.copy_(running, moved)
+            ltorch.copy_(running, new)
     return y
+
+
+def _is_taken(x: TensorProxy, own: Sequence[TensorProxy | None], numbers: Sequence[Any]) -> bool:
+    """True for floats, with statistics and parameters [C] that are not wider, and plain numbers."""
+    given = [one for one in own if one is not None]
+    if refuses_floats("a batch norm", x, *given) or x.ndim < 2 or prod(x._shape) == x._shape[1]:
+        return False
+    widest = compute_type(x).bytes
+    fits = all(one._shape == x._shape[1:2] and one.dtype.bytes <= widest for one in given)
+    return fits and all(type(one) in (int, float) for one in numbers)
 
 
 BATCH_NORMS: Table = {
