@@ -40,6 +40,7 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
+from thunder_fuser.executors.result_orders import with_unseen
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
@@ -145,6 +146,7 @@ class ThunderFuser(FusionExecutor):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
             check_in_place(items, _prefix(given))
+        items = with_unseen(items)
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(items, recomputation, given)]
