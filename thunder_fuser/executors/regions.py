@@ -124,6 +124,11 @@ def read_by(item: Item) -> Sequence[Proxy]:
     return item.inputs if isinstance(item, Region) else reads(item)
 
 
+def made_by(item: Item) -> Sequence[Proxy]:
+    """What a bound symbol or a region makes."""
+    return item.outputs if isinstance(item, Region) else makes(item)
+
+
 @dataclass(frozen=True, slots=True)
 class Unfused:
     """An op that stays with torch, and why, as reports tell it: no bound symbol lives for it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel -> Kernel: threads branch to the operand of a cat that they write, instead of computing all.
+"""Kernel -> Kernel: threads branch to the operand of a cat that they write, not compute them all.
 
 for j:                                        if (i < 192)
     a = i < 192 ? ld(T0, ...) : 0                 for j: a = ld(T0, ...); st(T9, exp(a))
