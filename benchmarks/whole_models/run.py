@@ -44,10 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("bf16", "f32"), help="bf16 on a GPU, else f32")
     parser.add_argument("--seconds", type=at_least_one, default=6, help="of running, for a time")
     parser.add_argument(
-        "--side-by-side",
-        action="store_true",
-        help="compile all models at once, each in its own process; measure them in turns",
-    )
+        "--side-by-side", type=at_least_one, metavar="N",
+        help="compile N models at once, each in its own process; then measure them in turns",
+    )  # fmt: skip
     parser.add_argument("--turn", type=int, default=-1, help=argparse.SUPPRESS)
 
 
@@ -55,7 +54,9 @@ def run(given: argparse.Namespace, report: Report) -> None:
     report.lines.append(HEADER)
     names = list(given.model or ENTRIES)
     if given.side_by_side:
-        report.figures |= turns.side_by_side(names, given)
+        for at in range(0, len(names), given.side_by_side):
+            several = names[at : at + given.side_by_side]
+            report.figures |= turns.side_by_side(several, given)
     for name in names:
         with report.section(name):
             found = report.figures.get(name) or measure(
