@@ -57,6 +57,7 @@ def run(given: argparse.Namespace, report: Report) -> None:
         for at in range(0, len(names), given.side_by_side):
             several = names[at : at + given.side_by_side]
             report.figures |= turns.side_by_side(several, given)
+            report.write()
     for name in names:
         with report.section(name):
             found = report.figures.get(name) or measure(
