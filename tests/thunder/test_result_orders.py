@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from thunder_fuser.executors.result_orders import orders_in
 from thunder_fuser.executors.traces import fusions_of, jit
 
 IMAGE = (2, 3, 5, 4)
@@ -130,3 +132,39 @@ def test_gradients_of_a_transposed_stream() -> None:
         found.append(torch.autograd.grad(head.sum() + stream.square().sum(), image)[0])
     torch.testing.assert_close(*found)
     assert strides(found[0]) == strides(found[1])
+
+
+class Groups(torch.nn.Module):
+    """A group norm between two convolutions, which on a GPU run channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.convolve = torch.nn.GroupNorm(2, 6), torch.nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(self.norm(x.exp()))
+
+
+@pytest.mark.parametrize("order", [(3, 0, 2, 1), (3, 2, 1, 0)])
+def test_images_stay_channels_last_through_a_group_norm(order: tuple[int, ...]) -> None:
+    """Its result, where nobody sees the strides: as its image. Seen: as before."""
+    jitted = jit(Groups(), strict=True)
+    jitted(torch.randn(2, 6, 4, 4))
+    (region,) = (one.region for one in fusions_of(jitted) if not one.region.is_backward)
+    images = {one.name for one in region.outputs if one.ndim == 4}
+    free = replace(region, unseen=tuple(images))
+    (image,) = region.inputs[:1]
+    found = orders_in(free, {image.name: order})
+    is_last = order[1] == 0
+    assert images and all((found.get(name) == order) == is_last for name in images)
+
+
+def test_reshapes_of_others_lie_nowhere() -> None:
+    """A transposed matrix of heads does not spread its order."""
+    jitted = jit(lambda x: (x.exp().reshape(2, 3, 2, 4) * 2).tanh().sum(1) + 1, strict=True)
+    jitted(torch.randn(2, 3, 8))
+    (region,) = (one.region for one in fusions_of(jitted))
+    free = replace(region, unseen=tuple(one.name for one in region.outputs))
+    assert not set(orders_in(free, {region.inputs[0].name: (2, 0, 1)})) & {
+        leaf.output.name for leaf in region.leaves if leaf.output.ndim == 4
+    }

@@ -11,18 +11,21 @@ make in a region lies nowhere yet, and results of it are contiguous.
 A result whose strides the user never sees (unseen.py) is free. Where operands of different orders
 meet, it is channels last if one of them is, else contiguous; where a product reads it, which would
 copy it, it is contiguous. A transposed image that enters a transformer's residual stream would else
-turn every layer's kernels into transposes.
+turn every layer's kernels into transposes. Images that are channels last stay so through reshapes
+that part or join their axes where they lie, as in a group norm: [N, G, C / G, H, W].
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from math import prod
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions import Region
+from thunder_fuser.ir.strides import stride_order_of
 from thunder_fuser.trace.proxies import VIEWS, makes, reads
 
 Orders = Mapping[str, tuple[int, ...]]
@@ -44,7 +47,7 @@ def result_orders(
     known = dict(inputs)
     for leaf in leaves:
         for made in makes(leaf):
-            found = _orders_of(leaf, made, known) if isinstance(made, TensorProxy) else ()
+            found = _orders_of(leaf, made, known, seen) if isinstance(made, TensorProxy) else ()
             if found and (seen or len(set(found)) == 1):
                 known[made.name] = found[0]
             elif found:
@@ -79,12 +82,66 @@ def _is_contiguous(order: tuple[int, ...]) -> bool:
 
 
 def _orders_of(
-    leaf: BoundSymbol, made: TensorProxy, known: Orders
+    leaf: BoundSymbol, made: TensorProxy, known: Orders, seen: bool
 ) -> Sequence[tuple[int, ...]]:
     """Of the operands that a result may lie like; the first is the one that eager takes."""
     if leaf.sym.id is PrimIDs.STRIDE_ORDER:
         return [tuple(leaf.args[1])]
+    if leaf.sym.id is PrimIDs.RESHAPE and not seen:
+        return [*_through_reshape(leaf.args[0], made, known)]
     return [known[one.name] for one in _models(leaf, made) if one.name in known]
+
+
+def _through_reshape(
+    operand: TensorProxy, made: TensorProxy, known: Orders
+) -> Iterator[tuple[int, ...]]:
+    """The order of what is made of images that are channels last, or is such images."""
+    if operand.name in known:
+        before = known[operand.name]
+        after = reshaped_order(before, operand._shape, made._shape)
+        if after is not None and (_is_last(before) or _is_last(after)):
+            yield after
+
+
+def reshaped_order(
+    order: tuple[int, ...], before: Sequence[int], after: Sequence[int]
+) -> tuple[int, ...] | None:
+    """The stride order behind a reshape that moves nothing in memory; None if it would.
+
+    >>> reshaped_order((3, 0, 2, 1), (8, 6, 5, 4), (8, 2, 3, 5, 4))
+    (4, 1, 0, 3, 2)
+    >>> reshaped_order((4, 1, 0, 3, 2), (8, 2, 3, 5, 4), (8, 6, 5, 4))
+    (3, 0, 2, 1)
+    >>> reshaped_order((3, 0, 2, 1), (8, 6, 5, 4), (8, 30, 4)) is None
+    True
+    """
+    memory = sorted(range(len(order)), key=lambda axis: -order[axis])
+    place = {axis: at for at, axis in enumerate(memory)}
+    made: dict[int, Sequence[int]] = {}  # by the first of the axes that are joined
+    for own, into in _groups(before, after):
+        if any(place[axis] != place[own[0]] + at for at, axis in enumerate(own)):
+            return None
+        made[own[0]] = into
+    laid = [axis for first in memory for axis in made.get(first, ())]
+    return stride_order_of(laid) if len(laid) == len(after) else None
+
+
+def _groups(
+    before: Sequence[int], after: Sequence[int]
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """The axes that a reshape joins, with those that it makes of them."""
+    i = j = 0
+    while i < len(before) and j < len(after) and 0 not in before:
+        first, start, sizes, made = i, j, before[i], after[j]
+        i, j = i + 1, j + 1
+        while sizes != made:
+            if sizes < made:
+                sizes, i = sizes * before[i], i + 1
+            else:
+                made, j = made * after[j], j + 1
+        is_last = prod(before[i:]) == prod(after[j:]) == 1
+        i, j = (len(before), len(after)) if is_last else (i, j)
+        yield range(first, i), range(start, j)
 
 
 def _models(leaf: BoundSymbol, made: TensorProxy) -> Iterable[Proxy]:

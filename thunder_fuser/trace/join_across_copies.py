@@ -21,6 +21,7 @@ from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES, FENCES, bytes_of
 
 _BETWEEN = COPIES | FENCES
+MOST_OPS = 256  # of a region that others may join
 
 
 def join_across_copies(prepared: Prepared) -> Prepared:
@@ -43,10 +44,10 @@ def _order(ops: Sequence[Op]) -> list[int]:
             behind += stretch
             continue
         joined = list[int]()
-        if behind and first.is_fusible and alike(ops[run[0]], first):
+        if behind and first.is_fusible and len(run) < MOST_OPS and alike(ops[run[0]], first):
             joined = _joined(ops, run, stretch, own)
             run += joined
-        rest = [at for at in stretch if at not in {*joined}]
+        rest = _less(stretch, joined)
         if rest:
             order += [*run, *behind]
             run, behind = (rest, []) if first.is_fusible else ([], [])
@@ -66,14 +67,13 @@ def _joined(
     ops: Sequence[Op], run: Sequence[int], stretch: Sequence[int], own: set[str]
 ) -> list[int]:
     """Of the stretch, what reads the run, directly or not, and may move to it, if that pays."""
-    inside = {name for at in stretch for name in ops[at].made_names}
-    known, of_run = own - inside, {name for at in run for name in ops[at].made_names}
-    free = list[int]()
+    late, of_run = _made(ops, stretch), _made(ops, run)
+    free, joined = list[int](), list[int]()
     for at in stretch:
-        if known.issuperset(ops[at].read_names):
+        read = ops[at].read_names
+        if own.issuperset(read) and late.isdisjoint(read):
             free.append(at)
-            known.update(own.intersection(ops[at].made_names))
-    joined = list[int]()
+            late.difference_update(ops[at].made_names)
     for at in free:
         if ops[at].reads_any(of_run):
             joined.append(at)
@@ -94,10 +94,18 @@ def _with_what_they_read(ops: Sequence[Op], free: Sequence[int], joined: list[in
 
 def _pays(ops: Sequence[Op], stretch: Sequence[int], joined: Sequence[int]) -> bool:
     """True if what is left reads no more bytes of what moves than these read from before."""
-    left = {name for at in stretch if at not in {*joined} for name in ops[at].read_names}
+    left = {name for at in _less(stretch, joined) for name in ops[at].read_names}
     made = {out.name: bytes_of(out) for at in joined for out in ops[at].makes}
-    read = {
-        proxy.name: bytes_of(proxy)
-        for at in joined for proxy in ops[at].reads if proxy.name not in {*made} | left
-    }
-    return sum(size for name, size in made.items() if name in left) <= sum(read.values())
+    read = {one.name: bytes_of(one) for at in joined for one in ops[at].reads}
+    gone = left | made.keys()
+    handed = sum(size for name, size in made.items() if name in left)
+    return handed <= sum(size for name, size in read.items() if name not in gone)
+
+
+def _less(places: Sequence[int], others: Sequence[int]) -> list[int]:
+    taken = {*others}
+    return [at for at in places if at not in taken]
+
+
+def _made(ops: Sequence[Op], places: Sequence[int]) -> set[str]:
+    return {name for at in places for name in ops[at].made_names}
