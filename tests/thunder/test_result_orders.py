@@ -152,7 +152,7 @@ def test_images_stay_channels_last_through_a_group_norm(order: tuple[int, ...]) 
     jitted(torch.randn(2, 6, 4, 4))
     (region,) = (one.region for one in fusions_of(jitted) if not one.region.is_backward)
     images = {one.name for one in region.outputs if one.ndim == 4}
-    free = replace(region, unseen=tuple(images))
+    free = replace(region, unseen=dict.fromkeys(images, ""))
     (image,) = region.inputs[:1]
     found = orders_in(free, {image.name: order})
     is_last = order[1] == 0
@@ -164,7 +164,25 @@ def test_reshapes_of_others_lie_nowhere() -> None:
     jitted = jit(lambda x: (x.exp().reshape(2, 3, 2, 4) * 2).tanh().sum(1) + 1, strict=True)
     jitted(torch.randn(2, 3, 8))
     (region,) = (one.region for one in fusions_of(jitted))
-    free = replace(region, unseen=tuple(one.name for one in region.outputs))
+    free = replace(region, unseen={one.name: "" for one in region.outputs})
     assert not set(orders_in(free, {region.inputs[0].name: (2, 0, 1)})) & {
         leaf.output.name for leaf in region.leaves if leaf.output.ndim == 4
     }
+
+
+class Rotated(torch.nn.Module):
+    """Attention whose queries and keys a fusion makes; [B, L, 4 * 8] -> the same."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        q = x.tanh().view(2, 6, 4, 8).transpose(1, 2) * 0.5
+        k, v = q.sin(), q.cos()
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.nn.functional.linear(y.transpose(1, 2).reshape(2, 6, 32), weight)
+
+
+def test_queries_keys_and_values_lie_as_projections_do() -> None:
+    jitted = jit(Rotated(), strict=True)
+    x, weight = torch.randn(2, 6, 32), torch.randn(5, 32)
+    torch.testing.assert_close(jitted(x, weight), Rotated()(x, weight))
+    (made,) = (one.definitions[-1] for one in fusions_of(jitted) if one.definitions)
+    assert [r.attr("stride_order") for r in made if r.op == "add_output"] == [(3, 1, 2, 0)] * 3

@@ -56,7 +56,7 @@ class Region:
     neither.
     Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
     where autograd is about to free what it kept; see donation.py.
-    unseen: the results whose strides the user never sees; of_products: those that products read.
+    unseen: the results whose strides the user never sees, each with its reader (unseen.py).
     where: file:line of the first of its ops that has one.
     """
 
@@ -68,8 +68,7 @@ class Region:
     exits: tuple[BoundSymbol, ...] = ()
     donated: tuple[str, ...] = ()
     donated_if_freed: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
-    of_products: tuple[str, ...] = ()
+    unseen: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
 
     @staticmethod

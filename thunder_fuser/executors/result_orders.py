@@ -30,6 +30,8 @@ from thunder_fuser.trace.proxies import VIEWS, makes, reads
 
 Orders = Mapping[str, tuple[int, ...]]
 
+PRODUCT, ATTENTION = "product", "attention"
+HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 _OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
 _OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
 
@@ -57,13 +59,15 @@ def result_orders(
 
 def orders_in(region: Region, inputs: Orders) -> Orders:
     """The stride orders of a region's results, for inputs in these; without one: contiguous."""
-    eager = result_orders(region.leaves, inputs)
-    if not eager:
-        return {}
+    found = result_orders(region.leaves, inputs)
     free = result_orders(region.leaves, inputs, seen=False)
-    unseen = {name: free[name] for name in region.unseen if name in free}
-    found = {**eager, **unseen}
-    return {name: found[name] for name in found if name not in region.of_products}
+    for name, reader in region.unseen.items():
+        found.pop(name, None)
+        if reader == ATTENTION:
+            found[name] = HEADS_INSIDE
+        elif reader != PRODUCT and name in free:
+            found[name] = free[name]
+    return found
 
 
 def _common(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -7,16 +7,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, has_tags
 
 from thunder_fuser.executors.channels_last import is_convolution, makes_weights, runs_last
 from thunder_fuser.executors.regions import Item, Region, read_by
-from thunder_fuser.executors.result_orders import origins
-from thunder_fuser.trace.proxies import makes, parts
+from thunder_fuser.executors.result_orders import ATTENTION, PRODUCT, origins
+from thunder_fuser.trace.proxies import makes, parts, reads
 
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
@@ -36,16 +37,28 @@ def seen_results(items: Sequence[Item]) -> set[str]:
 
 
 def with_unseen(items: Sequence[Item], seen: Set[str]) -> list[Item]:
-    """The items, each region with the names of its results whose strides the user never sees."""
-    products = (one for one in items if isinstance(one, BoundSymbol) and _is_product(one))
-    read = {proxy.name for one in products for proxy in read_by(one)}
-    return [_told(item, seen, read) if isinstance(item, Region) else item for item in items]
+    """The items, each region with its results whose strides the user never sees, and their reader.
+
+    The reader is the one that wants an order: a product, else attention, else nothing.
+    """
+    calls = [item for item in items if isinstance(item, BoundSymbol)]
+    readers = {
+        proxy.name: ATTENTION
+        for call in filter(_is_attention, calls) for proxy in reads(call)[:3]
+        if isinstance(proxy, TensorProxy) and proxy.ndim == 4
+    }  # fmt: skip
+    readers |= {proxy.name: PRODUCT for call in filter(_is_product, calls) for proxy in reads(call)}
+    return [_told(item, seen, readers) if isinstance(item, Region) else item for item in items]
 
 
-def _told(region: Region, seen: Set[str], read: Set[str]) -> Region:
-    unseen = tuple(out.name for out in region.outputs if out.name not in seen)
-    of_products = tuple(name for name in unseen if name in read)
-    return replace(region, unseen=unseen, of_products=of_products)
+def _told(region: Region, seen: Set[str], readers: Mapping[str, str]) -> Region:
+    names = (out.name for out in region.outputs if out.name not in seen)
+    return replace(region, unseen={name: readers.get(name, "") for name in names})
+
+
+def _is_attention(item: BoundSymbol) -> bool:
+    """True for torch's attention of a query, a key and a value, by whichever of its kernels."""
+    return "attention" in item.sym.name and "backward" not in item.sym.name
 
 
 def _passes_on(item: BoundSymbol, seen: Set[str]) -> bool:
