@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a piece of a trace -> runs of its function, or replays of a graph of it.
+
+    first call on a thread      the function runs: kernels are compiled, libraries start
+    second call                 the graph is captured, which runs nothing, and replayed
+    later calls                 arguments are copied in, the graph is replayed, results copied out
+
+A graph is kept for a layout of the arguments, the addresses of those that are parameters, and
+torch's settings. Each call gets results in fresh memory. So none is overwritten later, whoever
+keeps it: the caller, autograd, or a gradient. See docs/adr/0015.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from thunder_fuser.errors import GraphWarning
+from thunder_fuser.executors.announce import warn_at
+from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.logs import log
+from thunder_fuser.options import Value, in_force
+from thunder_fuser.runtime.cuda_graphs import Function, Recording
+from thunder_fuser.threads import Recent, first_time
+
+# (arguments, copies of what a replay has written) -> a result
+Result = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
+
+
+class Recorder(Protocol):
+    """Captures functions on one device; see runtime/cuda_graphs.py."""
+
+    lock: threading.Lock
+    device_type: str
+
+    def is_capturing(self) -> bool: ...
+    def settings(self) -> Hashable: ...
+    def take_turn(self) -> None: ...
+    def capture(self, run: Function, make_inputs: Callable[[], Sequence[Any]]) -> Recording: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An argument of a piece. is_fixed: its memory stays, as a parameter's; it is not copied."""
+
+    name: str
+    is_number: bool = False
+    is_fixed: bool = False
+    is_written: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the calls of a piece."""
+
+    plain: int = 0
+    captured: int = 0
+    replayed: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class Graphs:
+    """The graphs of one jitted function on one device, the least recently replayed evicted first.
+
+    What was called once is remembered for as many calls as there may be graphs: a function that is
+    called with more shapes than that in turn captures none, rather than one at each call.
+    """
+
+    def __init__(self, recorder: Recorder, most: int) -> None:
+        self.recorder = recorder
+        self.kept: Recent[Graph] = Recent(lambda: most)
+        self._called: Recent[bool] = Recent(lambda: most)
+
+    def find(self, key: Hashable, capture: Callable[[], Graph | None]) -> Graph | None:
+        """The graph of a call, captured at the second such call of a thread."""
+        found: Graph | None = self.kept.get(key)
+        if found is not None:
+            return found
+        # A thread's first calls make handles of libraries, which a capture must not.
+        call = (threading.get_ident(), key)
+        if not self._called.pop(call, False):
+            self._called[call] = True
+            return None
+        found = capture()
+        if found is not None:
+            self.kept[key] = found
+        return found
+
+
+class Piece:
+    """Makes `call`, what the trace calls for several of its calls.
+
+    run: the calls, one by one. text: what they are, for people. given: the options of the jit.
+    """
+
+    def __init__(
+        self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
+        *, text: str = "", given: Mapping[str, Value] | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
+        self.text, self.given = text, given or {}
+        self.counts = Counts()
+        kinds = [(f"a{at}", "size" if one.is_number else "tensor") for at, one in enumerate(inputs)]
+        self.call: Any = make_dispatch(kinds, self._miss, checked=False, name=name)
+        self.context = {name: self.call}  # as Thunder's bound symbols have it
+
+    def meta(self, *args: Any) -> None:
+        """Thunder's symbols have one. Nothing asks it of a final trace."""
+        raise NotImplementedError(f"{self.name} is part of a final trace")
+
+    def _miss(self, args: Sequence[Any]) -> Function:
+        if all(one.is_number or _is_plain(arg) for one, arg in zip(self.inputs, args, strict=True)):
+            return _Calls(self, args)
+        return self.run
+
+
+class _Calls:
+    """Calls of a piece with arguments of one layout."""
+
+    __slots__ = ("_copied", "_failed", "_fixed", "_piece", "_run", "_written")
+
+    def __init__(self, piece: Piece, args: Sequence[Any]) -> None:
+        self._piece, self._run, self._failed = piece, piece.run, False
+        tensors = [at for at, one in enumerate(piece.inputs) if not one.is_number]
+        fixed = [at for at in tensors if piece.inputs[at].is_fixed or _is_parameter(args[at])]
+        self._fixed, self._copied = tuple(fixed), tuple(at for at in tensors if at not in fixed)
+        self._written = tuple(at for at, one in enumerate(piece.inputs) if one.is_written)
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        graphs, counts = self._piece.graphs, self._piece.counts
+        recorder = graphs.recorder
+        if not self._failed and not recorder.is_capturing():
+            key = (self, recorder.settings(), *[args[at].data_ptr() for at in self._fixed])
+            with recorder.lock:
+                graph = graphs.find(key, lambda: self._capture(args))
+                if graph is not None:
+                    recorder.take_turn()
+                    counts.replayed += 1
+                    results = graph.replay(args)
+                    torch.autograd.graph.increment_version([args[at] for at in self._written])
+                    return results
+        counts.plain += 1
+        return self._run(*args)
+
+    def _capture(self, args: Sequence[Any]) -> Graph | None:
+        device_type = self._piece.graphs.recorder.device_type
+        if any(args[at].device.type != device_type for at in self._copied):
+            return None  # torch has the seed of an attention's dropout on the CPU, or in a graph
+        with in_force(self._piece.given):
+            return self._captured(args)
+
+    def _captured(self, args: Sequence[Any]) -> Graph | None:
+        """The graph, or None with a warning if the function cannot be captured."""
+        piece = self._piece
+        try:
+            graph = Graph(piece.graphs.recorder, self._run, args, self._copied)
+        except Exception as error:  # torch's, the driver's or a library's: no name for them all
+            self._failed = True
+            self._tell(error)
+            return None
+        piece.counts.captured += 1
+        log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
+        return graph
+
+    def _tell(self, error: Exception) -> None:
+        piece = self._piece
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        piece.counts.failures.append(reason)
+        log("graphs", lambda: f"{piece.name}: not captured: {reason}")
+        if first_time(("graph", reason)):
+            warn_at(
+                "",
+                f"{piece.name} ({piece.text}) could not be captured in a CUDA graph: {reason}. Its"
+                " calls are launched one by one. What fails alike is not announced.",
+                GraphWarning,
+            )
+
+
+class Graph:
+    """A recording, and how arguments come in and results go out."""
+
+    def __init__(
+        self, recorder: Recorder, run: Function, args: Sequence[Any], copied: Sequence[int]
+    ) -> None:
+        self._device_type = recorder.device_type
+        self._recording = recorder.capture(run, lambda: _inputs(args, copied))
+        buffers = [self._recording.inputs[at] for at in copied]
+        self._copied = tuple(copied)
+        self._in = _Copies([compact(one) for one in buffers])
+        # Where one element stands for a whole axis, that element is copied.
+        self._expanded = [at for at, one in enumerate(buffers) if 0 in one.stride()]
+        self._out: tuple[_Copies, list[Result]] | None = None
+
+    def __str__(self) -> str:
+        return f"{len(self._copied)} arguments ({self._in.bytes} bytes) copied at each call"
+
+    def replay(self, args: Sequence[Any]) -> Sequence[Any]:
+        """The results for arguments of the captured layout, all in memory of their own."""
+        sources = [args[at] for at in self._copied]
+        for at in self._expanded:
+            sources[at] = compact(sources[at])
+        self._in.copy(self._in.tensors, sources)
+        self._recording.replay()
+        if self._out is None:
+            self._out = _planned(self._recording, self._device_type)
+        written, results = self._out
+        fresh = [torch.empty_like(one) for one in written.tensors]
+        written.copy(fresh, written.tensors)
+        return [make(args, fresh) for make in results]
+
+
+# torch's unsigned integers of more than 8 bits and its narrow floats are copied one by one.
+_COPIED_TOGETHER = frozenset({
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+})  # fmt: skip
+
+
+class _Copies:
+    """Copies from or to these tensors, a launch for those that torch copies together."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.tensors = tensors
+        alike: dict[Hashable, list[int]] = {}
+        for at, one in enumerate(tensors):
+            together = one.dtype in _COPIED_TOGETHER and _is_dense(one)
+            alike.setdefault(one.dtype if together else at, []).append(at)
+        self._groups = [*alike.values()]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.numel() * one.element_size() for one in self.tensors)
+
+    def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
+        for places in self._groups:
+            if len(places) == 1:
+                to[places[0]].copy_(of[places[0]])
+            else:
+                torch._foreach_copy_([to[at] for at in places], [of[at] for at in places])
+
+
+# ------------------------------------------------------------------------------------- arguments
+
+
+def _is_plain(arg: object) -> bool:
+    """Whether its memory is all there is to it."""
+    if type(arg) not in (torch.Tensor, torch.nn.Parameter) or arg.layout is not torch.strided:  # type: ignore[attr-defined]
+        return False
+    return not (arg.is_neg() or arg.is_conj())  # type: ignore[attr-defined]
+
+
+def _is_parameter(arg: object) -> bool:
+    return type(arg) is torch.nn.Parameter
+
+
+def _inputs(args: Sequence[Any], copied: Sequence[int]) -> list[Any]:
+    return [memory_like(arg) if at in copied else arg for at, arg in enumerate(args)]
+
+
+def memory_like(arg: torch.Tensor) -> torch.Tensor:
+    """Memory of its own with the strides and the alignment of an argument, unwritten.
+
+    So that the kernels are those of an uncaptured call, and the results have the same bits.
+    """
+    shift = (arg.data_ptr() & 15) // arg.element_size()
+    axes = zip(arg.shape, arg.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in axes) if arg.numel() else 0
+    memory = torch.empty(shift + extent, dtype=arg.dtype, device=arg.device)
+    return memory.as_strided(arg.shape, arg.stride(), shift)
+
+
+def compact(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, without the repetitions of an expanded one.
+
+    >>> compact(torch.ones(1).expand(3)).shape
+    torch.Size([1])
+    """
+    if 0 not in tensor.stride():
+        return tensor
+    axes = zip(tensor.shape, tensor.stride(), strict=True)
+    sizes = [min(size, 1) if stride == 0 else size for size, stride in axes]
+    return tensor.as_strided(sizes, tensor.stride(), tensor.storage_offset())
+
+
+# --------------------------------------------------------------------------------------- results
+
+
+def _planned(recording: Recording, device_type: str) -> tuple[_Copies, list[Result]]:
+    """(what is copied after each replay, how each result is made of arguments and copies)
+
+    A view of an argument becomes the same view of the call's argument. Results that share memory
+    share one copy of it. Lengths, and what torch keeps on the CPU, are the same at each call.
+    """
+    on_device = [
+        isinstance(one, torch.Tensor) and one.device.type == device_type
+        for one in (*recording.outputs, *recording.inputs)
+    ]  # fmt: skip
+    count = len(recording.outputs)
+    owners = {
+        _storage(one): at
+        for at, one in enumerate(recording.inputs) if on_device[count + at]
+    }
+    memory = [_storage(one) for one, is_on in zip(recording.outputs, on_device) if is_on]  # noqa: B905
+    written: dict[int, torch.Tensor] = {}
+    made: list[Result] = []
+    for one, is_on in zip(recording.outputs, on_device):  # noqa: B905
+        if not is_on:
+            made.append(_constant(one))
+            continue
+        owner = owners.get(_storage(one))
+        if owner is not None and _is_view(one, recording.inputs[owner]):
+            made.append(_view(one, recording.inputs[owner], owner))
+            continue
+        is_alone = memory.count(_storage(one)) == 1 and _is_dense(one)
+        written.setdefault(_storage(one), one if is_alone else _whole(one))
+        place = [*written].index(_storage(one))
+        made.append(_copy(place) if is_alone else _part(one, place))
+    return _Copies([*written.values()]), made
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether it fills its memory, each element once, so that empty_like has its strides."""
+    return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
+
+
+def _is_view(tensor: torch.Tensor, argument: torch.Tensor) -> bool:
+    """Whether strides alone make it of an argument."""
+    return tensor.dtype is argument.dtype and not (tensor.is_neg() or tensor.is_conj())
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of its storage, as integers."""
+    storage = tensor.untyped_storage()
+    dtype = torch.uint8 if storage.nbytes() % 8 else torch.int64
+    size = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
+
+
+def _constant(value: Any) -> Result:
+    return lambda args, fresh: value
+
+
+def _copy(place: int) -> Result:
+    return lambda args, fresh: fresh[place]
+
+
+def _part(tensor: torch.Tensor, place: int) -> Result:
+    layout = tensor.storage_offset(), tensor.shape, tensor.stride()
+    dtype, device = tensor.dtype, tensor.device
+
+    def part(args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> torch.Tensor:
+        storage = fresh[place].untyped_storage()
+        return torch.empty(0, dtype=dtype, device=device).set_(storage, *layout)
+
+    return part
+
+
+def _view(tensor: torch.Tensor, argument: torch.Tensor, at: int) -> Result:
+    if tensor is argument:
+        return lambda args, fresh: args[at]
+    size, stride = tensor.shape, tensor.stride()
+    shift = tensor.storage_offset() - argument.storage_offset()
+    return lambda args, fresh: args[at].as_strided(size, stride, args[at].storage_offset() + shift)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function on CUDA tensors -> its launches as a CUDA graph, with the memory they read and write.
+
+The graphs of a device share one pool of memory, in which a graph may overwrite what another has
+computed. So a replay runs after all replays before it, on whichever stream they were, and its
+caller holds `lock` until it has enqueued the copies of the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from thunder_fuser.threads import make_lock
+
+Function = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """inputs: what the graph reads; outputs: what a replay writes, the same memory each time."""
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    replay: Callable[[], None]
+
+
+class CudaRecorder:
+    """Captures functions on one device, on a stream of its own. One of each device a process."""
+
+    device_type = "cuda"
+
+    def __init__(self, index: int) -> None:
+        self.lock = make_lock()
+        self._device = torch.device("cuda", index)
+        self._stream = torch.cuda.Stream(self._device)
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+        self._last: torch.cuda.Stream | None = None
+
+    def is_capturing(self) -> bool:
+        """True inside of a capture, of whoever's: a graph cannot be replayed into it."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def settings(self) -> Hashable:
+        """What torch's functions read beside their arguments, and a graph would not."""
+        native = torch._C
+        return (
+            native._get_fp32_precision_getter("cuda", "matmul"),
+            native._get_fp32_precision_getter("cuda", "conv"),
+            native._get_cublas_allow_fp16_reduced_precision_reduction(),
+            native._get_cublas_allow_bf16_reduced_precision_reduction(),
+            native._get_cudnn_deterministic(), native._get_cudnn_benchmark(),
+            native._get_deterministic_algorithms(),
+        )  # fmt: skip
+
+    def take_turn(self) -> None:
+        """Lets the current stream wait for the last replay."""
+        stream = torch.cuda.current_stream(self._device)
+        if self._last is not None and stream != self._last:
+            stream.wait_stream(self._last)
+        self._last = stream
+
+    def capture(self, run: Function, make_inputs: Callable[[], Sequence[Any]]) -> Recording:
+        """What run(*make_inputs()) launches, without running it. Raises what either of them raises.
+
+        make_inputs: allocates in the graph's own memory; nothing is written there yet.
+        """
+        graph = torch.cuda.CUDAGraph()
+        shared = next(iter(self._graphs), None)
+        pool = torch.cuda.graph_pool_handle() if shared is None else shared.pool()
+        # torch.cuda.graph leaves its stream current if the capture fails.
+        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
+            try:
+                with torch.cuda.graph(
+                    graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
+                ):
+                    inputs = tuple(make_inputs())
+                    outputs = tuple(run(*inputs))
+            except BaseException:
+                self._end_failed(graph, pool)
+                raise
+        self._graphs.add(graph)
+        return Recording(inputs, outputs, graph.replay)
+
+    def _end_failed(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        """What torch leaves undone where the driver refuses to end a capture."""
+        with suppress(RuntimeError):  # it was done
+            torch._C._cuda_endAllocateToPool(self._device.index, pool)
+            torch._C._cuda_releasePool(self._device.index, pool)
+        graph.reset()
+
+
+@cache
+def cuda_recorder(index: int) -> CudaRecorder:
+    """The recorder of a device."""
+    return CudaRecorder(index)
