@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import warnings
 import weakref
 from typing import Any
@@ -21,6 +22,7 @@ from thunder_fuser.errors import GraphWarning
 from thunder_fuser.executors.capture import compact, memory_like
 from thunder_fuser.executors.cuda_graphs import CudaGraphs, on_host, pieces_in
 from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain import report
 
 CPU = torch.device("cpu")
 
@@ -153,6 +155,31 @@ def test_a_number_that_the_host_reads_cuts() -> None:
         ("item", "it reads a number from the device")
     ]
     assert replays(recorder) == [3]  # the second piece gets another number at each call
+
+
+def test_the_report_says_what_is_captured() -> None:
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x @ w).sin() @ w
+        return (y * y.sum().item()) @ w + 1
+
+    found = in_graphs(scaled, CpuRecorder())
+    for _ in range(3):
+        found(*matrices())
+    text = str(report(found))
+    for line in (
+        r"CUDA graph +pass +state +calls +graphs +replays +why",
+        r"cudaGraph0 +forward +replayed +\d +1 +2\n",
+        r"cudaGraph1 +forward +not captured yet +3 +0 +0 +the second call with the same shapes",
+        r"item +forward +in no graph +1 +it reads a number from the device",
+    ):
+        assert re.search(line, text), text
+    assert report(jit_and_call(scaled)).graphs == ()
+
+
+def jit_and_call(function: Any) -> Any:
+    found = jit(function)
+    found(*matrices())
+    return found
 
 
 def test_a_draw_stays_outside_and_gives_tensors() -> None:

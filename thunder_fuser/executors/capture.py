@@ -21,6 +21,7 @@ import torch
 
 from thunder_fuser.errors import GraphWarning
 from thunder_fuser.executors.announce import warn_at
+from thunder_fuser.executors.comments import counted
 from thunder_fuser.host.dispatch import make_dispatch
 from thunder_fuser.logs import log
 from thunder_fuser.options import Value, in_force
@@ -94,15 +95,15 @@ class Graphs:
 class Piece:
     """Makes `call`, what the trace calls for several of its calls.
 
-    run: the calls, one by one. text: what they are, for people. given: the options of the jit.
+    run: the calls, one by one. names: theirs. given: the options of the jit.
     """
 
     def __init__(
         self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
-        *, text: str = "", given: Mapping[str, Value] | None = None,
+        *, names: Sequence[str], given: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
-        self.text, self.given = text, given or {}
+        self.text, self.length, self.given = counted(names), len(names), given
         self.counts = Counts()
         kinds = [(f"a{at}", "size" if one.is_number else "tensor") for at, one in enumerate(inputs)]
         self.call: Any = make_dispatch(kinds, self._miss, checked=False, name=name)

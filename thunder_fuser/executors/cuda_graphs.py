@@ -19,6 +19,7 @@ from itertools import count
 from typing import Any
 from weakref import ref
 
+import thunder
 import torch
 from thunder.common import CompileData
 from thunder.core import prims
@@ -35,7 +36,6 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.executors.asked import options_of_jit
 from thunder_fuser.executors.capture import Graphs, Input, Piece, Recorder
-from thunder_fuser.executors.comments import counted
 from thunder_fuser.logs import log
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
@@ -81,7 +81,7 @@ class CudaGraphs(Transform):  # type: ignore[misc]
 
         A list of transforms may be passed to several calls of thunder.jit: only one is ours.
         """
-        if self._data is not None and self._data() is not get_compile_data():
+        if not self.belongs_to(get_compile_data()):
             return trace
         made = from_trace(trace)
         given = options_of_jit()
@@ -89,6 +89,10 @@ class CudaGraphs(Transform):  # type: ignore[misc]
             made.bound_symbols = [*_Split(trace, self, given).bound_symbols()]
         made.set_provenance(TraceProvenance("CUDA graphs"))
         return made
+
+    def belongs_to(self, data: CompileData | None) -> bool:
+        """Whether it was made for this jitted function."""
+        return self._data is None or self._data() is data
 
     @property
     def device_type(self) -> str:
@@ -107,6 +111,13 @@ def add_cuda_graphs() -> None:
     data = get_compile_data()
     if data is not None and not any(type(one) is CudaGraphs for one in data.transforms):
         data.transforms.append(CudaGraphs(data))
+
+
+def cuda_graphs_of(jitted: Any) -> CudaGraphs | None:
+    """The transform of a jitted function; None without the option."""
+    data = thunder.compile_data(jitted)
+    of_it = (one for one in data.transforms if type(one) is CudaGraphs and one.belongs_to(data))
+    return next(of_it, None)
 
 
 # ------------------------------------------------------------------------------- what is captured
@@ -231,7 +242,7 @@ class _Split:
             _function(name, run, inputs, results),
             [_input(proxy, proxy.name in written) for proxy in inputs],
             self.owner.graphs_on(_place(calls[0])),
-            text=counted(bsym.sym.name for bsym in calls),
+            names=[bsym.sym.name for bsym in calls],
             given=self.given,
         )
         symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=_bind_piece)

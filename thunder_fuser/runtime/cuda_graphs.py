@@ -89,11 +89,17 @@ class CudaRecorder:
         return Recording(inputs, outputs, graph.replay)
 
     def _end_failed(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-        """What torch leaves undone where the driver refuses to end a capture."""
+        """What torch leaves undone where the driver refuses to end a capture.
+
+        Its generator then waits for the end, and refuses to make random numbers. The end of any
+        capture is good enough.
+        """
         with suppress(RuntimeError):  # it was done
             torch._C._cuda_endAllocateToPool(self._device.index, pool)
             torch._C._cuda_releasePool(self._device.index, pool)
         graph.reset()
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream):
+            torch.zeros(1, device=self._device)
 
 
 @cache
