@@ -139,7 +139,7 @@ def test_what_cannot_be_captured_runs_with_one_warning() -> None:
     )
 
     def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return (summed(x @ w) @ w).sin() + 1
+        return (summed(x @ w) @ w).relu() + 1
 
     found = thunder.jit(
         scaled, executors=[host, fuser], fuser_strict=True, fuser_cuda_graphs=True
@@ -149,7 +149,8 @@ def test_what_cannot_be_captured_runs_with_one_warning() -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(4):
-            torch.testing.assert_close(found(x, x), ((x @ x) * (x @ x).sum() @ x).sin() + 1)
+            wanted = ((x @ x) * (x @ x).sum() @ x).relu() + 1
+            torch.testing.assert_close(found(x, x), wanted, atol=1e-2, rtol=1e-4)
     (warning,) = (one for one in told if issubclass(one.category, GraphWarning))
     assert "scaled_by_sum" in str(warning.message)
     assert torch.cuda.current_stream() == torch.cuda.default_stream()

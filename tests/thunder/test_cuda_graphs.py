@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning
-from thunder_fuser.executors.capture import compact, memory_like
+from thunder_fuser.executors.capture import compact
 from thunder_fuser.executors.cuda_graphs import CudaGraphs, on_host, pieces_in
 from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain import report
+from thunder_fuser.runtime.cuda_graphs import memory_like
 
 CPU = torch.device("cpu")
 
@@ -121,6 +122,81 @@ def test_inside_of_a_capture_the_calls_run() -> None:
     recorder.capturing = True
     found(*matrices())
     assert replays(recorder) == [1]
+
+
+# ----------------------------------------------------------- what a forward saves for its backward
+
+
+def trained(found: Any, **given: Any) -> torch.Tensor:
+    x, w = matrices()
+    w.requires_grad_()
+    found(x, w).sum().backward(**given)
+    assert w.grad is not None
+    return w.grad
+
+
+def test_what_only_the_backward_reads_stays_in_the_graph() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for wanted in ([], [1], [2, 1], [3, 2], [4, 3]):
+        trained(found)
+        assert replays(recorder) == wanted
+    assert [one.keeps for one in recorder.recordings] == [True, False]
+    (piece,) = pieces_in(final_traces(found)[0].bound_symbols)
+    forward, _ = piece.graphs.kept.values()
+    assert forward.places and not forward.is_in_use()
+
+
+def test_a_graph_whose_results_are_saved_is_not_replayed() -> None:
+    """Three forwards are pending at most, so there are three graphs of it."""
+    recorder = CpuRecorder()
+    found, expected = in_graphs(product, recorder), jit(product)
+    for _ in range(8):
+        inputs = [(torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)) for _ in range(3)]
+        both = []
+        for function in (found, expected):
+            results = [function(x, w) for x, w in inputs]
+            grads = [
+                torch.autograd.grad(one.sum(), w)[0]
+                for one, (_, w) in zip(results, inputs, strict=True)
+            ]
+            both.append(grads)
+        assert all(map(torch.equal, *both))
+    assert sum(one.keeps for one in recorder.recordings) == 3
+    before = sum(replays(recorder))
+    for x, w in inputs:
+        found(x, w)  # nobody has kept anything, so one of them is enough
+    assert sum(replays(recorder)) == before + 3
+    assert len(recorder.recordings) == 6
+
+
+def test_retain_graph_keeps_it() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for _ in range(4):
+        trained(found)
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    total = found(x, w).sum()
+    (first,) = torch.autograd.grad(total, w, retain_graph=True)
+    for _ in range(4):
+        trained(found)
+    (second,) = torch.autograd.grad(total, w)
+    assert torch.equal(first, second)
+
+
+def test_saved_tensors_that_a_hook_keeps_are_not_overwritten() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def pack(one: torch.Tensor) -> torch.Tensor:
+        kept.append((one, one.clone()))
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+        for _ in range(6):
+            trained(found)
+    assert all(torch.equal(one, copy) for one, copy in kept)
 
 
 # --------------------------------------------------------------------------------- what it leaves

@@ -5,16 +5,18 @@
     second call                 the graph is captured, which runs nothing, and replayed
     later calls                 arguments are copied in, the graph is replayed, results copied out
 
-A graph is kept for a layout of the arguments, the addresses of those that are parameters, and
-torch's settings. Each call gets results in fresh memory. So none is overwritten later, whoever
-keeps it: the caller, autograd, or a gradient. See docs/adr/0015.
+A graph is kept for a layout of the arguments, the addresses of those that stay, and torch's
+settings. Each call gets results in fresh memory, so whoever keeps one finds it unchanged. What only
+the backward reads is not copied: it stays in the forward's graph, which is not replayed before the
+backward has let go of it; until then another graph is. See docs/adr/0015.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Protocol
 
 import torch
@@ -41,16 +43,23 @@ class Recorder(Protocol):
     def is_capturing(self) -> bool: ...
     def settings(self) -> Hashable: ...
     def take_turn(self) -> None: ...
-    def capture(self, run: Function, make_inputs: Callable[[], Sequence[Any]]) -> Recording: ...
+    def capture(
+        self, run: Function, args: Sequence[Any], copied: Container[int], *, keeps: bool
+    ) -> Recording: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An argument of a piece. is_fixed: its memory stays, as a parameter's; it is not copied."""
+    """An argument of a piece.
+
+    is_fixed: its memory stays, as a parameter's; it is not copied. is_saved: a forward's graph may
+    have made it for this piece alone.
+    """
 
     name: str
     is_number: bool = False
     is_fixed: bool = False
+    is_saved: bool = False
     is_written: bool = False
 
 
@@ -78,9 +87,6 @@ class Graphs:
 
     def find(self, key: Hashable, capture: Callable[[], Graph | None]) -> Graph | None:
         """The graph of a call, captured at the second such call of a thread."""
-        found: Graph | None = self.kept.get(key)
-        if found is not None:
-            return found
         # A thread's first calls make handles of libraries, which a capture must not.
         call = (threading.get_ident(), key)
         if not self._called.pop(call, False):
@@ -91,19 +97,26 @@ class Graphs:
             self.kept[key] = found
         return found
 
+    def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
+        """Which of these arguments are where a graph has left them."""
+        memory = {place for graph in self.kept.values() for place in graph.places}
+        return tuple(at for at in places if _storage(args[at]) in memory)
+
 
 class Piece:
     """Makes `call`, what the trace calls for several of its calls.
 
-    run: the calls, one by one. names: theirs. given: the options of the jit.
+    run: the calls, one by one. names: theirs. saved: which results only the backward reads. given:
+    the options of the jit.
     """
 
     def __init__(
         self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
-        *, names: Sequence[str], given: Mapping[str, Value],
+        *, names: Sequence[str], saved: Container[int], given: Mapping[str, Value],
     ) -> None:  # fmt: skip
         self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
-        self.text, self.length, self.given = counted(names), len(names), given
+        self.text, self.length = counted(names), len(names)
+        self.saved, self.given = saved, given
         self.counts = Counts()
         kinds = [(f"a{at}", "size" if one.is_number else "tensor") for at, one in enumerate(inputs)]
         self.call: Any = make_dispatch(kinds, self._miss, checked=False, name=name)
@@ -122,22 +135,29 @@ class Piece:
 class _Calls:
     """Calls of a piece with arguments of one layout."""
 
-    __slots__ = ("_copied", "_failed", "_fixed", "_piece", "_run", "_written")
+    __slots__ = (
+        "_failed", "_fixed", "_lasting", "_piece", "_run", "_saved", "_tensors", "_written",
+    )  # fmt: skip
 
     def __init__(self, piece: Piece, args: Sequence[Any]) -> None:
         self._piece, self._run, self._failed = piece, piece.run, False
-        tensors = [at for at, one in enumerate(piece.inputs) if not one.is_number]
-        fixed = [at for at in tensors if piece.inputs[at].is_fixed or _is_parameter(args[at])]
-        self._fixed, self._copied = tuple(fixed), tuple(at for at in tensors if at not in fixed)
-        self._written = tuple(at for at, one in enumerate(piece.inputs) if one.is_written)
+        inputs = piece.inputs
+        self._tensors = tuple(at for at, one in enumerate(inputs) if not one.is_number)
+        self._fixed = tuple(
+            at for at in self._tensors if inputs[at].is_fixed or _is_parameter(args[at])
+        )
+        self._saved = tuple(at for at, one in enumerate(inputs) if one.is_saved)
+        self._written = tuple(at for at, one in enumerate(inputs) if one.is_written)
+        self._lasting: tuple[int, ...] = ()
 
     def __call__(self, *args: Any) -> Sequence[Any]:
-        graphs, counts = self._piece.graphs, self._piece.counts
-        recorder = graphs.recorder
-        if not self._failed and not recorder.is_capturing():
-            key = (self, recorder.settings(), *[args[at].data_ptr() for at in self._fixed])
+        counts, recorder = self._piece.counts, self._piece.graphs.recorder
+        if recorder.is_capturing():
+            return self._run(*args)
+        if not self._failed:
+            settings = recorder.settings()
             with recorder.lock:
-                graph = graphs.find(key, lambda: self._capture(args))
+                graph = self._find(settings, args)
                 if graph is not None:
                     recorder.take_turn()
                     counts.replayed += 1
@@ -147,18 +167,45 @@ class _Calls:
         counts.plain += 1
         return self._run(*args)
 
+    def _find(self, settings: Hashable, args: Sequence[Any]) -> Graph | None:
+        """A graph whose results are not in use, the first of several; None if there is none yet."""
+        for number in count():
+            key = self._key(number, settings, args)
+            found: Graph | None = self._piece.graphs.kept.get(key)
+            if found is None:
+                return self._missed(number, settings, args)
+            if not found.is_in_use():
+                return found
+        return None
+
+    def _missed(self, number: int, settings: Hashable, args: Sequence[Any]) -> Graph | None:
+        """Captures, if such a call was seen before. Where a forward most often leaves what it has
+        saved in its graph, the backward of one that did not is not captured."""
+        graphs = self._piece.graphs
+        lasting = graphs.lasting(args, self._saved)
+        if not set(self._lasting) <= set(lasting):
+            return None
+        self._lasting = lasting
+        return graphs.find(self._key(number, settings, args), lambda: self._capture(args))
+
+    def _key(self, number: int, settings: Hashable, args: Sequence[Any]) -> Hashable:
+        places = (*self._fixed, *self._lasting)
+        return (self, number, settings, places, *[args[at].data_ptr() for at in places])
+
     def _capture(self, args: Sequence[Any]) -> Graph | None:
+        stays = {*self._fixed, *self._lasting}
+        copied = tuple(at for at in self._tensors if at not in stays)
         device_type = self._piece.graphs.recorder.device_type
-        if any(args[at].device.type != device_type for at in self._copied):
+        if any(args[at].device.type != device_type for at in copied):
             return None  # torch has the seed of an attention's dropout on the CPU, or in a graph
         with in_force(self._piece.given):
-            return self._captured(args)
+            return self._captured(args, copied)
 
-    def _captured(self, args: Sequence[Any]) -> Graph | None:
+    def _captured(self, args: Sequence[Any], copied: Sequence[int]) -> Graph | None:
         """The graph, or None with a warning if the function cannot be captured."""
         piece = self._piece
         try:
-            graph = Graph(piece.graphs.recorder, self._run, args, self._copied)
+            graph = Graph(piece.graphs.recorder, piece, args, copied)
         except Exception as error:  # torch's, the driver's or a library's: no name for them all
             self._failed = True
             self._tell(error)
@@ -182,36 +229,55 @@ class _Calls:
 
 
 class Graph:
-    """A recording, and how arguments come in and results go out."""
+    """A recording, and how arguments come in and results go out.
+
+    It holds no argument: what a forward has saved is in use as long as anybody holds it.
+    """
 
     def __init__(
-        self, recorder: Recorder, run: Function, args: Sequence[Any], copied: Sequence[int]
+        self, recorder: Recorder, piece: Piece, args: Sequence[Any], copied: Sequence[int]
     ) -> None:
-        self._device_type = recorder.device_type
-        self._recording = recorder.capture(run, lambda: _inputs(args, copied))
-        buffers = [self._recording.inputs[at] for at in copied]
+        self._device_type, self._saved = recorder.device_type, piece.saved
+        self._recording: Recording | None
+        self._recording = recorder.capture(piece.run, args, copied, keeps=bool(piece.saved))
+        self._replay = self._recording.replay
         self._copied = tuple(copied)
+        buffers = [self._recording.inputs[at] for at in copied]
         self._in = _Copies([compact(one) for one in buffers])
         # Where one element stands for a whole axis, that element is copied.
         self._expanded = [at for at, one in enumerate(buffers) if 0 in one.stride()]
-        self._out: tuple[_Copies, list[Result]] | None = None
+        self._out = _Copies([])
+        self._results: list[Result] = []
+        self.places: dict[int, int] = {}  # {memory that is handed out: how often it is held here}
 
     def __str__(self) -> str:
         return f"{len(self._copied)} arguments ({self._in.bytes} bytes) copied at each call"
 
+    def is_in_use(self) -> bool:
+        """Whether anybody holds what the last replay has saved for a backward."""
+        count_of = torch._C._storage_Use_Count
+        return any(count_of(place) > held for place, held in self.places.items())
+
     def replay(self, args: Sequence[Any]) -> Sequence[Any]:
-        """The results for arguments of the captured layout, all in memory of their own."""
+        """The results for arguments of the captured layout."""
         sources = [args[at] for at in self._copied]
         for at in self._expanded:
             sources[at] = compact(sources[at])
         self._in.copy(self._in.tensors, sources)
-        self._recording.replay()
-        if self._out is None:
-            self._out = _planned(self._recording, self._device_type)
-        written, results = self._out
-        fresh = [torch.empty_like(one) for one in written.tensors]
-        written.copy(fresh, written.tensors)
-        return [make(args, fresh) for make in results]
+        self._replay()
+        if self._recording is not None:
+            self._plan(self._recording)
+            self._recording = None
+        fresh = [torch.empty_like(one) for one in self._out.tensors]
+        self._out.copy(fresh, self._out.tensors)
+        return [make(args, fresh) for make in self._results]
+
+    def _plan(self, recording: Recording) -> None:
+        self._out, self._results, kept = _planned(recording, self._device_type, self._saved)
+        places = {_storage(one) for one in kept}
+        del recording, kept
+        self._recording = None
+        self.places = {place: torch._C._storage_Use_Count(place) for place in places}
 
 
 # torch's unsigned integers of more than 8 bits and its narrow floats are copied one by one.
@@ -258,22 +324,6 @@ def _is_parameter(arg: object) -> bool:
     return type(arg) is torch.nn.Parameter
 
 
-def _inputs(args: Sequence[Any], copied: Sequence[int]) -> list[Any]:
-    return [memory_like(arg) if at in copied else arg for at, arg in enumerate(args)]
-
-
-def memory_like(arg: torch.Tensor) -> torch.Tensor:
-    """Memory of its own with the strides and the alignment of an argument, unwritten.
-
-    So that the kernels are those of an uncaptured call, and the results have the same bits.
-    """
-    shift = (arg.data_ptr() & 15) // arg.element_size()
-    axes = zip(arg.shape, arg.stride(), strict=True)
-    extent = 1 + sum((size - 1) * stride for size, stride in axes) if arg.numel() else 0
-    memory = torch.empty(shift + extent, dtype=arg.dtype, device=arg.device)
-    return memory.as_strided(arg.shape, arg.stride(), shift)
-
-
 def compact(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, without the repetitions of an expanded one.
 
@@ -290,37 +340,47 @@ def compact(tensor: torch.Tensor) -> torch.Tensor:
 # --------------------------------------------------------------------------------------- results
 
 
-def _planned(recording: Recording, device_type: str) -> tuple[_Copies, list[Result]]:
-    """(what is copied after each replay, how each result is made of arguments and copies)
+def _planned(
+    recording: Recording, device_type: str, saved: Container[int]
+) -> tuple[_Copies, list[Result], list[torch.Tensor]]:
+    """(what is copied after each replay, how each result is made, what is handed out as it is)
 
     A view of an argument becomes the same view of the call's argument. Results that share memory
     share one copy of it. Lengths, and what torch keeps on the CPU, are the same at each call.
     """
-    on_device = [
-        isinstance(one, torch.Tensor) and one.device.type == device_type
-        for one in (*recording.outputs, *recording.inputs)
-    ]  # fmt: skip
-    count = len(recording.outputs)
     owners = {
         _storage(one): at
-        for at, one in enumerate(recording.inputs) if on_device[count + at]
+        for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
     }
-    memory = [_storage(one) for one, is_on in zip(recording.outputs, on_device) if is_on]  # noqa: B905
+    copied = [
+        _storage(one)
+        for at, one in enumerate(recording.outputs)
+        if at not in saved and _is_on(one, device_type)
+    ]
     written: dict[int, torch.Tensor] = {}
+    kept: list[torch.Tensor] = []
     made: list[Result] = []
-    for one, is_on in zip(recording.outputs, on_device):  # noqa: B905
-        if not is_on:
+    for at, one in enumerate(recording.outputs):
+        if not _is_on(one, device_type):
             made.append(_constant(one))
             continue
-        owner = owners.get(_storage(one))
+        place = _storage(one)
+        owner = owners.get(place)
         if owner is not None and _is_view(one, recording.inputs[owner]):
             made.append(_view(one, recording.inputs[owner], owner))
-            continue
-        is_alone = memory.count(_storage(one)) == 1 and _is_dense(one)
-        written.setdefault(_storage(one), one if is_alone else _whole(one))
-        place = [*written].index(_storage(one))
-        made.append(_copy(place) if is_alone else _part(one, place))
-    return _Copies([*written.values()]), made
+        elif at in saved:
+            kept.append(one)
+            made.append(_alias(one))
+        else:
+            is_alone = copied.count(place) == 1 and _is_dense(one)
+            written.setdefault(place, one if is_alone else _whole(one))
+            number = [*written].index(place)
+            made.append(_copy(number) if is_alone else _part(one, number))
+    return _Copies([*written.values()]), made, kept
+
+
+def _is_on(value: object, device_type: str) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == device_type
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -347,6 +407,10 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def _constant(value: Any) -> Result:
     return lambda args, fresh: value
+
+
+def _alias(tensor: torch.Tensor) -> Result:
+    return lambda args, fresh: tensor.detach()
 
 
 def _copy(place: int) -> Result:

@@ -28,6 +28,7 @@ from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import NumberProxy, Proxy, ProxyTag, TensorProxy
+from thunder.core.pytree import tree_iter
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import Transform
@@ -75,6 +76,7 @@ class CudaGraphs(Transform):  # type: ignore[misc]
         self._data = data and ref(data)
         self._recorder = recorder
         self.graphs: dict[torch.device, Graphs] = {}
+        self.saved: frozenset[str] = frozenset()
 
     def transform_trace_post_optimization(self, trace: TraceCtx, **_: Any) -> TraceCtx:
         """The trace with pieces. Thunder calls it for the forward, then for the backward.
@@ -83,10 +85,14 @@ class CudaGraphs(Transform):  # type: ignore[misc]
         """
         if not self.belongs_to(get_compile_data()):
             return trace
+        is_backward = trace.siginfo().name == "backward_fn"
+        if not is_backward:
+            self.saved = _only_saved(trace.bound_symbols[-1])
         made = from_trace(trace)
         given = options_of_jit()
         with in_force(given):
-            made.bound_symbols = [*_Split(trace, self, given).bound_symbols()]
+            split = _Split(trace.bound_symbols, self, is_backward, given)
+            made.bound_symbols = [*split.bound_symbols()]
         made.set_provenance(TraceProvenance("CUDA graphs"))
         return made
 
@@ -161,6 +167,15 @@ def on_host(trace: TraceCtx, device_type: str) -> tuple[OnHost, ...]:
     )
 
 
+def _only_saved(returned: BoundSymbol) -> frozenset[str]:
+    """What a forward's last call hands to the backward, and to nobody else."""
+    if len(returned.args) == 1:  # there is no backward
+        return frozenset()
+    to_caller, (tensors, _) = returned.args
+    given = {proxy.name for proxy in tree_iter(to_caller) if isinstance(proxy, Proxy)}
+    return frozenset(proxy.name for proxy in tensors if proxy.name not in given)
+
+
 def _device(proxy: TensorProxy) -> torch.device:
     return to_torch_device(proxy.device)
 
@@ -177,11 +192,11 @@ class _Split:
     """The calls of a trace in order, runs of those that can be captured as pieces."""
 
     def __init__(
-        self, trace: TraceCtx, owner: CudaGraphs, given: Mapping[str, Value]
-    ) -> None:
-        self.bsyms, self.owner, self.given = trace.bound_symbols, owner, given
-        prefix = f"{_PREFIX}Backward" if trace.siginfo().name == "backward_fn" else _PREFIX
-        self.names = map(f"{prefix}{{}}".format, count())
+        self, bsyms: Sequence[BoundSymbol], owner: CudaGraphs, is_backward: bool,
+        given: Mapping[str, Value],
+    ) -> None:  # fmt: skip
+        self.bsyms, self.owner, self.is_backward, self.given = bsyms, owner, is_backward, given
+        self.names = (f"{_PREFIX}{'Backward' * is_backward}{number}" for number in count())
 
     @cached_property
     def last(self) -> dict[str, int]:
@@ -237,18 +252,26 @@ class _Split:
         name = next(self.names)
         calls = [bsym for bsym in run if not _is_del(bsym)]
         written = {proxy.name for bsym in calls for proxy in overwritten(bsym)}
+        saved = tuple(at for at, one in enumerate(results) if one.name in self.owner.saved)
         made = Piece(
             name,
             _function(name, run, inputs, results),
-            [_input(proxy, proxy.name in written) for proxy in inputs],
+            [self._input(proxy, proxy.name in written) for proxy in inputs],
             self.owner.graphs_on(_place(calls[0])),
             names=[bsym.sym.name for bsym in calls],
+            saved=() if self.is_backward else saved,
             given=self.given,
         )
         symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=_bind_piece)
         bsym = BoundSymbol(symbol, tuple(inputs), {}, list(results), calls)
         _bind_piece(bsym)
         return bsym
+
+
+    def _input(self, proxy: Proxy, is_written: bool) -> Input:
+        is_number = isinstance(proxy, NumberProxy)
+        is_saved = self.is_backward and not is_number and proxy.name in self.owner.saved
+        return Input(proxy.name, is_number, _is_fixed(proxy), is_saved, is_written)
 
 
 def _bind_piece(bsym: BoundSymbol) -> None:
@@ -274,10 +297,6 @@ def _place(bsym: BoundSymbol) -> torch.device:
     """Where the tensors of a call that can be captured are."""
     used = (*makes(bsym), *reads(bsym))
     return next(_device(proxy) for proxy in used if isinstance(proxy, TensorProxy))
-
-
-def _input(proxy: Proxy, is_written: bool) -> Input:
-    return Input(proxy.name, isinstance(proxy, NumberProxy), _is_fixed(proxy), is_written)
 
 
 def _function(

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function on CUDA tensors -> its launches as a CUDA graph, with the memory they read and write.
 
-The graphs of a device share one pool of memory, in which a graph may overwrite what another has
+The graphs of a device share a pool of memory, in which a graph may overwrite what another has
 computed. So a replay runs after all replays before it, on whichever stream they were, and its
-caller holds `lock` until it has enqueued the copies of the results.
+caller holds `lock` until it has enqueued the copies of the results. A graph whose results are read
+where they are gets a pool of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -41,7 +42,7 @@ class CudaRecorder:
         self._device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self._device)
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
-        self._last: torch.cuda.Stream | None = None
+        self._streams: list[torch.cuda.Stream] = []  # of replays
 
     def is_capturing(self) -> bool:
         """True inside of a capture, of whoever's: a graph cannot be replayed into it."""
@@ -60,19 +61,27 @@ class CudaRecorder:
         )  # fmt: skip
 
     def take_turn(self) -> None:
-        """Lets the current stream wait for the last replay."""
+        """Lets the current stream wait for the replays on others, and for what follows them there.
+
+        A backward, which reads what a forward's replay has saved, runs on the forward's stream.
+        """
         stream = torch.cuda.current_stream(self._device)
-        if self._last is not None and stream != self._last:
-            stream.wait_stream(self._last)
-        self._last = stream
+        for other in self._streams:
+            if other != stream:
+                stream.wait_stream(other)
+        if stream not in self._streams:
+            self._streams.append(stream)
 
-    def capture(self, run: Function, make_inputs: Callable[[], Sequence[Any]]) -> Recording:
-        """What run(*make_inputs()) launches, without running it. Raises what either of them raises.
+    def capture(
+        self, run: Function, args: Sequence[Any], copied: Container[int], *, keeps: bool
+    ) -> Recording:
+        """What `run` launches for arguments like these, without running it. Raises what it raises.
 
-        make_inputs: allocates in the graph's own memory; nothing is written there yet.
+        copied: the arguments that get memory of the graph instead, unwritten yet. keeps: no other
+        graph may overwrite the results.
         """
         graph = torch.cuda.CUDAGraph()
-        shared = next(iter(self._graphs), None)
+        shared = None if keeps else next(iter(self._graphs), None)
         pool = torch.cuda.graph_pool_handle() if shared is None else shared.pool()
         # torch.cuda.graph leaves its stream current if the capture fails.
         with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
@@ -80,12 +89,13 @@ class CudaRecorder:
                 with torch.cuda.graph(
                     graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
                 ):
-                    inputs = tuple(make_inputs())
+                    inputs = inputs_like(args, copied)
                     outputs = tuple(run(*inputs))
             except BaseException:
                 self._end_failed(graph, pool)
                 raise
-        self._graphs.add(graph)
+        if not keeps:
+            self._graphs.add(graph)
         return Recording(inputs, outputs, graph.replay)
 
     def _end_failed(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
@@ -100,6 +110,23 @@ class CudaRecorder:
         graph.reset()
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream):
             torch.zeros(1, device=self._device)
+
+
+def inputs_like(args: Sequence[Any], copied: Container[int]) -> tuple[Any, ...]:
+    """The arguments, with memory like theirs in place of those to copy."""
+    return tuple(memory_like(arg) if at in copied else arg for at, arg in enumerate(args))
+
+
+def memory_like(arg: torch.Tensor) -> torch.Tensor:
+    """Memory of its own with the strides and the alignment of an argument, unwritten.
+
+    So that the kernels are those of an uncaptured call, and the results have the same bits.
+    """
+    shift = (arg.data_ptr() & 15) // arg.element_size()
+    axes = zip(arg.shape, arg.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in axes) if arg.numel() else 0
+    memory = torch.empty(shift + extent, dtype=arg.dtype, device=arg.device)
+    return memory.as_strided(arg.shape, arg.stride(), shift)
 
 
 @cache
