@@ -67,6 +67,17 @@ def forward(pair: Pair, device: torch.device) -> None:
         equal(*zip(*kept, strict=True))
 
 
+def inference_mode(pair: Pair, device: torch.device) -> None:
+    block = Block().to(device)
+    found, expected = pair(block)
+    for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode, torch.no_grad):
+        for _ in range(3):
+            x = torch.randn(4, 16, device=device)
+            with mode():
+                equal([found(x)], [expected(x)])
+            equal(step(found, x, block), step(expected, x, block))
+
+
 def training(pair: Pair, device: torch.device) -> None:
     block = Block().to(device)
     found, expected = pair(block)
@@ -323,8 +334,8 @@ def threads(pair: Pair, device: torch.device) -> None:
 SCENARIOS: dict[str, Scenario] = {
     one.__name__: one
     for one in (
-        forward, training, optimizer, dropout, restored_state, several_forwards, accumulation,
-        shapes, layouts, switched, buffers, written_arguments, shared_memory, on_the_host, kept,
-        threads,
+        forward, inference_mode, training, optimizer, dropout, restored_state, several_forwards,
+        accumulation, shapes, layouts, switched, buffers, written_arguments, shared_memory,
+        on_the_host, kept, threads,
     )
 }  # fmt: skip

@@ -30,13 +30,14 @@ class Replayed:
 
     def replay(self) -> None:
         self.replays += 1
-        results = self.run(*self.inputs)
-        if not self.outputs:
-            self.outputs = tuple(results)
-            return
-        for own, new in zip(self.outputs, results, strict=True):
-            if isinstance(own, torch.Tensor) and own is not new:
-                own.copy_(new)
+        with torch.inference_mode(False), torch.no_grad():
+            results = self.run(*self.inputs)
+            if not self.outputs:
+                self.outputs = tuple(results)
+                return
+            for own, new in zip(self.outputs, results, strict=True):
+                if isinstance(own, torch.Tensor) and own is not new:
+                    own.copy_(new)
 
 
 @dataclass

@@ -198,7 +198,8 @@ class _Calls:
         device_type = self._piece.graphs.recorder.device_type
         if any(args[at].device.type != device_type for at in copied):
             return None  # torch has the seed of an attention's dropout on the CPU, or in a graph
-        with in_force(self._piece.given):
+        # What is made in inference mode cannot be written to outside of it.
+        with in_force(self._piece.given), torch.inference_mode(False), torch.no_grad():
             return self._captured(args, copied)
 
     def _captured(self, args: Sequence[Any], copied: Sequence[int]) -> Graph | None:
@@ -214,9 +215,9 @@ class _Calls:
         log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
         return graph
 
-    def _tell(self, error: Exception) -> None:
-        piece = self._piece
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    def _tell(self, error: BaseException) -> None:
+        piece, first = self._piece, _first(error)
+        reason = f"{type(first).__name__}: {str(first).partition(chr(10))[0]}"
         piece.counts.failures.append(reason)
         log("graphs", lambda: f"{piece.name}: not captured: {reason}")
         if first_time(("graph", reason)):
@@ -226,6 +227,11 @@ class _Calls:
                 " calls are launched one by one. What fails alike is not announced.",
                 GraphWarning,
             )
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that began it: the end of a broken capture raises another."""
+    return error if error.__context__ is None else _first(error.__context__)
 
 
 class Graph:

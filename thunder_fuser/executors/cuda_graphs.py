@@ -12,7 +12,7 @@ the host must do at each call, such as reading a number, stays between the piece
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -40,7 +40,7 @@ from thunder_fuser.executors.capture import Graphs, Input, Piece, Recorder
 from thunder_fuser.logs import log
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
-from thunder_fuser.trace.proxies import makes, overwritten, parts, reads
+from thunder_fuser.trace.proxies import FENCES, makes, overwritten, parts, reads
 
 _LEAST = 2  # calls of a piece: a replay costs more than one launch
 _PREFIX = "cudaGraph"
@@ -137,8 +137,11 @@ class OnHost:
     reason: str
 
 
-def why_on_host(bsym: BoundSymbol, device_type: str) -> str:
-    """Why a call of a final trace cannot be captured; empty if it can."""
+def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> str:
+    """Why a call of a final trace cannot be captured; empty if it can.
+
+    fixed: the names of parameters and buffers, see `fixed_names`.
+    """
     for part in parts(bsym):
         if part.sym.id in _ON_HOST:
             return _ON_HOST[part.sym.id]
@@ -152,7 +155,7 @@ def why_on_host(bsym: BoundSymbol, device_type: str) -> str:
         return f"it has no tensor on {device_type}, or others too"
     if len(set(map(_device, tensors))) > 1:
         return "its tensors are on several devices"
-    if any(not _is_fixed(proxy) for proxy in overwritten(bsym)):
+    if any(proxy.name not in fixed for proxy in overwritten(bsym)):
         return "it writes to an argument whose memory changes"
     return ""
 
@@ -160,9 +163,10 @@ def why_on_host(bsym: BoundSymbol, device_type: str) -> str:
 def on_host(trace: TraceCtx, device_type: str) -> tuple[OnHost, ...]:
     """The calls of a final trace that stay outside of graphs for a reason of their own."""
     calls = (one for one in trace.bound_symbols if one.sym.id not in _STRUCTURE)
+    fixed = fixed_names(trace.bound_symbols)
     short = f"fewer than {_LEAST} calls in a row"
     return tuple(
-        OnHost(one.sym.name, why_on_host(one, device_type) or short)
+        OnHost(one.sym.name, why_on_host(one, device_type, fixed) or short)
         for one in calls if piece_of(one) is None
     )
 
@@ -180,9 +184,23 @@ def _device(proxy: TensorProxy) -> torch.device:
     return to_torch_device(proxy.device)
 
 
-def _is_fixed(proxy: Proxy) -> bool:
-    """Whether it is a module's parameter or buffer."""
-    return ProxyTag.STATIC_MEMORY_LOCATION in proxy.tags
+def fixed_names(bsyms: Iterable[BoundSymbol]) -> dict[str, str]:
+    """{name: the name of the module's parameter or buffer that it is}, renamed by fences or not."""
+    found: dict[str, str] = {}
+    for bsym in _flat(bsyms):
+        given = reads(bsym)
+        of_module = (p.name for p in given if ProxyTag.STATIC_MEMORY_LOCATION in p.tags)
+        found.update((name, found.get(name, name)) for name in of_module)
+        if bsym.sym.id in FENCES:
+            pairs = zip(given, makes(bsym), strict=True)
+            found.update((new.name, found[old.name]) for old, new in pairs if old.name in found)
+    return found
+
+
+def _flat(bsyms: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """The calls, those of pieces too."""
+    for bsym in bsyms:
+        yield from [bsym] if piece_of(bsym) is None else bsym.subsymbols
 
 
 # --------------------------------------------------------------------------------------- pieces
@@ -203,6 +221,10 @@ class _Split:
         """{name: where it is read last}"""
         calls = enumerate(self.bsyms)
         return {p.name: at for at, one in calls if not _is_del(one) for p in reads(one)}
+
+    @cached_property
+    def fixed(self) -> dict[str, str]:
+        return fixed_names(self.bsyms)
 
     def bound_symbols(self) -> Iterator[BoundSymbol]:
         run: list[BoundSymbol] = []
@@ -226,7 +248,7 @@ class _Split:
         """The device of a call that can be captured."""
         if bsym.sym.id in _STRUCTURE:
             return None
-        reason = why_on_host(bsym, self.owner.device_type)
+        reason = why_on_host(bsym, self.owner.device_type, self.fixed)
         if reason:
             log("graphs", lambda: f"{bsym.sym.name} is in no graph: {reason}")
         return None if reason else _place(bsym)
@@ -251,12 +273,12 @@ class _Split:
     ) -> BoundSymbol:
         name = next(self.names)
         calls = [bsym for bsym in run if not _is_del(bsym)]
-        written = {proxy.name for bsym in calls for proxy in overwritten(bsym)}
+        written = {self.fixed[proxy.name] for bsym in calls for proxy in overwritten(bsym)}
         saved = tuple(at for at, one in enumerate(results) if one.name in self.owner.saved)
         made = Piece(
             name,
             _function(name, run, inputs, results),
-            [self._input(proxy, proxy.name in written) for proxy in inputs],
+            [self._input(proxy, self.fixed.get(proxy.name) in written) for proxy in inputs],
             self.owner.graphs_on(_place(calls[0])),
             names=[bsym.sym.name for bsym in calls],
             saved=() if self.is_backward else saved,
@@ -271,7 +293,8 @@ class _Split:
     def _input(self, proxy: Proxy, is_written: bool) -> Input:
         is_number = isinstance(proxy, NumberProxy)
         is_saved = self.is_backward and not is_number and proxy.name in self.owner.saved
-        return Input(proxy.name, is_number, _is_fixed(proxy), is_saved, is_written)
+        is_fixed = proxy.name in self.fixed
+        return Input(proxy.name, is_number, is_fixed, is_saved, is_written)
 
 
 def _bind_piece(bsym: BoundSymbol) -> None:

@@ -108,7 +108,9 @@ class CudaRecorder:
             torch._C._cuda_endAllocateToPool(self._device.index, pool)
             torch._C._cuda_releasePool(self._device.index, pool)
         graph.reset()
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream):
+        with torch.cuda.graph(
+            torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"
+        ):
             torch.zeros(1, device=self._device)
 
 
