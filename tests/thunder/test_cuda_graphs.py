@@ -16,9 +16,10 @@ from helpers.graph_scenarios import SCENARIOS, Scenario
 from helpers.recorder import CpuRecorder
 from hypothesis import given
 from hypothesis import strategies as st
+from thunder.transforms.cudagraph import CUDAGraphTransform
 
 from thunder_fuser import fuser
-from thunder_fuser.errors import GraphWarning
+from thunder_fuser.errors import GraphWarning, OptionError
 from thunder_fuser.executors.capture import compact
 from thunder_fuser.executors.cuda_graphs import CudaGraphs, on_host, pieces_in
 from thunder_fuser.executors.traces import final_traces, jit
@@ -277,7 +278,15 @@ def test_one_call_alone_is_no_piece() -> None:
     found(torch.randn(4))
     (trace,) = final_traces(found)
     assert pieces_in(trace.bound_symbols) == []
-    assert [one.reason for one in on_host(trace, "cpu")] == ["fewer than 2 calls in a row"]
+    assert [one.reason for one in on_host(trace, "cpu")] == ["fewer than 2 launches in a row"]
+
+
+def test_views_alone_are_no_piece() -> None:
+    found = in_graphs(lambda x: x.t().unsqueeze(0)[0, 1:], CpuRecorder())
+    found(torch.randn(4, 4))
+    (trace,) = final_traces(found)
+    assert pieces_in(trace.bound_symbols) == []
+    assert on_host(trace, "cpu") == ()
 
 
 def test_on_the_cpu_the_option_changes_nothing() -> None:
@@ -300,6 +309,14 @@ def test_one_list_of_transforms_for_two_functions() -> None:
     assert [type(one) for one in transforms] == [CudaGraphs]
     names = [trace.get_provenance().pss for one in (first, second) for trace in final_traces(one)]
     assert "CUDA graphs" not in names[1]
+
+
+def test_not_beside_the_transform_of_thunder() -> None:
+    found = thunder.jit(
+        product, executors=[fuser], transforms=[CUDAGraphTransform()], fuser_cuda_graphs=True
+    )
+    with pytest.raises(OptionError, match="no CUDAGraphTransform among the transforms, got one"):
+        found(*matrices())
 
 
 def test_a_function_that_is_gone_leaves_nothing() -> None:

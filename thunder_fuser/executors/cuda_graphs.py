@@ -34,15 +34,19 @@ from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 from thunder.core.transform_common import Transform
 from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
+from thunder.transforms.cudagraph import CUDAGraphTransform
 
+from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.asked import options_of_jit
 from thunder_fuser.executors.capture import Graphs, Input, Piece, Recorder
 from thunder_fuser.logs import log
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
-from thunder_fuser.trace.proxies import FENCES, makes, overwritten, parts, reads
+from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, overwritten, parts, reads
 
-_LEAST = 2  # calls of a piece: a replay costs more than one launch
+_LEAST = 2  # launches of a piece: a replay costs more than one
+# Thunder's prims and the symbols of its executor for torch.
+_WITHOUT_LAUNCH = VIEWS | FENCES | {"shallow_copy", "torch_slice_prim_impl"}
 _PREFIX = "cudaGraph"
 _STRUCTURE = frozenset(
     {
@@ -51,7 +55,6 @@ _STRUCTURE = frozenset(
         "clear_mutable_collection",
     }
 )  # fmt: skip
-# Thunder's prims and the symbols of its executor for torch.
 _ON_HOST = {
     **dict.fromkeys((PrimIDs.ITEM, "item"), "it reads a number from the device"),
     **dict.fromkeys(
@@ -113,9 +116,19 @@ class CudaGraphs(Transform):  # type: ignore[misc]
 
 
 def add_cuda_graphs() -> None:
-    """Adds the transform to those of the running compilation; once for each jitted function."""
+    """Adds the transform to those of the running compilation; once for each jitted function.
+
+    OptionError beside Thunder's own, whose graphs cannot be captured into these.
+    """
     data = get_compile_data()
-    if data is not None and not any(type(one) is CudaGraphs for one in data.transforms):
+    if data is None:
+        return
+    if any(isinstance(one, CUDAGraphTransform) for one in data.transforms):
+        raise OptionError(
+            "option cuda_graphs", expected="no CUDAGraphTransform among the transforms", got="one",
+            do="leave out one of both",
+        )  # fmt: skip
+    if not any(type(one) is CudaGraphs and one.belongs_to(data) for one in data.transforms):
         data.transforms.append(CudaGraphs(data))
 
 
@@ -162,13 +175,18 @@ def why_on_host(bsym: BoundSymbol, device_type: str, fixed: Container[str]) -> s
 
 def on_host(trace: TraceCtx, device_type: str) -> tuple[OnHost, ...]:
     """The calls of a final trace that stay outside of graphs for a reason of their own."""
-    calls = (one for one in trace.bound_symbols if one.sym.id not in _STRUCTURE)
+    calls = (one for one in trace.bound_symbols if one.sym.id not in _STRUCTURE and _launches(one))
     fixed = fixed_names(trace.bound_symbols)
-    short = f"fewer than {_LEAST} calls in a row"
+    short = f"fewer than {_LEAST} launches in a row"
     return tuple(
         OnHost(one.sym.name, why_on_host(one, device_type, fixed) or short)
         for one in calls if piece_of(one) is None
     )
+
+
+def _launches(bsym: BoundSymbol) -> bool:
+    """Whether it may launch a kernel; a graph of views alone would be empty."""
+    return any(part.sym.id not in _WITHOUT_LAUNCH for part in parts(bsym))
 
 
 def _only_saved(returned: BoundSymbol) -> frozenset[str]:
@@ -255,7 +273,7 @@ class _Split:
 
     def _ended(self, run: list[BoundSymbol], end: int) -> Iterator[BoundSymbol]:
         calls = [bsym for bsym in run if not _is_del(bsym)]
-        if len(calls) < _LEAST:
+        if sum(map(_launches, calls)) < _LEAST:
             yield from run
             return
         made = {proxy.name for bsym in calls for proxy in makes(bsym)}
