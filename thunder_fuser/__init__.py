@@ -28,6 +28,7 @@ warnings.filterwarnings("ignore", message="transformer_engine module not found!"
 if TYPE_CHECKING:
     from thunder_fuser.cache.trie import FusionCache
     from thunder_fuser.definition import FusionDefinition
+    from thunder_fuser.executors.calls import jit
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.host.bind import AllocatedTensor
 else:
@@ -37,6 +38,7 @@ else:
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
         "fuser": "executors.fuser",
+        "jit": "executors.calls",
     }
 
     def __getattr__(name: str) -> Any:
@@ -56,6 +58,7 @@ __all__ = [
     "Target",
     "__version__",
     "fuser",
+    "jit",
     "options",
 ]
 

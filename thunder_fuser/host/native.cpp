@@ -49,6 +49,7 @@ struct Torch {
   Flag profiled;
   Wrap wrap;
   GetStream stream;
+  Bit requires_grad;  // of what a Handle points to
 } torch;
 PyTypeObject *tensor_type, *parameter_type;
 int32_t strided;

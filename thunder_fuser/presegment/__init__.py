@@ -18,6 +18,7 @@ from thunder_fuser.presegment.simplify import (
     join_one_plus_tanh,
     remove_common,
     remove_dead,
+    remove_empty,
     remove_round_trips,
     remove_trivial_reductions,
 )
@@ -30,6 +31,7 @@ PRESEGMENT: tuple[Pass, ...] = (
     localise,
     lay_out,
     fold_scalars,
+    remove_empty,
     remove_trivial_reductions,
     remove_round_trips,
     remove_common,
