@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from helpers.graph_scenarios import SCENARIOS, Block, Scenario, equal, step
 from thunder.extend import OperatorExecutor
 
+import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning
 from thunder_fuser.executors.cuda_graphs import cuda_graphs_of, pieces_in
@@ -55,6 +56,19 @@ def test_as_without_graphs(scenario: Scenario) -> None:
 
     scenario(pair, CUDA)
     assert any(replays(one) for one in made if thunder.compile_stats(one).calls)
+
+
+@pytest.mark.parametrize("name", ["training", "dropout", "several_forwards", "threads"])
+def test_with_the_short_way(name: str) -> None:
+    """The same of thunder_fuser.jit."""
+    made = []
+
+    def pair(function: Any, **given: Any) -> tuple[Any, Any]:
+        made.append(thunder_fuser.jit(function, fuser_cuda_graphs=True))
+        return made[-1], thunder_fuser.jit(function)
+
+    SCENARIOS[name](pair, CUDA)
+    assert all(map(replays, made))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

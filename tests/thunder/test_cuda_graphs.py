@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thunder.transforms.cudagraph import CUDAGraphTransform
 
+import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import GraphWarning, OptionError
 from thunder_fuser.executors.capture import compact
@@ -36,6 +37,20 @@ def in_graphs(function: Any, recorder: CpuRecorder, **given: Any) -> Any:
         function, executors=[fuser], transforms=[CudaGraphs(recorder=recorder)],
         fuser_strict=True, fuser_cuda_graphs=True, **keywords,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["training", "dropout", "several_forwards"])
+def test_with_the_short_way(name: str) -> None:
+    """The same of thunder_fuser.jit, which connects to autograd in its own way."""
+    recorder = CpuRecorder()
+
+    def pair(function: Any, **given: Any) -> tuple[Any, Any]:
+        graphs = CudaGraphs(recorder=recorder)
+        found = thunder_fuser.jit(function, transforms=[graphs], fuser_cuda_graphs=True)
+        return found, thunder_fuser.jit(function)
+
+    SCENARIOS[name](pair, CPU)
+    assert any(one.replays for one in recorder.recordings if one.keeps)
 
 
 def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
