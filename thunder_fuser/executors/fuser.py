@@ -27,6 +27,7 @@ from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.channels_last import with_channels_last
 from thunder_fuser.executors.comments import Comments
+from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
@@ -133,6 +134,8 @@ class ThunderFuser(FusionExecutor):
         check_options(given)
         with in_force(given), working("planning"), timing("trace"):
             note_trace(trace)
+            if option("cuda_graphs"):
+                add_cuda_graphs()
             return self._fused(trace, given)
 
     @stage("claim")
