@@ -70,17 +70,40 @@ def _best(
     loop = statements[at]
     assert isinstance(loop, nodes.For)
     for condition in _conditions(loop):
-        first = at
-        if is_lanes:  # the vectors that lanes read are loaded before them
-            while first and condition.symbols <= defined - _defines(statements[first - 1]):
-                defined -= _defines(statements[first - 1])
-                first -= 1
-        end = len(statements) if is_lanes else at + 1
-        if condition.symbols <= defined:
-            branch = _branch(condition, statements[first:end])
-            if branch is not None:
-                return (*statements[:first], branch, *statements[end:])
+        ranges = [(at, at + 1)]
+        if is_lanes:  # the vectors that lanes read are loaded before them, and stored behind
+            ranges.insert(0, (_start(statements, at, condition, defined), _end(statements, at)))
+        for first, end in ranges:
+            inside = set[str]().union(*map(_defines, statements[first:end]))
+            known = condition.symbols <= defined - inside
+            if known and inside.isdisjoint(_names(statements[end:])):
+                branch = _branch(condition, statements[first:end])
+                if branch is not None:
+                    return (*statements[:first], branch, *statements[end:])
     return None
+
+
+def _start(
+    statements: Statements, at: int, condition: Scalar, defined: frozenset[str]
+) -> int:
+    """The first of the definitions before a loop, behind those that a condition needs."""
+    while at and isinstance(statements[at - 1], nodes.Let | nodes.Array | nodes.Words):
+        defined -= _defines(statements[at - 1])
+        if not condition.symbols <= defined:
+            break
+        at -= 1
+    return at
+
+
+def _end(statements: Statements, at: int) -> int:
+    """Behind the loop at a place and what stores its lanes: where threads wait, or at the end."""
+    waits = (i for i in range(at, len(statements)) if _waits(statements[i : i + 1]))
+    return next(waits, len(statements))
+
+
+def _waits(statements: Statements) -> bool:
+    """True where threads wait for each other."""
+    return any(nodes.called(s) in nodes.WAITS for s in nodes.statements_in(statements))
 
 
 def _conditions(loop: nodes.For) -> list[Scalar]:
@@ -105,7 +128,7 @@ def _holds_for_runs(condition: Scalar) -> bool:
 
 def _branch(condition: Scalar, statements: Statements) -> nodes.If | None:
     """Both branches, if they save enough and threads do not wait for each other in them."""
-    if any(nodes.called(s) in nodes.WAITS for s in nodes.statements_in(statements)):
+    if _waits(statements):
         return None
     read = set(_names(statements))
     bodies = [
