@@ -34,7 +34,7 @@ from thunder_fuser.ir.record import (
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
-from thunder_fuser.ir.strides import allocation_of, check_stride_order
+from thunder_fuser.ir.strides import allocation_of, check_stride_order, reshaped_order
 from thunder_fuser.ir.type_rules import (
     check_collected,
     check_literals,
@@ -228,16 +228,21 @@ class Definer:
         self.records.append(record)
 
     def _check_shape(self, view: TensorView, record: OpRecord) -> None:
-        """A result in another shape is a view: it must be computed here, in row-major order."""
+        """A result in another shape is a view: it must be computed here, in an order that the shape
+        has too."""
         shape, is_input = list(record.ints("shape")), view.name in self._tensor_inputs
-        if len(record.attrs) > 1 or is_input or not view.domain.is_row_major:
-            expected = "a computed row-major value, no stride order, no alias"
+        order, is_aliased = record.attr("stride_order"), record.attr("alias") is not None
+        if is_aliased or is_input or not (order or view.domain.is_row_major):
+            expected = "a computed value, row-major or of a stride order, no alias"
             got, do = f"shape={shape} of {view}", "reshape the result before add_output"
             raise DefinitionError(f"output {view.name}", expected=expected, got=got, do=do)
         is_static = all(extent.is_const for extent in view.shape)
         if not is_static or prod(view.sizes) != prod(shape):
             expected = f"as many elements as {view}"
             raise DefinitionError(f"output {view.name}", expected=expected, got=str(shape))
+        if order and reshaped_order(record.ints("stride_order"), view.sizes, shape) is None:
+            expected = f"axes of {shape} that lie together in the stride order {order}"
+            raise DefinitionError(f"output {view.name}", expected=expected, got=str(view))
 
     def _check_alias(self, view: TensorView, target: TensorView) -> None:
         """At most one result overwrites an input tensor, with the same type and sizes."""
