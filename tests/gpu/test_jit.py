@@ -64,9 +64,6 @@ def test_a_change_of_device() -> None:
     for _ in range(3):
         jitted(x)
     assert (thunder.cache_misses(jitted), len(short_way_of(jitted).known)) == (1, 1)
-    with torch.device("cuda"):
-        jitted(x)
-    assert thunder.cache_misses(jitted) == 2
     with pytest.raises(RuntimeError):
         jitted(x.cpu())
     model = jitted._model.cpu()

@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 import thunder_fuser
 from thunder_fuser import fuser
 from thunder_fuser.errors import FuserError
-from thunder_fuser.executors.calls import SPLIT
+from thunder_fuser.executors import calls
+from thunder_fuser.executors.calls import SPLIT, short_way_of
 from thunder_fuser.explain import kernels, report
 
 Tensors = Sequence[torch.Tensor]
@@ -351,8 +352,27 @@ def test_functions_of_autograd(given: dict[str, Any], node: str) -> None:
     assert type(found["z"].grad_fn).__name__ == node
 
 
+@pytest.mark.parametrize("given", [{}, {SPLIT: True}])
+def test_large_results_have_two_functions(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "LARGE", 80)  # 20 floats
+    jitted = thunder_fuser.jit(lambda x: torch.tanh(x) * 2, fuser_fuel=0, **given)
+    names = []
+    for size in (19, 20):
+        x = torch.ones(size, requires_grad=True)
+        for _ in range(2):
+            found = jitted(x)
+        found.sum().backward()
+        torch.testing.assert_close(x.grad, 2 - 2 * torch.tanh(x) ** 2)
+        names.append(type(found.grad_fn).__name__)
+    large = "_ConnectionBackward" if given else "ThunderOutputFunctionBackward"
+    assert names == ["_ConnectionBackward", large]
+
+
 @pytest.mark.parametrize("cache", ["no caching", "symbolic values"])
 def test_other_caches_are_left_to_thunder(cache: str) -> None:
     jitted = thunder_fuser.jit(lambda x, n: x * n, fuser_fuel=0, cache=cache)
     for n in (2, 2, 3):
+        assert all(one.guarded is None for one in short_way_of(jitted).all_known())
         torch.testing.assert_close(jitted(torch.ones(3), n), torch.full((3,), float(n)))

@@ -25,6 +25,7 @@ import torch
 from thunder import CacheEntry
 from thunder.common import CompileStats
 from thunder.core.module import ThunderModule
+from thunder.core.options import CACHE_OPTIONS
 from thunder.core.trace import _tracectx
 from thunder.core.update_aliases import _is_inplace_op
 from thunder.executors.torch_autograd import connect_to_autograd
@@ -35,8 +36,10 @@ from thunder_fuser.executors.connect import connect
 from thunder_fuser.executors.environment import Environment, environment, without_autocast
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.guards import Guarded, Inputs, guarded
+from thunder_fuser.trace.proxies import bytes_of
 
 Jitted = Callable[..., Any]
+LARGE = 16 << 20  # bytes
 SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
 
 
@@ -53,8 +56,8 @@ def jit(
 
     Three things differ from thunder.jit(function, executors=[fuser]):
 
-    - One autograd Function instead of two: gradients of results are kept until the backward ends.
-      thunderfx_disable_split_autograd=False gives Thunder's two.
+    - One autograd Function instead of two, where the results have less than 16 MiB: their gradients
+      are kept until the backward ends. thunderfx_disable_split_autograd=False always gives two.
     - Which arguments share memory is asked only where the program writes in place.
     - The times in thunder.compile_stats are those of the last call that compiled.
 
@@ -62,7 +65,7 @@ def jit(
     """
     options = {SPLIT: True, **given}
     of_thunder = thunder.jit(function, executors=_checked(executors), **options)
-    short = ShortWay(of_thunder, function)
+    short = ShortWay(of_thunder, function, may_split=SPLIT not in given)
     if isinstance(of_thunder, ThunderModule):
         of_thunder._forward_fn = short.around(of_thunder._forward_fn)
         return of_thunder
@@ -91,16 +94,20 @@ class Known(NamedTuple):
     computation: Jitted
     backward: Jitted | None
     epilogue: Jitted
+    splits: bool  # between two autograd Functions
 
 
 class ShortWay:
     """Calls of one jitted function. It does not hold what thunder.jit made of a module: a cycle."""
 
-    def __init__(self, of_thunder: Any, function: Callable[..., Any]) -> None:
+    def __init__(self, of_thunder: Any, function: Callable[..., Any], *, may_split: bool) -> None:
         self.stats: CompileStats = thunder.compile_stats(of_thunder)
-        given = thunder.compile_data(of_thunder).compile_options
+        data = thunder.compile_data(of_thunder)
+        given = data.compile_options
+        self.constant = data.cache_option is CACHE_OPTIONS.CONSTANT_VALUES
         self.one_function = bool(given[SPLIT])
         self.differentiable = given.get("is_differentiable_outputs")
+        self.may_split = may_split and self.differentiable is None
         self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
         self.own: dict[str, Any] = getattr(function, "__dict__", {})
         self.known: list[Known] = []
@@ -140,12 +147,14 @@ class ShortWay:
 
     def know(self, entry: CacheEntry) -> Known:
         writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
-        alone = not entry.return_none_instead_of_grads
-        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if alone else None
+        plain = self.constant and not entry.return_none_instead_of_grads
+        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if plain else None
         backward = entry.backward_fn and unwrap(entry.backward_fn)
+        splits = not self.one_function or (backward and self.may_split and _is_large(entry))
         return Known(
-            entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn)
-        )
+            entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn),
+            bool(splits),
+        )  # fmt: skip
 
     def is_special(self) -> bool:
         """Whether Thunder, or autograd's Function, looks at more than guards."""
@@ -186,17 +195,23 @@ class ShortWay:
     def connect(self, known: Known, backward: Jitted, data: Any, kept: Any) -> Any:
         """The results, in autograd's graph."""
         _set_grad(True)
-        if self.one_function and self.differentiable is None:
+        if not known.splits and self.differentiable is None:
             connect(backward, data, kept)
         else:
             connect_to_autograd(
                 backward_fn=known.entry.backward_fn, flat_args=data["flat_args"],
                 flat_output=data["flat_output"], saved_tensors=kept[0], saved_other=kept[1],
-                return_none_instead_of_grads=False, disable_split_autograd=self.one_function,
+                return_none_instead_of_grads=False, disable_split_autograd=not known.splits,
                 is_differentiable_outputs=self.differentiable,
             )  # fmt: skip
         _set_grad(False)
         return data["output"]
+
+
+def _is_large(entry: CacheEntry) -> bool:
+    """Whether gradients of the results are worth the 40 us that it takes to free them early."""
+    returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
+    return sum(map(bytes_of, returned["flat_output"])) >= LARGE
 
 
 def short_way_of(jitted: Any) -> ShortWay:

@@ -3,7 +3,8 @@
 
     def guard(args, kwargs):
         if _len(args) != 1: return
-        x = args[0]
+        x: "cpu f32[2, 4]" = args[0]
+        module0 = __function_obj
         module = _jitted()
         _own, _model = _apart(module)
         if not _check0(x): return
@@ -30,6 +31,7 @@ from weakref import ref
 
 import thunder
 import torch
+from thunder.core.codeutils import module_shortname
 from thunder.core.module import ThunderModule
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
@@ -95,12 +97,13 @@ class _Writer:
     def __init__(self, prologue: TraceCtx, jitted: ref[ThunderModule] | None) -> None:
         self.recorded: dict[str, Any] = {}
         self.scope: dict[str, Any] = {
-            **prologue.python_ctx(), "thunder": thunder, "torch": torch,
-            "__function_obj": prologue.fn, "_jitted": jitted, "_apart": _apart,
-            "_aliases": aliases_of, "_len": len, "_type": type, "_int": int, "_float": float,
+            "thunder": thunder, "torch": torch, "__function_obj": prologue.fn, "_jitted": jitted,
+            "_apart": _apart, "_aliases": aliases_of,
+            "_len": len, "_type": type, "_int": int, "_float": float,
         }  # fmt: skip
         self._lines: list[str] = []
-        self._result = ""
+        self._result: list[str] = []
+        self._function = ""  # the proxy of the jitted function itself
         self._ours = isinstance(prologue.fn, nn.Module) and jitted is not None
         self._roots: set[str] = set()  # proxies of the jitted module
         self._others: set[str] = set()  # proxies of other modules, which Thunder does not jit
@@ -109,6 +112,7 @@ class _Writer:
         self._pending: dict[str, Like] = {}
         self._last: dict[str, Like] = {}
         self._picks: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._picked: set[str] = set()
 
     def add(self, bsym: BoundSymbol) -> None:
         """Adds its lines; tensors are checked together."""
@@ -116,14 +120,13 @@ class _Writer:
         if name == "check_tensor_metadata" and isinstance(bsym.args[0], Proxy):
             self._add_tensor(bsym.args[0].name, _like(*bsym.args[1:]))
         elif name == "python_return":
-            (self._result,) = bsym.python(indent=0, print_depth=1)
+            self._result = self._of_thunder(bsym)
         elif name != "unpack_trivial" and not self._is_state(bsym):
             self._flush()
             self._lines += self._lines_of(bsym)
 
     def _add_tensor(self, name: str, like: Like) -> None:
-        is_last = any(name == one for picks in self._picks.values() for one, _ in picks)
-        (self._last if is_last else self._pending)[name] = like
+        (self._last if name in self._picked else self._pending)[name] = like
 
     def _is_state(self, bsym: BoundSymbol) -> bool:
         """Notes what is asked of torch's state."""
@@ -142,25 +145,37 @@ class _Writer:
         return True
 
     def _lines_of(self, bsym: BoundSymbol) -> list[str]:
-        of_thunder: list[str] = bsym.python(indent=0, print_depth=1)
-        if not bsym.args or not isinstance(bsym.args[0], Proxy):
-            return of_thunder
-        of, *rest = bsym.args
-        if bsym.sym.id is PrimIDs.UNPACK_THUNDER_MODULE:
-            return self._module(bsym.output.name, of.name)
-        if bsym.sym.id in _TABLES and of.name in self._roots:
-            return self._looked_up(bsym, of.name, rest[0])
-        if bsym.sym.id in _TABLES and of.name in self._others:
-            return [f"{bsym.output.name} = {_path(of.name, rest[0], _TABLES[bsym.sym.id][1])}"]
-        if bsym.sym.id is PrimIDs.UNPACK_ATTR and of.name in self._roots:
-            return _attribute(bsym.output.name, rest[0]) or of_thunder
-        test = _test(bsym.sym.name, of.name, *rest)
-        return [f"if {test}: return"] if test else of_thunder
+        if bsym.sym.id is PrimIDs.UNPACK_FUNCTION_OBJ:
+            self._function = bsym.output.name
+            return [f"{self._function} = __function_obj"]
+        known = bsym.args and isinstance(bsym.args[0], Proxy)
+        lines = self._shorter(bsym, bsym.args[0].name, *bsym.args[1:]) if known else None
+        return self._of_thunder(bsym) if lines is None else lines
+
+    def _of_thunder(self, bsym: BoundSymbol) -> list[str]:
+        modules, calls, objects = bsym.gather_ctxs()
+        named = {module_shortname(name): module for name, module in modules.items()}
+        self.scope.update({**named, **calls, **objects})
+        lines: list[str] = bsym.python(indent=0, print_depth=1)
+        return lines
+
+    def _shorter(self, bsym: BoundSymbol, of: str, *rest: Any) -> list[str] | None:
+        """None if only Thunder's line will do. of: the name of what the line reads."""
+        kind = bsym.sym.id
+        if kind is PrimIDs.UNPACK_THUNDER_MODULE:
+            return self._module(bsym.output.name, of)
+        if kind in _TABLES and of in self._roots:
+            return self._looked_up(bsym, of, rest[0])
+        if kind in _TABLES and of in self._others:
+            return [f"{bsym.output.name} = {_path(of, rest[0], _TABLES[kind][1])}"]
+        if kind is PrimIDs.UNPACK_ATTR:
+            return [_attribute(bsym.output.name, of, rest[0], of in self._roots)]
+        test = _test(bsym.sym.name, of, *rest)
+        return [f"if {test}: return"] if test else None
 
     def _module(self, name: str, original: str) -> list[str]:
         """What Thunder calls instead of a module: the jitted one, or itself."""
-        is_root = f"{original}: \"Any\" = globals()['__function_obj']" in self._lines
-        if is_root and self._ours:
+        if self._ours and original == self._function:
             self._roots.add(name)
             return [f"{name} = _jitted()", f"_own, _model = _apart({name})"]
         self._others.add(name)
@@ -172,6 +187,7 @@ class _Writer:
         if name not in self._alone:
             return [f"{name} = {table}[{key!r}]"]
         self._picks.setdefault((root, table), []).append((name, key))
+        self._picked.add(name)
         return []
 
     def _flush(self) -> None:
@@ -196,7 +212,7 @@ class _Writer:
             f"{', '.join(name for name, _ in picks)}, = {self._pick(*(key for _, key in picks))}"
             f"({table})" for (_, table), picks in self._picks.items()
         ]  # fmt: skip
-        lines = [*self._lines, more, *picked, *self._checked(self._last), self._result]
+        lines = [*self._lines, more, *picked, *self._checked(self._last), *self._result]
         return "\n".join(["def guard(args, kwargs):", *(f"    {one}" for one in lines if one)])
 
     def _pick(self, *keys: str) -> str:
@@ -223,11 +239,11 @@ def _like(shape: Any, device: str, dtype: torch.dtype, requires_grad: bool) -> L
     return Like(tuple(shape), dtype, torch.device(device), requires_grad)
 
 
-def _attribute(name: str, key: str) -> list[str]:
-    """An attribute of the jitted module, which asks its model for what it does not have."""
-    if hasattr(ThunderModule, key):
-        return []
-    return [f"{name} = _own[{key!r}] if {key!r} in _own else _model.{key}"]
+def _attribute(name: str, of: str, key: str, is_root: bool) -> str:
+    """The jitted module asks its model for what it does not have itself."""
+    if is_root and not hasattr(ThunderModule, key):
+        return f"{name} = _own[{key!r}] if {key!r} in _own else _model.{key}"
+    return f"{name} = {of}.{key}"
 
 
 def _apart(jitted: ThunderModule) -> tuple[dict[str, Any], nn.Module]:
