@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from thunder_fuser.definition import FusionDefinition
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.host.bind import AllocatedTensor
+    from thunder_fuser.host.kernel_profiles import PythonProfiler
 else:
     # Imported when they are asked for: torch and Thunder take seconds.
     _MODULES = {
         "AllocatedTensor": "host.bind",
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
+        "PythonProfiler": "host.kernel_profiles",
         "fuser": "executors.fuser",
     }
 
@@ -53,6 +55,7 @@ __all__ = [
     "FusionCache",
     "FusionDefinition",
     "ParallelType",
+    "PythonProfiler",
     "Target",
     "__version__",
     "fuser",

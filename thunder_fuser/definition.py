@@ -21,7 +21,9 @@ from thunder_fuser.compiler import kernel_sources, plan_segments
 from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.host.arguments import check_arguments, device_of
 from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.kernel_profiles import active
 from thunder_fuser.host.program import HostProgram
+from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.record import OpRecord, definition_text
@@ -87,17 +89,31 @@ class FusionDefinition(Recorder):
     ) -> list[Any]:
         """Runs the fusion on tensors and numbers, in the order of their definitions.
 
-        Pass a tensor with its own allocation domain as a storage, as an AllocatedTensor, or as a
-        pair (storage, meta tensor of the logical shape). Such a result is an AllocatedTensor.
+        A list of numbers stands for that many scalars, those of a define_vector. Pass a tensor
+        with its own allocation domain as a storage, as an AllocatedTensor, or as a pair (storage,
+        meta tensor of the logical shape). Such a result is an AllocatedTensor.
 
         target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device. Raises
         InputError naming the argument that does not fit.
         """
-        return self.entry.execute(inputs, None if target is None else named(target))
+        entry, flat = self.entry, _flat(inputs)
+        on = None if target is None else named(target)
+        profiler = active()
+        if profiler is None:
+            return entry.execute(flat, on)
+        return profiler.watch(
+            entry.number, lambda: entry.program_for(flat, on), lambda: entry.execute(flat, on)
+        )
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
         """The program for these inputs, compiled on a miss: text, segments, sources."""
-        return self.entry.program_for(inputs, None if target is None else named(target))
+        return self.entry.program_for(_flat(inputs), None if target is None else named(target))
+
+    def repro_script_for(self, inputs: Sequence[Any]) -> str:
+        """A script that runs the definition on tensors of the same layouts, with other values."""
+        flat = _flat(inputs)
+        check_arguments(self.fusion, flat)
+        return repro_text("fusion", "a FusionDefinition", self.records, flat)
 
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
@@ -119,7 +135,7 @@ class FusionDefinition(Recorder):
 
     def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
         """The fusion for these inputs, the memory behind them, and their keys."""
-        executable, values = self.entry.bind(inputs)
+        executable, values = self.entry.bind(_flat(inputs))
         check_arguments(executable.fusion, values)
         return executable.fusion, values, input_keys(executable.fusion, tuple(values))
 
@@ -127,3 +143,14 @@ class FusionDefinition(Recorder):
         if self._entry is None:
             return definition_text(self.records)
         return str(self.fusion)
+
+
+def _flat(inputs: Sequence[Any]) -> Sequence[Any]:
+    """[x, [3, 4]] -> [x, 3, 4]; a pair with a tensor stays."""
+    if not any(isinstance(one, (list, tuple)) for one in inputs):
+        return inputs
+    return [value for one in inputs for value in (one if _is_vector(one) else [one])]
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(one, int) for one in value)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from difflib import get_close_matches
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError, UnknownOpError, shown
@@ -99,9 +100,10 @@ class Recorder:
 
         shape: for each axis -1 (symbolic), 0 (empty), 1 (broadcast) or a static size. contiguity:
         True, False or None (broadcast) for each axis in allocation order, or one bool for all.
-        Alternatively give `sizes` and `strides` of an example. `strides` beside a static shape
-        are fixed. donated: a result may overwrite the tensor, which the caller no longer needs
-        and which shares no memory with other arguments; see segment/donate.py.
+        An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
+        `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
+        which the caller no longer needs and which shares no memory with other arguments; see
+        segment/donate.py.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -119,8 +121,7 @@ class Recorder:
         fixed = strides if sizes is None else None
         if fixed is not None and (len(fixed) != rank or min(fixed, default=0) < 0):
             raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
-        order = range(rank - 1, -1, -1) if stride_order is None else stride_order
-        order = check_stride_order(order, rank)
+        order = check_stride_order(stride_order or range(rank - 1, -1, -1), rank)
         attrs = {
             "shape": tuple(shape),
             "contiguity": _contiguity(contiguity, shape, order),
@@ -166,13 +167,23 @@ class Recorder:
 
     @checked
     def define_vector(
-        self, values: Sequence[Value | Constant | Number] | int
+        self,
+        values: Sequence[Value | Constant | Number] | int | None = None,
+        dtype: DataType = DataType.Int,
+        *,
+        size: int | None = None,
     ) -> list[Scalar | Constant | Value]:
-        """A list of integers: constants, or `values` integer arguments if it is a number."""
+        """A list of integers: constants, or `values` integer arguments if it is a number.
+
+        A call gives such arguments one by one or as a list. size: another name of that number.
+        """
+        values = size if values is None else values
+        if values is None or not dtype.is_int:
+            raise _error("define_vector", "values of a type of integers", f"{values}, {dtype.name}")
         if isinstance(values, int):
             if not 0 <= values <= _MOST_SCALARS:
                 raise _error("define_vector: values", f"0 to {_MOST_SCALARS} scalars", values)
-            return [self.define_scalar(dtype=DataType.Int) for _ in range(values)]
+            return [self.define_scalar(dtype=dtype) for _ in range(values)]
         return [v if isinstance(v, Value) else Constant(v) for v in values]  # type: ignore[arg-type]
 
     @checked
@@ -188,7 +199,7 @@ class Recorder:
         `alias_input`."""
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
-        if stride_order is not None:
+        if stride_order:
             attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
             attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
@@ -246,8 +257,9 @@ class Ops(Composites):
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
-        operands = [(bound.pop(name), row.default(name)) for name in row.operands]
-        given = [value for value, default in operands if value is not None or default is not None]
+        operands = [_filled(bound.pop(name), row, name) for name in row.operands]
+        given = [value for value, name in zip(operands, row.operands, strict=True)
+                 if value is not None or row.default(name) is not None]  # fmt: skip
         if row.arity < 0:
             given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
         inputs = tuple(
@@ -271,6 +283,12 @@ class Ops(Composites):
         return value  # type: ignore[no-any-return]
 
 
+def _filled(value: Any, row: Op, name: str) -> Any:
+    """An operand. None for a number that has a default is the default, as in nvFuser."""
+    default = row.default(name)
+    return default if value is None and default is not Parameter.empty else value
+
+
 def _error(what: str, expected: str, got: object) -> DefinitionError:
     return DefinitionError(what, expected=expected, got=str(got))
 
@@ -285,7 +303,7 @@ def _contiguity(
     given: Sequence[bool | None] | bool | None, shape: Sequence[int], order: Sequence[int]
 ) -> tuple[bool | None, ...]:
     allocation = allocation_of(order)
-    if given is None or isinstance(given, bool):
+    if not given or isinstance(given, bool):
         every = bool(given)
         return tuple(None if shape[axis] == 1 else every for axis in allocation)
     if len(given) != len(shape):
@@ -358,7 +376,7 @@ def _run(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:
             raise DefinitionError(f"text: {node.id}", expected="a defined value", got=node.id)
         return names[node.id]
     if isinstance(node, ast.Attribute):
-        return DataType[node.attr]
+        return None if node.attr == "Null" else DataType[node.attr]
     return ast.literal_eval(node)
 
 

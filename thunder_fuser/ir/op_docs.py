@@ -63,7 +63,7 @@ _TYPES: dict[str | DtypeRule, str] = {
     DtypeRule.INTEGER: "{common}",
     DtypeRule.REAL: "that of x, of its parts if it is complex" + _HALF,
     DtypeRule.COMPLEX: "ComplexDouble if an operand is a Double, else ComplexFloat",
-    DtypeRule.SELECT: "the common type of a and b; the condition is converted to Bool",
+    DtypeRule.SELECT: "the common type of a and b",
     DtypeRule.KEEP: "that of {source}",
     DtypeRule.ACCUMULATE: "that of arg" + _HALF + _COUNTED,
     DtypeRule.ATTRIBUTE: "dtype",
@@ -71,6 +71,12 @@ _TYPES: dict[str | DtypeRule, str] = {
     "max": "that of arg",
     "min": "that of arg",
     "iota": "dtype, by default Int",
+    "uniform": "dtype, by default Float",
+    "normal": "dtype, by default Float",
+    "cumsum": "that of arg" + _COUNTED,
+    "cumprod": "that of arg" + _COUNTED,
+    "cummax": "that of arg",
+    "cummin": "that of arg",
     "size": "Int",
 }
 _INDEX = "an index that is neither Int nor Int32"
@@ -163,7 +169,9 @@ def refused(row: Op) -> str:
     collects = row.kind in (OpKind.REDUCTION, OpKind.SCAN)
     if row.kind is not OpKind.POINTWISE and not collects:
         return _REFUSED.get(row.name) or _REFUSED.get(row.kind, "")
-    if row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+    if row.rule is DtypeRule.SELECT:
+        return "a condition that is no Bool"
+    if row.rule is DtypeRule.ATTRIBUTE:
         return ""
     has_complex = row.rule is DtypeRule.ACCUMULATE if collects else bool(row.c_complex)
     found = ["real numbers"] * (not row.c and not collects)

@@ -995,12 +995,13 @@ class OpMethods:
         """a where the condition is true, else b.
 
         Shape: that of the operands, which are broadcast as in torch.
-        Type: the common type of a and b; the condition is converted to Bool.
+        Type: the common type of a and b.
         In torch: torch.where(condition, a, b).
 
         condition, a, b: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for a condition that
+            is no Bool.
         """
     def lerp(
         self,
@@ -1193,7 +1194,12 @@ class OpMethods:
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
-    def pad(self, arg: Value, pad_widths: Sequence[int], value: float = 0) -> Tensor:
+    def pad(
+        self,
+        arg: Value,
+        pad_widths: Sequence[int | Value | Constant],
+        value: float | None = 0,
+    ) -> Tensor:
         """arg with value added at the ends of axes; widths (before, after) start at the last axis.
 
         Shape: that of arg plus both widths.
@@ -1201,7 +1207,7 @@ class OpMethods:
         In torch: torch.nn.functional.pad(arg, pad_widths, value=value).
 
         arg: a tensor.
-        pad_widths: a list of integers.
+        pad_widths: a list of integers and scalars.
         value: a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit.
@@ -1280,7 +1286,7 @@ class OpMethods:
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Tensor:
-        """The rows of weight that the integers of input name; max_norm must be None.
+        """The rows of weight that the integers of input name, scaled to max_norm if longer.
 
         Shape: that of input, then the last size of weight.
         Type: that of weight.
@@ -1336,14 +1342,14 @@ class OpMethods:
         lo: Value | Constant | float,
         hi: Value | Constant | float,
         shape: Sequence[int | Value | Constant],
-        dtype: DataType,
+        dtype: DataType | None = None,
         rng_seed: Value | Constant | float | None = None,
         rng_offset: Value | Constant | float | None = None,
     ) -> Tensor:
         """Random numbers from lo to hi, without hi; others than torch's. Give both rng_* or none.
 
         Shape: the argument shape.
-        Type: dtype.
+        Type: dtype, by default Float.
 
         lo, hi, rng_seed, rng_offset: a tensor, a scalar or a real number, an integer one of 64
             bits.
@@ -1359,14 +1365,14 @@ class OpMethods:
         mean: Value | Constant | float,
         std: Value | Constant | float,
         shape: Sequence[int | Value | Constant],
-        dtype: DataType,
+        dtype: DataType | None = None,
         rng_seed: Value | Constant | float | None = None,
         rng_offset: Value | Constant | float | None = None,
     ) -> Tensor:
         """Normal random numbers; others than torch's. Give both rng_* or none.
 
         Shape: the argument shape.
-        Type: dtype.
+        Type: dtype, by default Float.
 
         mean, std, rng_seed, rng_offset: a tensor, a scalar or a real number, an integer one of
             64 bits.
@@ -1491,7 +1497,7 @@ class OpMethods:
         """The sum of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats, Int for integers and bools.
+        Type: that of arg, Int for integers and bools.
         In torch: torch.cumsum(arg, dim, dtype=arg.dtype).
 
         arg: a tensor.
@@ -1503,7 +1509,7 @@ class OpMethods:
         """The product of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats, Int for integers and bools.
+        Type: that of arg, Int for integers and bools.
         In torch: torch.cumprod(arg, dim, dtype=arg.dtype).
 
         arg: a tensor.
@@ -1515,7 +1521,7 @@ class OpMethods:
         """The greatest of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats.
+        Type: that of arg.
         In torch: torch.cummax(arg, dim).values.
 
         arg: a tensor.
@@ -1528,7 +1534,7 @@ class OpMethods:
         """The least of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats.
+        Type: that of arg.
         In torch: torch.cummin(arg, dim).values.
 
         arg: a tensor.
@@ -1702,7 +1708,7 @@ class OpMethods:
     def topk(
         self,
         arg: Value,
-        k: int,
+        k: int | Value | Constant,
         dim: int = -1,
         largest: bool = True,
         sorted: bool = False,
@@ -1714,7 +1720,7 @@ class OpMethods:
         In torch: torch.topk(arg, k, dim, largest, sorted).
 
         arg: a tensor.
-        k: an integer of 64 bits.
+        k: an integer of 64 bits, or a scalar.
         dim: an axis.
         largest, sorted: True or False.
 

@@ -89,7 +89,7 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
     return Op(
         name,
         OpKind.RANDOM,
-        f"{first}, {second}, shape, dtype, rng_seed=None, rng_offset=None",
+        f"{first}, {second}, shape, dtype=None, rng_seed=None, rng_offset=None",
         4,
         _A,
         f"{name}(a, b, (c, d), shape, own).to(dtype)",
@@ -418,7 +418,7 @@ flip: arg with these axes reversed.
 index_select: The slices of arg along dim that a vector of indices, or one index, names.
 take_along_axis: The elements of arg that the index names along dim; other axes are broadcast.
 gather: As take_along_axis, but the index may be shorter than arg and nothing is broadcast.
-embedding_fwd: The rows of weight that the integers of input name; max_norm must be None.
+embedding_fwd: The rows of weight that the integers of input name, scaled to max_norm if longer.
 full: A tensor of one number.
 iota: start, start + step, and so on, length numbers; Int by default.
 uniform: Random numbers from lo to hi, without hi; others than torch's. Give both rng_* or none.

@@ -35,17 +35,17 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
     if row.kind is OpKind.POINTWISE:
         return [_pointwise_types(record, operands)[1]]
     given: DataType | None = record.attr("dtype")  # type: ignore[assignment]
-    if row.kind in (OpKind.FACTORY, OpKind.RANDOM, OpKind.SCALAR):
+    if row.kind is OpKind.RANDOM:
+        return [given or DataType.Float]
+    if row.kind in (OpKind.FACTORY, OpKind.SCALAR):
         return [given or DataType.Int]
     own = operands[row.source].dtype
     if row.kind is OpKind.MOVEMENT:
         return [promote(*(operand.dtype for operand in operands))]
-    if row.rule is DtypeRule.ACCUMULATE:
+    if row.rule is DtypeRule.ACCUMULATE and not (row.kind is OpKind.SCAN and own.is_half):
         return [given or own.accumulate]
-    if row.kind is OpKind.REDUCTION:
+    if row.kind in (OpKind.REDUCTION, OpKind.SCAN):
         return [given or own]
-    if row.kind is OpKind.SCAN:
-        return [given or own.compute]
     return [own if dtype is None else dtype for dtype in row.results]
 
 
@@ -63,7 +63,7 @@ def pointwise_types(
     """(compute type of each operand, type of the result); DtypeError for unsupported types."""
     _check_computes(record, operands)
     compute, result = _pointwise_types(record, operands)
-    _check_row(record, compute)
+    _check_row(record, operands, compute)
     return compute, result
 
 
@@ -124,9 +124,14 @@ def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
             raise _error(record, "a type with arithmetic", dtype.name, do)
 
 
-def _check_row(record: OpRecord, compute: Sequence[DataType]) -> None:
+def _check_row(
+    record: OpRecord, operands: Sequence[TensorView], compute: Sequence[DataType]
+) -> None:
     """DtypeError for a type that the row of the op does not take."""
     row, is_complex = record.row, any(dtype.is_complex for dtype in compute)
+    if row.rule is DtypeRule.SELECT and operands[0].dtype is not DataType.Bool:
+        do = "compare it, or cast it to DataType.Bool"
+        raise _error(record, "a condition of type Bool", operands[0].dtype.name, do)
     spelling = row.c_complex if is_complex else row.c
     if not spelling and row.rule not in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         raise _error(record, f"a {'real' if is_complex else 'complex'} type", compute[0].name)
