@@ -13,7 +13,7 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked, checked_argument
+from thunder_fuser.ir.kinds import F, Owner, Scalar, Value, checked, checked_argument
 from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
@@ -23,9 +23,9 @@ from thunder_fuser.ir.values import Tensor
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
 
 
-def _as_row(name: str) -> Any:
+def _as_row(name: str) -> Callable[[F], F]:
     """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
-    return wraps(getattr(OpMethods, name))
+    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
 
 
 class Composites(OpMethods):

@@ -59,7 +59,10 @@ def _binary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) ->
 
 # `short`: true if fewer exact digits suffice in every kernel that computes the value.
 _WITH_SHORT_FORM = ("exp", "tanh")
-_COMPLEX_MATH = ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh")
+_COMPLEX_MATH = (
+    "exp", "log", "log2", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid",
+)  # fmt: skip
 
 
 def _math(name: str, cost: int = 8, c: str = "", torch: str = "", c_complex: str = "") -> Op:
@@ -74,8 +77,10 @@ def _compare(name: str, sign: str) -> Op:
     return _binary(name, DtypeRule.COMPARE, sign, c_complex=sign if name in ("eq", "ne") else "")
 
 
-def _predicate(name: str, c_int: str = "false") -> Op:
-    return _unary(name, DtypeRule.PREDICATE, name + "_", c_int=c_int)
+def _predicate(name: str, c_int: str = "false", parts: str = "") -> Op:
+    """parts: the operator between the answers for the parts of a complex number."""
+    c_complex = f"({name}_({{0}}.re) {parts} {name}_({{0}}.im))" if parts else ""
+    return _unary(name, DtypeRule.PREDICATE, name + "_", c_int=c_int, c_complex=c_complex)
 
 
 def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
@@ -160,9 +165,9 @@ _ROWS = (
     _unary("imag", DtypeRule.REAL, "", c_complex="{0}.im"),
     _pointwise("complex", "real, imag", DtypeRule.COMPLEX, "{to}{{{0}, {1}}}"),
     # ---- predicates
-    _predicate("isfinite", c_int="true"),
-    _predicate("isinf"),
-    _predicate("isnan"),
+    _predicate("isfinite", c_int="true", parts="&&"),
+    _predicate("isinf", parts="||"),
+    _predicate("isnan", parts="||"),
     _predicate("isneginf"),
     _predicate("isposinf"),
     _predicate("signbit", c_int="({0} < 0)"),
