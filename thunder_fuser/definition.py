@@ -96,7 +96,7 @@ class FusionDefinition(Recorder):
         target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device. Raises
         InputError naming the argument that does not fit.
         """
-        entry, flat = self.entry, _flat(inputs)
+        entry, flat = self.entry, self._flat(inputs)
         on = None if target is None else named(target)
         profiler = active()
         if profiler is None:
@@ -107,11 +107,11 @@ class FusionDefinition(Recorder):
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
         """The program for these inputs, compiled on a miss: text, segments, sources."""
-        return self.entry.program_for(_flat(inputs), None if target is None else named(target))
+        return self.entry.program_for(self._flat(inputs), None if target is None else named(target))
 
     def repro_script_for(self, inputs: Sequence[Any]) -> str:
         """A script that runs the definition on tensors of the same layouts, with other values."""
-        flat = _flat(inputs)
+        flat = self._flat(inputs)
         check_arguments(self.fusion, flat)
         return repro_text("fusion", "a FusionDefinition", self.records, flat)
 
@@ -135,9 +135,18 @@ class FusionDefinition(Recorder):
 
     def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
         """The fusion for these inputs, the memory behind them, and their keys."""
-        executable, values = self.entry.bind(_flat(inputs))
+        executable, values = self.entry.bind(self._flat(inputs))
         check_arguments(executable.fusion, values)
         return executable.fusion, values, input_keys(executable.fusion, tuple(values))
+
+    def _flat(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """[x, [3, 4]] -> [x, 3, 4]; a pair with a tensor stays. A complex scalar is its parts."""
+        if any(isinstance(one, (list, tuple)) for one in inputs):
+            inputs = [value for one in inputs for value in (one if _is_vector(one) else [one])]
+        if not self.complex_at:
+            return inputs
+        apart = [_parts(one) if at in self.complex_at else [one] for at, one in enumerate(inputs)]
+        return [value for parts in apart for value in parts]
 
     def __repr__(self) -> str:
         if self._entry is None:
@@ -145,11 +154,11 @@ class FusionDefinition(Recorder):
         return str(self.fusion)
 
 
-def _flat(inputs: Sequence[Any]) -> Sequence[Any]:
-    """[x, [3, 4]] -> [x, 3, 4]; a pair with a tensor stays."""
-    if not any(isinstance(one, (list, tuple)) for one in inputs):
-        return inputs
-    return [value for one in inputs for value in (one if _is_vector(one) else [one])]
+def _parts(value: Any) -> list[Any]:
+    """Of a complex scalar; another value is refused where arguments are checked."""
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return list(torch.view_as_real(value.resolve_conj()).unbind(-1))
+    return [value.real, value.imag] if isinstance(value, (int, float, complex)) else [value]
 
 
 def _is_vector(value: Any) -> bool:

@@ -251,8 +251,8 @@ _KINDS: dict[str, Kind] = {
     "alias_input arg output": TENSOR,
     "tensors": TENSORS,
     "define_scalar.value": Kind(
-        "a real number, an integer one of 64 bits, or a DataType",
-        _either(_number, _instance(DataType)),
+        "a number, an integer one of 64 bits, or a DataType",
+        _either(_number, _instance(complex), _instance(DataType)),
     ),
     "define_vector.values": Kind(
         "a number of scalars, or a list of integers and scalars",

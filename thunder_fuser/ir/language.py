@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
-from thunder_fuser.errors import DefinitionError, DtypeError, UnknownOpError, shown
+from thunder_fuser.errors import DefinitionError, UnknownOpError, shown
 from thunder_fuser.ir import kinds
 from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
@@ -50,6 +50,8 @@ class Recorder:
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
         self._made = 0  # the number of values
+        self._given = 0  # the number of arguments
+        self.complex_at: set[int] = set()  # the arguments that are taken apart
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -111,8 +113,6 @@ class Recorder:
         if shape is None:
             raise _error("define_tensor", "shape, or sizes and strides", "none")
         rank = len(shape)
-        if is_cpu:
-            _check_real("define_tensor: a CPU scalar", dtype)
         if is_cpu and rank:
             raise _error("define_tensor", "a CPU tensor of rank 0", f"rank {rank}")
         for axis, size in enumerate(shape):
@@ -131,18 +131,23 @@ class Recorder:
             "donated": donated or None,
             "strides": None if fixed is None else tuple(fixed),
         }
+        if is_cpu and dtype.is_complex:
+            return self._of_parts("define_tensor", attrs)  # type: ignore[no-any-return]
+        self._given += 1
         return self._define("define_tensor", attrs)  # type: ignore[no-any-return]
 
     @checked
     def define_scalar(
         self,
-        value: Number | DataType | None = None,
+        value: Number | complex | DataType | None = None,
         dtype: DataType | None = None,
         *,
         drawn: str | None = None,
         coordinate: Sequence[Any] | None = None,
     ) -> Scalar | Constant:
         """A scalar argument of the given dtype, or a constant of the given value.
+
+        A complex one is made of its parts, in the definition and at the call.
 
         drawn="seed" or "offset": each run draws it from torch's generator, for random ops without
         a seed. coordinate=[mesh, "mesh_x"]: the coordinate of this device in a mesh.
@@ -156,14 +161,34 @@ class Recorder:
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
-            _check_real("define_scalar", dtype)
             attrs = {"dtype": dtype or DataType.Double}
+            if attrs["dtype"].is_complex:
+                return self._of_parts("define_scalar", attrs)  # type: ignore[no-any-return]
+            self._given += 1
             return self._define("define_scalar", attrs)  # type: ignore[no-any-return]
+        if isinstance(value, complex) or (dtype is not None and dtype.is_complex):
+            whole = self._complex(value, dtype or DataType.ComplexDouble)
+            return whole  # type: ignore[no-any-return]
         dtype = dtype or of_number(value)
-        if dtype.is_complex or not fits(value, dtype):
+        if not fits(value, dtype):
             raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
         kind = bool if dtype is DataType.Bool else float if dtype.is_float else int
         return Constant(kind(value))
+
+    def _of_parts(self, op: str, attrs: dict[str, Any]) -> Any:
+        """A complex argument: one for each part."""
+        self.complex_at.add(self._given)
+        self._given += 1
+        attrs = {**attrs, "dtype": attrs["dtype"].real}
+        return self.ops.complex(self._define(op, attrs), self._define(op, attrs))
+
+    def _complex(self, value: complex, dtype: DataType) -> Any:
+        """A complex constant."""
+        if not dtype.is_complex:
+            raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
+        number = complex(value)
+        whole = self.ops.complex(number.real, number.imag)
+        return whole if dtype is DataType.ComplexDouble else self.ops.cast(whole, dtype)
 
     @checked
     def define_vector(
@@ -226,6 +251,8 @@ class Recorder:
 
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
+        if isinstance(value, complex):
+            value = self._complex(value, DataType.ComplexDouble)
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:
@@ -291,12 +318,6 @@ def _filled(value: Any, row: Op, name: str) -> Any:
 
 def _error(what: str, expected: str, got: object) -> DefinitionError:
     return DefinitionError(what, expected=expected, got=str(got))
-
-
-def _check_real(what: str, dtype: DataType | None) -> None:
-    """DtypeError for a complex type: kernels take only real numbers by value."""
-    if dtype is not None and dtype.is_complex:
-        raise DtypeError(what, expected="a real type", got=dtype.name)
 
 
 def _contiguity(

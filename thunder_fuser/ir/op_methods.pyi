@@ -162,8 +162,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def log10(self, x: Value | Constant | float) -> Tensor:
         """The logarithm to base 10.
@@ -243,8 +242,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def acos(self, x: Value | Constant | float) -> Tensor:
         """The inverse cosine.
@@ -255,8 +253,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def atan(self, x: Value | Constant | float) -> Tensor:
         """The inverse tangent.
@@ -267,8 +264,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def sinh(self, x: Value | Constant | float) -> Tensor:
         """The hyperbolic sine.
@@ -279,8 +275,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def cosh(self, x: Value | Constant | float) -> Tensor:
         """The hyperbolic cosine.
@@ -291,8 +286,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def asinh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic sine.
@@ -303,8 +297,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def acosh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic cosine.
@@ -315,8 +308,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def atanh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic tangent.
@@ -327,8 +319,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def erf(self, x: Value | Constant | float) -> Tensor:
         """The error function.
@@ -479,8 +470,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def silu(self, x: Value | Constant | float) -> Tensor:
         """x * sigmoid(x).
@@ -538,8 +528,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def isinf(self, x: Value | Constant | float) -> Tensor:
         """True where x is infinite.
@@ -550,8 +539,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def isnan(self, x: Value | Constant | float) -> Tensor:
         """True where x is NaN.
@@ -562,8 +550,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def isneginf(self, x: Value | Constant | float) -> Tensor:
         """True where x is negative infinity.

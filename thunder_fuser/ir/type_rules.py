@@ -155,8 +155,10 @@ def check_operands(record: OpRecord) -> None:
 def check_numbers(record: OpRecord, views: Sequence[TensorView]) -> None:
     """DefinitionError unless each operand is one number, as factories and random ops require."""
     for word, operand, view in zip(record.row.keywords, record.inputs, views, strict=False):
-        is_stream = word.startswith("rng")
-        if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
+        is_stream, into = word.startswith("rng"), record.attr("dtype")
+        takes_complex = record.op == "full" and isinstance(into, DataType) and into.is_complex
+        too_much = view.dtype.is_complex and not takes_complex
+        if view.shape or (is_stream and not view.dtype.is_int) or too_much:
             kind = "an integer" if is_stream else "a real number"
             expected = f"{kind}, a scalar or a tensor of rank 0"
             got = str(view) if isinstance(operand, str) else repr(operand.value)

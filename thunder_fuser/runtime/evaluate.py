@@ -236,6 +236,8 @@ def _literal_dtype(
         return DataType.Bool
     if record.op == "scatter":
         return result
+    if rule is DtypeRule.COMPLEX:
+        return result.real
     as_given = record.op == "cast" or record.row.kind is OpKind.RANDOM
     if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or as_given:
         return of_number(literal.value)
