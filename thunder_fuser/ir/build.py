@@ -165,7 +165,7 @@ class Definer:
                 f"size {entry}", expected="an integer, or a scalar made of sizes and arguments"
             )
         size = self.scalars.sizes[name]
-        self.shape_scalars |= self.scalars.arguments_of(size)
+        self.shape_scalars |= self.scalars.arguments_of_size(size)
         return size
 
     def _note_scalar(self, name: str, record: OpRecord) -> None:
@@ -404,6 +404,9 @@ class Definer:
             filled = self._factory(OpRecord("full", record.inputs[2:], (), attrs))
             record = replace(record, inputs=(*record.inputs[:2], filled))
             operands = self._views(record)
+        for name in (record.attr(key) for key in ("dropout_p", "is_causal", "scale")):
+            if isinstance(name, str):
+                self.shape_scalars |= self.scalars.arguments_of(name)
         axes = indexed.axes(record, operands, self.sizes, self.fresh)
         self._emit(record, *map(_view, result_types(record, operands), axes))
 

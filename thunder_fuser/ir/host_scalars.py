@@ -15,6 +15,7 @@ import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
+from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType, wrapped
 from thunder_fuser.ir.record import Literal, Number, Operand, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const, symbol
@@ -55,7 +56,14 @@ class HostScalars:
             own = const(int(value)) if value is not None else self._expression(record)
             self._keep(name, symbol(name) if own is None else own)
 
-    def arguments_of(self, size: Scalar) -> frozenset[str]:
+    def arguments_of(self, name: str) -> frozenset[str]:
+        """The arguments that a scalar is computed of; DefinitionError if the host cannot do so."""
+        if name not in self._arguments:
+            expected = "a scalar made of sizes and arguments"
+            raise DefinitionError(f"scalar {name}", expected=expected, got="another value")
+        return self._arguments[name]
+
+    def arguments_of_size(self, size: Scalar) -> frozenset[str]:
         """The arguments, and the symbols of axes, that a size is computed of."""
         return frozenset().union(*(self._arguments.get(s, {s}) for s in size.symbols))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from thunder_fuser.errors import DtypeError
+from thunder_fuser.ir.attention import ATTENTION, grouped_mm, scaled_product
 from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
@@ -125,6 +126,8 @@ def _embedding_fwd(record: OpRecord, source: Domain, index: Domain, fresh: Fresh
 
 def _called(record: OpRecord, operands: list[TensorView], sizes: Sizes) -> list[Extents]:
     """The sizes of each result."""
+    if record.op in ATTENTION:
+        return ATTENTION[record.op](record, operands)
     if record.op == "topk":
         extents = _topk(record, operands[0], *sizes((record.attr("k"),)))
     else:
@@ -242,6 +245,8 @@ _READS: dict[str, Callable[[OpRecord, Domain, Domain, Fresh], Domain]] = {
 _CALLS: dict[str, Callable[[OpRecord, list[TensorView]], Extents]] = {
     "matmul": _product,
     "linear": _product,
+    "grouped_mm": grouped_mm,
+    "scaled_product": scaled_product,
     **dict.fromkeys(("scatter", "scatter_add"), _write),
     **dict.fromkeys(("index_add", "index_copy", "index_put", "index_put_accumulate"), _write),
     "embedding_backward": _embedding_backward,

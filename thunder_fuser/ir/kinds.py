@@ -234,6 +234,12 @@ _KINDS: dict[str, Kind] = {
         _either(_list_of(_integer), lambda axis: (_integer(axis),)),
         "int | Sequence[int]",
     ),
+    "dropout_p scale": Kind(
+        "a real number or a scalar", _either(_number, _value), "float | Value | Constant"
+    ),
+    "is_causal": Kind(
+        "True, False or a scalar", _either(_flag, _value), "bool | Value | Constant"
+    ),
     "k length": Kind("an integer of 64 bits, or a scalar", _size, "int | Value | Constant"),
     "end_indices new_shape pad_widths shape start_indices": Kind(
         "a list of integers and scalars", _list_of(_size), "Sequence[int | Value | Constant]"

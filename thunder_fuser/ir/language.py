@@ -161,8 +161,9 @@ class Recorder:
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
-            attrs = {"dtype": dtype or DataType.Double}
-            if attrs["dtype"].is_complex:
+            dtype = dtype or DataType.Double
+            attrs = {"dtype": dtype}
+            if dtype.is_complex:
                 return self._of_parts("define_scalar", attrs)  # type: ignore[no-any-return]
             self._given += 1
             return self._define("define_scalar", attrs)  # type: ignore[no-any-return]

@@ -1542,6 +1542,85 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
             several types.
         """
+    def grouped_mm(self, mat1: Value, mat2: Value, offsets: Value) -> Tensor:
+        """A product for each group of rows, columns or summed elements; offsets: where they end.
+
+        Shape: [m, n], or [groups, m, n] if mat1 and mat2 are matrices.
+        Type: that of mat1.
+        In torch: torch._grouped_mm(mat1, mat2, offsets.int()).
+
+        mat1, mat2, offsets: a tensor.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for matrices of
+            several types, and offsets that are neither Int nor Int32.
+        """
+    def scaled_product(
+        self,
+        mat1: Value,
+        mat2: Value,
+        scale1: Value,
+        scale2: Value,
+        dtype: DataType | None = None,
+    ) -> Tensor:
+        """(mat1 * scale1) @ (mat2 * scale2); a scale is one number, or one a row or column.
+
+        Shape: [m, n].
+        Type: dtype, by default BFloat16.
+
+        mat1, mat2, scale1, scale2: a tensor.
+        dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
+            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
+            no Float.
+        """
+    def sdpfa_fwd(
+        self,
+        query: Value,
+        key: Value,
+        value: Value,
+        dropout_p: float | Value | Constant | None = None,
+        is_causal: bool | Value | Constant | None = None,
+        scale: float | Value | Constant | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+
+        Shape: [N, H, L, the last size of value], [N, H, L], [2], [].
+        Type: that of query, Float, Int, Int.
+
+        query, key, value: a tensor.
+        dropout_p, scale: a real number or a scalar.
+        is_causal: True, False or a scalar.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
+            several types, or of another one than Half, BFloat16 and Float.
+        """
+    def sdpfa_bwd(
+        self,
+        grad_output: Value,
+        query: Value,
+        key: Value,
+        value: Value,
+        output: Value,
+        logsumexp: Value,
+        dropout_p: float | Value | Constant,
+        is_causal: bool | Value | Constant,
+        philox_seed: Value,
+        philox_offset: Value,
+        scale: float | Value | Constant | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of query, key and value from what sdpfa_fwd took and gave.
+
+        Shape: those of query, key and value.
+        Type: that of grad_output, that of grad_output, that of grad_output.
+
+        grad_output, query, key, value, output, logsumexp, philox_seed, philox_offset: a tensor.
+        dropout_p, scale: a real number or a scalar.
+        is_causal: True, False or a scalar.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
+            several types, or of another one than Half, BFloat16 and Float.
+        """
     def linear(self, arg: Value, weight: Value, bias: Value | None = None) -> Tensor:
         """arg @ weight.T + bias.
 

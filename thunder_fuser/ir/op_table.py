@@ -123,12 +123,15 @@ def _factory(name: str, signature: str, operands: tuple[str, ...], torch: str, c
     return Op(name, OpKind.FACTORY, signature, arity, _A, torch, cost=cost, keywords=operands)
 
 
-def _external(name: str, signature: str, arity: int, torch: str, *results: DataType | None) -> Op:
+def _external(
+    name: str, signature: str, arity: int, torch: str, *results: DataType | None, **more: Any
+) -> Op:
     kinds = results or (None,)
-    return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds)
+    return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds, **more)
 
 
 _CAST = "convert<{to}>({0})"
+_ATTENTION = "dropout_p=None, is_causal=None, scale=None"
 _ORDER = "dim=-1, descending=False, stable=False"
 _ORDERED = "dim=dim, descending=descending, stable=stable"
 
@@ -288,6 +291,28 @@ _ROWS = (
     _scan("cummin", DtypeRule.SAME, "torch.cummin(a, dim).values"),
     # ---- one torch call
     _external("matmul", "a, b", 2, "torch.matmul(a, b)"),
+    _external("grouped_mm", "mat1, mat2, offsets", 3, "torch._grouped_mm(a, b, c.int())"),
+    _external(
+        "scaled_product", "mat1, mat2, scale1, scale2, dtype=None", 4,
+        "scaled_product(a, b, c, d, own)",
+    ),
+    _external(
+        "sdpfa_fwd",
+        f"query, key, value, {_ATTENTION}",
+        3,
+        "attention((a, b, c), dropout_p, is_causal, scale)",
+        None, DataType.Float, DataType.Int, DataType.Int,
+    ),
+    _external(
+        "sdpfa_bwd",
+        "grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, philox_seed, "
+        "philox_offset, scale=None",
+        8,
+        "attention_backward(operands, dropout_p, is_causal, scale)",
+        None, None, None,
+        keywords=("grad_output", "query", "key", "value", "output", "logsumexp", "philox_seed",
+                  "philox_offset"),
+    ),
     _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
     _external(
         "scatter", "arg, index, src, dim", 3, "torch.scatter(a, dim, b.long(), filled(c, b))"
@@ -439,6 +464,10 @@ cummax: The greatest of all elements up to each one, along dim.
 cummin: The least of all elements up to each one, along dim.
 matmul: The matrix product.
 linear: arg @ weight.T + bias.
+grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
+scaled_product: (mat1 * scale1) @ (mat2 * scale2); a scale is one number, or one a row or column.
+sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+sdpfa_bwd: The gradients of query, key and value from what sdpfa_fwd took and gave.
 scatter: A copy of arg with src, or one number, written where the index says along dim.
 scatter_add: A copy of arg with src added where the index says along dim.
 index_add: A copy of arg with the slices of src added at the indices along dim.

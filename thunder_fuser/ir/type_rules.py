@@ -46,6 +46,8 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
         return [given or own.accumulate]
     if row.kind in (OpKind.REDUCTION, OpKind.SCAN):
         return [given or own]
+    if record.op == "scaled_product":
+        return [given or DataType.BFloat16]
     return [own if dtype is None else dtype for dtype in row.results]
 
 

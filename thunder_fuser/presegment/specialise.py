@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.host_scalars import numbers_at
 from thunder_fuser.ir.layouts import global_sizes, local_domain
@@ -49,7 +50,8 @@ def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
 def _known_scalars(fusion: Fusion, keys: Mapping[str, InputKey]) -> Mapping[str, Number]:
     """The scalars that the host knows at this call, by name."""
     known = {
-        name: key.value for name, key in keys.items()
+        name: bool(key.value) if fusion.tensors[name].dtype is DataType.Bool else key.value
+        for name, key in keys.items()
         if name in fusion.shape_scalars and key.value is not None
     }
     axes = _axis_sizes(fusion, keys)
