@@ -235,10 +235,14 @@ _KINDS: dict[str, Kind] = {
         "int | Sequence[int]",
     ),
     "dropout_p scale": Kind(
-        "a real number or a scalar", _either(_number, _value), "float | Value | Constant"
+        "a real number or a scalar",
+        _either(_number, _value, lambda value: _none(value) or 0.0),
+        "float | Value | Constant | None",
     ),
     "is_causal": Kind(
-        "True, False or a scalar", _either(_flag, _value), "bool | Value | Constant"
+        "True, False or a scalar",
+        _either(_flag, _value, lambda value: bool(_none(value))),
+        "bool | Value | Constant | None",
     ),
     "k length": Kind("an integer of 64 bits, or a scalar", _size, "int | Value | Constant"),
     "end_indices new_shape pad_widths shape start_indices": Kind(

@@ -116,7 +116,8 @@ def signature(row: Op) -> Signature:
 
 def _python(row: Op, argument: Parameter) -> str:
     python = kind(row, argument.name).python
-    return f"{python} | None" if argument.default is None else python
+    may_be_none = argument.default is None and not python.endswith("None")
+    return f"{python} | None" if may_be_none else python
 
 
 def kind(row: Op, name: str) -> kinds.Kind:
