@@ -22,7 +22,7 @@ def torch_samples() -> list[Sample]:
     scales = (normal(1, 1), normal(1, 1, seed=2))
     return [
         Sample("grouped_mm", "rows", (x, normal(2, 8, 4), torch.tensor([1, 4])),
-               lambda fd, a, b, ends: fd.ops.grouped_mm(a, b, ends), 16, 1e-5),
+               lambda fd, a, b, ends: fd.ops.grouped_mm(a, b, ends), 16, 1e-5, False),
         Sample("scaled_product", "floats", (x, normal(8, 3), *scales),
                lambda fd, *vs: fd.ops.scaled_product(*vs, dtype=DataType.Float), 16, 1e-5, False),
         Sample("sdpfa_fwd", "causal", tuple(heads[:3]),

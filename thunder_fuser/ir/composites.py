@@ -9,24 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
-from inspect import signature
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.kinds import F, Owner, Scalar, Value, checked, checked_argument
 from thunder_fuser.ir.op_methods import OpMethods
-from thunder_fuser.ir.op_schema import OpKind, bind
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
 from thunder_fuser.ir.values import Tensor
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
-
-_SCALED_MM = signature(
-    lambda scale1, scale2, alpha=None, bias=None, beta=None, dtype=DataType.BFloat16: None
-)
-
 
 def _as_row(name: str) -> Callable[[F], F]:
     """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
@@ -80,21 +74,29 @@ class Composites(OpMethods):
         shorter = self.mul(rows, self.where(self.gt(norm, most), scale, 1.0))
         return self.cast(shorter, rows.dtype())
 
-    def scaled_mm(self, mat1: Tensor, mat2: Tensor, *more: Any, **named: Any) -> tuple[Any, ...]:
-        """(alpha * (mat1 * scale1) @ (mat2 * scale2) + beta * bias, None, None), as nvFuser has it.
+    @checked
+    def scaled_mm(  # noqa: PLR0917 - nvFuser's
+        self,
+        mat1: Tensor,
+        mat2: Tensor,
+        scale1: Tensor,
+        scale2: Tensor,
+        alpha: Any = None,
+        bias: Any = None,
+        beta: Any = None,
+        dtype: DataType = DataType.BFloat16,
+    ) -> tuple[Tensor, None, None]:
+        """(alpha * (mat1 * scale1) @ (mat2 * scale2) + beta * bias, None, None).
 
-        The arguments after mat2: scale1, scale2, alpha=None, bias=None, beta=None, dtype=BFloat16.
+        nvFuser has scales of the result in the other two places, which are not made here.
         """
-        given = bind(_SCALED_MM, "ops.scaled_mm", more, named)
-        alpha, bias, beta, dtype = (given.get(n) for n in ("alpha", "bias", "beta", "dtype"))
-        scales = given["scale1"], given["scale2"]
         if alpha is None and bias is None:
-            return self.scaled_product(mat1, mat2, *scales, dtype), None, None
-        out: Tensor = self.scaled_product(mat1, mat2, *scales, DataType.Float)
+            return self.scaled_product(mat1, mat2, scale1, scale2, dtype), None, None
+        out: Tensor = self.scaled_product(mat1, mat2, scale1, scale2, DataType.Float)
         out = out if alpha is None else self.mul(out, alpha)
         if bias is not None:
             out = self.add(out, bias if beta is None else self.mul(bias, beta))
-        return self.cast(out, dtype or DataType.BFloat16), None, None
+        return self.cast(out, dtype), None, None
 
     def _norm(self, x: Tensor, order: float) -> Tensor:
         """Over the last axis, which stays."""

@@ -291,7 +291,7 @@ _ROWS = (
     _scan("cummin", DtypeRule.SAME, "torch.cummin(a, dim).values"),
     # ---- one torch call
     _external("matmul", "a, b", 2, "torch.matmul(a, b)"),
-    _external("grouped_mm", "mat1, mat2, offsets", 3, "torch._grouped_mm(a, b, c.int())"),
+    _external("grouped_mm", "mat1, mat2, offsets", 3, "grouped_mm(a, b, c)"),
     _external(
         "scaled_product", "mat1, mat2, scale1, scale2, dtype=None", 4,
         "scaled_product(a, b, c, d, own)",

@@ -319,6 +319,7 @@ _SCOPE: dict[str, object] = {
     "filled": lambda a, like: a.expand(like.shape) if a.ndim == 0 else a,
     "attention": torch_calls.attention,
     "attention_backward": torch_calls.attention_backward,
+    "grouped_mm": torch_calls.grouped_mm,
     "scaled_product": torch_calls.scaled_product,
     "logical_right_shift": _logical_right_shift,
     "erfcinv": _erfcinv,

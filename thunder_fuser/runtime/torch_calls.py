@@ -54,6 +54,18 @@ def attention_backward(
     return tuple(backward(*given, *lengths, dropout, causal, *states, scale=scale))
 
 
+def grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """One product a group; an operand that torch's kernel does not take as it lies is copied."""
+    return torch._grouped_mm(_dense(a), _dense(b), offsets.int())
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    """Rows or columns without gaps between their elements."""
+    rows, columns = x.shape[-2:]
+    is_dense = x.stride()[-2:] in ((columns, 1), (1, rows))
+    return x if is_dense else x.contiguous()
+
+
 def scaled_product(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
     dtype: torch.dtype,
