@@ -10,6 +10,7 @@ with FusionDefinition() as fd:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from thunder_fuser.host.program import HostProgram
 from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.record import OpRecord, definition_text
+from thunder_fuser.ir.record import Operand, OpRecord, definition_text
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
@@ -54,7 +55,18 @@ class FusionDefinition(Recorder):
             raise DefinitionError(
                 f"fd.{record.op}", expected="calls before the first execute", got="a call after it"
             )
+        if record.op == "add_output" and not record.attrs and self._is_reshaped(record.inputs[0]):
+            record = replace(record, attrs=(("shares", True),))
         super().record(record)
+
+    def _is_reshaped(self, name: Operand) -> bool:
+        """Whether an op reshapes an argument, and nothing else, as nvFuser's views do."""
+        made = next((one for one in reversed(self._records) if name in one.outputs), None)
+        if made is None or made.op != "reshape":
+            return False
+        source = made.inputs[0]
+        given = any(r.op == "define_tensor" and source in r.outputs for r in self._records)
+        return given or self._is_reshaped(source)
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
         """An input with the tensor's dtype, stride order, contiguity and, if asked, sizes."""

@@ -153,7 +153,8 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ),
     **{(op, "index"): lambda g: g.column for op in OPS if op.startswith("index_")},
 }
-ALSO = {"define_tensor": ("shape",), "define_vector": ("values",)}  # given though it could be left out
+# Given though it could be left out.
+ALSO = {"define_tensor": ("shape",), "define_vector": ("values",)}
 METHODS = ("define_tensor", "define_scalar", "define_vector", "add_output")
 LAYOUTS = (
     "split", "inner_split", "outer_split", "merge", "reorder", "axis", "set_allocation_domain",

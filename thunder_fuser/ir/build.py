@@ -222,7 +222,9 @@ class Definer:
     def _check_shape(self, view: TensorView, record: OpRecord) -> None:
         """A result in another shape is a view: it must be computed here, in row-major order."""
         shape, is_input = list(record.ints("shape")), view.name in self._tensor_inputs
-        if len(record.attrs) > 1 or is_input or not view.domain.is_row_major:
+        alone = record.attr("alias") is None and record.attr("stride_order") is None
+        owns = not is_input or bool(record.attr("shares"))
+        if not alone or not owns or not view.domain.is_row_major:
             expected = "a computed row-major value, no stride order, no alias"
             got, do = f"shape={shape} of {view}", "reshape the result before add_output"
             raise DefinitionError(f"output {view.name}", expected=expected, got=got, do=do)

@@ -225,8 +225,8 @@ _KINDS: dict[str, Kind] = {
         "float | None",
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
-    "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted sparse"
-    " stable static_sizes": Kind("True or False", _flag, "bool"),
+    "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short sorted"
+    " sparse stable static_sizes": Kind("True or False", _flag, "bool"),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
     "at axis dim inner outer": Kind("an axis", _integer, "int"),
     "dims": Kind(

@@ -220,9 +220,10 @@ class Recorder:
         *,
         stride_order: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
+        shares: bool = False,
     ) -> None:
         """Marks a result. It is returned in this stride order or shape, or written into
-        `alias_input`."""
+        `alias_input`. shares: a reshape of an argument may be a view of it."""
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
         if stride_order:
@@ -231,6 +232,8 @@ class Recorder:
             attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
         if shape is not None:
             attrs["shape"] = tuple(shape)
+        if shares:
+            attrs["shares"] = True
         self.record(OpRecord("add_output", (name,), (), tuple(attrs.items())))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
