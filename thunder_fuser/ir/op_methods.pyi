@@ -1547,7 +1547,6 @@ class OpMethods:
 
         Shape: [m, n], or [groups, m, n] if mat1 and mat2 are matrices.
         Type: that of mat1.
-        In torch: torch._grouped_mm(mat1, mat2, offsets.int()).
 
         mat1, mat2, offsets: a tensor.
 
