@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's time in a warm call of one small kernel, beside torch.add's."""
+"""Python's time in a warm call of one small kernel, beside torch.add's; and in calls of
+thunder_fuser.jit, with and without gradients, beside thunder.jit and torch.compile."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from collections.abc import Callable
 
 import torch
 
+import thunder_fuser
+from benchmarks.calls import call_costs, guard_costs, lines, pieces
 from benchmarks.clock import wait
 from benchmarks.kernels.operation import make_definition
 from benchmarks.kernels.points import OPERATIONS
@@ -33,12 +36,17 @@ def run(given: argparse.Namespace, report: Report) -> None:
     with report.section("warm call"):
         costs = report.figures["us"] = host_costs(given.device, given.compile)
         report.lines += [
-            f"{name:14} {cost:8.2f} us a call {cost / costs['torch.add']:6.2f} x torch.add"
+            f"{name:18} {cost:8.2f} us a call {cost / costs['torch.add']:6.2f} x torch.add"
             for name, cost in costs.items()
         ]
     with report.section("finding the program"):
         costs = report.figures["lookup_us"] = lookup_costs(given.device)
         report.lines += [f"{name:14} {cost:8.3f} us an argument" for name, cost in costs.items()]
+    with report.section("calls"):
+        report.figures["calls"] = call_costs(given.device, given.compile)
+        report.figures["pieces"] = pieces(given.device)
+        report.figures["guards"] = guard_costs(given.device)
+        report.lines += ["", *lines(report.figures)]
 
 
 def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, float]:
@@ -49,6 +57,7 @@ def host_costs(device: torch.device, with_compile: bool = False) -> dict[str, fl
         "torch.add": torch.add,
         "region": make_definition(OPERATIONS["add"], SHAPE, [a, b]).entry.prepare().callable(),
         "thunder.jit": jit(lambda x, y: x * y + y, strict=True),
+        "thunder_fuser.jit": thunder_fuser.jit(lambda x, y: x * y + y),
     }
     if with_compile:
         calls["torch.compile"] = torch.compile(lambda x, y: x * y + y, dynamic=False)

@@ -28,6 +28,7 @@ warnings.filterwarnings("ignore", message="transformer_engine module not found!"
 if TYPE_CHECKING:
     from thunder_fuser.cache.trie import FusionCache
     from thunder_fuser.definition import FusionDefinition
+    from thunder_fuser.executors.calls import jit
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.host.bind import AllocatedTensor
     from thunder_fuser.host.kernel_profiles import PythonProfiler
@@ -39,6 +40,7 @@ else:
         "FusionDefinition": "definition",
         "PythonProfiler": "host.kernel_profiles",
         "fuser": "executors.fuser",
+        "jit": "executors.calls",
     }
 
     def __getattr__(name: str) -> Any:
@@ -59,6 +61,7 @@ __all__ = [
     "Target",
     "__version__",
     "fuser",
+    "jit",
     "options",
 ]
 

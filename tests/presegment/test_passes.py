@@ -25,6 +25,7 @@ from thunder_fuser.presegment.simplify import (
     join_one_plus_tanh,
     remove_common,
     remove_dead,
+    remove_empty,
     remove_round_trips,
     remove_trivial_reductions,
 )
@@ -94,6 +95,18 @@ def _folded_size(fd: Recorder) -> Value:
 def _folded_shape(fd: Recorder) -> Value:
     t = x(fd)
     return fd.ops.broadcast_in_dim(x(fd, 4), fd.ops.shape(t), [1])
+
+
+def _pad_of_nothing(fd: Recorder) -> Value:
+    t = x(fd, 8, 0)
+    return fd.ops.exp(fd.ops.pad(t, [1, 3, 0, 0], 2.0))
+
+
+def _cat_with_nothing(fd: Recorder) -> Value:
+    t = x(fd)
+    fd.add_output(fd.ops.cat([x(fd, 8, 0), t], 1))
+    fd.add_output(fd.ops.cat([t, x(fd, 8, 0), t], 1))
+    return fd.ops.exp(fd.ops.cat([t, x(fd, 8, 0)], 1))
 
 
 def _trivial(fd: Recorder) -> Value:
@@ -205,6 +218,8 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (share_results, _reshaped_argument),
     (fold_scalars, _folded_size),
     (fold_scalars, _folded_shape),
+    (remove_empty, _pad_of_nothing),
+    (remove_empty, _cat_with_nothing),
     (remove_trivial_reductions, _trivial),
     (remove_trivial_reductions, _trivial_keepdim),
     (remove_trivial_reductions, _trivial_result),
@@ -259,6 +274,12 @@ def _size_as_result(fd: Recorder) -> Value:
 
 def _given_scalar(fd: Recorder) -> Value:
     return fd.ops.mul(x(fd), fd.ops.mul(fd.define_scalar(dtype=D.Double), 2.0))
+
+
+def _pad_of_something(fd: Recorder) -> Value:
+    """Sizes that are not known, and a pad and a cat of what has elements."""
+    t = fd.ops.pad(x(fd, 8, -1), [1, 3, 0, 0], 2.0)
+    return fd.ops.exp(fd.ops.cat([t, x(fd, 8, 1)], 1))
 
 
 def _size_two(fd: Recorder) -> Value:
@@ -434,6 +455,7 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (fold_scalars, _symbolic_size),
     (fold_scalars, _size_as_result),
     (fold_scalars, _given_scalar),
+    (remove_empty, _pad_of_something),
     (remove_trivial_reductions, _size_two),
     (remove_trivial_reductions, _one_and_more),
     (remove_trivial_reductions, _maybe_one),

@@ -25,7 +25,9 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
+from thunder_fuser.executors.channels_last import with_channels_last
 from thunder_fuser.executors.comments import Comments
+from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
@@ -43,6 +45,7 @@ from thunder_fuser.executors.regions import (
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
+from thunder_fuser.executors.unseen import seen_results, with_unseen
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, compile_options, in_force, option
@@ -131,6 +134,8 @@ class ThunderFuser(FusionExecutor):
         check_options(given)
         with in_force(given), working("planning"), timing("trace"):
             note_trace(trace)
+            if option("cuda_graphs"):
+                add_cuda_graphs()
             return self._fused(trace, given)
 
     @stage("claim")
@@ -145,6 +150,8 @@ class ThunderFuser(FusionExecutor):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
             check_in_place(items, _prefix(given))
+        seen = seen_results(items)
+        items = with_channels_last(with_unseen(items, seen), seen)
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(items, recomputation, given)]

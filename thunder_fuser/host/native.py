@@ -4,6 +4,7 @@
     dispatch(...)  ->  a callable that finds the program of a plain call
     empty(...)     ->  a callable that allocates one result
     launch(...)    ->  a callable that enqueues a CUDA kernel, or runs a CPU kernel
+    check(...)     ->  a callable that says whether tensors are like those of a trace (checks.cpp)
 
 Without a compiler or Python's headers there are none, and generated Python does the same.
 """
@@ -27,6 +28,7 @@ from thunder_fuser.runtime.cuda import PACK_FORMATS, CudaKernel, launch_address
 from thunder_fuser.runtime.toolchain import Library, load_library
 
 FLAGS = ("-O2", "-fPIC", "-shared", "-std=c++17", "-Wno-invalid-offsetof")
+SOURCES = ("native.cpp", "checks.cpp")
 STORAGE_OFFSET = 16
 # In the order of native.cpp's Torch.
 SYMBOLS = {
@@ -40,6 +42,7 @@ SYMBOLS = {
     ),
     "libtorch_python.so": ("_Z16THPVariable_WrapRKN2at10TensorBaseE",),
     "libtorch_cuda.so": ("aoti_torch_get_current_cuda_stream",),
+    "libc10.so": ("_ZNK3c1010TensorImpl13requires_gradEv",),
 }  # fmt: skip
 
 Make = Callable[[tuple[Any, ...]], Any]
@@ -53,6 +56,7 @@ class Native(NamedTuple):
     dispatch: Make
     empty: Make
     launch: Make
+    check: Make
 
 
 def native() -> Native | None:
@@ -126,7 +130,7 @@ def _built() -> tuple[Native | None, str]:
     try:
         addresses, strided = _torch_functions()
         _check_tensors()
-        text = Path(__file__).with_name("native.cpp").read_text(encoding="utf-8")
+        text = "".join(Path(__file__).with_name(name).read_text("utf-8") for name in SOURCES)
         library = load_library("start", text, (*FLAGS, f"-I{sysconfig.get_path('include')}"))
     except FuserError as error:
         return None, " ".join(str(error).splitlines()[:2])
@@ -134,7 +138,7 @@ def _built() -> tuple[Native | None, str]:
     start = ctypes.PYFUNCTYPE(ctypes.py_object, *types)(library.address("start"))
     start(ctypes.addressof(addresses), torch.Tensor, torch.nn.Parameter, strided)
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)
-    names = ("make_dispatch", "make_empty", "make_launch")
+    names = ("make_dispatch", "make_empty", "make_launch", "make_check")
     return Native(library, *(make(library.address(name)) for name in names)), ""
 
 

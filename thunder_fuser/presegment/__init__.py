@@ -19,6 +19,7 @@ from thunder_fuser.presegment.simplify import (
     join_one_plus_tanh,
     remove_common,
     remove_dead,
+    remove_empty,
     remove_round_trips,
     remove_trivial_reductions,
 )
@@ -32,6 +33,7 @@ PRESEGMENT: tuple[Pass, ...] = (
     lay_out,
     share_results,
     fold_scalars,
+    remove_empty,
     remove_trivial_reductions,
     remove_round_trips,
     remove_common,

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""thunder.jit with the fuser, and a shorter way through Thunder for calls that it has compiled.
+
+    jit(model)  ->  what thunder.jit returns, whose calls are:
+
+    environment()                   torch's global state, once a call
+    guard(args, kwargs)             Thunder's guards, of the newest compilation first
+    computation(*inputs)            the regions and torch's operations
+    connect(...)                    to autograd, with one Function
+    epilogue(...)                   the results as the function returns them
+
+What no guard accepts is Thunder's own call, which compiles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import unwrap
+from typing import Any, NamedTuple
+from weakref import ref
+
+import thunder
+import torch
+from thunder import CacheEntry
+from thunder.common import CompileStats
+from thunder.core.module import ThunderModule
+from thunder.core.trace import _tracectx
+from thunder.core.update_aliases import _is_inplace_op
+from thunder.executors.torch_autograd import connect_to_autograd
+from thunder.extend import Executor, FusionExecutor, get_default_executors, resolve_executors
+
+from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.connect import connect
+from thunder_fuser.executors.environment import Environment, environment, without_autocast
+from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.guards import Guarded, Inputs, guarded
+
+Jitted = Callable[..., Any]
+SPLIT = "thunderfx_disable_split_autograd"  # Thunder's name of the option
+
+
+def jit(
+    function: Callable[..., Any],
+    *,
+    executors: Sequence[Executor | str] | None = None,
+    **given: Any,
+) -> Any:
+    """thunder.jit with the fuser before Thunder's default executors, whose calls cost less Python.
+
+    executors: must have the fuser; by default it and those of Thunder that do not fuse, since
+    Thunder would cut the fuser's regions again for another that does. given: as for thunder.jit.
+
+    Three things differ from thunder.jit(function, executors=[fuser]):
+
+    - One autograd Function instead of two: gradients of results are kept until the backward ends.
+      thunderfx_disable_split_autograd=False gives Thunder's two.
+    - Which arguments share memory is asked only where the program writes in place.
+    - The times in thunder.compile_stats are those of the last call that compiled.
+
+    OptionError if the fuser is not among the executors.
+    """
+    options = {SPLIT: True, **given}
+    of_thunder = thunder.jit(function, executors=_checked(executors), **options)
+    short = ShortWay(of_thunder, function)
+    if isinstance(of_thunder, ThunderModule):
+        of_thunder._forward_fn = short.around(of_thunder._forward_fn)
+        return of_thunder
+    return short.around(of_thunder)
+
+
+def _checked(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:
+    if executors is None:
+        others = (one for one in get_default_executors() if not isinstance(one, FusionExecutor))
+        return (fuser, *others)
+    found = tuple(resolve_executors(executors))
+    if fuser not in found:
+        raise OptionError(
+            "thunder_fuser.jit(executors=...)", expected="a list with the fuser",
+            got=str([one.name for one in found]), do="write executors=[fuser, ...]",
+        )  # fmt: skip
+    return found
+
+
+class Known(NamedTuple):
+    """An entry of Thunder's cache, its guards (None: only Thunder can ask them), and its functions
+    without decorators."""
+
+    entry: CacheEntry
+    guarded: Guarded | None
+    computation: Jitted
+    backward: Jitted | None
+    epilogue: Jitted
+
+
+class ShortWay:
+    """Calls of one jitted function. It does not hold what thunder.jit made of a module: a cycle."""
+
+    def __init__(self, of_thunder: Any, function: Callable[..., Any]) -> None:
+        self.stats: CompileStats = thunder.compile_stats(of_thunder)
+        given = thunder.compile_data(of_thunder).compile_options
+        self.one_function = bool(given[SPLIT])
+        self.differentiable = given.get("is_differentiable_outputs")
+        self.module = ref(of_thunder) if isinstance(of_thunder, ThunderModule) else None
+        self.own: dict[str, Any] = getattr(function, "__dict__", {})
+        self.known: list[Known] = []
+
+    def around(self, of_thunder: Jitted) -> Jitted:
+        """The function that users call."""
+
+        @wraps(of_thunder)  # its attributes too, by which Thunder knows what it has jitted
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.is_special():
+                return of_thunder(*args, **kwargs)
+            here = environment()
+            for known in reversed(self.all_known()):
+                found = known.guarded
+                if found is None:
+                    break
+                if found.environment == here:
+                    try:
+                        inputs = found.guard(args, kwargs)
+                    except Exception:  # a guard that failed, as for Thunder
+                        continue
+                    if inputs is not None:
+                        self.count(known.entry)
+                        return self.run(known, inputs, here)
+            return of_thunder(*args, **kwargs)
+
+        vars(call)["short_way"] = self
+        return call
+
+    def all_known(self) -> list[Known]:
+        """In the order of Thunder's cache."""
+        cache, known = self.stats.interpreter_cache, self.known
+        if len(cache) != len(known) or (cache and cache[-1] is not known[-1].entry):
+            before = {id(one.entry): one for one in known}
+            self.known = known = [before.get(id(one)) or self.know(one) for one in [*cache]]
+        return known
+
+    def know(self, entry: CacheEntry) -> Known:
+        writes = any(map(_is_inplace_op, entry.computation_traces[0].bound_symbols))
+        alone = not entry.return_none_instead_of_grads
+        found = guarded(entry.prologue_traces[-1], self.module, writes=writes) if alone else None
+        backward = entry.backward_fn and unwrap(entry.backward_fn)
+        return Known(
+            entry, found, unwrap(entry.computation_fn), backward, unwrap(entry.epilogue_fn)
+        )
+
+    def is_special(self) -> bool:
+        """Whether Thunder, or autograd's Function, looks at more than guards."""
+        return (
+            _tracectx.get(None) is not None
+            or torch._C._are_functorch_transforms_active()
+            or "use_ddp" in self.own
+            or "use_fsdp" in self.own
+        )
+
+    def count(self, entry: CacheEntry) -> None:
+        """Notes a hit of Thunder's cache, as Thunder does."""
+        stats = self.stats
+        stats.calls += 1
+        stats.cache_hits += 1
+        if stats.last_traces is not entry.computation_traces or stats.last_interpreter_log:
+            stats.last_traces = entry.computation_traces
+            stats.last_prologue_traces = entry.prologue_traces
+            stats.last_prologue = entry.prologue_fn
+            stats.last_computation = entry.computation_fn
+            stats.last_interpreter_log = stats.last_interpreted_instructions = None
+
+    def run(self, known: Known, inputs: Inputs, here: Environment) -> Any:
+        of_computation, of_epilogue = inputs
+        _, _, grad, autocast = here
+        _set_grad(False)
+        try:
+            if autocast is None:
+                results = known.computation(*of_computation)
+            else:
+                results = without_autocast(known.computation, of_computation)
+            if known.backward is not None:
+                results = self.connect(known, known.backward, *results)
+            return known.epilogue(*of_epilogue, *results)
+        finally:
+            _set_grad(grad)
+
+    def connect(self, known: Known, backward: Jitted, data: Any, kept: Any) -> Any:
+        """The results, in autograd's graph."""
+        _set_grad(True)
+        if self.one_function and self.differentiable is None:
+            connect(backward, data, kept)
+        else:
+            connect_to_autograd(
+                backward_fn=known.entry.backward_fn, flat_args=data["flat_args"],
+                flat_output=data["flat_output"], saved_tensors=kept[0], saved_other=kept[1],
+                return_none_instead_of_grads=False, disable_split_autograd=self.one_function,
+                is_differentiable_outputs=self.differentiable,
+            )  # fmt: skip
+        _set_grad(False)
+        return data["output"]
+
+
+def short_way_of(jitted: Any) -> ShortWay:
+    """That of a function or module of `jit`: what it knows, and the steps of its calls."""
+    way: ShortWay = getattr(jitted, "_forward_fn", jitted).short_way
+    return way
+
+
+_set_grad = torch._C._set_grad_enabled

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of a forward -> the same tensors, in autograd's graph: one Function, where Thunder
+takes two.
+
+    connect(backward, data, kept)     data, kept: as Thunder's forward trace returns them
+
+Thunder's second Function lets a gradient of a result be freed as soon as the backward has read it.
+With one they live until the backward ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from thunder_fuser.executors.environment import without_autocast
+
+Grads = tuple[torch.Tensor | None, ...]
+
+
+def _run(ctx: Any, *grads: torch.Tensor) -> Grads:
+    saved = list(ctx.saved_tensors)  # the trace empties the list
+    ctx.maybe_clear_saved_tensors()
+    given = ([saved, ctx.others], list(grads))
+    if torch._C._is_any_autocast_enabled():
+        return (None, *without_autocast(ctx.backward_of_trace, given))
+    return (None, *ctx.backward_of_trace(*given))
+
+
+_run_once = once_differentiable(_run)
+
+
+class _Connection(Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, given: tuple[Any, ...], *inputs: torch.Tensor) -> Any:
+        backward, saved, others, results = given
+        ctx.backward_of_trace, ctx.others = backward, others  # type: ignore[attr-defined]
+        # As Thunder does: autograd leaks a kept view of a result.
+        ctx.save_for_backward(*map(_no_view, saved))
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        run = _run_once if torch.is_grad_enabled() else _run  # on: with create_graph=True
+        return run(ctx, *grads)
+
+
+def _no_view(kept: torch.Tensor | None) -> torch.Tensor | None:
+    """None where an op of torch did not return what its type says."""
+    return kept if kept is None or kept._base is None else kept.detach()
+
+
+# Function.apply, without what it does for transforms of torch.func: callers see to these.
+_apply: Callable[..., Any] = super(Function, _Connection).apply  # type: ignore[misc]
+
+
+def connect(backward: Callable[..., Grads], data: Mapping[str, Any], kept: tuple[Any, Any]) -> None:
+    """Needs gradients to be on. backward: the function of the trace, without decorators."""
+    _apply((backward, *kept, data["flat_output"]), *data["flat_args"])

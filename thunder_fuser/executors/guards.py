@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thunder's prologue -> the same guards as a shorter function, which says None instead of raising.
+
+    def guard(args, kwargs):
+        if _len(args) != 1: return
+        x = args[0]
+        module = _jitted()
+        _own, _model = _apart(module)
+        if not _check0(x): return
+        i0 = _own['training'] if 'training' in _own else _model.training
+        if i0 is not True: return
+        m1 = module._module_cache['a']
+        i3 = m1.in_features
+        if i3 != 4 or _type(i3) is not _int: return
+        t_a_weight, t_a_bias = _pick1(module._overrides_parameters)
+        if not _check2(t_a_weight, t_a_bias): return
+        return ((x, t_a_bias, t_a_weight), ())
+
+A line that has no shorter form is Thunder's own. So all guards of Thunder are there but two:
+torch's global state, which is compared before (environment.py), and which arguments share memory,
+where the trace writes nothing in place. An error is a guard that failed, as it is in Thunder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
+from weakref import ref
+
+import thunder
+import torch
+from thunder.core.module import ThunderModule
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy
+from thunder.core.pytree import tree_flatten
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import TraceCtx
+from torch import nn
+
+from thunder_fuser.executors.environment import Environment, environment_of
+from thunder_fuser.host.checks import Like, make_check
+
+Inputs = tuple[tuple[Any, ...], tuple[Any, ...]]  # of the computation, and of the epilogue
+Guard = Callable[[tuple[Any, ...], dict[str, Any]], Inputs | None]
+
+
+class Guarded(NamedTuple):
+    """The guards of one entry of Thunder's cache."""
+
+    guard: Guard
+    environment: Environment
+    text: str
+
+
+def guarded(
+    prologue: TraceCtx, jitted: ref[ThunderModule] | None, *, writes: bool
+) -> Guarded | None:
+    """None if the prologue asks for global state that is not known here, or takes from an iterator,
+    which can be done once.
+
+    jitted: what thunder.jit made of a module. writes: whether the trace writes in place.
+    """
+    if any(bsym.sym.id in _TAKES for bsym in prologue.bound_symbols):
+        return None
+    writer = _Writer(prologue, jitted)
+    for bsym in prologue.bound_symbols:
+        writer.add(bsym)
+    aliases = writer.recorded.pop("alias_tensor_indices", "")
+    found = environment_of(writer.recorded)
+    if found is None:
+        return None
+    text = writer.text(f"if _aliases(args, kwargs) != {aliases!r}: return" * writes)
+    exec(compile(text, "thunder_fuser.guard", "exec"), writer.scope)
+    return Guarded(writer.scope.pop("guard"), found, text)  # the scope would hold it: a cycle
+
+
+# Where a jitted module, and a module, have what a name stands for.
+_TABLES = {
+    PrimIDs.UNPACK_PARAMETER: ("_overrides_parameters", "_parameters"),
+    PrimIDs.UNPACK_BUFFER: ("_overrides_buffers", "_buffers"),
+    PrimIDs.UNPACK_SUBMODULE: ("_module_cache", "_modules"),
+}
+_TAKES = (PrimIDs.UNPACK_ITER, PrimIDs.UNPACK_NEXT)
+_TENSORS = (PrimIDs.UNPACK_PARAMETER, PrimIDs.UNPACK_BUFFER)
+_EQUAL = ("check_literal_like", "check_number_type_and_value", "check_string_value")
+
+
+class _Writer:
+    """The lines, with what they name.
+
+    recorded: what the prologue asks of torch's global state, by Thunder's names.
+    """
+
+    def __init__(self, prologue: TraceCtx, jitted: ref[ThunderModule] | None) -> None:
+        self.recorded: dict[str, Any] = {}
+        self.scope: dict[str, Any] = {
+            **prologue.python_ctx(), "thunder": thunder, "torch": torch,
+            "__function_obj": prologue.fn, "_jitted": jitted, "_apart": _apart,
+            "_aliases": aliases_of, "_len": len, "_type": type, "_int": int, "_float": float,
+        }  # fmt: skip
+        self._lines: list[str] = []
+        self._result = ""
+        self._ours = isinstance(prologue.fn, nn.Module) and jitted is not None
+        self._roots: set[str] = set()  # proxies of the jitted module
+        self._others: set[str] = set()  # proxies of other modules, which Thunder does not jit
+        self._state: dict[str, str] = {}  # proxies of torch's state -> Thunder's names of it
+        self._alone = _only_checked(prologue)
+        self._pending: dict[str, Like] = {}
+        self._last: dict[str, Like] = {}
+        self._picks: dict[tuple[str, str], list[tuple[str, str]]] = {}
+
+    def add(self, bsym: BoundSymbol) -> None:
+        """Adds its lines; tensors are checked together."""
+        name = bsym.sym.name
+        if name == "check_tensor_metadata" and isinstance(bsym.args[0], Proxy):
+            self._add_tensor(bsym.args[0].name, _like(*bsym.args[1:]))
+        elif name == "python_return":
+            (self._result,) = bsym.python(indent=0, print_depth=1)
+        elif name != "unpack_trivial" and not self._is_state(bsym):
+            self._flush()
+            self._lines += self._lines_of(bsym)
+
+    def _add_tensor(self, name: str, like: Like) -> None:
+        is_last = any(name == one for picks in self._picks.values() for one, _ in picks)
+        (self._last if is_last else self._pending)[name] = like
+
+    def _is_state(self, bsym: BoundSymbol) -> bool:
+        """Notes what is asked of torch's state."""
+        if bsym.sym.id is PrimIDs.UNPACK_CACHE_INFO:
+            self._state[bsym.output.name] = ""
+            return True
+        name = getattr(bsym.args[0], "name", None) if bsym.args else None
+        if name not in self._state:
+            return False
+        if bsym.sym.id is PrimIDs.UNPACK_GETITEM:
+            self._state[bsym.output.name] = bsym.args[1]
+        elif bsym.sym.name in _EQUAL:
+            self.recorded[self._state[name]] = bsym.args[1]
+        else:
+            self.recorded[bsym.sym.name] = None  # nothing that is known
+        return True
+
+    def _lines_of(self, bsym: BoundSymbol) -> list[str]:
+        of_thunder: list[str] = bsym.python(indent=0, print_depth=1)
+        if not bsym.args or not isinstance(bsym.args[0], Proxy):
+            return of_thunder
+        of, *rest = bsym.args
+        if bsym.sym.id is PrimIDs.UNPACK_THUNDER_MODULE:
+            return self._module(bsym.output.name, of.name)
+        if bsym.sym.id in _TABLES and of.name in self._roots:
+            return self._looked_up(bsym, of.name, rest[0])
+        if bsym.sym.id in _TABLES and of.name in self._others:
+            return [f"{bsym.output.name} = {_path(of.name, rest[0], _TABLES[bsym.sym.id][1])}"]
+        if bsym.sym.id is PrimIDs.UNPACK_ATTR and of.name in self._roots:
+            return _attribute(bsym.output.name, rest[0]) or of_thunder
+        test = _test(bsym.sym.name, of.name, *rest)
+        return [f"if {test}: return"] if test else of_thunder
+
+    def _module(self, name: str, original: str) -> list[str]:
+        """What Thunder calls instead of a module: the jitted one, or itself."""
+        is_root = f"{original}: \"Any\" = globals()['__function_obj']" in self._lines
+        if is_root and self._ours:
+            self._roots.add(name)
+            return [f"{name} = _jitted()", f"_own, _model = _apart({name})"]
+        self._others.add(name)
+        is_other = f"if {original} is __function_obj: return"  # which has its own parameters
+        return [*[is_other] * self._ours, f"{name} = {original}"]
+
+    def _looked_up(self, bsym: BoundSymbol, root: str, key: str) -> list[str]:
+        name, table = bsym.output.name, f"{root}.{_TABLES[bsym.sym.id][0]}"
+        if name not in self._alone:
+            return [f"{name} = {table}[{key!r}]"]
+        self._picks.setdefault((root, table), []).append((name, key))
+        return []
+
+    def _flush(self) -> None:
+        self._lines += self._checked(self._pending)
+        self._pending = {}
+
+    def _checked(self, tensors: Mapping[str, Like]) -> list[str]:
+        if not tensors:
+            return []
+        function = self._named("_check", make_check([*tensors.values()]))
+        return [f"if not {function}({', '.join(tensors)}): return"]
+
+    def _named(self, kind: str, value: Any) -> str:
+        name = f"{kind}{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+    def text(self, more: str) -> str:
+        """The function; `more` is one more line before the parameters."""
+        self._flush()
+        picked = [
+            f"{', '.join(name for name, _ in picks)}, = {self._pick(*(key for _, key in picks))}"
+            f"({table})" for (_, table), picks in self._picks.items()
+        ]  # fmt: skip
+        lines = [*self._lines, more, *picked, *self._checked(self._last), self._result]
+        return "\n".join(["def guard(args, kwargs):", *(f"    {one}" for one in lines if one)])
+
+    def _pick(self, *keys: str) -> str:
+        pick: Any = itemgetter(*keys) if len(keys) > 1 else lambda table: (table[keys[0]],)
+        return self._named("_pick", pick)
+
+
+def _only_checked(prologue: TraceCtx) -> set[str]:
+    """The parameters and buffers that nothing but a check of a tensor and the return reads."""
+    found = {b.output.name for b in prologue.bound_symbols if b.sym.id in _TENSORS}
+    for bsym in prologue.bound_symbols:
+        if bsym.sym.name not in ("check_tensor_metadata", "python_return"):
+            found -= {proxy.name for proxy in bsym.flat_proxy_args}
+    return found
+
+
+def _path(module: str, key: str, table: str) -> str:
+    """module._modules['a']._parameters['weight']"""
+    *above, last = key.split(".")
+    return "".join([module, *(f"._modules[{one!r}]" for one in above), f".{table}[{last!r}]"])
+
+
+def _like(shape: Any, device: str, dtype: torch.dtype, requires_grad: bool) -> Like:
+    return Like(tuple(shape), dtype, torch.device(device), requires_grad)
+
+
+def _attribute(name: str, key: str) -> list[str]:
+    """An attribute of the jitted module, which asks its model for what it does not have."""
+    if hasattr(ThunderModule, key):
+        return []
+    return [f"{name} = _own[{key!r}] if {key!r} in _own else _model.{key}"]
+
+
+def _apart(jitted: ThunderModule) -> tuple[dict[str, Any], nn.Module]:
+    """The attributes of a jitted module, and its model; LookupError if it has more."""
+    own = vars(jitted)
+    if len(own["_modules"]) != 1 or own["_parameters"] or own["_buffers"]:
+        raise LookupError("a jitted module with parts of its own")
+    return own, own["_modules"]["_model"]
+
+
+def _test(check: str, name: str, *wanted: Any) -> str:
+    """What must not hold; empty if only Thunder's function can tell."""
+    if check == "check_len":
+        return f"_len({name}) != {wanted[0]}"
+    if check == "check_none":
+        return f"{name} is not None"
+    if check == "check_string_value":
+        return f"{name} != {wanted[0]!r}"
+    if check != "check_number_type_and_value":
+        return ""
+    (value,) = wanted
+    if type(value) is bool:
+        return f"{name} is not {value}"
+    kind = {int: "_int", float: "_float"}.get(type(value), "")
+    is_plain = kind and repr(value) not in ("nan", "inf", "-inf")
+    return f"{name} != {value!r} or _type({name}) is not {kind}" if is_plain else ""
+
+
+def aliases_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Which tensors among the arguments share memory, as thunder.jit writes it: "0,2-1,3"."""
+    if not kwargs and len(args) == 1 and type(args[0]) is torch.Tensor:
+        return ""
+    flat, _ = tree_flatten((args, kwargs))
+    groups: dict[int, list[str]] = {}
+    for at, one in enumerate(flat):
+        if type(one) is torch.Tensor and one.layout is torch.strided:
+            groups.setdefault(one.untyped_storage().data_ptr(), []).append(str(at))
+    return "-".join(",".join(group) for group in groups.values() if len(group) > 1)
