@@ -79,7 +79,7 @@ def test_made_numbers_are_of_their_type(dtype: DataType) -> None:
     most = RANGES[dtype][1]
     makes: tuple[Build, ...] = (
         lambda fd, n: fd.ops.full([2], n, dtype),
-        lambda fd, n: fd.ops.iota(2, n, 0, dtype),
+        lambda fd, n: fd.ops.iota(1, n, 1, dtype),
         lambda fd, n: fd.ops.mul(fd.define_tensor([-1], True, dtype), fd.define_scalar(n, dtype)),
     )
     for make in makes:

@@ -18,6 +18,7 @@ from thunder_fuser.presegment import PRESEGMENT, run_passes
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
+from thunder_fuser.presegment.shared_results import share_results
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
@@ -53,6 +54,11 @@ def _laid_out(fd: Recorder) -> Value:
     u.merge(1, 0)
     u.set_allocation_domain([0])
     return fd.ops.exp(u)
+
+
+def _reshaped_argument(fd: Recorder) -> None:
+    t = fd.define_tensor([8, 4], True, strides=[4, 1])
+    fd.add_output(fd.ops.reshape(fd.ops.reshape(t, [32]), [2, 16]), shares=True)
 
 
 def _laid_out_between(fd: Recorder) -> Value:
@@ -209,6 +215,7 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (lay_out, _laid_out),
     (lay_out, _laid_out_between),
     (lay_out, _transposed_result),
+    (share_results, _reshaped_argument),
     (fold_scalars, _folded_size),
     (fold_scalars, _folded_shape),
     (remove_empty, _pad_of_nothing),
@@ -430,6 +437,11 @@ def _merged_input_as_result(fd: Recorder) -> Value:
     return fd.ops.reshape(t, [8, 8])
 
 
+def _reshaped_argument_with_gaps(fd: Recorder) -> None:
+    t = fd.define_tensor([8, 4], [False, True], strides=[8, 1])
+    fd.add_output(fd.ops.reshape(t, [32]), shares=True)
+
+
 def _merged_of_some(fd: Recorder) -> Value:
     t = fd.ops.sum(x(fd, -1, 4, 2), [0], keepdim=True)
     return fd.ops.exp(fd.ops.reshape(fd.ops.add(t, x(fd, -1, 4, 2)), [8, 8]))
@@ -438,6 +450,8 @@ def _merged_of_some(fd: Recorder) -> Value:
 STAYS: tuple[tuple[Pass, Build], ...] = (
     (localise, _transposed_result),
     (lay_out, _set_result),
+    (share_results, _merged_input_as_result),
+    (share_results, _reshaped_argument_with_gaps),
     (fold_scalars, _symbolic_size),
     (fold_scalars, _size_as_result),
     (fold_scalars, _given_scalar),
