@@ -30,6 +30,7 @@ from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
 from thunder_fuser.executors.regions import (
     Claims,
@@ -88,6 +89,7 @@ class ThunderFuser(FusionExecutor):
                 grad_transform=GRADIENTS.get(row.id),
             )
         register(self)
+        treat_as_torch(name)
 
     # ---- what Thunder asks of every executor
 
