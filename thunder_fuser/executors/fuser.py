@@ -89,7 +89,6 @@ class ThunderFuser(FusionExecutor):
                 grad_transform=GRADIENTS.get(row.id),
             )
         register(self)
-        treat_as_torch(name)
 
     # ---- what Thunder asks of every executor
 
@@ -285,3 +284,4 @@ fuser = ThunderFuser("thunder_fuser", compile_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
 trace_fast(fuser.name)
+treat_as_torch(ThunderFuser)

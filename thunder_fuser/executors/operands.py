@@ -23,20 +23,20 @@ from typing import Any
 
 from thunder import clang
 from thunder.core import dtypes, utils
+from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import DeviceType
 from thunder.core.proxies import TensorProxy
 from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
+from thunder.extend import Executor
 
-from thunder_fuser.executors.source_lines import data_of
 
-
-def treat_as_torch(executor: str) -> None:
-    """From now on, functions that are jitted with this executor have torch's rules."""
+def treat_as_torch(executor: type[Executor]) -> None:
+    """From now on, functions that are jitted with such an executor have torch's rules."""
     _make_floats_strong(executor)
     _broadcast_scalars(executor)
 
 
-def _make_floats_strong(executor: str) -> None:
+def _make_floats_strong(executor: type[Executor]) -> None:
     of_thunder = utils.elementwise_type_promotion
 
     def promotion(
@@ -45,24 +45,30 @@ def _make_floats_strong(executor: str) -> None:
         """The types to compute in, and of the result; `float` is the weak one."""
         types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
         to_float = type_promotion_kind is ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
-        if not to_float or types != (float, float) or data_of(executor) is None:
+        if not to_float or types != (float, float) or not _is_used(executor):
             return types
         return (dtypes.float32, dtypes.float32) if _tensors(args) else types
 
     utils.elementwise_type_promotion = promotion
 
 
-def _broadcast_scalars(executor: str) -> None:
+def _broadcast_scalars(executor: type[Executor]) -> None:
     of_thunder = clang.maybe_broadcast
 
     def broadcast(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> tuple[Any, ...]:
         """The operands in one shape."""
         on_cpu = all(one.device.devicetype is DeviceType.CPU for one in _tensors(args))
-        as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and data_of(executor))
+        as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and _is_used(executor))
         result = of_thunder(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers)
         return tuple(result)
 
     clang.maybe_broadcast = broadcast
+
+
+def _is_used(executor: type[Executor]) -> bool:
+    """Whether the function that Thunder compiles is jitted with such an executor."""
+    data = get_compile_data()
+    return data is not None and any(isinstance(one, executor) for one in data.executors_list)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:
