@@ -115,7 +115,8 @@ DOUBLE = {**WIDER, "float16": "float64", "bfloat16": "float64", "float32": "floa
 class Shaken(TorchDispatchMode):
     """Moves each inexact result by a few units in its last place, and notes what is left open.
 
-    With an odd seed, calls give what other kernels of torch would; see leeway.py.
+    With an odd seed, calls give what other kernels of torch would; see leeway.py. epsilon: how far,
+    relative to a result; 0 only notes.
     """
 
     def __init__(self, seed: int, epsilon: float | None = None) -> None:
@@ -175,7 +176,8 @@ class Shaken(TorchDispatchMode):
         if not is_inexact(out) or not out.numel():
             return out
         self.count += 1
-        epsilon = self.epsilon or torch.finfo(out.dtype).eps * SHAKEN_ULPS
+        usual = torch.finfo(out.dtype).eps * SHAKEN_ULPS
+        epsilon = usual if self.epsilon is None else self.epsilon
         epsilon *= max(terms, 1) ** 0.5
         wide = out.detach().to(torch.complex128 if out.is_complex() else torch.float64).clone()
         parts = torch.view_as_real(wide) if out.is_complex() else wide

@@ -178,6 +178,16 @@ def test_complex_infinities_are_added_as_products() -> None:
         assert shaken.open == expected
 
 
+def test_a_zero_by_which_a_gradient_divides() -> None:
+    """A run that is moved divides by a small number instead, and 1 + (inf, NaN) is (NaN, NaN)."""
+    made = (
+        Statement("v0", "torch.atanh({x})", ("a",)), Statement("v1", "torch.log({x})", ("a",)),
+    )  # fmt: skip
+    inputs = (Input("a", "complex64", (), ("1",), grad=True),)
+    verdict = judge.judge(Program(inputs, made, ("v0", "v1")))
+    assert (verdict.failures, verdict.aside) == ((), leeway.COMPLEX)
+
+
 def test_weak_types_beside_16_bits() -> None:
     """A float that a function, or a division, makes of integers has torch's type."""
     x = torch.arange(3)

@@ -41,6 +41,7 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
+from thunder_fuser.executors.row_major import with_row_major
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
@@ -141,7 +142,7 @@ class ThunderFuser(FusionExecutor):
         prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
         claims = claim(prepared.ops)
         fueled = [*self._fueled(claims.items, given)]
-        items = without_dead_views(fueled)
+        items = with_row_major(prepared.ops, without_dead_views(fueled))
         if given.get("donation", option("donation")):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):

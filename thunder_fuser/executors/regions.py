@@ -55,7 +55,8 @@ class Region:
     makes of the outputs, until it is `without_trace`: what lives as long as the function needs
     neither.
     Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
-    where autograd is about to free what it kept; see donation.py.
+    where autograd is about to free what it kept; see donation.py. Outputs named in `row_major` lie
+    so whatever the order of the inputs; see row_major.py.
     where: file:line of the first of its ops that has one.
     """
 
@@ -67,6 +68,7 @@ class Region:
     exits: tuple[BoundSymbol, ...] = ()
     donated: tuple[str, ...] = ()
     donated_if_freed: tuple[str, ...] = ()
+    row_major: tuple[str, ...] = ()
     where: str = ""
 
     @staticmethod

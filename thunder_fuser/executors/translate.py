@@ -85,10 +85,13 @@ def record_region(
     outputs: Sequence[Proxy],
     layouts: Sequence[Layout | None],
     donated: Container[str] = (),
+    *,
+    row_major: Container[str] = (),
 ) -> Definition:
     """The definition of a region; `layouts` has one entry an input, None for numbers.
 
-    donated: the names of inputs that results may be written into.
+    donated: the names of inputs that results may be written into. row_major: those of outputs that
+    lie so; others lie in the order of the inputs.
     """
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
     fd, env = _recorded(leaves, inputs, layouts, donated, on_gpu)
@@ -96,7 +99,7 @@ def record_region(
     orders = result_orders(leaves, _orders(inputs, layouts))
     for proxy in outputs:
         value = env[proxy.name]
-        order = orders.get(proxy.name)
+        order = None if proxy.name in row_major else orders.get(proxy.name)
         fd.add_output(fd.ops.set(value) if value in given else value, stride_order=order)
     return fd.definition
 
