@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from thunder_fuser.executors.result_orders import orders_in
 from thunder_fuser.executors.traces import fusions_of, jit
@@ -186,3 +187,39 @@ def test_queries_keys_and_values_lie_as_projections_do() -> None:
     torch.testing.assert_close(jitted(x, weight), Rotated()(x, weight))
     (made,) = (one.definitions[-1] for one in fusions_of(jitted) if one.definitions)
     assert [r.attr("stride_order") for r in made if r.op == "add_output"] == [(3, 1, 2, 0)] * 3
+
+
+ROW_MAJOR: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "masked_fill": lambda x: x.masked_fill(x > 0, 0.5),
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "rms_norm": lambda x: F.rms_norm(x, (4,)),
+    "logsigmoid": F.logsigmoid,
+    "tril": torch.tril,
+    "roll": lambda x: x.roll(1, 0),
+    "cat": lambda x: torch.cat([x, x]),
+}
+
+
+@pytest.mark.parametrize("name", ROW_MAJOR)
+def test_views_of_what_is_row_major_in_torch(name: str) -> None:
+    """Though the argument is not: torch would refuse the views of what lies as the argument."""
+    x = torch.randn(4, 6).t()[:, :4]
+
+    def viewed(x: torch.Tensor) -> torch.Tensor:
+        return ROW_MAJOR[name](x).view(-1)
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = ROW_MAJOR[name](x)
+        y.reshape(-1).add_(1)
+        return y
+
+    run(viewed, (x,))
+    run(written, (x,))
+
+
+def test_a_view_that_keeps_the_order() -> None:
+    """As eager's, whether it lies so or not."""
+    run(lambda x: x.exp().view(2, 3, 20), (last(*IMAGE),))

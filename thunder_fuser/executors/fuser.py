@@ -32,6 +32,7 @@ from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
 from thunder_fuser.executors.regions import (
     Claims,
@@ -42,6 +43,7 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
+from thunder_fuser.executors.row_major import with_row_major
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
@@ -145,7 +147,7 @@ class ThunderFuser(FusionExecutor):
         prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
         claims = claim(prepared.ops)
         fueled = [*self._fueled(claims.items, given)]
-        items = without_dead_views(fueled)
+        items = with_row_major(prepared.ops, without_dead_views(fueled))
         if given.get("donation", option("donation")):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
@@ -290,3 +292,4 @@ fuser = ThunderFuser("thunder_fuser", compile_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
 trace_fast(fuser.name)
+treat_as_torch(ThunderFuser)

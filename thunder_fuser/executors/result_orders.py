@@ -66,7 +66,7 @@ def orders_in(region: Region, inputs: Orders) -> Orders:
             found[name] = HEADS_INSIDE
         elif reader != PRODUCT and name in free:
             found[name] = free[name]
-    return found
+    return {name: order for name, order in found.items() if name not in region.row_major}
 
 
 def _common(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
