@@ -23,6 +23,7 @@ from thunder_fuser.errors import FuserError
 from thunder_fuser.executors import calls
 from thunder_fuser.executors.calls import SPLIT, short_way_of
 from thunder_fuser.explain import kernels, report
+from thunder_fuser.explain.blocks import SMALL, make_block, make_input
 
 Tensors = Sequence[torch.Tensor]
 JITS: list[Callable[..., Any]] = [
@@ -206,6 +207,31 @@ def test_buffers_and_dropout() -> None:
         )
 
     both(use, Norm())
+
+
+def test_a_block() -> None:
+    def use(jitted: Any, xs: Tensors) -> Any:
+        results = jitted(*xs)
+        results.backward(gradient)
+        assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+        return results, grads([*xs, *jitted.parameters()])
+
+    x, gradient = make_input(SMALL, torch.float32, "cpu")
+    block = make_block("llama", SMALL, torch.float32, "cpu")
+    both(use, block, lambda: [x.detach().requires_grad_()])
+
+
+def test_kernels() -> None:
+    found = []
+    for jit in JITS:
+        jitted = jit(lambda x, y: torch.tanh(x) * y + y, fuser_strict=True)
+        for _ in range(3):
+            xs = inputs()
+            results = jitted(*xs)
+            results.square().sum().backward()
+        found.append([results, *grads(xs)])
+        assert len(kernels(jitted)) > 0
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
 def test_autocast() -> None:
