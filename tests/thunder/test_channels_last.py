@@ -81,6 +81,44 @@ def test_an_image_without_gradient(taken: None) -> None:
     assert convolutions(last_traces(jitted)[-1]) == ["conv2d_last"] * 2
 
 
+def flat(x: torch.Tensor) -> torch.Tensor:
+    return x.view(x.shape[0], -1)
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    """In place through a view."""
+    y = x.clone()
+    flat(y).add_(1)
+    return flat(y)
+
+
+VIEWED = {
+    "convolution": flat,
+    "fusion": lambda x: flat(x.relu()),
+    "pool": lambda x: flat(nn.functional.max_pool2d(x, 2)),
+    "written": written,
+}
+
+
+class Viewed(nn.Module):
+    """A convolution's result as rows, in which eager's lie."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.convolve, self.rows = nn.Conv2d(3, 8, 3), VIEWED[kind]
+        self.head = nn.Linear(72 if kind == "pool" else 288, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.rows(self.convolve(x)))
+        return scores
+
+
+@pytest.mark.parametrize("kind", VIEWED)
+def test_views_of_what_would_be_contiguous(taken: None, kind: str) -> None:
+    _, got, right = both(Viewed(kind).double(), torch.randn(2, 3, 8, 8, dtype=torch.float64))
+    torch.testing.assert_close(got, right)
+
+
 def test_volumes(taken: None) -> None:
     model = nn.Sequential(nn.Conv3d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 27, 2))
     _, got, right = both(model.double(), torch.randn(2, 2, 5, 5, 5).double().requires_grad_())
