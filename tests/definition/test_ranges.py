@@ -86,7 +86,7 @@ def test_made_numbers_are_of_their_type(dtype: DataType) -> None:
         with FusionDefinition() as fd:
             fd.add_output(make(fd, most))
         for wrong in (most + 1, float("nan"), float("inf"), 1e30):
-            with pytest.raises(DefinitionError, match=r"expected a .*(number of type|real number)"):
+            with pytest.raises(DefinitionError, match=r"expected a .*number"):
                 fd = FusionDefinition()
                 fd.add_output(make(fd, wrong))
                 _ = fd.entry
