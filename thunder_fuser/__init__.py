@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from thunder_fuser.executors.calls import jit
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.host.bind import AllocatedTensor
+    from thunder_fuser.host.kernel_profiles import PythonProfiler
 else:
     # Imported when they are asked for: torch and Thunder take seconds.
     _MODULES = {
         "AllocatedTensor": "host.bind",
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
+        "PythonProfiler": "host.kernel_profiles",
         "fuser": "executors.fuser",
         "jit": "executors.calls",
     }
@@ -55,6 +57,7 @@ __all__ = [
     "FusionCache",
     "FusionDefinition",
     "ParallelType",
+    "PythonProfiler",
     "Target",
     "__version__",
     "fuser",

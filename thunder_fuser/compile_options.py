@@ -16,5 +16,6 @@ class CompileOptions:
 
     emulate: bool
     repeatable: bool
+    cuda_graphs: bool
     dump: str
     max_registers_bytes: int

@@ -10,6 +10,7 @@ with FusionDefinition() as fd:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,10 +22,12 @@ from thunder_fuser.compiler import kernel_sources, plan_segments
 from thunder_fuser.errors import DefinitionError, InputError
 from thunder_fuser.host.arguments import check_arguments, device_of
 from thunder_fuser.host.dispatch import input_keys
+from thunder_fuser.host.kernel_profiles import active
 from thunder_fuser.host.program import HostProgram
+from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import Recorder
-from thunder_fuser.ir.record import OpRecord, definition_text
+from thunder_fuser.ir.record import Operand, OpRecord, definition_text
 from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
@@ -52,7 +55,18 @@ class FusionDefinition(Recorder):
             raise DefinitionError(
                 f"fd.{record.op}", expected="calls before the first execute", got="a call after it"
             )
+        if record.op == "add_output" and not record.attrs and self._is_reshaped(record.inputs[0]):
+            record = replace(record, attrs=(("shares", True),))
         super().record(record)
+
+    def _is_reshaped(self, name: Operand) -> bool:
+        """Whether an op reshapes an argument, and nothing else, as nvFuser's views do."""
+        made = next((one for one in reversed(self._records) if name in one.outputs), None)
+        if made is None or made.op != "reshape":
+            return False
+        source = made.inputs[0]
+        given = any(r.op == "define_tensor" and source in r.outputs for r in self._records)
+        return given or self._is_reshaped(source)
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
         """An input with the tensor's dtype, stride order, contiguity and, if asked, sizes."""
@@ -87,17 +101,31 @@ class FusionDefinition(Recorder):
     ) -> list[Any]:
         """Runs the fusion on tensors and numbers, in the order of their definitions.
 
-        Pass a tensor with its own allocation domain as a storage, as an AllocatedTensor, or as a
-        pair (storage, meta tensor of the logical shape). Such a result is an AllocatedTensor.
+        A list of numbers stands for that many scalars, those of a define_vector. Pass a tensor
+        with its own allocation domain as a storage, as an AllocatedTensor, or as a pair (storage,
+        meta tensor of the logical shape). Such a result is an AllocatedTensor.
 
         target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device. Raises
         InputError naming the argument that does not fit.
         """
-        return self.entry.execute(inputs, None if target is None else named(target))
+        entry, flat = self.entry, self._flat(inputs)
+        on = None if target is None else named(target)
+        profiler = active()
+        if profiler is None:
+            return entry.execute(flat, on)
+        return profiler.watch(
+            entry.number, lambda: entry.program_for(flat, on), lambda: entry.execute(flat, on)
+        )
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
         """The program for these inputs, compiled on a miss: text, segments, sources."""
-        return self.entry.program_for(inputs, None if target is None else named(target))
+        return self.entry.program_for(self._flat(inputs), None if target is None else named(target))
+
+    def repro_script_for(self, inputs: Sequence[Any]) -> str:
+        """A script that runs the definition on tensors of the same layouts, with other values."""
+        flat = self._flat(inputs)
+        check_arguments(self.fusion, flat)
+        return repro_text("fusion", "a FusionDefinition", self.records, flat)
 
     def sources(
         self, inputs: Sequence[Any], *, target: str | Target | None = None
@@ -119,11 +147,31 @@ class FusionDefinition(Recorder):
 
     def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
         """The fusion for these inputs, the memory behind them, and their keys."""
-        executable, values = self.entry.bind(inputs)
+        executable, values = self.entry.bind(self._flat(inputs))
         check_arguments(executable.fusion, values)
         return executable.fusion, values, input_keys(executable.fusion, tuple(values))
+
+    def _flat(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """[x, [3, 4]] -> [x, 3, 4]; a pair with a tensor stays. A complex scalar is its parts."""
+        if any(isinstance(one, (list, tuple)) for one in inputs):
+            inputs = [value for one in inputs for value in (one if _is_vector(one) else [one])]
+        if not self.complex_at:
+            return inputs
+        apart = [_parts(one) if at in self.complex_at else [one] for at, one in enumerate(inputs)]
+        return [value for parts in apart for value in parts]
 
     def __repr__(self) -> str:
         if self._entry is None:
             return definition_text(self.records)
         return str(self.fusion)
+
+
+def _parts(value: Any) -> list[Any]:
+    """Of a complex scalar; another value is refused where arguments are checked."""
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return list(torch.view_as_real(value.resolve_conj()).unbind(-1))
+    return [value.real, value.imag] if isinstance(value, (int, float, complex)) else [value]
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(one, int) for one in value)

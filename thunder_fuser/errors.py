@@ -187,6 +187,10 @@ class FallbackWarning(UserWarning):
     """A fusion could not be compiled; its torch ops run instead."""
 
 
+class GraphWarning(UserWarning):
+    """Calls could not be captured in a CUDA graph; they are launched one by one instead."""
+
+
 class DumpWarning(UserWarning):
     """The folder of the option dump cannot be written any more; the dump is incomplete."""
 

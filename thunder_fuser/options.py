@@ -97,6 +97,8 @@ OPTIONS: Mapping[str, Option] = {
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
         Option("fast_tracing", bool, True, "Thunder reads a program by shorter ways"),
+        Option("cuda_graphs", bool, False, "calls on a GPU are captured in CUDA graphs"),
+        Option("max_cuda_graphs", int, 32, "the most graphs of a function on a device", least=1),
         Option("native_calls", bool, True, "C finds programs, allocates and launches, if built"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
@@ -115,8 +117,8 @@ OPTIONS: Mapping[str, Option] = {
         Option("assert_cache_hit", bool, False, "raise where a kernel must be compiled"),
         Option(
             "log", str, "", "topics to log, with commas between: fusions, kernels, cache, time,"
-            " recompiles", several=True,
-            choices=("fusions", "kernels", "cache", "time", "recompiles"),
+            " recompiles, graphs", several=True,
+            choices=("fusions", "kernels", "cache", "time", "recompiles", "graphs"),
         ),
         Option(
             "progress", str, "on", "a line on stderr after 3 seconds of compiling: on (if it is a"
@@ -138,6 +140,8 @@ class OptionValues(TypedDict, total=False):
     repeatable: bool
     donation: bool
     fast_tracing: bool
+    cuda_graphs: bool
+    max_cuda_graphs: int
     native_calls: bool
     dump: str
     max_registers_bytes: int

@@ -37,7 +37,7 @@ SUM = "the order of a sum decides where it overflows; 16-bit floats are summed i
 COMPLEX_SUM = "torch divides and adds complex infinities as pairs, with NaN for a part"
 SPREAD = "squares overflow or are lost, or a mean is moved towards infinities by steps, and NaN"
 COMPLEX = "C leaves open what the parts of a complex infinity give; thrust has other rules"
-WEAK = "floats made of integers and a number are weak in Thunder, and give way to 16 bits"
+WEAK = "the sum of integers and a Python float is weak in Thunder, and gives way to 16 bits"
 GRADIENT = "an intermediate of torch's gradient overflows"
 TWO_ZEROS = "torch's gradient of a product of all elements is 0 beside two zeros, whatever others"
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import copy
 import gc
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,8 +18,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.clock import wait
 from benchmarks.train_step import off, step
+from thunder_fuser.explain import report
 
 STEPS = 3  # of a profile
+MOST_KERNELS = 60  # in the JSON
+LEAST_BYTES = 8 << 20  # of a kernel that is held against a clone
 # A kernel's kind by a part of its name, the first that fits.
 _KINDS = (
     ("attention", ("flash", "fmha", "sdpa", "cudnn_generated", "attention")),
@@ -46,6 +51,9 @@ class Subject:
         model = model.to(device=device, dtype=dtype).train()
         double = copy.deepcopy(model).double()
         exact = step(double, double, (_as(x, torch.float64), _as(other, torch.float64)))
+        exact = [one.detach() for one in exact]
+        del double
+        release(device)
         return Subject(model, (_as(x, dtype), _as(other, dtype)), exact)
 
     def first(self, call: Callable[..., Any]) -> dict[str, float]:
@@ -54,6 +62,7 @@ class Subject:
         loss, *gradients = step(call, self.model, self.inputs)
         wait(self.inputs[0].device)
         found = {"first_step_s": time.perf_counter() - start}
+        release(self.inputs[0].device)
         errors = off([loss], self.exact[:1]), off(gradients, self.exact[1:])
         return found | dict(zip(("loss_error", "gradient_error"), errors, strict=True))
 
@@ -79,8 +88,7 @@ class Subject:
         """Bytes that a GPU's step allocates at most, above the model's; 0 on a CPU."""
         if not self.inputs[0].is_cuda:
             return 0
-        gc.collect()
-        torch.cuda.empty_cache()
+        release(self.inputs[0].device)
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         run()
@@ -88,11 +96,51 @@ class Subject:
         return torch.cuda.max_memory_allocated() - before
 
 
-def where_time_goes(run: Callable[[], None], device: torch.device) -> Mapping[str, float]:
-    """Milliseconds of a step by kind of kernel, the rest of its wall time, and how many ran.
+def release(device: torch.device) -> None:
+    """Gives memory that nothing uses back to the device, for the processes beside this one."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
-    On a CPU they are those of operators, by themselves.
+
+def waits(run: Callable[[], None], device: torch.device) -> int:
+    """How often a step waits for the device."""
+    run()
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(one.message) for one in caught)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Milliseconds of a step: by kind of kernel, in all and by name with how often it ran.
+
+    On a CPU the kernels are operators, by themselves.
     """
+
+    kinds: Mapping[str, float]
+    wall: float
+    launches: float
+    kernels: Mapping[str, tuple[float, float]]
+
+    def figures(self) -> dict[str, Any]:
+        """For the JSON: the most expensive kernels alone."""
+        first = sorted(self.kernels.items(), key=lambda one: -one[1][0])[:MOST_KERNELS]
+        rest = max(0.0, self.wall - sum(self.kinds.values()))
+        kinds = {**self.kinds, "idle": rest, "wall": self.wall, "launches": self.launches}
+        return kinds | {"kernels": {name[:160]: times for name, times in first}}
+
+
+def where_time_goes(run: Callable[[], None], device: torch.device) -> Where:
+    """Profiles a few steps."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -104,17 +152,64 @@ def where_time_goes(run: Callable[[], None], device: torch.device) -> Mapping[st
             run()
         wait(device)
         wall = (time.perf_counter() - start) * 1e3 / STEPS
-    found = dict.fromkeys([kind for kind, _ in _KINDS] + ["other kernels"], 0.0)
-    launches = 0
+    kinds = dict.fromkeys([kind for kind, _ in _KINDS] + ["other kernels"], 0.0)
+    kernels, launches = {}, 0.0
     for event in profiled.key_averages():
         is_kernel = event.device_type == torch.autograd.DeviceType.CUDA
-        if device.type == "cuda" and not is_kernel:
+        if event.is_user_annotation or is_kernel != (device.type == "cuda"):
             continue
         us = event.self_device_time_total if is_kernel else event.self_cpu_time_total
-        found[_kind(event.key)] += us / 1e3 / STEPS
-        launches += event.count
-    idle = max(0.0, wall - sum(found.values()))
-    return found | {"idle": idle, "wall": wall, "launches": launches / STEPS}
+        ms, count = us / 1e3 / STEPS, event.count / STEPS
+        kinds[_kind(event.key)] += ms
+        kernels[event.key] = ms, count
+        launches += count
+    return Where(kinds, wall, launches, kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A generated kernel: its time beside a clone's that moves as many bytes."""
+
+    name: str
+    scheduler: str
+    ops: int
+    mib: float
+    us: float
+    count: float
+    of_clone: float
+    where: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.of_clone:5.2f} {self.us:8.1f} us x {self.count:4.0f} {self.mib:8.1f} MiB "
+            f"{self.scheduler:12} {self.ops:3} ops  {self.name}  {self.where}"
+        )
+
+
+def slow_kernels(jitted: Any, found: Where, device: torch.device) -> list[Slow]:
+    """The generated kernels that move LEAST_BYTES or more, the farthest from a clone first."""
+    rows = []
+    for fusion in report(jitted).fusions:
+        for kernel in fusion.kernels:
+            moved = kernel.bytes_in + kernel.bytes_out
+            if kernel.name in found.kernels and moved >= LEAST_BYTES:
+                ms, count = found.kernels[kernel.name]
+                us = ms * 1e3 / count
+                size = 1 << min(moved.bit_length() - 1, 30)
+                clone = clone_us(size, device) * moved / size
+                rows.append(Slow(
+                    kernel.name, kernel.scheduler, len(kernel.ops), moved / 2**20, us, count,
+                    clone / us, fusion.where,
+                ))  # fmt: skip
+    unique = {row.name: row for row in rows}
+    return sorted(unique.values(), key=lambda row: row.of_clone)
+
+
+@cache
+def clone_us(size: int, device: torch.device) -> float:
+    """Microseconds of torch's clone that moves `size` bytes."""
+    source = torch.empty(size // 2, dtype=torch.uint8, device=device)
+    return 1e3 * sum(where_time_goes(source.clone, device).kinds.values())
 
 
 def _kind(name: str) -> str:

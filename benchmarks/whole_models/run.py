@@ -13,6 +13,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ from benchmarks.kernels.points import DTYPES
 from benchmarks.options import add_compile, add_device, at_least_one
 from benchmarks.report import Report
 from benchmarks.train_step import COMPILE, EAGER, check
-from benchmarks.whole_models.measure import Subject, where_time_goes
+from benchmarks.whole_models import turns
+from benchmarks.whole_models.measure import Slow, Subject, slow_kernels, waits, where_time_goes
 from benchmarks.whole_models.zoo import ENTRIES, Entry
 from thunder_fuser import fuser
 
 OURS = "ours"
+SLOWEST = 20  # rows of generated kernels
 HEADER = (
     f"{'model':12} {'train ms':>9} {'x eager':>8} {'x compile':>9} {'infer ms':>9} {'x eager':>8} "
     f"{'x compile':>9} {'peak MiB':>9} {'of compile':>10} {'first s':>8} {'of compile':>10}"
@@ -40,35 +43,59 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", choices=list(ENTRIES), help="default: all")
     parser.add_argument("--dtype", choices=("bf16", "f32"), help="bf16 on a GPU, else f32")
     parser.add_argument("--seconds", type=at_least_one, default=6, help="of running, for a time")
+    parser.add_argument(
+        "--side-by-side", type=at_least_one, metavar="N",
+        help="compile N models at once, each in its own process; then measure them in turns",
+    )  # fmt: skip
+    parser.add_argument("--turn", type=int, default=-1, help=argparse.SUPPRESS)
 
 
 def run(given: argparse.Namespace, report: Report) -> None:
     report.lines.append(HEADER)
-    for name in given.model or ENTRIES:
+    names = list(given.model or ENTRIES)
+    if given.side_by_side:
+        for at in range(0, len(names), given.side_by_side):
+            several = names[at : at + given.side_by_side]
+            report.figures |= turns.side_by_side(several, given)
+            report.write()
+    for name in names:
         with report.section(name):
-            found = measure(ENTRIES[name], given, report, name)
+            found = report.figures.get(name) or measure(
+                ENTRIES[name], given, turns.Turn(given.turn)
+            )
             report.figures[name] = found
-            why = found["steps"].get(OURS, found).get("why")
-            report.check(name, why is None or "extra" in found, str(why))
-            report.lines.append(f"{name:12} not run: {why}" if why else line(name, found))
+            judge(report, name, found)
         torch._dynamo.reset()
         if given.device.type == "cuda":
             torch.cuda.empty_cache()
-    report.lines += means(report.figures)
+    report.lines += means(report.figures) + slowest(report.figures)
 
 
-def measure(entry: Entry, given: argparse.Namespace, report: Report, name: str) -> dict[str, Any]:
+def judge(report: Report, name: str, found: Mapping[str, Any]) -> None:
+    """Adds a model's row, and what is wrong with it."""
+    ours = found["steps"].get(OURS, found)
+    why = ours.get("why")
+    report.check(name, why is None or "extra" in found, str(why))
+    report.lines.append(f"{name:12} not run: {why}" if why else line(name, found))
+    if why is None:
+        check(report, name, ours, found["steps"][EAGER], DTYPES[found["dtype"]])
+        count = ours.get("waits", 0)
+        report.check(name, count == 0, f"{count} waits for the device in a step")
+
+
+def measure(entry: Entry, given: argparse.Namespace, turn: turns.Turn) -> dict[str, Any]:
     """All figures of a model; `why` of a contender that cannot run it, or of all."""
     device = given.device
     sizes = entry.cuda if device.type == "cuda" else entry.cpu
-    dtype = DTYPES[given.dtype or ("bf16" if device.type == "cuda" else "f32")]
+    dtype = given.dtype or ("bf16" if device.type == "cuda" else "f32")
     torch.manual_seed(0)
     try:
         model, inputs = entry.make(sizes)
     except ModuleNotFoundError as error:
         return {"why": f"{error}; install the extra models", "extra": "models", "steps": {}}
-    subject = Subject.make(model, inputs(), dtype, device)
-    found: dict[str, Any] = {"sizes": str(sizes), "dtype": str(dtype), "steps": {}}
+    with turn.memory():
+        subject = Subject.make(model, inputs(), DTYPES[dtype], device)
+    found: dict[str, Any] = {"sizes": str(sizes), "dtype": dtype, "steps": {}}
     calls: dict[str, Callable[..., Any]] = {}
     for contender, call in contenders(entry, subject.model, given.compile).items():
         try:
@@ -78,9 +105,12 @@ def measure(entry: Entry, given: argparse.Namespace, report: Report, name: str) 
             continue
         calls[contender] = call
         found["steps"][contender] = first
+    subject.model.eval()
+    for call in calls.values():
+        subject.infer(call)()
     if OURS in calls:
-        check(report, name, found["steps"][OURS], found["steps"][EAGER], dtype)
-        _time(found, subject, calls, given)
+        with turn.alone():
+            _time(found, subject, calls, given)
     return found
 
 
@@ -105,16 +135,24 @@ def _time(
 ) -> None:  # fmt: skip
     """Adds times, memory and where a step's time goes; the model is in inference afterwards."""
     steps, device = found["steps"], given.device
+    subject.model.train()
     train = {name: subject.train(call) for name, call in calls.items()}
+    for name, one in train.items():
+        steps[name]["waits"] = waits(one, device)
     for name, us in medians(train, given.seconds, device).items():
         steps[name] |= {"train_ms": us / 1e3, "peak": subject.peak(train[name])}
-        steps[name]["train"] = where_time_goes(train[name], device)
+        where = where_time_goes(train[name], device)
+        steps[name]["train"] = where.figures()
+        if name == OURS and device.type == "cuda":
+            rows = slow_kernels(calls[name], where, device)
+            found["slow_kernels"] = [asdict(row) for row in rows]
     subject.model.eval()
     infer = {name: subject.infer(call) for name, call in calls.items()}
-    for one in infer.values():
-        one()
     for name, us in medians(infer, given.seconds, device).items():
-        steps[name] |= {"infer_ms": us / 1e3, "infer": where_time_goes(infer[name], device)}
+        steps[name] |= {
+            "infer_ms": us / 1e3,
+            "infer": where_time_goes(infer[name], device).figures(),
+        }
 
 
 def line(name: str, found: Mapping[str, Any]) -> str:
@@ -137,6 +175,16 @@ def line(name: str, found: Mapping[str, Any]) -> str:
         f"{part('peak'):10.2f}", f"{ours['first_step_s']:8.1f}", f"{part('first_step_s'):10.2f}",
     )  # fmt: skip
     return " ".join((f"{name:12}", *cells)).replace("nan", "  -")
+
+
+def slowest(figures: Mapping[str, Any]) -> list[str]:
+    """The generated kernels of all models farthest from a clone of as many bytes."""
+    rows = [
+        (model, Slow(**row)) for model, found in figures.items()
+        for row in found.get("slow_kernels", ())
+    ]  # fmt: skip
+    rows.sort(key=lambda pair: pair[1].of_clone)
+    return [f"{model:12} {row}" for model, row in rows[:SLOWEST]]
 
 
 def means(figures: Mapping[str, Any]) -> list[str]:

@@ -178,11 +178,27 @@ def test_complex_infinities_are_added_as_products() -> None:
         assert shaken.open == expected
 
 
+def test_a_zero_by_which_a_gradient_divides() -> None:
+    """A run that is moved divides by a small number instead, and 1 + (inf, NaN) is (NaN, NaN)."""
+    made = (
+        Statement("v0", "torch.atanh({x})", ("a",)), Statement("v1", "torch.log({x})", ("a",)),
+    )  # fmt: skip
+    inputs = (Input("a", "complex64", (), ("1",), grad=True),)
+    verdict = judge.judge(Program(inputs, made, ("v0", "v1")))
+    assert (verdict.failures, verdict.aside) == ((), leeway.COMPLEX)
+
+
 def test_weak_types_beside_16_bits() -> None:
+    """A float that a function, or a division, makes of integers has torch's type."""
     x = torch.arange(3)
-    for other, expected in ((torch.float16, leeway.WEAK), (torch.float32, "")):
+    for made, other, expected in (
+        (lambda x: (x + 3.0) * 2, torch.float16, leeway.WEAK),
+        (lambda x: (x + 3.0) * 2, torch.float32, ""),
+        (lambda x: x / 2.5, torch.float16, ""),
+        (lambda x: torch.lgamma(x) * 2, torch.bfloat16, ""),
+    ):
         with tolerance.Shaken(0) as shaken:
-            (x + 3.0) * 2 + torch.ones(3, dtype=other)
+            made(x) + torch.ones(3, dtype=other)
         assert shaken.open == expected
     made = (Statement("v0", "{x} + 3.0", ("a",)), Statement("v1", "{x} + {y}", ("v0", "b")))
     inputs = (Input("a", "int64", (2,), ("1",)), Input("b", "float16", (2,), ("1.5",)))

@@ -17,6 +17,7 @@ from benchmarks.__main__ import main
 from benchmarks.report import Report
 from benchmarks.whole_models import run as whole_models
 from benchmarks.whole_models.measure import where_time_goes
+from benchmarks.whole_models.turns import Turn
 from benchmarks.whole_models.zoo import Entry, Sizes
 
 SIZES = Sizes(2, 4)
@@ -44,7 +45,9 @@ def measured(model: nn.Module, tmp_path: Path) -> tuple[dict[str, Any], Report]:
         device=torch.device("cpu"), dtype=None, compile=False, seconds=1, model=None
     )
     report = Report({}, str(tmp_path / "found.json"))
-    return whole_models.measure(entry(model), given, report, "doubled"), report
+    found = whole_models.measure(entry(model), given, Turn(-1))
+    whole_models.judge(report, "doubled", found)
+    return found, report
 
 
 def test_a_model_is_measured_beside_eager(tmp_path: Path) -> None:
@@ -99,5 +102,6 @@ def test_a_missing_extra_is_a_row_and_no_failure(
 
 def test_time_is_told_apart_by_kind() -> None:
     x, w = torch.randn(64, 64), torch.randn(64, 64)
-    found = where_time_goes(lambda: torch.relu(x @ w).copy_(x), torch.device("cpu"))
+    found = where_time_goes(lambda: torch.relu(x @ w).copy_(x), torch.device("cpu")).figures()
     assert found["products"] > 0 and found["copies and fills"] > 0 and found["launches"] >= 3
+    assert found["kernels"]["aten::mm"][1] == 1

@@ -111,6 +111,9 @@ RIGHT: dict[str, Callable[[Given], Any]] = {
     "num_weights": lambda g: 6,
     "k": lambda g: 2,
     "index": lambda g: g.i,
+    **dict.fromkeys(("mat1", "arg1"), lambda g: g.t),
+    "dropout_p": lambda g: 0.0,
+    "is_causal": lambda g: False,
     "indices": lambda g: g.i,
     "mesh": lambda g: [0, 1],
     "values": lambda g: [1, 2],
@@ -128,9 +131,30 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ("embedding_backward", "indices"): lambda g: g.column,
     ("parallelize", "parallel"): lambda g: "mesh_x",
     ("select", "index"): lambda g: 1,
+    ("where", "condition"): lambda g: g.fd.ops.gt(g.t, 0.0),
+    **dict.fromkeys(
+        [(op, name) for op in ("sdpfa_fwd", "sdpfa_bwd")
+         for name in ("grad_output", "query", "key", "value", "output")],
+        lambda g: g.fd.ops.reshape(g.t, [1, 2, 3, 4]),
+    ),
+    ("sdpfa_bwd", "logsumexp"): lambda g: g.fd.ops.full([1, 2, 3], 0.0, DataType.Float),
+    ("sdpfa_bwd", "philox_seed"): lambda g: g.fd.ops.full([2], 0, DataType.Int),
+    ("sdpfa_bwd", "philox_offset"): lambda g: g.fd.ops.full([], 0, DataType.Int),
+    ("grouped_mm", "mat1"): lambda g: g.fd.ops.full([8, 4], 1.0, DataType.Float),
+    ("grouped_mm", "mat2"): lambda g: g.fd.ops.full([4, 4, 8], 1.0, DataType.Float),
+    ("grouped_mm", "offsets"): lambda g: g.column,
+    **dict.fromkeys(
+        [(op, name) for op in ("scaled_mm", "scaled_product") for name in ("scale1", "scale2")],
+        lambda g: g.fd.ops.full([], 1.0, DataType.Float),
+    ),
+    **dict.fromkeys(
+        [(op, "mat2") for op in ("scaled_mm", "scaled_product")],
+        lambda g: g.fd.ops.permute(g.t, [1, 0]),
+    ),
     **{(op, "index"): lambda g: g.column for op in OPS if op.startswith("index_")},
 }
-ALSO = {"define_tensor": ("shape",)}  # given though it could be left out
+# Given though it could be left out.
+ALSO = {"define_tensor": ("shape",), "define_vector": ("values",)}
 METHODS = ("define_tensor", "define_scalar", "define_vector", "add_output")
 LAYOUTS = (
     "split", "inner_split", "outer_split", "merge", "reorder", "axis", "set_allocation_domain",

@@ -12,7 +12,7 @@ import torch
 from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
-from thunder_fuser.errors import DtypeError
+from thunder_fuser.errors import DefinitionError, DtypeError, InputError
 from thunder_fuser.ir.dtypes import DataType
 
 X = torch.complex(rand(5, 12), rand(5, 12, seed=1))
@@ -90,9 +90,63 @@ def test_refusals(name: str) -> None:
     assert str(error.value).startswith(message)
 
 
-def test_no_complex_number_is_passed_by_value() -> None:
-    fd = FusionDefinition()
-    with pytest.raises(DtypeError, match="define_scalar: expected a real type, got ComplexDouble"):
-        fd.define_scalar(dtype=DataType.ComplexDouble)
-    with pytest.raises(DtypeError, match="a CPU scalar: expected a real type"):
-        fd.define_tensor(shape=[], contiguity=[], dtype=DataType.ComplexFloat, is_cpu=True)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_constants(run: Runner, dtype: torch.dtype) -> None:
+    """As operands, and as scalars of a type; torch's promotion, and infinite parts."""
+    x, real = X.to(dtype), rand(5, 12)
+    inf = complex(math.inf, 2.0)
+
+    def build(fd: FusionDefinition) -> None:
+        t, r = fd.from_pytorch(x), fd.from_pytorch(real)
+        fd.add_output(fd.ops.add(t, 1j))
+        fd.add_output((2 - 3j) * r)
+        fd.add_output(fd.ops.sub(t, fd.define_scalar(1.5 - 2j)))
+        fd.add_output(fd.ops.add(r, fd.define_scalar(1 + 2j, DataType.ComplexFloat)))
+        fd.add_output(fd.ops.where(fd.ops.gt(r, 0.0), 1j, t))
+        fd.add_output(fd.ops.add(r, fd.define_scalar(2.0, DataType.ComplexDouble)))
+        fd.add_output(fd.ops.full([3], inf, DataType.ComplexFloat))
+        fd.add_output(fd.ops.full([3], 2.5, DataType.ComplexFloat))
+
+    expected = [x + 1j, (2 - 3j) * real, x - (1.5 - 2j), real + (1 + 2j),
+                torch.where(real > 0, 1j, x).to(dtype), real + (2 + 0j),
+                torch.full((3,), inf), torch.full((3,), 2.5 + 0j)]  # fmt: skip
+    run(build, [x, real], expected)
+
+
+@pytest.mark.parametrize("dtype", [DataType.ComplexFloat, DataType.ComplexDouble], ids=str)
+def test_complex_numbers_of_the_call(run: Runner, dtype: DataType) -> None:
+    """A complex scalar between other arguments; a real number is one too."""
+
+    def build(fd: FusionDefinition) -> None:
+        t, a, b = fd.from_pytorch(X), fd.define_scalar(dtype=dtype), fd.define_scalar()
+        n = fd.define_vector(1)
+        fd.add_output(fd.ops.mul(fd.ops.add(t, a), b))
+        fd.add_output(fd.ops.full(n, a, dtype))
+
+    wide = torch.complex64 if dtype is DataType.ComplexFloat else torch.complex128
+    for number in (1.5 - 2j, 2.0, 3, complex(0.0, -0.0)):
+        filled = torch.full((4,), complex(number)).to(wide)
+        run(build, [X, number, 0.5, [4]], [(X + number) * 0.5, filled], tolerance=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_complex_cpu_scalars(run: Runner, dtype: torch.dtype) -> None:
+    x, number = X.to(dtype), torch.tensor(1.5 - 2j, dtype=dtype)
+
+    def build(fd: FusionDefinition) -> None:
+        t, a = fd.from_pytorch(x), fd.from_pytorch(number)
+        fd.add_output(fd.ops.mul(t, a))
+
+    run(build, [x, number], [x * number], tolerance=1e-6)
+    run(build, [x, number.conj()], [x * number.conj()], tolerance=1e-6)
+
+
+def test_what_is_no_complex_number_is_refused() -> None:
+    with FusionDefinition() as fd:
+        a = fd.define_scalar(dtype=DataType.ComplexDouble)
+        fd.add_output(fd.ops.add(fd.from_pytorch(X), a))
+    for wrong in ("x", X, None):
+        with pytest.raises(InputError):
+            fd.execute([wrong, X])
+    with pytest.raises(DefinitionError, match="a number of type Float, got complex 1j"):
+        FusionDefinition().define_scalar(1j, DataType.Float)

@@ -400,10 +400,6 @@ REFUSALS = [
      DefinitionError, "take_along_axis: index: expected rank 2, got rank 1"),
     (lambda fd: fd.ops.take_along_axis(tensor(fd, 4, 6), tensor(fd, 3, 6, dtype=D.Int), 1),
      DefinitionError, "take_along_axis: axis 0: expected equal sizes, got 4, 3"),
-    (lambda fd: fd.ops.embedding_fwd(tensor(fd, 3, dtype=D.Int), tensor(fd, 4, 6), 1, 2.0),
-     DefinitionError,
-     "embedding_fwd: max_norm: expected None, got 2.0. To fix it: let "
-     "torch.embedding_renorm_ scale the weight first."),
     (lambda fd: fd.ops.embedding_fwd(tensor(fd, 3, dtype=D.Int), tensor(fd, 4)),
      DefinitionError, "embedding_fwd: weight: expected rank 2, got rank 1"),
     (lambda fd: fd.ops.flip(tensor(fd, 4, 6), [0, 0]), DefinitionError,

@@ -8,6 +8,7 @@ import torch
 from helpers.opinfo import Sample, assert_near, samples
 from helpers.opinfo_complex import complex_samples
 from helpers.opinfo_scans import scan_samples
+from helpers.opinfo_torch import torch_samples
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.build import define
@@ -17,7 +18,7 @@ from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.runtime.evaluate import evaluate
 
 TARGETS = ("cpu", "emulator")
-SAMPLES = [*samples(), *scan_samples(), *complex_samples()]
+SAMPLES = [*samples(), *scan_samples(), *complex_samples(), *torch_samples()]
 
 
 def fusion_of(sample: Sample) -> Fusion:

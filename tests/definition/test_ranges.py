@@ -79,14 +79,14 @@ def test_made_numbers_are_of_their_type(dtype: DataType) -> None:
     most = RANGES[dtype][1]
     makes: tuple[Build, ...] = (
         lambda fd, n: fd.ops.full([2], n, dtype),
-        lambda fd, n: fd.ops.iota(2, n, 0, dtype),
+        lambda fd, n: fd.ops.iota(1, n, 1, dtype),
         lambda fd, n: fd.ops.mul(fd.define_tensor([-1], True, dtype), fd.define_scalar(n, dtype)),
     )
     for make in makes:
         with FusionDefinition() as fd:
             fd.add_output(make(fd, most))
         for wrong in (most + 1, float("nan"), float("inf"), 1e30):
-            with pytest.raises(DefinitionError, match=r"expected a .*(number of type|real number)"):
+            with pytest.raises(DefinitionError, match=r"expected a .*number"):
                 fd = FusionDefinition()
                 fd.add_output(make(fd, wrong))
                 _ = fd.entry

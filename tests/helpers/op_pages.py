@@ -76,6 +76,14 @@ The methods of `fd.ops` in a `FusionDefinition`, made from
 one of them. A call checks what its arguments are: a tensor, an axis, a list of integers. Sizes and
 types are checked where the definition ends. A `DefinitionError` names the argument that does not
 fit, a `DtypeError` a type that the operation refuses.
+
+A definition written for nvFuser, or printed by it, runs once it imports `FusionDefinition` and
+`DataType` from `thunder_fuser`. Keywords of nvFuser with other names here (`dim` and `axes` for
+`dims`, `keep_dim`, `minval`, `maxval`, `arg1`, `arg2`) are taken too. `DataType.Null` is None: the
+operation chooses the type. Sizes, pad widths and `k` may be scalars that the host knows: arguments,
+sizes, and numbers computed from them, through casts too. Python's operators on values call `add`,
+`sub`, `mul`, `truediv`, `pow`, `neg`, `abs`, the bitwise operations, and the four comparisons of
+order.
 """
 
 

@@ -21,7 +21,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.op_docs import refused
-from thunder_fuser.ir.op_schema import Op, OpKind
+from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.op_table import OPS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +119,7 @@ _NAMED = {
     "floats": {d for d in DataType if d.is_float},
     "complex numbers": {d for d in DataType if d.is_complex},
     "real numbers": {d for d in DataType if not d.is_complex},
+    "a condition that is no Bool": set(),
 }
 
 
@@ -136,7 +137,10 @@ def _is_refused(row: Op, dtype: DataType) -> bool:
     fd = Recorder()
     attrs = {"dim": 0} if row.kind is OpKind.SCAN else {}
     attrs |= {"dtype": DataType.Float} if row.name == "cast" else {}
-    operands = [fd.define_tensor([-1], True, dtype) for _ in range(row.arity)]
+    dtypes = [dtype] * row.arity
+    if row.rule is DtypeRule.SELECT:
+        dtypes[0] = DataType.Bool
+    operands = [fd.define_tensor([-1], True, one) for one in dtypes]
     fd.add_output(getattr(fd.ops, row.name)(*operands, **attrs))
     try:
         define(fd.definition)

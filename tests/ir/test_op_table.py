@@ -96,6 +96,8 @@ def assert_eager(row: Op, dtypes: tuple[DataType, ...]) -> None:
 def test_row_in_every_dtype(row: Op) -> None:
     for dtype in COMPUTED:
         dtypes = (dtype,) * row.arity
+        if row.rule is DtypeRule.SELECT:
+            dtypes = (DataType.Bool, *dtypes[1:])
         if dtype.is_float and row.name in INTEGERS_ONLY:
             continue
         if dtype is DataType.Bool and not row.bools:

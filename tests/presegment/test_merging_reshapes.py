@@ -61,6 +61,45 @@ def test_a_group_norm_is_one_kernel(target: str) -> None:
     torch.testing.assert_close(mean.double(), x.double().mean((2, 3, 4), keepdim=True))
 
 
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_a_group_norm_of_channels_last_images(target: str) -> None:
+    """Its result lies as the image; one kernel all the same."""
+    last = torch.randn(N, CHANNELS, SIDE, SIDE).to(memory_format=torch.channels_last)
+    x = last.view(N, GROUPS, EACH, SIDE, SIDE)
+    shape, fd = list(last.shape), FusionDefinition()
+    wide = fd.from_pytorch(x)
+    variance, mean = fd.ops.var_mean(wide, [2, 3, 4], 0, keepdim=True)
+    unit = fd.ops.mul(fd.ops.sub(wide, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-5)))
+    y = fd.ops.silu(fd.ops.reshape(unit, shape))
+    fd.add_output(y, stride_order=[3, 0, 2, 1])
+    assert [one.scheduler.name for one in fd.plan([x], target=target).segments] == ["persistent"]
+    (got,) = fd.execute([x], target=target)
+    want = torch.nn.functional.silu(torch.nn.functional.group_norm(last, GROUPS))
+    assert got.stride() == last.stride()
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_one_value_in_two_orders_and_shapes(target: str) -> None:
+    fd, x = FusionDefinition(), torch.randn(2, 3, 4)
+    y = fd.ops.exp(fd.from_pytorch(x, static_sizes=True))
+    fd.add_output(y, shape=[6, 4], stride_order=[1, 0, 2])
+    fd.add_output(y, shape=[2, 12])
+    fd.add_output(y)
+    turned, flat, whole = fd.execute([x], target=target)
+    for got in (turned, flat, whole):
+        torch.testing.assert_close(got.reshape(2, 3, 4), x.exp())
+    assert (turned.stride(), flat.stride(), whole.stride()) == ((1, 6), (12, 1), (12, 4, 1))
+
+
+def test_a_shape_that_an_order_does_not_allow_is_refused() -> None:
+    fd = FusionDefinition()
+    x = fd.define_tensor(shape=[2, 3, 4], contiguity=True)
+    fd.add_output(fd.ops.exp(x), shape=[6, 4], stride_order=[2, 0, 1])
+    with pytest.raises(DefinitionError, match="lie together"):
+        _ = fd.fusion
+
+
 def test_the_groups_of_merged_axes() -> None:
     assert groups_of((8, 32, 8, 5), (8, 256, 5)) == ((8,), (32, 8), (5,))
     assert groups_of((2, 3, 4), (24,)) == ((2, 3, 4),)
@@ -102,9 +141,10 @@ def graphs(draw: st.DrawFn) -> tuple[FusionDefinition, list[torch.Tensor]]:
             made = fd.ops.tanh(value), shape
         values.append(made[0])
         shapes.append(made[1])
-    for value in values[2:]:
+    for value, shape in zip(values[2:], shapes[2:], strict=True):
         if draw(st.booleans()):
-            fd.add_output(value)
+            order = draw(st.none() | st.permutations(range(len(shape))))
+            fd.add_output(value, stride_order=order)
     fd.add_output(fd.ops.tanh(values[-1]))
     return fd, inputs
 
@@ -165,5 +205,5 @@ def test_a_shape_of_other_elements_is_refused(shape: list[int]) -> None:
 def test_an_input_in_another_shape_is_refused() -> None:
     fd = FusionDefinition()
     fd.add_output(fd.define_tensor(shape=[2, 3], contiguity=True), shape=[6])
-    with pytest.raises(DefinitionError, match="a computed row-major value"):
+    with pytest.raises(DefinitionError, match="a computed value, row-major"):
         _ = fd.fusion

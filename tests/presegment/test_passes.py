@@ -18,12 +18,14 @@ from thunder_fuser.presegment import PRESEGMENT, run_passes
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
+from thunder_fuser.presegment.shared_results import share_results
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
     join_one_plus_tanh,
     remove_common,
     remove_dead,
+    remove_empty,
     remove_round_trips,
     remove_trivial_reductions,
 )
@@ -52,6 +54,11 @@ def _laid_out(fd: Recorder) -> Value:
     u.merge(1, 0)
     u.set_allocation_domain([0])
     return fd.ops.exp(u)
+
+
+def _reshaped_argument(fd: Recorder) -> None:
+    t = fd.define_tensor([8, 4], True, strides=[4, 1])
+    fd.add_output(fd.ops.reshape(fd.ops.reshape(t, [32]), [2, 16]), shares=True)
 
 
 def _laid_out_between(fd: Recorder) -> Value:
@@ -88,6 +95,18 @@ def _folded_size(fd: Recorder) -> Value:
 def _folded_shape(fd: Recorder) -> Value:
     t = x(fd)
     return fd.ops.broadcast_in_dim(x(fd, 4), fd.ops.shape(t), [1])
+
+
+def _pad_of_nothing(fd: Recorder) -> Value:
+    t = x(fd, 8, 0)
+    return fd.ops.exp(fd.ops.pad(t, [1, 3, 0, 0], 2.0))
+
+
+def _cat_with_nothing(fd: Recorder) -> Value:
+    t = x(fd)
+    fd.add_output(fd.ops.cat([x(fd, 8, 0), t], 1))
+    fd.add_output(fd.ops.cat([t, x(fd, 8, 0), t], 1))
+    return fd.ops.exp(fd.ops.cat([t, x(fd, 8, 0)], 1))
 
 
 def _trivial(fd: Recorder) -> Value:
@@ -196,8 +215,11 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (lay_out, _laid_out),
     (lay_out, _laid_out_between),
     (lay_out, _transposed_result),
+    (share_results, _reshaped_argument),
     (fold_scalars, _folded_size),
     (fold_scalars, _folded_shape),
+    (remove_empty, _pad_of_nothing),
+    (remove_empty, _cat_with_nothing),
     (remove_trivial_reductions, _trivial),
     (remove_trivial_reductions, _trivial_keepdim),
     (remove_trivial_reductions, _trivial_result),
@@ -252,6 +274,12 @@ def _size_as_result(fd: Recorder) -> Value:
 
 def _given_scalar(fd: Recorder) -> Value:
     return fd.ops.mul(x(fd), fd.ops.mul(fd.define_scalar(dtype=D.Double), 2.0))
+
+
+def _pad_of_something(fd: Recorder) -> Value:
+    """Sizes that are not known, and a pad and a cat of what has elements."""
+    t = fd.ops.pad(x(fd, 8, -1), [1, 3, 0, 0], 2.0)
+    return fd.ops.exp(fd.ops.cat([t, x(fd, 8, 1)], 1))
 
 
 def _size_two(fd: Recorder) -> Value:
@@ -409,6 +437,11 @@ def _merged_input_as_result(fd: Recorder) -> Value:
     return fd.ops.reshape(t, [8, 8])
 
 
+def _reshaped_argument_with_gaps(fd: Recorder) -> None:
+    t = fd.define_tensor([8, 4], [False, True], strides=[8, 1])
+    fd.add_output(fd.ops.reshape(t, [32]), shares=True)
+
+
 def _merged_of_some(fd: Recorder) -> Value:
     t = fd.ops.sum(x(fd, -1, 4, 2), [0], keepdim=True)
     return fd.ops.exp(fd.ops.reshape(fd.ops.add(t, x(fd, -1, 4, 2)), [8, 8]))
@@ -417,9 +450,12 @@ def _merged_of_some(fd: Recorder) -> Value:
 STAYS: tuple[tuple[Pass, Build], ...] = (
     (localise, _transposed_result),
     (lay_out, _set_result),
+    (share_results, _merged_input_as_result),
+    (share_results, _reshaped_argument_with_gaps),
     (fold_scalars, _symbolic_size),
     (fold_scalars, _size_as_result),
     (fold_scalars, _given_scalar),
+    (remove_empty, _pad_of_something),
     (remove_trivial_reductions, _size_two),
     (remove_trivial_reductions, _one_and_more),
     (remove_trivial_reductions, _maybe_one),

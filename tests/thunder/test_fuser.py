@@ -16,6 +16,7 @@ import pytest
 import thunder
 import torch
 import torch.nn.functional as F
+from thunder.core import prims
 from thunder.core.trace import TraceCtx
 from thunder.extend import FUEL_LEVEL
 
@@ -294,19 +295,12 @@ def test_bool_and_a_number_is_int64(
     torch.testing.assert_close(got, function(mask))
 
 
-def test_a_gradient_that_thunder_gets_wrong_is_refused(fuser: ThunderFuser) -> None:
-    """It multiplies by a 0-dim tensor without a broadcast, and so its backward without a sum."""
-    jitted = thunder.jit(lambda x: x * x.sum(), executors=[fuser])
+def test_a_gradient_that_was_not_summed_is_refused(fuser: ThunderFuser) -> None:
+    """A primitive multiplies by a 0-dim tensor without a broadcast, so its gradient has no sum."""
+    jitted = thunder.jit(lambda x: prims.mul(x, x.sum()), executors=[fuser])
     with pytest.raises(DefinitionError, match=r"not summed.*keepdim=True"):
         jitted(torch.randn(2, 3, requires_grad=True))
 
-    def kept(x: Any) -> Any:
-        return x * x.sum((0, 1), keepdim=True)
-
-    values = [torch.randn(2, 3)]
-    jitted = thunder.jit(kept, executors=[fuser])
-    for g, e in zip(with_gradients(jitted, values), with_gradients(kept, values), strict=True):
-        torch.testing.assert_close(g, e)
 
 
 def test_claims_are_kept_while_the_function_lives(fuser: ThunderFuser) -> None:

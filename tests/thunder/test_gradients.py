@@ -71,6 +71,42 @@ def test_nan_goes_to_both_sides_of_minimum() -> None:
     torch.testing.assert_close(got, eager, equal_nan=True)
 
 
+OF_TWO: dict[str, Function] = {
+    "add": torch.add, "atan2": torch.atan2, "clamp": torch.clamp, "clamp_max": torch.clamp_max,
+    "copysign": torch.copysign, "div": torch.div, "fmax": torch.fmax, "fmin": torch.fmin,
+    "fmod": torch.fmod, "hypot": torch.hypot, "lerp": lambda x, z: torch.lerp(x, z, 0.3),
+    "logaddexp": torch.logaddexp, "maximum": torch.maximum, "minimum": torch.minimum,
+    "mul": torch.mul, "pow": lambda x, z: abs(x) ** z, "remainder": torch.remainder,
+    "rsub": torch.rsub, "sub": lambda x, z: torch.sub(x, z, alpha=2),
+    "where": lambda x, z: torch.where(x > z, x, z), "xlogy": lambda x, z: torch.xlogy(x, abs(z)),
+    "addcmul": lambda x, z: torch.addcmul(x, x, z), "addcdiv": lambda x, z: torch.addcdiv(z, x, z),
+    "masked_fill": lambda x, z: (x * z).masked_fill(x > z, 2.0), "dist": torch.dist,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_beside_a_sum_of_no_dimension(is_first: bool) -> None:
+    """Thunder takes it for a number on a CPU: it broadcasts nothing, and sums no gradient."""
+
+    def all_of(x: Any) -> Any:
+        total = x.sum() * 0.3
+        both = (total, x) if is_first else (x, total)
+        return torch.cat([one(*both).reshape(-1) for one in OF_TWO.values()])
+
+    x = torch.tensor([[0.7, -1.2, 2.5], [3.1, 0.4, -0.6]])
+    got, eager = (with_gradients(one, [x]) for one in (jit(all_of, strict=True), all_of))
+    torch.testing.assert_close(got, eager)
+
+
+def test_masked_fill_by_a_sum_of_no_dimension() -> None:
+    def filled(x: Any) -> Any:
+        return x.masked_fill(x > 1, x.sum()) * x.amax()
+
+    x = torch.tensor([[0.7, -1.2, 2.5], [3.1, 0.4, -0.6]])
+    got, eager = (with_gradients(one, [x]) for one in (jit(filled, strict=True), filled))
+    torch.testing.assert_close(got, eager)
+
+
 INDEX = torch.tensor([2, 0, 2])
 APART = torch.tensor([3, 1, 0])
 WRITES: dict[str, Function] = {

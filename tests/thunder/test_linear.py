@@ -112,7 +112,7 @@ def whole(layer: Layer, depth: int) -> Region:
 def definition(region: Region) -> Definition:
     tensors = [torch.empty(one.shape, dtype=torch.bfloat16) for one in region.inputs]
     layouts = [layout_of(tensor) for tensor in tensors]
-    return record_region(region.leaves, region.inputs, region.outputs, layouts)
+    return record_region(region, layouts)
 
 
 # ------------------------------------------------------------------------------------- the trace

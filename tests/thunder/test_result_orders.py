@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from thunder_fuser.executors.traces import jit
+from thunder_fuser.executors.result_orders import orders_in
+from thunder_fuser.executors.traces import fusions_of, jit
 
 IMAGE = (2, 3, 5, 4)
 
@@ -77,3 +80,146 @@ def test_gradients_lie_as_their_tensors() -> None:
     x = last(*IMAGE).requires_grad_()
     jit(lambda x: (x * x).tanh(), strict=True)(x).sum().backward()
     assert x.grad is not None and x.grad.stride() == x.stride()
+
+
+# ------------------------------------------------------------------- strides that nobody sees
+
+
+class Stream(torch.nn.Module):
+    """Images become tokens, transposed, at the head of a residual stream, as in a transformer."""
+
+    def __init__(self, *, sees_stream: bool) -> None:
+        super().__init__()
+        self.sees_stream = sees_stream
+        self.mix, self.head = torch.nn.Linear(6, 6), torch.nn.Linear(6, 2)
+
+    def forward(self, image: torch.Tensor) -> Any:
+        x = image.flatten(2).transpose(1, 2).exp()
+        x = x + self.mix(x.tanh())
+        x = x + self.mix((x * x).sin())
+        return (self.head(x), x) if self.sees_stream else self.head(x)
+
+
+def transposed_results(jitted: Any) -> list[int]:
+    """How many results of each fusion lie transposed."""
+    records = [one.definitions[-1] for one in fusions_of(jitted) if one.definitions]
+    return [
+        sum(r.op == "add_output" and r.attr("stride_order") == (2, 0, 1) for r in one)
+        for one in records
+    ]
+
+
+@pytest.mark.parametrize("sees_stream", [False, True])
+def test_a_transposed_stream_ends_at_the_first_sum_unless_it_is_seen(sees_stream: bool) -> None:
+    model = Stream(sees_stream=sees_stream)
+    image = torch.randn(2, 6, 3, 4)
+    jitted = jit(model, strict=True)
+    got, right = jitted(image), model(image)
+    torch.testing.assert_close(got, right)
+    first, *later = transposed_results(jitted)
+    assert first == 1  # exp(x); tanh(exp(x)) goes to a product
+    assert (sum(later) > 0) == sees_stream
+    if sees_stream:
+        assert strides(got[1]) == strides(right[1])
+
+
+def test_gradients_of_a_transposed_stream() -> None:
+    model = Stream(sees_stream=True).double()
+    image = torch.randn(2, 6, 3, 4, dtype=torch.float64, requires_grad=True)
+    jitted = jit(model, strict=True)
+    found = []
+    for one in (jitted, model):
+        head, stream = one(image)
+        found.append(torch.autograd.grad(head.sum() + stream.square().sum(), image)[0])
+    torch.testing.assert_close(*found)
+    assert strides(found[0]) == strides(found[1])
+
+
+class Groups(torch.nn.Module):
+    """A group norm between two convolutions, which on a GPU run channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.convolve = torch.nn.GroupNorm(2, 6), torch.nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(self.norm(x.exp()))
+
+
+@pytest.mark.parametrize("order", [(3, 0, 2, 1), (3, 2, 1, 0)])
+def test_images_stay_channels_last_through_a_group_norm(order: tuple[int, ...]) -> None:
+    """Its result, where nobody sees the strides: as its image. Seen: as before."""
+    jitted = jit(Groups(), strict=True)
+    jitted(torch.randn(2, 6, 4, 4))
+    (region,) = (one.region for one in fusions_of(jitted) if not one.region.is_backward)
+    images = {one.name for one in region.outputs if one.ndim == 4}
+    free = replace(region, unseen=dict.fromkeys(images, ""))
+    (image,) = region.inputs[:1]
+    found = orders_in(free, {image.name: order})
+    is_last = order[1] == 0
+    assert images and all((found.get(name) == order) == is_last for name in images)
+
+
+def test_reshapes_of_others_lie_nowhere() -> None:
+    """A transposed matrix of heads does not spread its order."""
+    jitted = jit(lambda x: (x.exp().reshape(2, 3, 2, 4) * 2).tanh().sum(1) + 1, strict=True)
+    jitted(torch.randn(2, 3, 8))
+    (region,) = (one.region for one in fusions_of(jitted))
+    free = replace(region, unseen={one.name: "" for one in region.outputs})
+    assert not set(orders_in(free, {region.inputs[0].name: (2, 0, 1)})) & {
+        leaf.output.name for leaf in region.leaves if leaf.output.ndim == 4
+    }
+
+
+class Rotated(torch.nn.Module):
+    """Attention whose queries and keys a fusion makes; [B, L, 4 * 8] -> the same."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        q = x.tanh().view(2, 6, 4, 8).transpose(1, 2) * 0.5
+        k, v = q.sin(), q.cos()
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return torch.nn.functional.linear(y.transpose(1, 2).reshape(2, 6, 32), weight)
+
+
+def test_queries_keys_and_values_lie_as_projections_do() -> None:
+    jitted = jit(Rotated(), strict=True)
+    x, weight = torch.randn(2, 6, 32), torch.randn(5, 32)
+    torch.testing.assert_close(jitted(x, weight), Rotated()(x, weight))
+    (made,) = (one.definitions[-1] for one in fusions_of(jitted) if one.definitions)
+    assert [r.attr("stride_order") for r in made if r.op == "add_output"] == [(3, 1, 2, 0)] * 3
+
+
+ROW_MAJOR: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "masked_fill": lambda x: x.masked_fill(x > 0, 0.5),
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "rms_norm": lambda x: F.rms_norm(x, (4,)),
+    "logsigmoid": F.logsigmoid,
+    "tril": torch.tril,
+    "roll": lambda x: x.roll(1, 0),
+    "cat": lambda x: torch.cat([x, x]),
+}
+
+
+@pytest.mark.parametrize("name", ROW_MAJOR)
+def test_views_of_what_is_row_major_in_torch(name: str) -> None:
+    """Though the argument is not: torch would refuse the views of what lies as the argument."""
+    x = torch.randn(4, 6).t()[:, :4]
+
+    def viewed(x: torch.Tensor) -> torch.Tensor:
+        return ROW_MAJOR[name](x).view(-1)
+
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = ROW_MAJOR[name](x)
+        y.reshape(-1).add_(1)
+        return y
+
+    run(viewed, (x,))
+    run(written, (x,))
+
+
+def test_a_view_that_keeps_the_order() -> None:
+    """As eager's, whether it lies so or not."""
+    run(lambda x: x.exp().view(2, 3, 20), (last(*IMAGE),))

@@ -8,6 +8,8 @@ op by op: what is claimed and recorded is tested here, not the kernels.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from thunder.core.prims import OpTags
+from thunder.torch import _torch_to_thunder_function_map
 
 from thunder_fuser.executors.fuser import ThunderFuser
 from thunder_fuser.executors.traces import fusions_of, jit
@@ -163,7 +167,77 @@ def test_functions_of_two(
     check(BINARY | OF_TENSORS, tensor(dtype, shape), tensor(other, others))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+HALVES = (torch.float16, torch.bfloat16)
+WHOLE = torch.tensor([1, 2, 3], dtype=torch.uint8)
+
+
+FLOATS_OF_BYTES: dict[str, Function] = {
+    "x / 2": lambda x: x / 2,
+    "x / 2.5": lambda x: x / 2.5,
+    "2.5 / x": lambda x: 2.5 / x,
+    "x.sin().neg()": lambda x: x.sin().neg(),
+    "atan2": lambda x: torch.atan2(x, x.sin()),
+    "softmax": lambda x: torch.softmax(x, 0, dtype=torch.float32),
+    "polygamma": lambda x: torch.polygamma(1, x),
+    "softsign": F.softsign,
+    "tanhshrink": F.tanhshrink,
+    "(x > 1) / x": lambda x: (x > 1) / x,
+}
+
+
+@functools.cache
+def floats_of_bytes() -> dict[str, Function]:
+    """Those, and all of torch's in C++ that Thunder defines and that make floats of one or two."""
+    found = dict(FLOATS_OF_BYTES)
+    known = {
+        function.__name__: function
+        for function, symbol in _torch_to_thunder_function_map.items()
+        if inspect.isbuiltin(function)
+        and OpTags.AUTO_REGISTERED not in (getattr(symbol, "tags", None) or ())
+    }
+    for name, function in known.items():
+        for count in (1, 2):
+            one = lambda x, f=function, count=count: f(*[x] * count)  # noqa: E731
+            result = outcome(one, WHOLE.clone())
+            if isinstance(result, torch.Tensor) and result.dtype is torch.float32:
+                found[f"{name}, {count}"] = one
+    return found
+
+
+@pytest.mark.parametrize("dtype, has_gradient", [(torch.float16, False), (torch.bfloat16, True)])
+def test_floats_of_integers_beside_halves(dtype: torch.dtype, has_gradient: bool) -> None:
+    """Thunder says that they are weak; then the result would be of 16 bits."""
+    functions = floats_of_bytes()
+    assert len(functions) > 35
+
+    def beside(x: torch.Tensor, h: torch.Tensor) -> list[torch.Tensor]:
+        return [one(x) * h for one in functions.values()]
+
+    h = tensor(dtype, (3,)).requires_grad_(has_gradient)
+    got = thunder.jit(beside, executors=[EVALUATED])(WHOLE, h)
+    for name, mine, right in zip(functions, got, beside(WHOLE, h), strict=True):
+        assert (name, mine.dtype) == (name, right.dtype)
+        torch.testing.assert_close(mine, right, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_float_of_an_integer_divided_by_a_half() -> None:
+    """As the fuzzer found it."""
+    h = tensor(torch.bfloat16, (3,))
+    functions: dict[str, Function] = {
+        "/": lambda x, h: torch.lgamma(x) / h,
+        "trunc": lambda x, h: torch.div(torch.lgamma(x), h, rounding_mode="trunc"),
+        "floor": lambda x, h: torch.div(torch.lgamma(x), h, rounding_mode="floor"),
+    }
+    check(functions, WHOLE, h)
+
+
+def test_without_the_executor_thunder_has_its_own_types() -> None:
+    jitted = thunder.jit(lambda x, h: torch.lgamma(x) * h, executors=[])
+    h = tensor(torch.bfloat16, (3,)).requires_grad_()
+    assert jitted(WHOLE, h).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 def test_floats_of_integers_and_a_number_are_weak(dtype: torch.dtype) -> None:
     """So Thunder's own tests have it: torch's type would be float32."""
     x, y = tensor(torch.int64, (3,)), tensor(dtype, (3,))

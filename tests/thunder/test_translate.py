@@ -31,7 +31,7 @@ def text_of(build: Any, *layouts: Layout | None) -> list[str]:
         result = build()
     ops = read_trace(trace, CPU, compile_options()).ops
     region = Region.of(ops, [result.name])
-    definition = record_region(region.leaves, region.inputs, region.outputs, layouts)
+    definition = record_region(region, layouts)
     define(definition)
     return [line.strip() for line in definition_text(definition).splitlines()[1:]]
 

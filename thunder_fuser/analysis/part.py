@@ -175,15 +175,17 @@ def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
 def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     """The strides that every value of a specialised fusion has if it is stored.
 
-    An input has its own; a result has the requested order; others are row-major.
+    An input has its own, a result the requested order. What pointwise ops make lies as their first
+    operand of its sizes does; all else is row-major.
     """
     found: dict[str, tuple[int, ...]] = {}
+    orders = _orders_of_pointwise(fusion)
     for record in fusion.definition:
         if record.op == "add_output":
             continue
         given = record.attr("strides") if record.op == "define_tensor" else None
         for view in (fusion.tensors[name] for name in record.outputs):
-            order = stride_order_of(view.domain.allocation)
+            order = orders.get(view.name) or stride_order_of(view.domain.allocation)
             found[view.name] = given or contiguous_strides(view.sizes, order)  # type: ignore[assignment]
     for output in fusion.outputs:
         if output.stride_order is not None and output.name not in fusion.inputs:
@@ -192,6 +194,39 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
         if output.alias is not None:
             found[output.name] = found[output.alias]
     return found
+
+
+def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
+    """The stride orders of intermediates that only pointwise ops and reductions read.
+
+    Others are row-major: views of them, and torch's ops, ask for that.
+    """
+    known = {output.name: output.stride_order for output in fusion.outputs}
+    results, kinds = frozenset(known), {OpKind.POINTWISE, OpKind.REDUCTION}
+    for record in fusion.definition:
+        for name in record.outputs:
+            if record.op == "define_tensor":
+                strides: tuple[int, ...] = record.attr("strides")  # type: ignore[assignment]
+                order = stride_order_of(fusion.tensors[name].domain.allocation)
+                known[name] = None if 0 in strides else order
+            elif name not in results and name in fusion.producer:
+                known[name] = _order_of_result(fusion, record, known)
+    return {
+        name: order for name, order in known.items()
+        if order is not None and name in fusion.producer and name not in results
+        and all(use.row.kind in kinds for use in fusion.uses[name])
+    }  # fmt: skip
+
+
+def _order_of_result(
+    fusion: Fusion, record: OpRecord, known: Mapping[str, tuple[int, ...] | None]
+) -> tuple[int, ...] | None:
+    """That of a pointwise op's first operand with the sizes of the result; None if unknown."""
+    if record.row.kind is not OpKind.POINTWISE:
+        return None
+    sizes = fusion.tensors[record.outputs[0]].sizes
+    same = (known.get(name) for name in names_of(record) if fusion.tensors[name].sizes == sizes)
+    return next((order for order in same if order is not None), None)
 
 
 def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:

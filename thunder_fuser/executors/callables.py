@@ -158,7 +158,7 @@ class RegionCallable:
         for name, tensor in self._tensors(args):
             check_plain(name, tensor)
         layouts = [*map(self._layout, region.inputs, args)]
-        definition = record_region(region.leaves, region.inputs, region.outputs, layouts, donated)
+        definition = record_region(region, layouts, donated)
         definition = FusionCache.get().own(sharded(definition, region.inputs))
         if definition not in self.definitions:  # other sizes are most often the same one
             self.definitions += (definition,)

@@ -25,11 +25,14 @@ from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
+from thunder_fuser.executors.channels_last import with_channels_last
 from thunder_fuser.executors.comments import Comments
+from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
+from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
 from thunder_fuser.executors.regions import (
     Claims,
@@ -40,9 +43,11 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
+from thunder_fuser.executors.row_major import with_row_major
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
+from thunder_fuser.executors.unseen import seen_results, with_unseen
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, compile_options, in_force, option
@@ -131,6 +136,8 @@ class ThunderFuser(FusionExecutor):
         check_options(given)
         with in_force(given), working("planning"), timing("trace"):
             note_trace(trace)
+            if option("cuda_graphs"):
+                add_cuda_graphs()
             return self._fused(trace, given)
 
     @stage("claim")
@@ -140,11 +147,13 @@ class ThunderFuser(FusionExecutor):
         prepared, recomputation = rematerialize(run(TRACE_PASSES, before), policy)
         claims = claim(prepared.ops)
         fueled = [*self._fueled(claims.items, given)]
-        items = without_dead_views(fueled)
+        items = with_row_major(prepared.ops, without_dead_views(fueled))
         if given.get("donation", option("donation")):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
             check_in_place(items, _prefix(given))
+        seen = seen_results(items)
+        items = with_channels_last(with_unseen(items, seen), seen)
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(items, recomputation, given)]
@@ -283,3 +292,4 @@ fuser = ThunderFuser("thunder_fuser", compile_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
 trace_fast(fuser.name)
+treat_as_torch(ThunderFuser)

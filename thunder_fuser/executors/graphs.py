@@ -38,9 +38,10 @@ def graphs_of(jitted: Any) -> list[Jitted]:
 def name_of(jitted: Any) -> str:
     """The name of a function, the class of a module."""
     owner = "_model" if thunder.compile_stats(jitted) is not None else "_func"
-    inner = getattr(jitted, owner, None) or getattr(jitted, "_orig_mod", None)
-    if inner is not None:
-        return name_of(inner)
+    for name in (owner, "_orig_mod"):
+        inner = getattr(jitted, name, None)
+        if inner is not None:  # a compiled module may have no truth value
+            return name_of(inner)
     return str(getattr(jitted, "__name__", type(jitted).__name__))
 
 

@@ -144,8 +144,8 @@ def _results(bsym: BoundSymbol) -> list[TensorProxy]:
 def may_differ(tensors: Sequence[TensorProxy]) -> bool:
     """Where to ask: beside integers, bools and 0-dim tensors.
 
-    Not beside floats made of integers and a number: Thunder gives them a weak type, which gives way
-    to float16, and its own tests hold that.
+    Not beside what arithmetic makes of integers and a Python float: it gives way to float16, which
+    Thunder's own tests hold; see operands.py.
     """
     return any(not one.ndim or data_type(one.dtype) in EXACT for one in tensors)
 

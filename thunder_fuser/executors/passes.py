@@ -23,6 +23,7 @@ from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.approximate import tag_approximate
 from thunder_fuser.trace.casts import drop_roundings, expand_casts, recompute_casts
+from thunder_fuser.trace.join_across_copies import join_across_copies
 from thunder_fuser.trace.memory import leave_written_views, save_before_writes
 from thunder_fuser.trace.op import Rules
 from thunder_fuser.trace.prepared import Pass, Prepared
@@ -36,6 +37,7 @@ TRACE_PASSES: tuple[Pass, ...] = (
     leave_written_views,
     expand_casts,
     reorder_matmuls,
+    join_across_copies,
     partition,
     recompute_casts,
     drop_roundings,

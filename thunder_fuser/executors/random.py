@@ -4,6 +4,10 @@
     t1 = prims.uniform((8, 8), 0.0, 1.0)    ->  s, o = draw_random(cpu, 1)
                                                 t1 = random_uniform((8, 8), 0.0, 1.0, (s, o, 0))
 
+With the option cuda_graphs, s and o are tensors on the device, which a replayed graph reads:
+
+    s, o = draw_random_state(cuda, 1)
+
 What the backward needs of a mask is then two integers; rematerialization/ decides. See Note [Random
 numbers] in ir/op_table.py for why a repeated value has the bits of the first.
 
@@ -40,6 +44,11 @@ def _drawn(device: torch.device, count: int) -> tuple[Any, Any]:
     return numberproxy(int, None), numberproxy(int, None)
 
 
+def _drawn_state(device: torch.device, count: int) -> tuple[TensorProxy, TensorProxy]:
+    one = {"shape": (), "device": to_device(device), "dtype": to_dtype(torch.int64)}
+    return TensorProxy(**one), TensorProxy(**one)
+
+
 def _element_type(
     shape: Sequence[int], *given: Any, device: torch.device, dtype: torch.dtype
 ) -> TensorProxy:
@@ -57,7 +66,7 @@ def _stateless(name: str, values: Callable[..., torch.Tensor]) -> Symbol:
         *, device: torch.device, dtype: torch.dtype,
     ) -> torch.Tensor:  # fmt: skip
         seed, offset, number = stream
-        integers = [torch.tensor(x, device=device) for x in (seed, offset + number)]
+        integers = [torch.as_tensor(x, device=device) for x in (seed, offset + number)]
         reals = [torch.tensor(x, device=device, dtype=torch.float64) for x in (first, second)]
         return values(*reals, integers, shape, dtype).to(dtype)
 
@@ -67,6 +76,10 @@ def _stateless(name: str, values: Callable[..., torch.Tensor]) -> Symbol:
 draw_random = STATELESS.register_operator(
     "draw_random", meta=_drawn, fn=random.draw, tags=[OpTags.RANDOM_OP]
 )
+draw_random_state = STATELESS.register_operator(
+    "draw_random_state", meta=_drawn_state, fn=random.draw_state, tags=[OpTags.RANDOM_OP]
+)
+_DRAWS = {False: (draw_random, _drawn), True: (draw_random_state, _drawn_state)}
 _STATELESS = {
     PrimIDs.UNIFORM: _stateless("random_uniform", random.uniform),
     PrimIDs.RANDN: _stateless("random_normal", random.normal),
@@ -81,7 +94,8 @@ def without_state(prepared: Prepared) -> Prepared:
     if not any(map(_is_random, prepared.ops)):
         return prepared
     ops = [part for op in prepared.ops for part in _expanded(op, prepared.rules)]
-    return prepared.with_ops(_with_streams(prepared.trace, ops, prepared.rules))
+    draw = _DRAWS[prepared.options.cuda_graphs]
+    return prepared.with_ops(_with_streams(prepared.trace, ops, prepared.rules, *draw))
 
 
 def _is_random(op: Op) -> bool:
@@ -97,7 +111,9 @@ def _expanded(op: Op, rules: Rules) -> Iterator[Op]:
         yield op if leaf is op.bsym else rules.known(leaf.from_bsym(tags=leaf.tags | op.bsym.tags))
 
 
-def _with_streams(trace: TraceCtx, ops: Sequence[Op], rules: Rules) -> list[Op]:
+def _with_streams(
+    trace: TraceCtx, ops: Sequence[Op], rules: Rules, draw: Symbol, drawn: Callable[..., Any]
+) -> list[Op]:
     """Random primitives read streams numbered in order, of a state drawn once a device."""
     numbers: dict[Device, dict[str, int]] = {}
     for op in filter(_is_random, ops):
@@ -107,9 +123,9 @@ def _with_streams(trace: TraceCtx, ops: Sequence[Op], rules: Rules) -> list[Op]:
     with tracectx(trace):
         for device, streams in numbers.items():
             where = to_torch_device(device)
-            state = _drawn(where, len(streams))
-            draws.append(rules.op(draw_random.bind(where, len(streams), output=state)))
-    states = {device: draw.bsym.output for device, draw in zip(numbers, draws, strict=True)}
+            state = drawn(where, len(streams))
+            draws.append(rules.op(draw.bind(where, len(streams), output=state)))
+    states = {device: op.bsym.output for device, op in zip(numbers, draws, strict=True)}
 
     def read(bsym: BoundSymbol) -> BoundSymbol:
         device = bsym.output.device

@@ -55,7 +55,9 @@ class Region:
     makes of the outputs, until it is `without_trace`: what lives as long as the function needs
     neither.
     Results may be written over the inputs named in `donated`, and over those in `donated_if_freed`
-    where autograd is about to free what it kept; see donation.py.
+    where autograd is about to free what it kept; see donation.py. Outputs named in `row_major` lie
+    so whatever the order of the inputs; see row_major.py.
+    unseen: the results whose strides the user never sees, each with its reader (unseen.py).
     where: file:line of the first of its ops that has one.
     """
 
@@ -67,6 +69,8 @@ class Region:
     exits: tuple[BoundSymbol, ...] = ()
     donated: tuple[str, ...] = ()
     donated_if_freed: tuple[str, ...] = ()
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    row_major: tuple[str, ...] = ()
     where: str = ""
 
     @staticmethod
@@ -119,6 +123,11 @@ Item: TypeAlias = BoundSymbol | Region
 def read_by(item: Item) -> Sequence[Proxy]:
     """What a bound symbol or a region reads."""
     return item.inputs if isinstance(item, Region) else reads(item)
+
+
+def made_by(item: Item) -> Sequence[Proxy]:
+    """What a bound symbol or a region makes."""
+    return item.outputs if isinstance(item, Region) else makes(item)
 
 
 @dataclass(frozen=True, slots=True)

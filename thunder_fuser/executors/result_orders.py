@@ -7,52 +7,123 @@
 Without it the next convolution would get a contiguous image, and so run in another order or copy.
 A result lies as its first operand of the same rank does, if both have the same axes. What views
 make in a region lies nowhere yet, and results of it are contiguous.
+
+A result whose strides the user never sees (unseen.py) is free. Where operands of different orders
+meet, it is channels last if one of them is, else contiguous; where a product reads it, which would
+copy it, it is contiguous. A transposed image that enters a transformer's residual stream would else
+turn every layer's kernels into transposes. Images that are channels last stay so through reshapes
+that part or join their axes where they lie, as in a group norm: [N, G, C / G, H, W].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
+from thunder_fuser.executors.regions import Region
+from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.trace.proxies import VIEWS, makes, reads
 
 Orders = Mapping[str, tuple[int, ...]]
 
+PRODUCT, ATTENTION = "product", "attention"
+HEADS_INSIDE = (3, 1, 2, 0)  # [B, H, L, E] in memory as [B, L, H, E]
 _OTHER_SIZES = frozenset({PrimIDs.PAD, PrimIDs.SLICE, PrimIDs.CAT})
 _OF_OTHER_AXES = VIEWS - {PrimIDs.SHALLOW_COPY, PrimIDs.SLICE, PrimIDs.REAL, PrimIDs.IMAG}
 
 
-def result_orders(leaves: Sequence[BoundSymbol], inputs: Orders) -> Orders:
+def result_orders(
+    leaves: Sequence[BoundSymbol], inputs: Orders, *, seen: bool = True
+) -> dict[str, tuple[int, ...]]:
     """The stride orders of the inputs, and of what primitives make of them.
 
-    inputs: none of numbers, nor of tensors that were expanded along an axis.
+    inputs: none of numbers, nor of tensors that were expanded along an axis. seen: as the user
+    sees them in eager torch; else operands that lie differently give up their order.
     """
-    if all(order == tuple(sorted(order, reverse=True)) for order in inputs.values()):
+    if all(map(_is_contiguous, inputs.values())):
         return {}
     known = dict(inputs)
     for leaf in leaves:
         for made in makes(leaf):
-            order = _order(leaf, made, known) if isinstance(made, TensorProxy) else None
-            if order is not None:
-                known[made.name] = order
+            found = _orders_of(leaf, made, known, seen) if isinstance(made, TensorProxy) else ()
+            if found and (seen or len(set(found)) == 1):
+                known[made.name] = found[0]
+            elif found:
+                known[made.name] = _common(found)
     return known
 
 
-def _order(leaf: BoundSymbol, made: TensorProxy, known: Orders) -> tuple[int, ...] | None:
-    if leaf.sym.id in _OF_OTHER_AXES:
-        return None
+def orders_in(region: Region, inputs: Orders) -> Orders:
+    """The stride orders of a region's results, for inputs in these; without one: contiguous."""
+    found = result_orders(region.leaves, inputs)
+    free = result_orders(region.leaves, inputs, seen=False)
+    for name, reader in region.unseen.items():
+        found.pop(name, None)
+        if reader == ATTENTION:
+            found[name] = HEADS_INSIDE
+        elif reader != PRODUCT and name in free:
+            found[name] = free[name]
+    return {name: order for name, order in found.items() if name not in region.row_major}
+
+
+def _common(orders: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The order of a result whose operands lie differently."""
+    return next(filter(_is_last, orders), tuple(sorted(orders[0], reverse=True)))
+
+
+def _is_last(order: tuple[int, ...]) -> bool:
+    """True for channels last: of images and volumes, whose axis 1 is the innermost."""
+    rank = len(order)
+    return rank > 3 and order == (rank - 1, 0, *range(rank - 2, 0, -1))
+
+
+def _is_contiguous(order: tuple[int, ...]) -> bool:
+    return order == tuple(sorted(order, reverse=True))
+
+
+def _orders_of(
+    leaf: BoundSymbol, made: TensorProxy, known: Orders, seen: bool
+) -> Sequence[tuple[int, ...]]:
+    """Of the operands that a result may lie like; the first is the one that eager takes."""
     if leaf.sym.id is PrimIDs.STRIDE_ORDER:
-        return tuple(leaf.args[1])
-    for operand in reads(leaf):
-        if operand.name in known and _has_axes_of(operand, made, leaf):
-            return known[operand.name]
-    return None
+        return [tuple(leaf.args[1])]
+    if leaf.sym.id is PrimIDs.RESHAPE and not seen:
+        return [*_through_reshape(leaf.args[0], made, known)]
+    return [known[one.name] for one in _models(leaf, made) if one.name in known]
+
+
+def _through_reshape(
+    operand: TensorProxy, made: TensorProxy, known: Orders
+) -> Iterator[tuple[int, ...]]:
+    """The order of what is made of images that are channels last, or is such images."""
+    if operand.name in known:
+        before = known[operand.name]
+        after = reshaped_order(before, operand._shape, made._shape)
+        if after is not None and (_is_last(before) or _is_last(after)):
+            yield after
+
+
+def _models(leaf: BoundSymbol, made: TensorProxy) -> Iterable[Proxy]:
+    """The operands that a result may lie like."""
+    if leaf.sym.id in _OF_OTHER_AXES:
+        return []
+    return [one for one in reads(leaf) if _has_axes_of(one, made, leaf)]
 
 
 def _has_axes_of(operand: Proxy, made: TensorProxy, leaf: BoundSymbol) -> bool:
-    if not isinstance(operand, TensorProxy) or operand.ndim != made.ndim:
+    if not isinstance(operand, TensorProxy) or operand.ndim != made.ndim or made.ndim < 2:
         return False
     return leaf.sym.id in _OTHER_SIZES or operand._shape == made._shape
+
+
+def origins(leaves: Sequence[BoundSymbol], inputs: Sequence[Proxy]) -> Mapping[str, Set[str]]:
+    """Each value's name -> the names of the inputs that it may lie like."""
+    found: dict[str, set[str]] = {one.name: {one.name} for one in inputs}
+    for leaf in leaves:
+        for made in makes(leaf):
+            models = _models(leaf, made) if isinstance(made, TensorProxy) else ()
+            found[made.name] = set[str]().union(*(found.get(one.name, ()) for one in models))
+    return found

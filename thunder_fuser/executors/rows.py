@@ -350,11 +350,13 @@ PRIMITIVES = (
     Row(_P.TRANSPOSE, op("permute"), STORED),
     Row(_P.PAD, _padded, STORED, _check_pad),
     # ---- pointwise
-    *rows("exp log sin cos tan tanh sqrt rsqrt reciprocal", MATH | COMPLEX),
-    *rows("exp2 expm1 log2 log10 log1p asin acos atan sinh cosh asinh acosh atanh", MATH),
+    *rows("exp log log2 sin cos tan tanh sqrt rsqrt reciprocal", MATH | COMPLEX),
+    *rows("asin acos atan sinh cosh asinh acosh atanh", MATH | COMPLEX),
+    *rows("exp2 expm1 log10 log1p", MATH),
     *rows("erf erfc erfinv erfcinv lgamma digamma ndtri atan2 zeta lerp trunc round", MATH),
     *rows("nextafter", MATH),  # the next 16-bit float is not the rounded next 32-bit one
-    *rows("ceil floor isfinite", FLOATS),
+    *rows("ceil floor", FLOATS),
+    *rows("isfinite", FLOATS | COMPLEX),
     *rows("abs neg", NUMBERS | COMPLEX),
     *rows("real imag", COMPLEX),
     *rows("add mul", ARITHMETIC | COMPLEX | {DataType.Bool}),

@@ -25,7 +25,8 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.errors import DefinitionError
-from thunder_fuser.executors.result_orders import Orders, result_orders
+from thunder_fuser.executors.regions import Region
+from thunder_fuser.executors.result_orders import Orders, orders_in
 from thunder_fuser.executors.support import ROWS, arguments_of
 from thunder_fuser.executors.types import is_known_number, known_type
 from thunder_fuser.ir.dtypes import DataType, fits, of_number, wrapped
@@ -80,20 +81,17 @@ def whole_layout(proxy: TensorProxy) -> Layout:
 
 
 def record_region(
-    leaves: Sequence[BoundSymbol],
-    inputs: Sequence[Proxy],
-    outputs: Sequence[Proxy],
-    layouts: Sequence[Layout | None],
-    donated: Container[str] = (),
+    region: Region, layouts: Sequence[Layout | None], donated: Container[str] = ()
 ) -> Definition:
     """The definition of a region; `layouts` has one entry an input, None for numbers.
 
     donated: the names of inputs that results may be written into.
     """
+    inputs, outputs = region.inputs, region.outputs
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
-    fd, env = _recorded(leaves, inputs, layouts, donated, on_gpu)
+    fd, env = _recorded(region.leaves, inputs, layouts, donated, on_gpu)
     given = {env[proxy.name] for proxy in inputs}
-    orders = result_orders(leaves, _orders(inputs, layouts))
+    orders = orders_in(region, _orders(inputs, layouts))
     for proxy in outputs:
         value = env[proxy.name]
         order = orders.get(proxy.name)

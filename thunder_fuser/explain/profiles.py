@@ -9,11 +9,10 @@ kernel: by CUDA events on a GPU, by the wall clock on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -24,8 +23,7 @@ from thunder_fuser.explain.programs import Compiled, compiled, named_fusions
 from thunder_fuser.explain.reports import Report, report
 from thunder_fuser.explain.shown import Shown, shown_lines
 from thunder_fuser.explain.table import kib, table
-
-Names = dict[str, Any]
+from thunder_fuser.host.clock import Clock, watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +88,12 @@ def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile
         )  # fmt: skip
     for _ in range(2):
         _run(jitted, args, kwargs)
-    clock = _Clock(_on_cuda(jitted))
+    clock = Clock(_on_cuda(jitted))
     fusions = [(name, one, compiled(one)) for _, name, one in named_fusions(jitted)]
     with ExitStack() as stack:
         for name, one, programs in fusions:
             for known in one.tables:
-                stack.enter_context(_watched(known, dict.fromkeys(known, name), clock))
+                stack.enter_context(watched(known, dict.fromkeys(known, name), clock))
             stack.enter_context(_watching_kernels(programs, clock))
         for _ in range(rounds):
             clock.timed("", _run)(jitted, args, kwargs)
@@ -106,62 +104,8 @@ def profile(jitted: Any, *args: Any, rounds: int = 10, **kwargs: Any) -> Profile
 # ------------------------------------------------------------------------------------- a clock
 
 
-class _Clock:
-    """Calls of functions, by the name that each was given."""
-
-    def __init__(self, on_cuda: bool) -> None:
-        self._on_cuda = on_cuda
-        self._found: dict[str, list[tuple[Any, Any]]] = {}
-
-    def _now(self) -> Any:
-        if not self._on_cuda:
-            return perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its calls noted."""
-        calls = self._found.setdefault(name, [])
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            start = self._now()
-            result = function(*args, **kwargs)
-            calls.append((start, self._now()))
-            return result
-
-        return call
-
-    def microseconds(self) -> dict[str, list[float]]:
-        """Those of each call."""
-        if self._on_cuda:
-            torch.cuda.synchronize()
-            return {
-                name: [1e3 * start.elapsed_time(end) for start, end in calls]
-                for name, calls in self._found.items()
-            }
-        return {
-            name: [1e6 * (end - start) for start, end in calls]
-            for name, calls in self._found.items()
-        }
-
-
 @contextmanager
-def _watched(scope: Names, names: Names, clock: _Clock) -> Iterator[None]:
-    """The functions under some keys of a scope have a clock around them until the block ends."""
-    before = {key: scope[key] for key in names}
-    around = {key: clock.timed(name, scope[key]) for key, name in names.items()}
-    scope.update(around)
-    try:
-        yield
-    finally:
-        for key, function in before.items():
-            if scope.get(key) is around[key]:
-                scope[key] = function
-
-
-@contextmanager
-def _watching_kernels(programs: Sequence[Compiled], clock: _Clock) -> Iterator[None]:
+def _watching_kernels(programs: Sequence[Compiled], clock: Clock) -> Iterator[None]:
     """Of the newest program. Regions alike share one, so it may be watched already."""
     with ExitStack() as stack:
         for one in programs[-1:]:
@@ -171,8 +115,8 @@ def _watching_kernels(programs: Sequence[Compiled], clock: _Clock) -> Iterator[N
                 for number, segment in enumerate(one.segments) if segment.scheduler.makes_kernel
                 for key in (f"kernel_{number}_in_c", f"kernel_{number}") if key in scope
             }  # fmt: skip
-            if not any(name in clock._found for name in names.values()):
-                stack.enter_context(_watched(scope, names, clock))
+            if not any(name in clock.found for name in names.values()):
+                stack.enter_context(watched(scope, names, clock))
         yield
 
 

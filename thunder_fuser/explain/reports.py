@@ -21,6 +21,7 @@ from thunder_fuser.executors.graphs import graphs_of, name_of
 from thunder_fuser.executors.regions import Claims, Region, Unfused
 from thunder_fuser.executors.source_lines import span_of
 from thunder_fuser.executors.traces import claims_of, final_traces, op_texts
+from thunder_fuser.explain.captured import GRAPH_HEAD, GraphReport, captured_in
 from thunder_fuser.explain.memory import LiveMemory, timeline
 from thunder_fuser.explain.page import check_folder, write_page
 from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fusions
@@ -179,8 +180,9 @@ class Report(Shown):
 
     fusions: its regions; unfused: ops outside of them; saved: what the backward keeps, None
     without one; timeline: live memory, if asked for; trace: what runs, as text; stages: seconds of
-    each stage of the compiler, if the report was made inside of `thunder_fuser.stages.timed()`.
-    made_of: what it is a report on, as long as that lives.
+    each stage of the compiler, if the report was made inside of `thunder_fuser.stages.timed()`;
+    graphs: what became of its CUDA graphs, empty without the option cuda_graphs. made_of: what it
+    is a report on, as long as that lives.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Report(Shown):
     timeline: LiveMemory | None
     trace: str
     stages: Mapping[str, float]
+    graphs: tuple[GraphReport, ...] = ()
     made_of: Callable[[], Any] = field(default=lambda: None, compare=False)
 
     def __repr__(self) -> str:
@@ -206,6 +209,8 @@ class Report(Shown):
             parts.append(table(("fusion", "state", "why"), reasons))
         if by_torch := _without_views(self.unfused):
             parts.append(str(Why(self.name, by_torch)))
+        if self.graphs:
+            parts.append(table(GRAPH_HEAD, [one.row() for one in self.graphs]))
         return "\n\n".join([*parts, *self._views()]) + "\n"
 
     def _views(self) -> list[str]:
@@ -225,7 +230,8 @@ class Report(Shown):
 
         fusions: FusionReport's fields, with schedulers, segments, kernels (texts without the
         prelude), bytes and the texts of definition and plan; unfused: name, count, state, reason,
-        where; saved, recomputed: as `Saved.to_dict` has them; timeline: call, direction, bytes.
+        where; saved, recomputed: as `Saved.to_dict` has them; timeline: call, direction, bytes;
+        graphs: GraphReport's fields.
         """
         kept = self.saved.to_dict() if self.saved else {"kept": [], "recomputed": []}
         return {
@@ -237,6 +243,7 @@ class Report(Shown):
             "timeline": self.timeline.to_dict()["calls"] if self.timeline else [],
             "trace": self.trace,
             "stages": dict(self.stages),
+            "graphs": plain(self.graphs),
         }
 
 
@@ -272,7 +279,7 @@ def report(jitted: Any, *, with_timeline: bool = False) -> Report:
     traces = (str(trace) for graph in graphs_of(jitted) for trace in final_traces(graph))
     return Report(
         name_of(jitted), fusions, unfused, cuts, memory, "\n\n".join(traces), spent(),
-        weakref.ref(jitted),
+        captured_in(jitted), weakref.ref(jitted),
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from thunder_fuser.host.arguments import refusal
 from thunder_fuser.host.native import native
 from thunder_fuser.host.ranges import ranged
 from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import Number
 from thunder_fuser.options import option
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.threads import Bounded
@@ -138,8 +139,13 @@ def input_keys(fusion: Fusion, arguments: tuple[Any, ...]) -> tuple[InputKey, ..
             address = value.data_ptr() if value.device.type != "meta" else 0
             keys.append(InputKey(tuple(value.shape), tuple(value.stride()), alignment_of(address)))
         else:
-            keys.append(InputKey(value=int(value) if name in fusion.shape_scalars else None))
+            keys.append(InputKey(value=_number(value) if name in fusion.shape_scalars else None))
     return tuple(keys)
+
+
+def _number(value: Any) -> Number:
+    """A scalar as the host computes sizes of it."""
+    return value if isinstance(value, float) else int(value)
 
 
 def alignment_of(address: int) -> int:

@@ -56,7 +56,7 @@ int32_t strided;
 
 constexpr size_t TENSOR_OFFSET = sizeof(PyObject);  // of the at::Tensor in a Python tensor
 constexpr size_t STORAGE_OFFSET = 16;               // of the storage in what an at::Tensor points to
-constexpr size_t MOST_WORDS = 1024;
+constexpr size_t MOST_WORDS = 8192;
 constexpr size_t MOST_DIMENSIONS = 16;
 constexpr Py_ssize_t MOST_VALUES = 128;
 constexpr Py_ssize_t MOST_CPU_VALUES = 24;  // with the number of threads, see call_cpu

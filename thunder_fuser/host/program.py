@@ -218,14 +218,17 @@ def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
     """The shapes of results that differ from the shapes of their values.
 
     They are allocated in these shapes, because kernels see only addresses. Excluded are values
-    that torch computes with, and values returned twice.
+    that torch computes with, values returned twice, arguments, and those in a stride order of their
+    own.
     """
     torch_runs = [one.part for one in segmented.segments if not one.scheduler.makes_kernel]
     own = {name for part in torch_runs for name in (*part.inputs, *part.outputs)}
+    given = set(segmented.fusion.inputs)
     times = Counter(output.name for output in segmented.fusion.outputs)
     return {
         o.name: o.shape for o in segmented.fusion.outputs
-        if o.shape is not None and times[o.name] == 1 and o.name not in own
+        if o.shape is not None and o.stride_order is None
+        and times[o.name] == 1 and o.name not in own | given
     }
 
 
@@ -260,11 +263,12 @@ def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line
         strides = _wanted_strides(segmented, output)
         if strides == segmented.strides[output.name]:
             own = output.shape is None or output.name in shapes
-            results.append(names[output] if own else f"{names[output]}.view({output.shape!r})")
+            value = f"{names[output]}.detach()" if output.name in fusion.inputs else names[output]
+            results.append(names[output] if own else f"{value}.view({output.shape!r})")
             continue
         view = replace(fusion.tensors[output.name], name=f"R{number}")
         lines += [_allocation(view, strides, device), f"    R{number}.copy_({names[output]})"]
-        results.append(f"R{number}")
+        results.append(f"R{number}" + f".view({output.shape!r})" * (output.shape is not None))
     return [*lines, f"    return [{', '.join(results)}]"]
 
 

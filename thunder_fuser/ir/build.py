@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -19,6 +18,7 @@ from thunder_fuser.ir import indexed, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
+from thunder_fuser.ir.host_scalars import HostScalars
 from thunder_fuser.ir.layouts import Layouts
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
 from thunder_fuser.ir.op_table import OPS
@@ -33,8 +33,8 @@ from thunder_fuser.ir.record import (
     record_text,
     rename,
 )
-from thunder_fuser.ir.scalar import Scalar, const, symbol, wrap
-from thunder_fuser.ir.strides import allocation_of, check_stride_order
+from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.strides import allocation_of, check_stride_order, reshaped_order
 from thunder_fuser.ir.type_rules import (
     check_collected,
     check_literals,
@@ -62,7 +62,7 @@ class Definer:
         self.records: list[OpRecord] = []
         self.tensors: dict[str, TensorView] = {}
         self.renamed: dict[str, str] = {}
-        self.integers: dict[str, Scalar] = {}
+        self.scalars = HostScalars()
         self.shape_scalars: set[str] = set()
         self._tensor_inputs: set[str] = set()
         self._written: set[str] = set()
@@ -143,7 +143,7 @@ class Definer:
                 if extent.is_const and extent.value < 0:
                     raise record.error(f"axis {at} of the result", "a size >= 0", extent)
             self.tensors[name] = replace(view, name=name)
-        self._note_integer(names[0], self.records[-1])
+        self._note_scalar(names[0], self.records[-1])
         return names[0]
 
     def fresh(self, extent: Scalar) -> IterDomain:
@@ -160,35 +160,27 @@ class Definer:
         if isinstance(entry, int):
             return const(entry)
         name = str(entry)
-        if name not in self.integers:
+        if name not in self.scalars.sizes:
             raise DefinitionError(
                 f"size {entry}", expected="an integer, or a scalar made of sizes and arguments"
             )
-        self.shape_scalars |= self.integers[name].symbols
-        return self.integers[name]
+        size = self.scalars.sizes[name]
+        self.shape_scalars |= self.scalars.arguments_of_size(size)
+        return size
 
-    def _note_integer(self, name: str, record: OpRecord) -> None:
-        """Keeps an integer scalar for shapes: an argument, a size, or arithmetic on those."""
+    def _note_scalar(self, name: str, record: OpRecord) -> None:
+        """Keeps a scalar that shapes may name: an argument, a size, or what is made of those."""
         view = self.tensors[name]
-        if not view.is_scalar or view.dtype is not DataType.Int:
+        if not view.is_scalar or is_found_at_run(record):
             return
         if record.op == "define_scalar":
-            if not is_found_at_run(record):
-                self.integers[name] = symbol(name, lo=0)
+            self.scalars.add_argument(name, view.dtype)
         elif record.op == "size":
             source = self.tensors[names_of(record)[0]]
             dim = shapes.normalise_axis(record.attr("dim"), len(source.shape), "size")
-            self.integers[name] = source.shape[dim]
-        elif record.op in _INTEGER_OPS:
-            found = [v for o in record.inputs if (v := self._integer(o)) is not None]
-            if len(found) == 2:
-                self.integers[name] = _INTEGER_OPS[record.op](*found)
-
-    def _integer(self, operand: Operand) -> Scalar | None:
-        """An operand as part of a size; None if it is no integer known from the arguments."""
-        if isinstance(operand, Literal):
-            return wrap(int(operand.value))
-        return self.integers.get(operand)
+            self.scalars.add_size(name, source.shape[dim])
+        else:
+            self.scalars.add(name, record, view.dtype)
 
     # ---- inputs and outputs
 
@@ -228,16 +220,23 @@ class Definer:
         self.records.append(record)
 
     def _check_shape(self, view: TensorView, record: OpRecord) -> None:
-        """A result in another shape is a view: it must be computed here, in row-major order."""
+        """A result in another shape is a view: it must be computed here, in an order that the shape
+        has too."""
         shape, is_input = list(record.ints("shape")), view.name in self._tensor_inputs
-        if len(record.attrs) > 1 or is_input or not view.domain.is_row_major:
-            expected = "a computed row-major value, no stride order, no alias"
+        order, is_aliased = record.attr("stride_order"), record.attr("alias") is not None
+        is_plain = view.domain.is_row_major and order is None
+        owns = not is_input or (is_plain and bool(record.attr("shares")))
+        if is_aliased or not owns or not (order or view.domain.is_row_major):
+            expected = "a computed value, row-major or of a stride order, no alias"
             got, do = f"shape={shape} of {view}", "reshape the result before add_output"
             raise DefinitionError(f"output {view.name}", expected=expected, got=got, do=do)
         is_static = all(extent.is_const for extent in view.shape)
         if not is_static or prod(view.sizes) != prod(shape):
             expected = f"as many elements as {view}"
             raise DefinitionError(f"output {view.name}", expected=expected, got=str(shape))
+        if order and reshaped_order(record.ints("stride_order"), view.sizes, shape) is None:
+            expected = f"axes of {shape} that lie together in the stride order {order}"
+            raise DefinitionError(f"output {view.name}", expected=expected, got=str(view))
 
     def _check_alias(self, view: TensorView, target: TensorView) -> None:
         """At most one result overwrites an input tensor, with the same type and sizes."""
@@ -330,9 +329,12 @@ class Definer:
         check_collected(record, view)
         dim = shapes.normalise_axis(record.attr("dim"), len(view.shape), record.op)
         (dtype,) = result_types(record, [view])
-        source = self._cast(name, dtype)
-        record = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
-        self._emit(record, _view(dtype, self.tensors[source].domain.no_reductions))
+        source = self._cast(name, dtype.compute)
+        made = OpRecord(record.op, (source,), record.outputs, (("dim", dim),))
+        axes = self.tensors[source].domain.no_reductions
+        self.renamed[record.outputs[0]] = self._cast(
+            self._emit(made, _view(dtype.compute, axes)), dtype
+        )
 
     def _movement(self, record: OpRecord) -> None:
         views = self._views(record)
@@ -362,18 +364,19 @@ class Definer:
     def _size_of(self, record: OpRecord) -> None:
         self._emit(record, _view(DataType.Int, is_scalar=True))
 
-    def _factory(self, record: OpRecord) -> None:
+    def _factory(self, record: OpRecord) -> str:
         is_iota = record.op == "iota"
         sizes = self.sizes((record.attr("length"),) if is_iota else record.attr("shape"))
         axes = tuple(map(self.fresh, sizes))
         (dtype,) = result_types(record, [])
-        if is_iota and record.attr("dtype") is None:
-            record = replace(record, attrs=(*record.attrs, ("dtype", dtype)))
+        record = _with_dtype(record, dtype)
         if is_iota and dtype is DataType.Bool:
             raise DtypeError("iota: dtype", expected="a type of numbers", got="Bool")
+        if is_iota and isinstance(step := record.inputs[1], Literal) and not step.value:
+            raise record.error("step", "a number other than 0", step.value, "use ops.full")
         check_numbers(record, self._views(record))
         check_literals(record, record.inputs, [dtype] * len(record.inputs))
-        self._emit(record, _view(dtype, axes))
+        return self._emit(record, _view(dtype, axes))
 
     def _random(self, record: OpRecord) -> None:
         """Makes the random stream of an op explicit:
@@ -384,6 +387,7 @@ class Definer:
         """
         axes = tuple(map(self.fresh, self.sizes(record.attr("shape"))))
         (dtype,) = result_types(record, [])
+        record = _with_dtype(record, dtype)
         if not dtype.is_float or dtype.is_float8:
             wanted = "a float of 16 bits or more"
             raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)
@@ -402,11 +406,19 @@ class Definer:
 
     def _call(self, record: OpRecord) -> None:
         operands = self._views(record)
-        axes = indexed.axes(record, operands, self.fresh)
+        if record.op == "scatter" and operands[2].is_scalar and names_of(record)[2:]:
+            attrs: tuple[tuple[str, AttrValue], ...] = (("shape", ()), ("dtype", operands[0].dtype))
+            filled = self._factory(OpRecord("full", record.inputs[2:], (), attrs))
+            record = replace(record, inputs=(*record.inputs[:2], filled))
+            operands = self._views(record)
+        for name in (record.attr(key) for key in ("dropout_p", "is_causal", "scale")):
+            if isinstance(name, str):
+                self.shape_scalars |= self.scalars.arguments_of(name)
+        axes = indexed.axes(record, operands, self.sizes, self.fresh)
         self._emit(record, *map(_view, result_types(record, operands), axes))
 
 
-_BY_KIND: dict[OpKind, Callable[[Definer, OpRecord], None]] = {
+_BY_KIND: dict[OpKind, Callable[[Definer, OpRecord], object]] = {
     OpKind.POINTWISE: Definer._pointwise,
     OpKind.MOVEMENT: Definer._movement,
     OpKind.INDEX: Definer._call,
@@ -417,12 +429,13 @@ _BY_KIND: dict[OpKind, Callable[[Definer, OpRecord], None]] = {
     OpKind.SCALAR: Definer._size_of,
     OpKind.EXTERNAL: Definer._call,
 }
-_INTEGER_OPS: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.floordiv,
-}
+
+
+def _with_dtype(record: OpRecord, dtype: DataType) -> OpRecord:
+    """The record with the type of its result, which it may leave to the op."""
+    if record.attr("dtype") is not None:
+        return record
+    return replace(record, attrs=(*record.attrs, ("dtype", dtype)))
 
 
 def _view(dtype: DataType, axes: Domain = (), *, is_scalar: bool = False) -> TensorView:

@@ -6,11 +6,14 @@ rand_like(T0: f32[i0, 8])  ->  S1 = size(T0, dim=0); T2 = uniform(0.0, 1.0, [S1,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
+from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked
+from thunder_fuser.ir.kinds import F, Owner, Scalar, Value, checked, checked_argument
 from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
@@ -18,6 +21,10 @@ from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
 from thunder_fuser.ir.values import Tensor
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
+
+def _as_row(name: str) -> Callable[[F], F]:
+    """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
+    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
 
 
 class Composites(OpMethods):
@@ -32,6 +39,75 @@ class Composites(OpMethods):
     def shape(self, arg: Tensor) -> list[Scalar]:
         """The extents of a tensor, as scalars."""
         return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
+
+    @_as_row("cat")
+    def cat(self, *args: Any, manual_padding: Any = False, **kwargs: Any) -> Tensor:
+        """As the row of the table. manual_padding: each tensor is a result of ops.pad, with 0,
+        which makes it as long as the result; so nvFuser prints a cat."""
+        bound = OPS["cat"].bind(args, kwargs)
+        if checked_argument("cat", "manual_padding", manual_padding, False):
+            tensors = checked_argument("cat", "tensors", bound["tensors"], ())
+            bound["tensors"] = [self._before_padding(one) for one in tensors]
+        return super().cat(**bound)
+
+    def _before_padding(self, padded: Any) -> Tensor:
+        name = self._fd.operand(padded, "cat", "tensors")
+        made = next((r for r in self._fd.records if name in r.outputs and r.op == "pad"), None)
+        if made is None or made.attr("value"):
+            what, do = "cat: manual_padding", "pad each tensor, or leave manual_padding out"
+            expected = "tensors that ops.pad made, with the value 0"
+            raise DefinitionError(what, expected=expected, got=str(name), do=do)
+        return Tensor(str(made.inputs[0]), self._fd)
+
+    @_as_row("embedding_fwd")
+    def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As the row of the table, with max_norm: longer rows are scaled down to it. torch would
+        scale them in the weight, which here stays."""
+        bound = OPS["embedding_fwd"].bind(args, kwargs)
+        most = checked_argument("embedding_fwd", "max_norm", bound.pop("max_norm"), None)
+        rows = super().embedding_fwd(**bound)
+        if most is None:
+            return rows
+        order = checked_argument("embedding_fwd", "norm_type", bound["norm_type"], 2.0)
+        norm = self._norm(rows, float(order))
+        scale = self.truediv(most, self.add(norm, 1e-7))
+        shorter = self.mul(rows, self.where(self.gt(norm, most), scale, 1.0))
+        return self.cast(shorter, rows.dtype())
+
+    @checked
+    def scaled_mm(  # noqa: PLR0917 - nvFuser's
+        self,
+        mat1: Tensor,
+        mat2: Tensor,
+        scale1: Tensor,
+        scale2: Tensor,
+        alpha: Any = None,
+        bias: Any = None,
+        beta: Any = None,
+        dtype: DataType = DataType.BFloat16,
+    ) -> tuple[Tensor, None, None]:
+        """(alpha * (mat1 * scale1) @ (mat2 * scale2) + beta * bias, None, None).
+
+        nvFuser has scales of the result in the other two places, which are not made here.
+        """
+        if alpha is None and bias is None:
+            return self.scaled_product(mat1, mat2, scale1, scale2, dtype), None, None
+        out: Tensor = self.scaled_product(mat1, mat2, scale1, scale2, DataType.Float)
+        out = out if alpha is None else self.mul(out, alpha)
+        if bias is not None:
+            out = self.add(out, bias if beta is None else self.mul(bias, beta))
+        return self.cast(out, dtype), None, None
+
+    def _norm(self, x: Tensor, order: float) -> Tensor:
+        """Over the last axis, which stays."""
+        size = self.abs(x)
+        if math.isinf(order):
+            extremum = self.max if order > 0 else self.min
+            return extremum(size, [-1], keepdim=True)
+        if order == 0:
+            return self.sum(self.ne(x, 0.0), [-1], keepdim=True)
+        total = self.sum(self.pow(size, order), [-1], keepdim=True)
+        return self.pow(total, 1.0 / order)
 
     @checked
     def var_mean(

@@ -31,6 +31,8 @@ class DataType(Enum):
     ComplexFloat = ("c64", 8, "complex", 12)
     ComplexDouble = ("c128", 16, "complex", 13)
 
+    Null: None  # no type, which is None: the op chooses
+
     def __init__(self, short: str, size: int, kind: str, rank: int) -> None:
         self.short, self.bytes, self.rank = short, size, rank
         self.is_int, self.is_float = kind == "int", kind == "float"
@@ -71,6 +73,8 @@ class DataType(Enum):
 
     __repr__ = __str__
 
+
+DataType.Null = None
 
 # The real types that ops compute with; 8-bit floats are only moved and cast.
 COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)

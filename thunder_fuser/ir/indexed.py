@@ -15,12 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from thunder_fuser.errors import DtypeError
+from thunder_fuser.ir.attention import ATTENTION, grouped_mm, scaled_product
 from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
-from thunder_fuser.ir.shapes import Fresh, distinct, joined, matmul, may_be_equal, normalise_axis
+from thunder_fuser.ir.shapes import (
+    Fresh,
+    Sizes,
+    distinct,
+    joined,
+    matmul,
+    may_be_equal,
+    normalise_axis,
+)
 from thunder_fuser.ir.type_rules import check_literals
 
 INDEX_TYPES = (DataType.Int, DataType.Int32)
@@ -28,14 +38,15 @@ INDEX_TYPES = (DataType.Int, DataType.Int32)
 Extents = Sequence[Scalar]
 
 
-def axes(record: OpRecord, operands: list[TensorView], fresh: Fresh) -> list[Domain]:
+def axes(
+    record: OpRecord, operands: list[TensorView], sizes: Sizes, fresh: Fresh
+) -> list[Domain]:
     """The axes of each result; DefinitionError or DtypeError names the operand that does not fit.
 
     Operands are tensors, except that an index, and the source of `scatter`, may be a number.
     """
-    if record.op in _CALLS:
-        sizes = _CALLS[record.op](record, operands)
-        return [tuple(map(fresh, sizes)) for _ in record.row.results]
+    if record.row.kind is OpKind.EXTERNAL:
+        return [tuple(map(fresh, extents)) for extents in _called(record, operands, sizes)]
     source, index = operands[record.row.source], operands[1 - record.row.source]
     _check_index(record, index)
     indexed_axis(record, len(source.shape))
@@ -113,6 +124,17 @@ def _embedding_fwd(record: OpRecord, source: Domain, index: Domain, fresh: Fresh
 # ---- torch calls
 
 
+def _called(record: OpRecord, operands: list[TensorView], sizes: Sizes) -> list[Extents]:
+    """The sizes of each result."""
+    if record.op in ATTENTION:
+        return ATTENTION[record.op](record, operands)
+    if record.op == "topk":
+        extents = _topk(record, operands[0], *sizes((record.attr("k"),)))
+    else:
+        extents = _CALLS[record.op](record, operands)
+    return [extents] * len(record.row.results)
+
+
 def _product(record: OpRecord, operands: list[TensorView]) -> Extents:
     if len({view.dtype for view in operands}) != 1:
         listed = ", ".join(view.dtype.name for view in operands)
@@ -132,16 +154,16 @@ def _sorted(record: OpRecord, operands: list[TensorView]) -> Extents:
     return operands[0].shape
 
 
-def _topk(record: OpRecord, operands: list[TensorView]) -> Extents:
-    shape, k = operands[0].shape, record.attr("k")
+def _topk(record: OpRecord, view: TensorView, k: Scalar) -> Extents:
+    shape = view.shape
     dim = _called_axis(record, shape)
-    _check_ordered(record, operands[0])
-    if operands[0].dtype is DataType.Bool:
+    _check_ordered(record, view)
+    if view.dtype is DataType.Bool:
         raise DtypeError("ops.topk", expected="numbers", got="Bool", do="cast to DataType.Int")
     longest = shape[dim] if shape else const(1)
-    if k < 0 or (longest.is_const and k > longest.value):  # type: ignore[operator]
+    if k.is_const and (k.value < 0 or (longest.is_const and k.value > longest.value)):
         raise record.error("k", f"0 to {longest}", k)
-    return _with_size(shape, dim, const(k))  # type: ignore[arg-type]
+    return _with_size(shape, dim, k)
 
 
 def _with_size(shape: Extents, dim: int, size: Scalar) -> Extents:
@@ -177,7 +199,7 @@ def _check_scatter(record: OpRecord, target: Extents, index: Extents, source: Ex
     dim = _called_axis(record, target)
     _check_rank(record, "index", index, len(target))
     _check_at_most(record, index, target, free=dim)
-    if not isinstance(record.inputs[2], Literal):
+    if source or not target:  # not one number for all places
         _check_rank(record, "index", index, len(source))
         _check_at_most(record, index, source, free=None)
 
@@ -223,10 +245,11 @@ _READS: dict[str, Callable[[OpRecord, Domain, Domain, Fresh], Domain]] = {
 _CALLS: dict[str, Callable[[OpRecord, list[TensorView]], Extents]] = {
     "matmul": _product,
     "linear": _product,
+    "grouped_mm": grouped_mm,
+    "scaled_product": scaled_product,
     **dict.fromkeys(("scatter", "scatter_add"), _write),
     **dict.fromkeys(("index_add", "index_copy", "index_put", "index_put_accumulate"), _write),
     "embedding_backward": _embedding_backward,
     "argsort": _sorted,
     "sort": _sorted,
-    "topk": _topk,
 }

@@ -41,6 +41,10 @@ class Owner(Protocol):
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument."""
 
+    @property
+    def ops(self) -> Any:
+        """The ops, as methods."""
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -51,6 +55,44 @@ class Value:
 
     def __repr__(self) -> str:
         return self.name
+
+    def dtype(self) -> DataType:
+        """The type of the elements, or of the scalar."""
+        return self.owner.view_of(self.name).dtype
+
+    def is_tensor(self) -> bool:
+        """False for a scalar."""
+        return not self.owner.view_of(self.name).is_scalar
+
+
+# Python's operators -> ops. `==` compares names, because values are keys of dictionaries.
+_OPERATORS = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "truediv": "truediv",
+    "pow": "pow",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+_OTHERS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "neg": "neg", "abs": "abs",
+           "invert": "bitwise_not"}  # fmt: skip
+
+
+def _operator(op: str, *, swapped: bool = False) -> Callable[..., Any]:
+    def apply(self: Value, *other: Any) -> Any:
+        return getattr(self.owner.ops, op)(*((*other, self) if swapped else (self, *other)))
+
+    return apply
+
+
+for _name, _op in (_OPERATORS | _OTHERS).items():
+    setattr(Value, f"__{_name}__", _operator(_op))
+for _name, _op in _OPERATORS.items():
+    setattr(Value, f"__r{_name}__", _operator(_op, swapped=True))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -154,7 +196,8 @@ def _moves(value: Any) -> dict[int, int]:
 
 
 _flag, _value = _instance(bool), _instance(Value)
-_maybe = _either(_flag, _instance(type(None)))
+_none = _instance(type(None))
+_maybe = _either(_flag, _none)
 _size = _either(_integer, _value)
 _operand = _either(_number, _value)
 
@@ -168,14 +211,22 @@ OPERAND = Kind(
 
 # `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
-    "chunk factor k num_weights padding_idx": Kind("an integer of 64 bits", _integer, "int"),
-    "broadcast_dims pad_widths sizes stride_order strides add_output.shape"
+    "chunk define_vector.size factor num_weights padding_idx": Kind(
+        "an integer of 64 bits", _integer, "int"
+    ),
+    "broadcast_dims sizes stride_order strides add_output.shape"
     " define_tensor.shape": Kind("a list of integers", _list_of(_integer), "Sequence[int]"),
-    "correction max_norm norm_type pad.value": Kind(
+    "correction max_norm norm_type": Kind(
         "a real number, an integer one of 64 bits", _number, "float"
     ),
-    "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq short sorted sparse"
-    " stable static_sizes": Kind("True or False", _flag, "bool"),
+    "pad.value": Kind(
+        "a real number, an integer one of 64 bits",
+        _either(_number, lambda value: _none(value) or 0),
+        "float | None",
+    ),
+    "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
+    "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short sorted"
+    " sparse stable static_sizes": Kind("True or False", _flag, "bool"),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
     "at axis dim inner outer": Kind("an axis", _integer, "int"),
     "dims": Kind(
@@ -183,8 +234,18 @@ _KINDS: dict[str, Kind] = {
         _either(_list_of(_integer), lambda axis: (_integer(axis),)),
         "int | Sequence[int]",
     ),
-    "length": Kind("an integer of 64 bits, or a scalar", _size, "int | Value | Constant"),
-    "end_indices new_shape shape start_indices": Kind(
+    "dropout_p scale": Kind(
+        "a real number or a scalar",
+        _either(_number, _value, lambda value: _none(value) or 0.0),
+        "float | Value | Constant | None",
+    ),
+    "is_causal": Kind(
+        "True, False or a scalar",
+        _either(_flag, _value, lambda value: bool(_none(value))),
+        "bool | Value | Constant | None",
+    ),
+    "k length": Kind("an integer of 64 bits, or a scalar", _size, "int | Value | Constant"),
+    "end_indices new_shape pad_widths shape start_indices": Kind(
         "a list of integers and scalars", _list_of(_size), "Sequence[int | Value | Constant]"
     ),
     "dtype": Kind(
@@ -200,8 +261,8 @@ _KINDS: dict[str, Kind] = {
     "alias_input arg output": TENSOR,
     "tensors": TENSORS,
     "define_scalar.value": Kind(
-        "a real number, an integer one of 64 bits, or a DataType",
-        _either(_number, _instance(DataType)),
+        "a number, an integer one of 64 bits, or a DataType",
+        _either(_number, _instance(complex), _instance(DataType)),
     ),
     "define_vector.values": Kind(
         "a number of scalars, or a list of integers and scalars",

@@ -14,9 +14,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from difflib import get_close_matches
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
-from thunder_fuser.errors import DefinitionError, DtypeError, UnknownOpError, shown
+from thunder_fuser.errors import DefinitionError, UnknownOpError, shown
 from thunder_fuser.ir import kinds
 from thunder_fuser.ir.build import Definer, define
 from thunder_fuser.ir.composites import Composites
@@ -49,6 +50,8 @@ class Recorder:
     def __init__(self) -> None:
         self._records: list[OpRecord] = []
         self._made = 0  # the number of values
+        self._given = 0  # the number of arguments
+        self.complex_at: set[int] = set()  # the arguments that are taken apart
         self._definer, self._seen = Definer(), 0
 
     @property
@@ -99,9 +102,10 @@ class Recorder:
 
         shape: for each axis -1 (symbolic), 0 (empty), 1 (broadcast) or a static size. contiguity:
         True, False or None (broadcast) for each axis in allocation order, or one bool for all.
-        Alternatively give `sizes` and `strides` of an example. `strides` beside a static shape
-        are fixed. donated: a result may overwrite the tensor, which the caller no longer needs
-        and which shares no memory with other arguments; see segment/donate.py.
+        An empty list is as good as none. Alternatively give `sizes` and `strides` of an example.
+        `strides` beside a static shape are fixed. donated: a result may overwrite the tensor,
+        which the caller no longer needs and which shares no memory with other arguments; see
+        segment/donate.py.
         """
         if sizes is not None and strides is not None:
             contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
@@ -109,8 +113,6 @@ class Recorder:
         if shape is None:
             raise _error("define_tensor", "shape, or sizes and strides", "none")
         rank = len(shape)
-        if is_cpu:
-            _check_real("define_tensor: a CPU scalar", dtype)
         if is_cpu and rank:
             raise _error("define_tensor", "a CPU tensor of rank 0", f"rank {rank}")
         for axis, size in enumerate(shape):
@@ -119,8 +121,7 @@ class Recorder:
         fixed = strides if sizes is None else None
         if fixed is not None and (len(fixed) != rank or min(fixed, default=0) < 0):
             raise _error("define_tensor: strides", f"{rank} strides >= 0", shown(fixed))
-        order = range(rank - 1, -1, -1) if stride_order is None else stride_order
-        order = check_stride_order(order, rank)
+        order = check_stride_order(stride_order or range(rank - 1, -1, -1), rank)
         attrs = {
             "shape": tuple(shape),
             "contiguity": _contiguity(contiguity, shape, order),
@@ -130,18 +131,23 @@ class Recorder:
             "donated": donated or None,
             "strides": None if fixed is None else tuple(fixed),
         }
+        if is_cpu and dtype.is_complex:
+            return self._of_parts("define_tensor", attrs)  # type: ignore[no-any-return]
+        self._given += 1
         return self._define("define_tensor", attrs)  # type: ignore[no-any-return]
 
     @checked
     def define_scalar(
         self,
-        value: Number | DataType | None = None,
+        value: Number | complex | DataType | None = None,
         dtype: DataType | None = None,
         *,
         drawn: str | None = None,
         coordinate: Sequence[Any] | None = None,
     ) -> Scalar | Constant:
         """A scalar argument of the given dtype, or a constant of the given value.
+
+        A complex one is made of its parts, in the definition and at the call.
 
         drawn="seed" or "offset": each run draws it from torch's generator, for random ops without
         a seed. coordinate=[mesh, "mesh_x"]: the coordinate of this device in a mesh.
@@ -155,24 +161,55 @@ class Recorder:
         if isinstance(value, DataType):
             value, dtype = None, value
         if value is None:
-            _check_real("define_scalar", dtype)
-            attrs = {"dtype": dtype or DataType.Double}
+            dtype = dtype or DataType.Double
+            attrs = {"dtype": dtype}
+            if dtype.is_complex:
+                return self._of_parts("define_scalar", attrs)  # type: ignore[no-any-return]
+            self._given += 1
             return self._define("define_scalar", attrs)  # type: ignore[no-any-return]
+        if isinstance(value, complex) or (dtype is not None and dtype.is_complex):
+            whole = self._complex(value, dtype or DataType.ComplexDouble)
+            return whole  # type: ignore[no-any-return]
         dtype = dtype or of_number(value)
-        if dtype.is_complex or not fits(value, dtype):
+        if not fits(value, dtype):
             raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
         kind = bool if dtype is DataType.Bool else float if dtype.is_float else int
         return Constant(kind(value))
 
+    def _of_parts(self, op: str, attrs: dict[str, Any]) -> Any:
+        """A complex argument: one for each part."""
+        self.complex_at.add(self._given)
+        self._given += 1
+        attrs = {**attrs, "dtype": attrs["dtype"].real}
+        return self.ops.complex(self._define(op, attrs), self._define(op, attrs))
+
+    def _complex(self, value: complex, dtype: DataType) -> Any:
+        """A complex constant."""
+        if not dtype.is_complex:
+            raise _error("define_scalar: value", f"a number of type {dtype.name}", shown(value))
+        number = complex(value)
+        whole = self.ops.complex(number.real, number.imag)
+        return whole if dtype is DataType.ComplexDouble else self.ops.cast(whole, dtype)
+
     @checked
     def define_vector(
-        self, values: Sequence[Value | Constant | Number] | int
+        self,
+        values: Sequence[Value | Constant | Number] | int | None = None,
+        dtype: DataType = DataType.Int,
+        *,
+        size: int | None = None,
     ) -> list[Scalar | Constant | Value]:
-        """A list of integers: constants, or `values` integer arguments if it is a number."""
+        """A list of integers: constants, or `values` integer arguments if it is a number.
+
+        A call gives such arguments one by one or as a list. size: another name of that number.
+        """
+        values = size if values is None else values
+        if values is None or not dtype.is_int:
+            raise _error("define_vector", "values of a type of integers", f"{values}, {dtype.name}")
         if isinstance(values, int):
             if not 0 <= values <= _MOST_SCALARS:
                 raise _error("define_vector: values", f"0 to {_MOST_SCALARS} scalars", values)
-            return [self.define_scalar(dtype=DataType.Int) for _ in range(values)]
+            return [self.define_scalar(dtype=dtype) for _ in range(values)]
         return [v if isinstance(v, Value) else Constant(v) for v in values]  # type: ignore[arg-type]
 
     @checked
@@ -183,17 +220,20 @@ class Recorder:
         *,
         stride_order: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
+        shares: bool = False,
     ) -> None:
         """Marks a result. It is returned in this stride order or shape, or written into
-        `alias_input`."""
+        `alias_input`. shares: a reshape of an argument may be a view of it."""
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
-        if stride_order is not None:
+        if stride_order:
             attrs["stride_order"] = check_stride_order(stride_order, len(stride_order))
         if alias_input is not None:
             attrs["alias"] = self.operand(alias_input, "add_output", "alias_input")
         if shape is not None:
             attrs["shape"] = tuple(shape)
+        if shares:
+            attrs["shares"] = True
         self.record(OpRecord("add_output", (name,), (), tuple(attrs.items())))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
@@ -215,6 +255,8 @@ class Recorder:
 
     def operand(self, value: Any, call: str, name: str) -> Operand:
         """The name or Literal of an argument; DefinitionError if it is not of this definition."""
+        if isinstance(value, complex):
+            value = self._complex(value, DataType.ComplexDouble)
         value = kinds.take(kinds.OPERAND, f"{call}: {name}", value)
         if isinstance(value, Value):
             if value.owner is not self:
@@ -246,8 +288,9 @@ class Ops(Composites):
 
     def _call(self, row: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = row.bind(args, kwargs)
-        operands = [(bound.pop(name), row.default(name)) for name in row.operands]
-        given = [value for value, default in operands if value is not None or default is not None]
+        operands = [_filled(bound.pop(name), row, name) for name in row.operands]
+        given = [value for value, name in zip(operands, row.operands, strict=True)
+                 if value is not None or row.default(name) is not None]  # fmt: skip
         if row.arity < 0:
             given = kinds.take(kinds.TENSORS, f"{row.name}: {row.operands[0]}", given[0])
         inputs = tuple(
@@ -271,21 +314,21 @@ class Ops(Composites):
         return value  # type: ignore[no-any-return]
 
 
+def _filled(value: Any, row: Op, name: str) -> Any:
+    """An operand. None for a number that has a default is the default, as in nvFuser."""
+    default = row.default(name)
+    return default if value is None and default is not Parameter.empty else value
+
+
 def _error(what: str, expected: str, got: object) -> DefinitionError:
     return DefinitionError(what, expected=expected, got=str(got))
-
-
-def _check_real(what: str, dtype: DataType | None) -> None:
-    """DtypeError for a complex type: kernels take only real numbers by value."""
-    if dtype is not None and dtype.is_complex:
-        raise DtypeError(what, expected="a real type", got=dtype.name)
 
 
 def _contiguity(
     given: Sequence[bool | None] | bool | None, shape: Sequence[int], order: Sequence[int]
 ) -> tuple[bool | None, ...]:
     allocation = allocation_of(order)
-    if given is None or isinstance(given, bool):
+    if not given or isinstance(given, bool):
         every = bool(given)
         return tuple(None if shape[axis] == 1 else every for axis in allocation)
     if len(given) != len(shape):
@@ -358,7 +401,7 @@ def _run(node: ast.expr, recorder: Recorder, names: dict[str, Any]) -> Any:
             raise DefinitionError(f"text: {node.id}", expected="a defined value", got=node.id)
         return names[node.id]
     if isinstance(node, ast.Attribute):
-        return DataType[node.attr]
+        return None if node.attr == "Null" else DataType[node.attr]
     return ast.literal_eval(node)
 
 

@@ -49,6 +49,10 @@ _SHAPES: dict[str | OpKind, str] = {
     "iota": "[length]",
     "matmul": "as of torch.matmul",
     "linear": "that of arg, with the first size of weight in place of the last one",
+    "grouped_mm": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
+    "scaled_product": "[m, n]",
+    "sdpfa_fwd": "[N, H, L, the last size of value], [N, H, L], [2], []",
+    "sdpfa_bwd": "those of query, key and value",
     "embedding_backward": "[num_weights, the last size of grad]",
     "topk": "that of arg, with k at dim",
 }
@@ -63,7 +67,7 @@ _TYPES: dict[str | DtypeRule, str] = {
     DtypeRule.INTEGER: "{common}",
     DtypeRule.REAL: "that of x, of its parts if it is complex" + _HALF,
     DtypeRule.COMPLEX: "ComplexDouble if an operand is a Double, else ComplexFloat",
-    DtypeRule.SELECT: "the common type of a and b; the condition is converted to Bool",
+    DtypeRule.SELECT: "the common type of a and b",
     DtypeRule.KEEP: "that of {source}",
     DtypeRule.ACCUMULATE: "that of arg" + _HALF + _COUNTED,
     DtypeRule.ATTRIBUTE: "dtype",
@@ -71,6 +75,13 @@ _TYPES: dict[str | DtypeRule, str] = {
     "max": "that of arg",
     "min": "that of arg",
     "iota": "dtype, by default Int",
+    "scaled_product": "dtype, by default BFloat16",
+    "uniform": "dtype, by default Float",
+    "normal": "dtype, by default Float",
+    "cumsum": "that of arg" + _COUNTED,
+    "cumprod": "that of arg" + _COUNTED,
+    "cummax": "that of arg",
+    "cummin": "that of arg",
     "size": "Int",
 }
 _INDEX = "an index that is neither Int nor Int32"
@@ -82,6 +93,10 @@ _REFUSED: dict[str | OpKind, str] = {
     "iota": "the dtype Bool",
     "matmul": "operands of several types",
     "linear": "operands of several types",
+    "grouped_mm": "matrices of several types, and offsets that are neither Int nor Int32",
+    "scaled_product": "scales that are no Float",
+    "sdpfa_fwd": "operands of several types, or of another one than Half, BFloat16 and Float",
+    "sdpfa_bwd": "operands of several types, or of another one than Half, BFloat16 and Float",
     "embedding_backward": "a grad that is no float, or " + _INDEX,
     "argsort": "complex numbers and 8-bit floats",
     "sort": "complex numbers and 8-bit floats",
@@ -101,7 +116,8 @@ def signature(row: Op) -> Signature:
 
 def _python(row: Op, argument: Parameter) -> str:
     python = kind(row, argument.name).python
-    return f"{python} | None" if argument.default is None else python
+    may_be_none = argument.default is None and not python.endswith("None")
+    return f"{python} | None" if may_be_none else python
 
 
 def kind(row: Op, name: str) -> kinds.Kind:
@@ -163,7 +179,9 @@ def refused(row: Op) -> str:
     collects = row.kind in (OpKind.REDUCTION, OpKind.SCAN)
     if row.kind is not OpKind.POINTWISE and not collects:
         return _REFUSED.get(row.name) or _REFUSED.get(row.kind, "")
-    if row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
+    if row.rule is DtypeRule.SELECT:
+        return "a condition that is no Bool"
+    if row.rule is DtypeRule.ATTRIBUTE:
         return ""
     has_complex = row.rule is DtypeRule.ACCUMULATE if collects else bool(row.c_complex)
     found = ["real numbers"] * (not row.c and not collects)

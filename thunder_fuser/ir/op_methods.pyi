@@ -162,8 +162,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def log10(self, x: Value | Constant | float) -> Tensor:
         """The logarithm to base 10.
@@ -243,8 +242,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def acos(self, x: Value | Constant | float) -> Tensor:
         """The inverse cosine.
@@ -255,8 +253,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def atan(self, x: Value | Constant | float) -> Tensor:
         """The inverse tangent.
@@ -267,8 +264,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def sinh(self, x: Value | Constant | float) -> Tensor:
         """The hyperbolic sine.
@@ -279,8 +275,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def cosh(self, x: Value | Constant | float) -> Tensor:
         """The hyperbolic cosine.
@@ -291,8 +286,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def asinh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic sine.
@@ -303,8 +297,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def acosh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic cosine.
@@ -315,8 +308,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def atanh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic tangent.
@@ -327,8 +319,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def erf(self, x: Value | Constant | float) -> Tensor:
         """The error function.
@@ -479,8 +470,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def silu(self, x: Value | Constant | float) -> Tensor:
         """x * sigmoid(x).
@@ -538,8 +528,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def isinf(self, x: Value | Constant | float) -> Tensor:
         """True where x is infinite.
@@ -550,8 +539,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def isnan(self, x: Value | Constant | float) -> Tensor:
         """True where x is NaN.
@@ -562,8 +550,7 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
         """
     def isneginf(self, x: Value | Constant | float) -> Tensor:
         """True where x is negative infinity.
@@ -995,12 +982,13 @@ class OpMethods:
         """a where the condition is true, else b.
 
         Shape: that of the operands, which are broadcast as in torch.
-        Type: the common type of a and b; the condition is converted to Bool.
+        Type: the common type of a and b.
         In torch: torch.where(condition, a, b).
 
         condition, a, b: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for a condition that
+            is no Bool.
         """
     def lerp(
         self,
@@ -1193,7 +1181,12 @@ class OpMethods:
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
-    def pad(self, arg: Value, pad_widths: Sequence[int], value: float = 0) -> Tensor:
+    def pad(
+        self,
+        arg: Value,
+        pad_widths: Sequence[int | Value | Constant],
+        value: float | None = 0,
+    ) -> Tensor:
         """arg with value added at the ends of axes; widths (before, after) start at the last axis.
 
         Shape: that of arg plus both widths.
@@ -1201,7 +1194,7 @@ class OpMethods:
         In torch: torch.nn.functional.pad(arg, pad_widths, value=value).
 
         arg: a tensor.
-        pad_widths: a list of integers.
+        pad_widths: a list of integers and scalars.
         value: a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit.
@@ -1280,7 +1273,7 @@ class OpMethods:
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Tensor:
-        """The rows of weight that the integers of input name; max_norm must be None.
+        """The rows of weight that the integers of input name, scaled to max_norm if longer.
 
         Shape: that of input, then the last size of weight.
         Type: that of weight.
@@ -1336,14 +1329,14 @@ class OpMethods:
         lo: Value | Constant | float,
         hi: Value | Constant | float,
         shape: Sequence[int | Value | Constant],
-        dtype: DataType,
+        dtype: DataType | None = None,
         rng_seed: Value | Constant | float | None = None,
         rng_offset: Value | Constant | float | None = None,
     ) -> Tensor:
         """Random numbers from lo to hi, without hi; others than torch's. Give both rng_* or none.
 
         Shape: the argument shape.
-        Type: dtype.
+        Type: dtype, by default Float.
 
         lo, hi, rng_seed, rng_offset: a tensor, a scalar or a real number, an integer one of 64
             bits.
@@ -1359,14 +1352,14 @@ class OpMethods:
         mean: Value | Constant | float,
         std: Value | Constant | float,
         shape: Sequence[int | Value | Constant],
-        dtype: DataType,
+        dtype: DataType | None = None,
         rng_seed: Value | Constant | float | None = None,
         rng_offset: Value | Constant | float | None = None,
     ) -> Tensor:
         """Normal random numbers; others than torch's. Give both rng_* or none.
 
         Shape: the argument shape.
-        Type: dtype.
+        Type: dtype, by default Float.
 
         mean, std, rng_seed, rng_offset: a tensor, a scalar or a real number, an integer one of
             64 bits.
@@ -1491,7 +1484,7 @@ class OpMethods:
         """The sum of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats, Int for integers and bools.
+        Type: that of arg, Int for integers and bools.
         In torch: torch.cumsum(arg, dim, dtype=arg.dtype).
 
         arg: a tensor.
@@ -1503,7 +1496,7 @@ class OpMethods:
         """The product of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats, Int for integers and bools.
+        Type: that of arg, Int for integers and bools.
         In torch: torch.cumprod(arg, dim, dtype=arg.dtype).
 
         arg: a tensor.
@@ -1515,7 +1508,7 @@ class OpMethods:
         """The greatest of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats.
+        Type: that of arg.
         In torch: torch.cummax(arg, dim).values.
 
         arg: a tensor.
@@ -1528,7 +1521,7 @@ class OpMethods:
         """The least of all elements up to each one, along dim.
 
         Shape: that of arg.
-        Type: that of arg, Float for 16-bit floats.
+        Type: that of arg.
         In torch: torch.cummin(arg, dim).values.
 
         arg: a tensor.
@@ -1548,6 +1541,84 @@ class OpMethods:
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
             several types.
+        """
+    def grouped_mm(self, mat1: Value, mat2: Value, offsets: Value) -> Tensor:
+        """A product for each group of rows, columns or summed elements; offsets: where they end.
+
+        Shape: [m, n], or [groups, m, n] if mat1 and mat2 are matrices.
+        Type: that of mat1.
+
+        mat1, mat2, offsets: a tensor.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for matrices of
+            several types, and offsets that are neither Int nor Int32.
+        """
+    def scaled_product(
+        self,
+        mat1: Value,
+        mat2: Value,
+        scale1: Value,
+        scale2: Value,
+        dtype: DataType | None = None,
+    ) -> Tensor:
+        """(mat1 * scale1) @ (mat2 * scale2); a scale is one number, or one a row or column.
+
+        Shape: [m, n].
+        Type: dtype, by default BFloat16.
+
+        mat1, mat2, scale1, scale2: a tensor.
+        dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
+            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
+            no Float.
+        """
+    def sdpfa_fwd(
+        self,
+        query: Value,
+        key: Value,
+        value: Value,
+        dropout_p: float | Value | Constant | None = None,
+        is_causal: bool | Value | Constant | None = None,
+        scale: float | Value | Constant | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+
+        Shape: [N, H, L, the last size of value], [N, H, L], [2], [].
+        Type: that of query, Float, Int, Int.
+
+        query, key, value: a tensor.
+        dropout_p, scale: a real number or a scalar.
+        is_causal: True, False or a scalar.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
+            several types, or of another one than Half, BFloat16 and Float.
+        """
+    def sdpfa_bwd(
+        self,
+        grad_output: Value,
+        query: Value,
+        key: Value,
+        value: Value,
+        output: Value,
+        logsumexp: Value,
+        dropout_p: float | Value | Constant | None,
+        is_causal: bool | Value | Constant | None,
+        philox_seed: Value,
+        philox_offset: Value,
+        scale: float | Value | Constant | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of query, key and value from what sdpfa_fwd took and gave.
+
+        Shape: those of query, key and value.
+        Type: that of grad_output, that of grad_output, that of grad_output.
+
+        grad_output, query, key, value, output, logsumexp, philox_seed, philox_offset: a tensor.
+        dropout_p, scale: a real number or a scalar.
+        is_causal: True, False or a scalar.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
+            several types, or of another one than Half, BFloat16 and Float.
         """
     def linear(self, arg: Value, weight: Value, bias: Value | None = None) -> Tensor:
         """arg @ weight.T + bias.
@@ -1702,7 +1773,7 @@ class OpMethods:
     def topk(
         self,
         arg: Value,
-        k: int,
+        k: int | Value | Constant,
         dim: int = -1,
         largest: bool = True,
         sorted: bool = False,
@@ -1714,7 +1785,7 @@ class OpMethods:
         In torch: torch.topk(arg, k, dim, largest, sorted).
 
         arg: a tensor.
-        k: an integer of 64 bits.
+        k: an integer of 64 bits, or a scalar.
         dim: an axis.
         largest, sorted: True or False.
 

@@ -13,6 +13,19 @@ from typing import Any
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
 
+# What nvFuser calls an argument -> its names here, of which an op has one.
+ALSO = {
+    "dim": ("dims",),
+    "axes": ("dims",),
+    "keep_dim": ("keepdim",),
+    "minval": ("lo",),
+    "maxval": ("hi",),
+    "arg1": ("lo", "mean"),
+    "arg2": ("hi", "std"),
+}
+# Keywords of nvFuser that change no result here: indices are always in range, and the op checks.
+WITHOUT_EFFECT = {"slice": "manual_normalization", "squeeze": "squeeze_expanded"}
+
 
 class OpKind(Enum):
     """What an op does to elements. Kernels treat ops by kind."""
@@ -79,9 +92,19 @@ class Op:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults; DefinitionError if they do not fit."""
-        given = bind(self.parameters, f"ops.{self.name}", args, kwargs)
+        given = bind(self.parameters, f"ops.{self.name}", args, self._own_names(kwargs))
         defaults = {name: one.default for name, one in self.parameters.parameters.items()}
         return {**defaults, **given}
+
+    def _own_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keywords with nvFuser's names of arguments replaced by the names here."""
+        own, named = self.parameters.parameters, {}
+        for name, value in kwargs.items():
+            if name == WITHOUT_EFFECT.get(self.name):
+                continue
+            free = [one for one in ALSO.get(name, ()) if one in own and one not in kwargs]
+            named[free[0] if free and name not in own else name] = value
+        return named
 
     @property
     def operands(self) -> list[str]:

@@ -59,7 +59,10 @@ def _binary(name: str, rule: DtypeRule, c: str, torch: str = "", **more: Any) ->
 
 # `short`: true if fewer exact digits suffice in every kernel that computes the value.
 _WITH_SHORT_FORM = ("exp", "tanh")
-_COMPLEX_MATH = ("exp", "log", "sqrt", "sin", "cos", "tan", "tanh")
+_COMPLEX_MATH = (
+    "exp", "log", "log2", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid",
+)  # fmt: skip
 
 
 def _math(name: str, cost: int = 8, c: str = "", torch: str = "", c_complex: str = "") -> Op:
@@ -74,8 +77,10 @@ def _compare(name: str, sign: str) -> Op:
     return _binary(name, DtypeRule.COMPARE, sign, c_complex=sign if name in ("eq", "ne") else "")
 
 
-def _predicate(name: str, c_int: str = "false") -> Op:
-    return _unary(name, DtypeRule.PREDICATE, name + "_", c_int=c_int)
+def _predicate(name: str, c_int: str = "false", parts: str = "") -> Op:
+    """parts: the operator between the answers for the parts of a complex number."""
+    c_complex = f"({name}_({{0}}.re) {parts} {name}_({{0}}.im))" if parts else ""
+    return _unary(name, DtypeRule.PREDICATE, name + "_", c_int=c_int, c_complex=c_complex)
 
 
 def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
@@ -89,7 +94,7 @@ def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
     return Op(
         name,
         OpKind.RANDOM,
-        f"{first}, {second}, shape, dtype, rng_seed=None, rng_offset=None",
+        f"{first}, {second}, shape, dtype=None, rng_seed=None, rng_offset=None",
         4,
         _A,
         f"{name}(a, b, (c, d), shape, own).to(dtype)",
@@ -118,12 +123,15 @@ def _factory(name: str, signature: str, operands: tuple[str, ...], torch: str, c
     return Op(name, OpKind.FACTORY, signature, arity, _A, torch, cost=cost, keywords=operands)
 
 
-def _external(name: str, signature: str, arity: int, torch: str, *results: DataType | None) -> Op:
+def _external(
+    name: str, signature: str, arity: int, torch: str, *results: DataType | None, **more: Any
+) -> Op:
     kinds = results or (None,)
-    return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds)
+    return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds, **more)
 
 
 _CAST = "convert<{to}>({0})"
+_ATTENTION = "dropout_p=None, is_causal=None, scale=None"
 _ORDER = "dim=-1, descending=False, stable=False"
 _ORDERED = "dim=dim, descending=descending, stable=stable"
 
@@ -160,9 +168,9 @@ _ROWS = (
     _unary("imag", DtypeRule.REAL, "", c_complex="{0}.im"),
     _pointwise("complex", "real, imag", DtypeRule.COMPLEX, "{to}{{{0}, {1}}}"),
     # ---- predicates
-    _predicate("isfinite", c_int="true"),
-    _predicate("isinf"),
-    _predicate("isnan"),
+    _predicate("isfinite", c_int="true", parts="&&"),
+    _predicate("isinf", parts="||"),
+    _predicate("isnan", parts="||"),
     _predicate("isneginf"),
     _predicate("isposinf"),
     _predicate("signbit", c_int="({0} < 0)"),
@@ -283,6 +291,28 @@ _ROWS = (
     _scan("cummin", DtypeRule.SAME, "torch.cummin(a, dim).values"),
     # ---- one torch call
     _external("matmul", "a, b", 2, "torch.matmul(a, b)"),
+    _external("grouped_mm", "mat1, mat2, offsets", 3, "grouped_mm(a, b, c)"),
+    _external(
+        "scaled_product", "mat1, mat2, scale1, scale2, dtype=None", 4,
+        "scaled_product(a, b, c, d, own)",
+    ),
+    _external(
+        "sdpfa_fwd",
+        f"query, key, value, {_ATTENTION}",
+        3,
+        "attention((a, b, c), dropout_p, is_causal, scale)",
+        None, DataType.Float, DataType.Int, DataType.Int,
+    ),
+    _external(
+        "sdpfa_bwd",
+        "grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, philox_seed, "
+        "philox_offset, scale=None",
+        8,
+        "attention_backward(operands, dropout_p, is_causal, scale)",
+        None, None, None,
+        keywords=("grad_output", "query", "key", "value", "output", "logsumexp", "philox_seed",
+                  "philox_offset"),
+    ),
     _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
     _external(
         "scatter", "arg, index, src, dim", 3, "torch.scatter(a, dim, b.long(), filled(c, b))"
@@ -418,7 +448,7 @@ flip: arg with these axes reversed.
 index_select: The slices of arg along dim that a vector of indices, or one index, names.
 take_along_axis: The elements of arg that the index names along dim; other axes are broadcast.
 gather: As take_along_axis, but the index may be shorter than arg and nothing is broadcast.
-embedding_fwd: The rows of weight that the integers of input name; max_norm must be None.
+embedding_fwd: The rows of weight that the integers of input name, scaled to max_norm if longer.
 full: A tensor of one number.
 iota: start, start + step, and so on, length numbers; Int by default.
 uniform: Random numbers from lo to hi, without hi; others than torch's. Give both rng_* or none.
@@ -434,6 +464,10 @@ cummax: The greatest of all elements up to each one, along dim.
 cummin: The least of all elements up to each one, along dim.
 matmul: The matrix product.
 linear: arg @ weight.T + bias.
+grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
+scaled_product: (mat1 * scale1) @ (mat2 * scale2); a scale is one number, or one a row or column.
+sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+sdpfa_bwd: The gradients of query, key and value from what sdpfa_fwd took and gave.
 scatter: A copy of arg with src, or one number, written where the index says along dim.
 scatter_add: A copy of arg with src added where the index says along dim.
 index_add: A copy of arg with the slices of src added at the indices along dim.

@@ -46,10 +46,13 @@ AttrValue = bool | int | float | str | DataType | Literal | tuple["AttrValue", .
 LAYOUT = ("split", "merge", "reorder", "parallelize", "set_allocation_domain", "set_device_mesh")
 
 # Attributes in which a string is the name of a value.
-NAMED_ATTRS = ("shape", "new_shape", "length", "start_indices", "end_indices", "alias")
+NAMED_ATTRS = (
+    "shape", "new_shape", "length", "start_indices", "end_indices", "pad_widths", "k", "alias",
+    "dropout_p", "is_causal", "scale",
+)  # fmt: skip
 
 # Attributes that may hold a size, or depend on which axes have size 1.
-SIZE_ATTRS = (*NAMED_ATTRS, "pad_widths", "chunk", "dims", "keepdim")
+SIZE_ATTRS = (*NAMED_ATTRS, "chunk", "dims", "keepdim")
 
 
 def exact(value: AttrValue) -> AttrValue:

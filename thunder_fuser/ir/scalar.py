@@ -8,8 +8,10 @@ over atoms, which division and remainder use:
 >>> i, v = symbol("i", 0, 99), symbol("v", 0, 7)
 >>> (i * 8 + v) // 8, (i * 8 + v) % 8, (i * 8 + v) // 64
 (i, v, i // 8)
->>> (i // 5) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
-(4*i, 1)
+>>> (i // 5) * 20 + (i % 5) * 4, (i // 5 % 3) * 20 + (i % 5) * 4, (i * 8 + v).lt(800)
+(4*i, 4*(i % 15), 1)
+>>> (i // 5 + v * 3) // 4
+(i + 15*v) // 20
 
 A number that comes from the sizes of a call (ir/size_symbols.py) is a constant too. It is not the
 plain constant of the same value.
@@ -332,16 +334,33 @@ def _linear(atoms: dict[Scalar, int], constant: int) -> Scalar:
 
 
 def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:
-    """(x // k) * (k * c) + (x % k) * c + rest -> x * c + rest; None if nothing matches."""
+    """(x // k) * (k * c) + (x % k) * c + rest -> x * c + rest; None if nothing matches.
+
+    (x // k % n) * (k * c) + (x % k) * c + rest -> (x % (k * n)) * c + rest
+    """
     for atom, c in atoms.items():
         if atom.op != "mod" or not atom.parts[1].is_const:
             continue
-        quotient, k = atom.parts[0] // atom.parts[1], atom.parts[1].value
-        (terms, _) = quotient.terms
-        if len(terms) == 1 and terms[0][1] == 1 and atoms.get(quotient) == int(c) * int(k):
-            rest = {a: f for a, f in atoms.items() if a not in (atom, quotient)}
-            return _sum([(atom.parts[0], c), *rest.items()])
+        (x, by), k = atom.parts, atom.parts[1].value
+        (terms, _) = (quotient := x // by).terms
+        if len(terms) != 1 or terms[0][1] != 1:
+            continue
+        for other, f in atoms.items():
+            whole = _rejoined(x, by, quotient, other) if int(f) == int(c) * int(k) else None
+            if whole is not None:
+                rest = {a: g for a, g in atoms.items() if a not in (atom, other)}
+                return _sum([(whole, c), *rest.items()])
     return None
+
+
+def _rejoined(x: Scalar, by: Scalar, quotient: Scalar, other: Scalar) -> Scalar | None:
+    """other * by + x % by, where other is x // by, or (x // by + more) % n; else None."""
+    if other is quotient:
+        return x
+    if other.op != "mod" or not other.parts[1].is_const:
+        return None
+    more, n = other.parts[0] - quotient, other.parts[1]
+    return None if any(a is quotient for a, _ in more.terms[0]) else (x + more * by) % (by * n)
 
 
 def _mul(a: Scalar, b: Scalar) -> Scalar:
@@ -400,8 +419,10 @@ def _div(x: Scalar, y: Scalar) -> Scalar:
     coarse = _coarse(rest, d)
     if coarse is not None:
         return quotient + coarse[1] // (d // coarse[0])
-    if rest.op == "div" and rest.parts[1].is_const:
-        return quotient + rest.parts[0] // (rest.parts[1].value * d)
+    inner = [a for a, c in rest.terms[0] if a.op == "div" and c == 1 and a.parts[1].is_const]
+    if len(inner) == 1:  # (x // k + more) // d -> (x + k * more) // (k * d)
+        (x, by), more = inner[0].parts, rest - inner[0]
+        return quotient + (x + more * by) // (by * d)
     return quotient + _raw_div(rest, y)
 
 

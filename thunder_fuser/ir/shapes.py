@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import takewhile, zip_longest
 from operator import add
+from typing import TypeVar
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType
@@ -21,6 +22,7 @@ from thunder_fuser.ir.scalar import Scalar, ceil_div, const, product
 
 Fresh = Callable[[Scalar], IterDomain]
 Sizes = Callable[[AttrValue], tuple[Scalar, ...]]
+Width = TypeVar("Width", int, Scalar)
 
 
 def normalise_axis(axis: AttrValue, rank: int, op: str) -> int:
@@ -260,23 +262,32 @@ def _flip(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domai
 
 def _pad(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Domain:
     """[i0{4}] padded by (1, 2) -> [i1{7}]; widths start at the last axis, as in torch."""
-    out = []
-    widths = pad_widths(record, len(domain))
-    for at, (axis, (before, after)) in enumerate(zip(domain, widths, strict=True)):
-        removed = -min(before, 0) - min(after, 0)
+    none = const(0)
+    pairs = _pairs(record, sizes(record.attr("pad_widths")), len(domain), none)
+    for at, (axis, pair) in enumerate(zip(domain, pairs, strict=True)):
+        removed = -sum(min(width.value, 0) for width in pair if width.is_const)
         if axis.extent.is_const and removed > axis.extent.value:
             raise record.error(f"axis {at}", f"at most its {axis.extent} elements removed", removed)
-        out.append(axis if before == after == 0 else fresh(axis.extent + before + after))
-    return tuple(out)
+    return tuple(
+        axis if before is after is none else fresh(axis.extent + before + after)
+        for axis, (before, after) in zip(domain, pairs, strict=True)
+    )
 
 
 def pad_widths(record: OpRecord, rank: int) -> tuple[tuple[int, int], ...]:
+    """(before, after) of each logical axis of a specialised pad."""
+    return _pairs(record, record.ints("pad_widths"), rank, 0)
+
+
+def _pairs(
+    record: OpRecord, flat: Sequence[Width], rank: int, none: Width
+) -> tuple[tuple[Width, Width], ...]:
     """(before, after) of each logical axis, from the flat list of the call."""
-    flat = record.ints("pad_widths")
     if len(flat) % 2 or len(flat) > 2 * rank:
-        raise record.error("pad_widths", f"an even number, at most {2 * rank}, of integers", flat)
+        wanted = f"an even number, at most {2 * rank}, of integers"
+        raise record.error("pad_widths", wanted, record.attr("pad_widths"))
     pairs = zip(flat[::2], flat[1::2], strict=True)
-    return ((0, 0),) * (rank - len(flat) // 2) + tuple(pairs)[::-1]
+    return ((none, none),) * (rank - len(flat) // 2) + tuple(pairs)[::-1]
 
 
 def _cat(operands: Sequence[Domain], record: OpRecord, fresh: Fresh) -> Domain:

@@ -10,7 +10,8 @@ Contiguity is listed in allocation order, None for a broadcast (size 1 or stride
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 
 from thunder_fuser.errors import DefinitionError, StrideOrderError
 
@@ -106,3 +107,44 @@ def _contiguity(
         result.append(strides[axis] == expected)
         expected = sizes[axis] * strides[axis]
     return tuple(reversed(result))
+
+
+def reshaped_order(
+    order: tuple[int, ...], before: Sequence[int], after: Sequence[int]
+) -> tuple[int, ...] | None:
+    """The stride order behind a reshape that moves nothing in memory; None if it would.
+
+    >>> reshaped_order((3, 0, 2, 1), (8, 6, 5, 4), (8, 2, 3, 5, 4))
+    (4, 1, 0, 3, 2)
+    >>> reshaped_order((4, 1, 0, 3, 2), (8, 2, 3, 5, 4), (8, 6, 5, 4))
+    (3, 0, 2, 1)
+    >>> reshaped_order((3, 0, 2, 1), (8, 6, 5, 4), (8, 30, 4)) is None
+    True
+    """
+    memory = sorted(range(len(order)), key=lambda axis: -order[axis])
+    place = {axis: at for at, axis in enumerate(memory)}
+    made: dict[int, Sequence[int]] = {}  # by the first of the axes that are joined
+    for own, into in _groups(before, after):
+        if any(place[axis] != place[own[0]] + at for at, axis in enumerate(own)):
+            return None
+        made[own[0]] = into
+    laid = [axis for first in memory for axis in made.get(first, ())]
+    return stride_order_of(laid) if len(laid) == len(after) else None
+
+
+def _groups(
+    before: Sequence[int], after: Sequence[int]
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """The axes that a reshape joins, with those that it makes of them."""
+    i = j = 0
+    while i < len(before) and j < len(after) and 0 not in before:
+        first, start, sizes, made = i, j, before[i], after[j]
+        i, j = i + 1, j + 1
+        while sizes != made:
+            if sizes < made:
+                sizes, i = sizes * before[i], i + 1
+            else:
+                made, j = made * after[j], j + 1
+        is_last = prod(before[i:]) == prod(after[j:]) == 1
+        i, j = (len(before), len(after)) if is_last else (i, j)
+        yield range(first, i), range(start, j)

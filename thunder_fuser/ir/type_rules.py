@@ -35,17 +35,19 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
     if row.kind is OpKind.POINTWISE:
         return [_pointwise_types(record, operands)[1]]
     given: DataType | None = record.attr("dtype")  # type: ignore[assignment]
-    if row.kind in (OpKind.FACTORY, OpKind.RANDOM, OpKind.SCALAR):
+    if row.kind is OpKind.RANDOM:
+        return [given or DataType.Float]
+    if row.kind in (OpKind.FACTORY, OpKind.SCALAR):
         return [given or DataType.Int]
     own = operands[row.source].dtype
     if row.kind is OpKind.MOVEMENT:
         return [promote(*(operand.dtype for operand in operands))]
-    if row.rule is DtypeRule.ACCUMULATE:
+    if row.rule is DtypeRule.ACCUMULATE and not (row.kind is OpKind.SCAN and own.is_half):
         return [given or own.accumulate]
-    if row.kind is OpKind.REDUCTION:
+    if row.kind in (OpKind.REDUCTION, OpKind.SCAN):
         return [given or own]
-    if row.kind is OpKind.SCAN:
-        return [given or own.compute]
+    if record.op == "scaled_product":
+        return [given or DataType.BFloat16]
     return [own if dtype is None else dtype for dtype in row.results]
 
 
@@ -63,7 +65,7 @@ def pointwise_types(
     """(compute type of each operand, type of the result); DtypeError for unsupported types."""
     _check_computes(record, operands)
     compute, result = _pointwise_types(record, operands)
-    _check_row(record, compute)
+    _check_row(record, operands, compute)
     return compute, result
 
 
@@ -124,9 +126,14 @@ def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
             raise _error(record, "a type with arithmetic", dtype.name, do)
 
 
-def _check_row(record: OpRecord, compute: Sequence[DataType]) -> None:
+def _check_row(
+    record: OpRecord, operands: Sequence[TensorView], compute: Sequence[DataType]
+) -> None:
     """DtypeError for a type that the row of the op does not take."""
     row, is_complex = record.row, any(dtype.is_complex for dtype in compute)
+    if row.rule is DtypeRule.SELECT and operands[0].dtype is not DataType.Bool:
+        do = "compare it, or cast it to DataType.Bool"
+        raise _error(record, "a condition of type Bool", operands[0].dtype.name, do)
     spelling = row.c_complex if is_complex else row.c
     if not spelling and row.rule not in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         raise _error(record, f"a {'real' if is_complex else 'complex'} type", compute[0].name)
@@ -150,8 +157,10 @@ def check_operands(record: OpRecord) -> None:
 def check_numbers(record: OpRecord, views: Sequence[TensorView]) -> None:
     """DefinitionError unless each operand is one number, as factories and random ops require."""
     for word, operand, view in zip(record.row.keywords, record.inputs, views, strict=False):
-        is_stream = word.startswith("rng")
-        if view.shape or (is_stream and not view.dtype.is_int) or view.dtype.is_complex:
+        is_stream, into = word.startswith("rng"), record.attr("dtype")
+        takes_complex = record.op == "full" and isinstance(into, DataType) and into.is_complex
+        too_much = view.dtype.is_complex and not takes_complex
+        if view.shape or (is_stream and not view.dtype.is_int) or too_much:
             kind = "an integer" if is_stream else "a real number"
             expected = f"{kind}, a scalar or a tensor of rank 0"
             got = str(view) if isinstance(operand, str) else repr(operand.value)

@@ -16,7 +16,7 @@ from typing import Any
 
 from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType, TensorDomain
-from thunder_fuser.ir.kinds import Value, checked
+from thunder_fuser.ir.kinds import Scalar, Value, checked
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
@@ -47,6 +47,19 @@ class Tensor(Value):
 
     A negative axis counts from the last one. DefinitionError if an axis is out of range.
     """
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.owner.view_of(self.name).shape)
+
+    def shape(self) -> list[Scalar]:
+        """The sizes of all axes, for arithmetic and shapes."""
+        return self.owner.ops.shape(self)  # type: ignore[no-any-return]
+
+    def size(self, dim: int) -> Scalar:
+        """The size of one axis."""
+        return self.owner.ops.size(self, dim)  # type: ignore[no-any-return]
 
     @checked
     def split(self, axis: int, factor: int, inner_split: bool = True) -> Tensor:

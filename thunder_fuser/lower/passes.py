@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.lower import kernel as nodes
+from thunder_fuser.lower.branches import branch_at_choices
 from thunder_fuser.lower.scope import SharedMemory
 from thunder_fuser.lower.size_arguments import SHORT_LOOP
 
 EXCHANGES = {"reduce_x": "x", "scan_x": "x", "reduce_y": "y"}  # the axis of the threads that do
 SEVERAL = 4  # turns of a loop of unknown length
+REGISTERS = 1 << 16  # of an SM, which its threads share
+MOST_REGISTERS = 128  # of a thread, for what its loads bring
 
 
 def declare_scratch(kernel: nodes.Kernel) -> nodes.Kernel:
@@ -65,21 +69,38 @@ def unroll(kernel: nodes.Kernel) -> nodes.Kernel:
 
     for (j_o_o < 4) { T8 += ...; }      ->   #pragma unroll      a short loop: all of them
     for (j_o_o < size0) { T8 += ...; }  ->   #pragma unroll 4    their loads are under way together
+                                             #pragma unroll 2    if more would not fit in registers
     for (i < 64) { ...; reduce_x; }     ->   #pragma unroll 1    threads wait for each other in it
     """
 
     def change(s: nodes.Statement) -> nodes.Statement:
-        return replace(s, unroll=_turns(s)) if isinstance(s, nodes.For) else s
+        return replace(s, unroll=_turns(s, registers)) if isinstance(s, nodes.For) else s
 
+    registers = min(REGISTERS // prod(kernel.threads), MOST_REGISTERS)
     return replace(kernel, body=nodes.rewritten(kernel.body, change))
 
 
-def _turns(loop: nodes.For) -> int:
+def _turns(loop: nodes.For, registers: int) -> int:
     if loop.parallel in (ParallelType.UNROLL, ParallelType.VECTORIZE):
         return nodes.ALL
     if _reduces(loop.body):
         return 1
-    return nodes.ALL if loop.extent.is_known and loop.extent.value <= SHORT_LOOP else SEVERAL
+    if loop.extent.is_known and loop.extent.value <= SHORT_LOOP:
+        return nodes.ALL
+    return max(1, min(SEVERAL, registers // max(1, _loaded(loop.body))))
+
+
+def _loaded(statements: tuple[nodes.Statement, ...]) -> int:
+    """Registers of four bytes for what a turn loads; of two branches, for the larger."""
+    total = 0
+    for s in statements:
+        if isinstance(s, nodes.Let) and isinstance(s.value, nodes.Load):
+            total += -(-s.value.width * s.value.dtype.bytes // 4)
+        elif isinstance(s, nodes.If):
+            total += max(_loaded(s.body), _loaded(s.otherwise))
+        elif isinstance(s, nodes.Block):
+            total += _loaded(s.body)
+    return total
 
 
 def _reduces(statements: tuple[nodes.Statement, ...]) -> bool:
@@ -128,8 +149,12 @@ def collect_accumulators(kernel: nodes.Kernel) -> nodes.Kernel:
     return replace(kernel, body=nodes.rewritten(kernel.body, change))
 
 
-GPU_PASSES: tuple[Callable[[nodes.Kernel], nodes.Kernel], ...] = (declare_scratch, unroll)
-CPU_PASSES: tuple[Callable[[nodes.Kernel], nodes.Kernel], ...] = (collect_accumulators,)
+GPU_PASSES: tuple[Callable[[nodes.Kernel], nodes.Kernel], ...] = (
+    branch_at_choices, declare_scratch, unroll,
+)  # fmt: skip
+CPU_PASSES: tuple[Callable[[nodes.Kernel], nodes.Kernel], ...] = (
+    branch_at_choices, collect_accumulators,
+)  # fmt: skip
 
 
 def run_passes(kernel: nodes.Kernel, is_cpu: bool) -> nodes.Kernel:

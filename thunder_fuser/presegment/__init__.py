@@ -12,12 +12,14 @@ from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
+from thunder_fuser.presegment.shared_results import share_results
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
     join_one_plus_tanh,
     remove_common,
     remove_dead,
+    remove_empty,
     remove_round_trips,
     remove_trivial_reductions,
 )
@@ -29,7 +31,9 @@ TargetPass = Callable[[Fusion, Target, CompileOptions], Fusion]
 PRESEGMENT: tuple[Pass, ...] = (
     localise,
     lay_out,
+    share_results,
     fold_scalars,
+    remove_empty,
     remove_trivial_reductions,
     remove_round_trips,
     remove_common,

@@ -26,7 +26,8 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
-from thunder_fuser.ir.record import OpRecord, names_of, rename
+from thunder_fuser.ir.record import AttrValue, OpRecord, names_of, rename
+from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.presegment.rewrite import with_attrs
 
 Sizes = tuple[int, ...]
@@ -256,13 +257,18 @@ class _Mover:
 
     def _output(self, record: OpRecord) -> None:
         """A result: the fine value in the merged shape, unless it is an argument or a result."""
-        (name,) = names_of(record)
+        (name,), others = names_of(record), {*dict(record.attrs)} - {"stride_order"}
         one = self._merged.get(name)
-        if one is None or record.attrs or not one.groups or one.fine in self._taken:
+        if one is None or others or not one.groups or one.fine in self._taken:
             self._make([name])
             self._taken.add(name)
             self.records.append(record)
             return
         self.moved = True
         self._taken.add(one.fine)
-        self.records.append(replace(record, inputs=(one.fine,), attrs=(("shape", one.sizes),)))
+        attrs: tuple[tuple[str, AttrValue], ...] = (("shape", one.sizes),)
+        if record.attr("stride_order") is not None:
+            order = record.ints("stride_order")
+            fine = reshaped_order(order, one.sizes, _fine_sizes(one.groups))
+            attrs = (("stride_order", fine), *attrs)
+        self.records.append(replace(record, inputs=(one.fine,), attrs=attrs))

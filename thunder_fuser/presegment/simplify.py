@@ -2,6 +2,7 @@
 """Passes that replace one expression by a cheaper one, or by a value that is there already.
 
 fold_scalars               size(T0: f32[i0{8}], dim=0)                 ->  8
+remove_empty               pad(T0: f32[i0{8}, i1{0}], [0, 4, 0, 0])  ->  full([8, 4], 0.0)
 remove_trivial_reductions  sum(T0: f32[i0{8}, b1{1}], dims=[1])        ->  squeeze(T0, dims=[1])
 remove_round_trips         cast(cast(T0: bf16, Float), BFloat16)       ->  T0
 remove_common              add(exp(T0), exp(T0))                       ->  T1 = exp(T0); add(T1, T1)
@@ -73,6 +74,39 @@ def _converted(value: Number, dtype: object) -> Number | None:
     if dtype in (DataType.Float, DataType.Double):
         return float(value)
     return int(value) if dtype is DataType.Int and float(value).is_integer() else None
+
+
+def remove_empty(fusion: Fusion) -> Fusion:
+    """A pad of nothing becomes its value, and a cat leaves out operands without elements.
+
+    T1 = pad(T0: f32[i0{8}, i1{0}], [0, 4, 0, 0], 2.0)               ->  T1 = full([8, 4], 2.0)
+    T2 = cat([T0: f32[i0{8}, i1{4}], T1: f32[i2{8}, i3{0}]], dim=1)  ->  T0 stands for T2
+
+    A rotary embedding of all of a head's elements slices off the rest, of which there is nothing.
+    """
+    results = _results(fusion)
+
+    def rule(record: OpRecord) -> OpRecord | Operand:
+        name, named = record.outputs[0], names_of(record)
+        empty = {one for one in named if _is_empty(one, fusion)}
+        if not empty or _is_empty(name, fusion):
+            return record
+        if record.op == "pad":
+            attrs = (("shape", fusion.tensors[name].sizes), ("dtype", fusion.tensors[name].dtype))
+            value = Literal.of(record.attr("value") or 0)  # type: ignore[arg-type]
+            return replace(record, op="full", inputs=(value,), attrs=attrs)
+        if record.op != "cat":
+            return record
+        kept = tuple(one for one in record.inputs if one not in empty)
+        if len(kept) > 1:
+            return replace(record, inputs=kept)
+        return replace(record, op="set", inputs=kept, attrs=()) if name in results else kept[0]
+
+    return rewrite(fusion, rule)
+
+
+def _is_empty(name: str, fusion: Fusion) -> bool:
+    return any(size.is_const and size.value == 0 for size in fusion.tensors[name].shape)
 
 
 def remove_trivial_reductions(fusion: Fusion) -> Fusion:

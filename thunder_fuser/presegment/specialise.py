@@ -7,15 +7,16 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.host_scalars import numbers_at
 from thunder_fuser.ir.layouts import global_sizes, local_domain
-from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Literal, OpRecord
+from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Number, OpRecord
 from thunder_fuser.ir.strides import (
     allocation_of,
     compute_tensor_descriptor,
@@ -36,36 +37,33 @@ class InputKey:
     sizes: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     alignment: int = 16
-    value: int | None = None
+    value: Number | None = None
 
 
 def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
     """The fusion for arguments of exactly these sizes, strides and shape scalars."""
     by_name = dict(zip(fusion.inputs, keys, strict=True))
-    integers = _known_integers(fusion, by_name)
-    return define(tuple(_record(r, fusion, by_name, integers) for r in fusion.definition))
+    scalars = _known_scalars(fusion, by_name)
+    return define(tuple(_record(r, fusion, by_name, scalars) for r in fusion.definition))
 
 
-def _known_integers(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
-    """The integer scalars that shapes may name: arguments, sizes, and what is computed of them.
-
-    S0 is 3; S2 = size(T1 of size 4, 0); S3 = mul(S0, S2)  ->  {S0: 3, S2: 4, S3: 12}
-    """
+def _known_scalars(fusion: Fusion, keys: Mapping[str, InputKey]) -> Mapping[str, Number]:
+    """The scalars that the host knows at this call, by name."""
     known = {
-        name: key.value for name, key in keys.items()
+        name: bool(key.value) if fusion.tensors[name].dtype is DataType.Bool else key.value
+        for name, key in keys.items()
         if name in fusion.shape_scalars and key.value is not None
     }
-    symbols = {**known, **_axis_sizes(fusion, keys)}
-    for record in fusion.exprs:
-        name = record.outputs[0]
-        operands = [o.value if isinstance(o, Literal) else known.get(o) for o in record.inputs]
-        if record.op == "size":
-            shape = fusion.tensors[str(record.inputs[0])].shape
-            extent = shape[record.attr("dim")].substitute(symbols)  # type: ignore[index]
-            known.update({name: extent.value} if extent.is_const else {})
-        elif record.op in _INTEGER_OPS and all(type(o) is int for o in operands):
-            known[name] = _INTEGER_OPS[record.op](*operands)
-    return known
+    axes = _axis_sizes(fusion, keys)
+
+    def size_of(record: OpRecord, known: Mapping[str, Number]) -> int | None:
+        shape = fusion.tensors[str(record.inputs[0])].shape
+        values = {name: value for name, value in known.items() if isinstance(value, int)}
+        extent = shape[record.attr("dim")].substitute({**values, **axes})  # type: ignore[index]
+        return extent.value if extent.is_const else None
+
+    scalars = [record for record in fusion.exprs if fusion.tensors[record.outputs[0]].is_scalar]
+    return numbers_at(scalars, known, lambda name: fusion.tensors[name].dtype, size_of)
 
 
 def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
@@ -76,14 +74,6 @@ def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
         for extent, size in zip(view.shape, logical_sizes(view, key), strict=True):
             found.update(dict.fromkeys(extent.symbols, size))
     return found
-
-
-_INTEGER_OPS: Mapping[str, Callable[..., int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": lambda a, b: a // b if (a < 0) == (b < 0) else -(-a // b),  # toward zero
-}
 
 
 def logical_sizes(view: TensorView, key: InputKey) -> tuple[int, ...]:
@@ -99,11 +89,11 @@ def _record(
     record: OpRecord,
     fusion: Fusion,
     keys: Mapping[str, InputKey],
-    integers: Mapping[str, int],
+    scalars: Mapping[str, Number],
 ) -> OpRecord:
     if record.op == "define_tensor":
         return _tensor(record, fusion.tensors[record.outputs[0]], keys[record.outputs[0]])
-    attrs = tuple((k, _sizes(v, integers) if k in NAMED_ATTRS else v) for k, v in record.attrs)
+    attrs = tuple((k, _sizes(v, scalars) if k in NAMED_ATTRS else v) for k, v in record.attrs)
     return record if attrs == record.attrs else replace(record, attrs=attrs)
 
 
@@ -133,7 +123,7 @@ def _of_sizes(record: OpRecord, sizes: tuple[int, ...]) -> tuple[bool | None, ..
     return tuple(None if sizes[a] == 1 else f for a, f in zip(places, flags, strict=True))
 
 
-def _sizes(value: AttrValue, integers: Mapping[str, int]) -> AttrValue:
+def _sizes(value: AttrValue, scalars: Mapping[str, Number]) -> AttrValue:
     if isinstance(value, tuple):
-        return tuple(_sizes(item, integers) for item in value)
-    return integers[value] if isinstance(value, str) and value in integers else value
+        return tuple(_sizes(item, scalars) for item in value)
+    return scalars[value] if isinstance(value, str) and value in scalars else value

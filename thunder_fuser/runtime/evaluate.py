@@ -30,7 +30,7 @@ from thunder_fuser.ir.record import (
     record_text,
 )
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.runtime import random
+from thunder_fuser.runtime import random, torch_calls
 from thunder_fuser.runtime.torch_types import coordinate, to_torch_dtype
 
 Input: TypeAlias = "torch.Tensor | Number"
@@ -192,7 +192,7 @@ class Evaluator:
         if isinstance(value, DataType):
             return self._dtype(value)
         if isinstance(value, str) and key in NAMED_ATTRS:
-            return int(self.values[value])
+            return self.values[value].item()
         return value
 
     def _dtype(self, dtype: DataType) -> torch.dtype:
@@ -236,6 +236,8 @@ def _literal_dtype(
         return DataType.Bool
     if record.op == "scatter":
         return result
+    if rule is DtypeRule.COMPLEX:
+        return result.real
     as_given = record.op == "cast" or record.row.kind is OpKind.RANDOM
     if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or as_given:
         return of_number(literal.value)
@@ -315,6 +317,10 @@ _SCOPE: dict[str, object] = {
     "trunc_div": partial(torch.div, rounding_mode="trunc"),
     # A number as a tensor with the sizes of `like`; a tensor unchanged.
     "filled": lambda a, like: a.expand(like.shape) if a.ndim == 0 else a,
+    "attention": torch_calls.attention,
+    "attention_backward": torch_calls.attention_backward,
+    "grouped_mm": torch_calls.grouped_mm,
+    "scaled_product": torch_calls.scaled_product,
     "logical_right_shift": _logical_right_shift,
     "erfcinv": _erfcinv,
     "broadcast": _broadcast,

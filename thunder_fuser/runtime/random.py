@@ -47,6 +47,12 @@ def draw(device: torch.device, count: int) -> tuple[int, int]:
     return seed - (1 << 64) if seed >> 63 else seed, offset  # 64 bits as a signed integer
 
 
+def draw_state(device: torch.device, count: int) -> Stream:
+    """The same as tensors on the device, each of rank 0 and int64."""
+    seed, offset = draw(device, count)
+    return tuple(torch.full((), one, dtype=torch.int64, device=device) for one in (seed, offset))
+
+
 def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
     """Philox 4x32-10. Each tensor holds 32-bit words as int64."""
     a, b, c, d = counter

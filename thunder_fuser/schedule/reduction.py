@@ -24,11 +24,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.schedule.axes import collapse, row_shift, summed_order
+from thunder_fuser.schedule.axes import collapse, row_shift, size_of, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.row_shape import row_of, width_of
@@ -54,12 +55,17 @@ COLUMNS_PER_SM = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Rows(KernelMatch):
-    """A part whose reductions have one pattern."""
+    """A part whose reductions have one pattern.
+
+    chunk: if not 0, each block reduces a run of so many elements, and the results are partial.
+    plane: the elements of the innermost reduced axes, which no kept axis parts in memory.
+    """
 
     takes_no = (OpKind.EXTERNAL, OpKind.SCAN)
 
     inner: bool
-    chunk: int = 0  # > 0: each block reduces a run of so many, and the results are partial
+    chunk: int = 0
+    plane: int = 0
 
     @classmethod
     def find(cls, part: Part, target: Target, options: CompileOptions) -> Rows | Reject:
@@ -81,8 +87,10 @@ class Rows(KernelMatch):
         )
         if chunked and chunked.reduced != reduced:
             return Reject(cls.name, "partial results over axes in another order than in memory")
-        inner, chunk = order[-1] in pattern.reduced, chunked.size if chunked else 0
-        return cls(part, target, options, kept, reduced, inner=inner, chunk=chunk)
+        last = tuple(takewhile(pattern.reduced.__contains__, reversed(order)))
+        plane, chunk = size_of(part, last), chunked.size if chunked else 0
+        given = part, target, options, kept, reduced
+        return cls(*given, inner=bool(last), chunk=chunk, plane=plane)
 
     @cached_property
     def passes(self) -> int:
@@ -161,7 +169,7 @@ def _may_shift(found: Rows) -> bool:
 
 def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
     if found.has_order:
-        row = row_of(found.reduced_size, found.target, found.chunk)
+        row = row_of(found.reduced_size, found.target, found.chunk, plane=found.plane)
         return _inner_with(found, alignment, row.threads, cluster=row.cluster, width=row.width)
     columns = found.chunk or found.reduced_size
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)

@@ -15,7 +15,8 @@ takes the widest loads that a part allows, and as many threads as hold what the 
 With it, rows of N elements are always the same partial sums, whatever else the kernel reads, keeps
 or makes:
 
-    row sums      vectors of `width`, dealt in turn to the threads of each of `cluster` blocks
+    row sums      vectors of `width`, dealt in turn to the threads of each of `cluster` blocks; a
+                  row of several planes, as a channel's of [N, C, H, W], has none across two planes
     column sums   runs of rows (presegment/rfactor.py), dealt to the threads along y of a block
     on a CPU      16 sums, dealt in turn (Stream); of columns, one for each
 
@@ -154,19 +155,22 @@ def rounds(part: Part, name: str) -> bool:
     return adds and (dtype.is_float or dtype.is_complex)
 
 
-def row_of(columns: int, target: Target, chunk: int = 0, sums: int = 1) -> RowShape:
+def row_of(
+    columns: int, target: Target, chunk: int = 0, sums: int = 1, plane: int = 0
+) -> RowShape:
     """Who adds rows of so many columns, or runs of `chunk` of them, in vectors of a settled width.
 
-    sums: over rows, where the rows are summed over each other as well.
+    sums: over rows, where the rows are summed over each other as well; plane: the columns that
+    follow one another in memory, if kept axes lie between the others.
     """
     clusters = 1 if chunk else target.max_cluster
     x, cluster = shape_of(chunk or columns, clusters)
-    return _shape_with(chunk or columns, sums, x, cluster, width_of(columns, chunk))
+    return _shape_with(chunk or columns, sums, x, cluster, width_of(columns, chunk, plane))
 
 
-def width_of(columns: int, chunk: int = 0) -> int:
-    """The elements of a vector, which divide the row and its runs."""
-    return gcd(WIDTH, columns, chunk)
+def width_of(*lengths: int) -> int:
+    """The elements of a vector, which divide the row, and its runs and planes if it has them."""
+    return gcd(WIDTH, *lengths)
 
 
 def shape_of(columns: int, clusters: int) -> tuple[int, int]:

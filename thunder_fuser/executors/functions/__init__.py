@@ -10,6 +10,7 @@ add one, write a row of the table of its subject:
 
     pointwise       each element, activations, other names of what Thunder knows, casts
     losses          losses, distances, log_softmax, cross_entropy
+    batch_norms     batch_norm in training
     reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
     movement        rolls, tiles, shuffles, stacks, views, new tensors
     attention       scaled_dot_product_attention
@@ -24,6 +25,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor
 
 from thunder_fuser.executors.functions.attention import ATTENTION
+from thunder_fuser.executors.functions.batch_norms import BATCH_NORMS
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, lookasides
 from thunder_fuser.executors.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.executors.functions.losses import LOSSES
@@ -33,8 +35,8 @@ from thunder_fuser.executors.functions.reductions import REDUCTIONS
 from thunder_fuser.trace.op import Reject
 
 TABLES: dict[str, Table] = {
-    "pointwise": POINTWISE, "losses": LOSSES, "reductions": REDUCTIONS, "movement": MOVEMENT,
-    "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
+    "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
+    "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}

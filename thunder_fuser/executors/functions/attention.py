@@ -27,6 +27,7 @@ from thunder.core.transforms import sum_to
 from thunder.executors.sdpaex import sdpa_ex
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
 from thunder.extend import OperatorExecutor
+from torch.nn.attention import SDPBackend
 
 from thunder_fuser.executors.functions.define import (
     Composite,
@@ -160,18 +161,36 @@ class _Call:
         return None if fits else Reject("attention that no kernel of torch takes")
 
     def fits_cudnn(self) -> bool:
-        """True for what torch gives to cuDNN on Hopper; fewer of its kernels take odd sizes."""
+        """True for what torch gives to cuDNN on Hopper."""
         if self.refuses_ours() or self.attn_mask is not None:
             return False
         if self.query.dtype not in (dtypes.bfloat16, dtypes.float16):
             return False
         (length, width), keys = map(int, self.query._shape[2:]), int(self.key._shape[2])
-        if length % 64 or keys % 64 or width % 8 or width > 128:
+        if width % 8 or width > 128:
             return False
         if (self.is_causal and length != keys) or torch.are_deterministic_algorithms_enabled():
             return False
         major, _ = torch.cuda.get_device_capability(self.query.device.device_str())
-        return major == 9 and torch.backends.cuda.cudnn_sdp_enabled()
+        if major != 9 or not torch.backends.cuda.cudnn_sdp_enabled():
+            return False
+        # Fewer of its kernels take odd lengths.
+        return not (length % 64 or keys % 64) or self.torch_takes_cudnn()
+
+    def torch_takes_cudnn(self) -> bool:
+        """What torch itself answers for tensors of these sizes."""
+        given = [
+            torch.empty(
+                tuple(map(int, one._shape)), dtype=dtypes.to_torch_dtype(one.dtype),
+                device=one.device.device_str(), requires_grad=True,
+            )
+            for one in self.tensors
+        ]  # fmt: skip
+        with torch.enable_grad():
+            chosen = torch._fused_sdp_choice(
+                *given, None, 0.0, self.is_causal, scale=self.scale
+            )
+        return bool(chosen == SDPBackend.CUDNN_ATTENTION.value)
 
     def refuses_ours(self) -> Reject | None:
         """What torch itself does not give to its kernels for the CPU."""

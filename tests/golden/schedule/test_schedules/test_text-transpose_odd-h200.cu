@@ -23,7 +23,7 @@ fused_add_relu_bf16_transpose(
       const Vec<bf16, 8> T0_v = ldv<8>(T0, index_div(i_o_o_j_o, divisor1) * 64 + j * size3 + (j_i_i_o_i_i % 8) * 8);
       #pragma unroll
       for (i32 i_i = 0; i_i < 8; ++i_i) {
-        T0_t.put((((j_i_i_o_i_i % 8) * 2 + (j_i_i_o_i_i / 16) + j_i_i_o_i_o * 16) % 64) * 2 + ((j_i_i_o_i_i / 8) % 2) + i_i * 128 + (j_i_i_o_i_i % 8) * 1024, T0_v.v[i_i]);
+        T0_t.put((((j_i_i_o_i_i % 8) * 4 + (j_i_i_o_i_i / 8) + j_i_i_o_i_o * 32) % 128) + i_i * 128 + (j_i_i_o_i_i % 8) * 1024, T0_v.v[i_i]);
       }
     }
   }

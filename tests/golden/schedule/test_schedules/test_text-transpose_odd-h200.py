@@ -29,4 +29,4 @@ def move(s):  # read T0 before; 8192 elements each in shared memory
     s.parallelize("i0.i*i1.o.i.o", "unroll")
     s.parallelize("i0.i*i1.o.i.i", "threadIdx.x")
     s.parallelize("i1.i", "vectorize")
-    # element 2*((2*(j_i_i_o_i_i % 8) + (j_i_i_o_i_i // 16) + 16*j_i_i_o_i_o) % 64) + ((j_i_i_o_i_i // 8) % 2) + 128*i_i + 1024*(j_i_i_o_i_i % 8), computed at 2*((((i_i_j_o_i_i % 128) // 2) + 2*(i_i_j_o_i_o // 4)) % 64) + (i_i_j_o_i_i % 2) + 128*(i_i_j_o_i_i // 128) + 256*i_i_j_o_i_o
+    # element ((4*(j_i_i_o_i_i % 8) + (j_i_i_o_i_i // 8) + 32*j_i_i_o_i_o) % 128) + 128*i_i + 1024*(j_i_i_o_i_i % 8), computed at 2*((((i_i_j_o_i_i % 128) // 2) + 2*(i_i_j_o_i_o // 4)) % 64) + (i_i_j_o_i_i % 2) + 128*(i_i_j_o_i_i // 128) + 256*i_i_j_o_i_o

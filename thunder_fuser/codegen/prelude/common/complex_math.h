@@ -1,4 +1,4 @@
-// provides: c_abs c_exp c_log c_sqrt c_sin c_cos c_tan c_tanh
+// provides: c_abs c_exp c_log c_log2 c_sqrt c_sin c_cos c_sinh c_cosh c_tan c_tanh c_sigmoid
 // needs: device complex constants classify
 // Computed in double for both types, so that no intermediate of a c64 overflows. At zeros,
 // infinities and NaN as annex G of the C standard says, whose functions torch calls.
@@ -32,6 +32,14 @@ DEVICE double c_log_of_size(c128 z) {
   return log(hypot(x, y));
 }
 DEVICE c128 c_log(c128 z) { return {c_log_of_size(z), atan2(z.im, z.re)}; }
+DEVICE c128 c_log2(c128 z) {
+  const c128 found = c_log(z);
+  return {found.re * 1.4426950408889634, found.im * 1.4426950408889634};
+}
+DEVICE c128 c_sigmoid(c128 z) {
+  const c128 power = c_exp(c128{-z.re, -z.im});
+  return c128{1.0, 0.0} / c128{1.0 + power.re, power.im};
+}
 // Scaled by an even power of two where a square would overflow, or lose its last digits.
 DEVICE c128 c_sqrt(c128 z) {
   if (isinf_(z.im)) return {infinity<double>(), z.im};
@@ -73,6 +81,10 @@ DEVICE c128 c_tan(c128 z) {
 DEVICE float c_abs(c64 z) { return static_cast<float>(c_abs(convert<c128>(z))); }
 DEVICE c64 c_exp(c64 z) { return convert<c64>(c_exp(convert<c128>(z))); }
 DEVICE c64 c_log(c64 z) { return convert<c64>(c_log(convert<c128>(z))); }
+DEVICE c64 c_log2(c64 z) { return convert<c64>(c_log2(convert<c128>(z))); }
+DEVICE c64 c_sigmoid(c64 z) { return convert<c64>(c_sigmoid(convert<c128>(z))); }
+DEVICE c64 c_sinh(c64 z) { return convert<c64>(c_sinh(convert<c128>(z))); }
+DEVICE c64 c_cosh(c64 z) { return convert<c64>(c_cosh(convert<c128>(z))); }
 DEVICE c64 c_sqrt(c64 z) { return convert<c64>(c_sqrt(convert<c128>(z))); }
 DEVICE c64 c_sin(c64 z) { return convert<c64>(c_sin(convert<c128>(z))); }
 DEVICE c64 c_cos(c64 z) { return convert<c64>(c_cos(convert<c128>(z))); }

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention, and matrix products of groups and with scales: torch's kernels, between our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.cases import Runner, rand
+
+from thunder_fuser import DataType, FusionDefinition
+from thunder_fuser.errors import DefinitionError, DtypeError, TorchCallError
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.language import rebuild
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def qkv(dtype: torch.dtype) -> list[torch.Tensor]:
+    """Eight queries, twelve keys."""
+    return [rand(2, 3, length, 16, dtype=dtype, seed=length) for length in (8, 12, 12)]
+
+
+# ---- attention
+
+
+@pytest.mark.parametrize("causal", [None, False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_attention(run: Runner, dtype: torch.dtype, causal: bool | None) -> None:
+    """Between a kernel before and a kernel after it; scale as nvFuser's constants."""
+    inputs = qkv(dtype)
+
+    def build(fd: FusionDefinition) -> None:
+        q, k, v = map(fd.from_pytorch, inputs)
+        q = fd.ops.cast(fd.ops.mul(q, 2.0), q.dtype())
+        scale = fd.define_scalar(0.3, DataType.Double)
+        out, lse, seed, offset = fd.ops.sdpfa_fwd(q, k, v, None, causal, scale)
+        fd.add_output(fd.ops.neg(out))
+        fd.add_output(lse)
+        assert (seed.ndim, offset.ndim) == (1, 0)
+
+    q, k, v = inputs
+    out = F.scaled_dot_product_attention(q * 2, k, v, is_causal=bool(causal), scale=0.3)
+    scores = 0.3 * (q * 2).float() @ k.float().mT
+    if causal:
+        scores = scores.masked_fill(~torch.ones(8, 12, dtype=torch.bool).tril(), -torch.inf)
+    run(build, inputs, [-out.float() if dtype is not torch.float32 else -out, scores.logsumexp(-1)],
+        tolerance=0.03 if dtype is not torch.float32 else 1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention(run: Runner, causal: bool) -> None:
+    """Numbers of the call as arguments; against autograd."""
+    inputs, grad = [x.requires_grad_() for x in qkv(torch.float32)], rand(2, 3, 8, 16, seed=9)
+    out = F.scaled_dot_product_attention(*inputs, is_causal=causal, scale=0.5)
+    expected = torch.autograd.grad(out, inputs, grad)
+    plain = [x.detach() for x in inputs]
+
+    def build(fd: FusionDefinition) -> None:
+        g, q, k, v = map(fd.from_pytorch, (grad, *plain))
+        types = (DataType.Double, DataType.Bool, DataType.Double)
+        dropout, is_causal, scale = (fd.define_scalar(None, dtype) for dtype in types)
+        out, lse, seed, offset = fd.ops.sdpfa_fwd(q, k, v, dropout, is_causal, scale)
+        grads = fd.ops.sdpfa_bwd(
+            g, q, k, v, out, lse, dropout, is_causal, seed, offset, scale=scale
+        )
+        for one in grads:
+            fd.add_output(one)
+        assert rebuild(repr(fd)) == define(fd.definition)
+
+    run(build, [grad, *plain, 0.0, causal, 0.5], expected, tolerance=1e-5)
+
+
+def test_one_definition_serves_several_scales(run: Runner) -> None:
+    inputs = qkv(torch.float32)
+    with FusionDefinition() as fd:
+        q, k, v = map(fd.from_pytorch, inputs)
+        half = fd.ops.truediv(fd.define_scalar(dtype=DataType.Double), 2.0)
+        fd.add_output(fd.ops.sdpfa_fwd(q, k, v, scale=half)[0])
+    for scale in (0.5, 3.0):
+        (out,) = run.execute(fd, [*inputs, scale])
+        torch.testing.assert_close(out, F.scaled_dot_product_attention(*inputs, scale=scale / 2))
+
+
+def test_dropout_on_a_cpu_is_torchs_error() -> None:
+    inputs = qkv(torch.float32)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sdpfa_fwd(*map(fd.from_pytorch, inputs), 0.5)[0])
+    with pytest.raises(TorchCallError, match="dropout"):
+        fd.execute(inputs)
+
+
+# ---- products
+
+
+def products(a: torch.Tensor, b: torch.Tensor, ends: list[int]) -> torch.Tensor:
+    """One product a group."""
+    starts = [0, *ends[:-1]]
+    slices = [slice(*pair) for pair in zip(starts, ends, strict=True)]
+    if a.dim() == b.dim():
+        return torch.stack([a[:, one] @ b[one] for one in slices])
+    if a.dim() == 2:
+        return torch.cat([a[one] @ b[at] for at, one in enumerate(slices)])
+    return torch.cat([a[at] @ b[:, one] for at, one in enumerate(slices)], 1)
+
+
+@pytest.mark.parametrize("offsets", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    "shapes", [((16, 32), (3, 32, 8)), ((3, 8, 32), (32, 16)), ((8, 16), (16, 8))]
+)
+def test_products_of_groups(run: Runner, shapes: tuple, offsets: torch.dtype) -> None:
+    a, b = (rand(*shape, seed=len(shape), dtype=torch.bfloat16) for shape in shapes)
+    ends = torch.tensor([4, 4, 16], dtype=offsets)  # the second group is empty
+
+    def build(fd: FusionDefinition) -> None:
+        x, y, o = map(fd.from_pytorch, (a, b, ends))
+        fd.add_output(fd.ops.neg(fd.ops.grouped_mm(x, y, o)))
+
+    expected = -products(a, b, ends.tolist()).float()
+    run(build, [a, b, ends], [expected], tolerance=0.05)
+
+
+F8 = torch.float8_e4m3fn
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["a tensor", "rows"])
+@pytest.mark.parametrize("dtype", [F8, torch.bfloat16], ids=str)
+def test_a_product_with_scales(run: Runner, dtype: torch.dtype, rows: bool) -> None:
+    a, b = rand(16, 32).to(dtype), rand(16, 32, seed=1).to(dtype)
+    shapes = ((16, 1), (1, 16)) if rows else ((), ())
+    one, two = (rand(*shape, seed=at).abs() + 0.5 for at, shape in enumerate(shapes))
+    bias = rand(16, seed=5)
+    product = ((a.float() * one) @ (b.t().float() * two)).float()
+
+    def build(fd: FusionDefinition) -> None:
+        x, y = fd.from_pytorch(a), fd.from_pytorch(b.t())
+        scales = [fd.define_tensor([-1] * s.dim(), True) for s in (one, two)]
+        offset = fd.from_pytorch(bias)
+        plain, no_scale, no_gamma = fd.ops.scaled_mm(x, y, *scales)
+        assert no_scale is None and no_gamma is None
+        fd.add_output(plain)
+        fd.add_output(
+            fd.ops.scaled_mm(x, y, *scales, 2.0, offset, beta=3.0, dtype=DataType.Float)[0]
+        )
+
+    run(build, [a, b.t(), one, two, bias], [product.bfloat16(), 2 * product + 3 * bias],
+        tolerance=0.05)  # fmt: skip
+
+
+# ---- what is refused
+
+REFUSED: dict[str, tuple[Callable[..., object], type[Exception], str]] = {
+    "ranks": (
+        lambda fd, t, h: fd.ops.sdpfa_fwd(t, t, t)[0],
+        DefinitionError, "expected tensors of rank 4",
+    ),
+    "types": (
+        lambda fd, t, h: fd.ops.sdpfa_fwd(*(fd.define_tensor([1, 1, 2, 8], dtype=d) for d in
+                                            (DataType.Half, DataType.Half, DataType.Float)))[0],
+        DtypeError, "sdpfa_fwd: expected one type Half or BFloat16 or Float, got Half, Half, Float",
+    ),
+    "heads": (
+        lambda fd, t, h: fd.ops.sdpfa_fwd(
+            *(fd.define_tensor([1, n, 2, 8]) for n in (4, 2, 2))
+        )[0],
+        DefinitionError, r"sdpfa_fwd: key: expected sizes \[1, 4, 2, 8\], got \[1, 2, 2, 8\]",
+    ),
+    "a scalar of no call": (
+        lambda fd, t, h: fd.ops.sdpfa_fwd(h, h, h, scale=fd.define_scalar(drawn="seed"))[0],
+        DefinitionError, "expected a scalar made of sizes and arguments",
+    ),
+    "offsets": (
+        lambda fd, t, h: fd.ops.grouped_mm(t, t, t), DtypeError, "offsets: expected Int or Int32",
+    ),
+    "groups": (
+        lambda fd, t, h: fd.ops.grouped_mm(h, h, fd.define_tensor([-1], dtype=DataType.Int)),
+        DefinitionError, "expected matrices, one of them with an axis of groups",
+    ),
+    "sums": (
+        lambda fd, t, h: fd.ops.scaled_product(t, t, t, t), DefinitionError, "scaled_product: exp",
+    ),
+    "scales": (
+        lambda fd, t, h: fd.ops.scaled_mm(t, fd.ops.permute(t, [1, 0]), t, t)[0],
+        DefinitionError, r"scale1: expected sizes \[3, 1\], got \[3, 4\]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    build, kind, message = REFUSED[name]
+    fd = FusionDefinition()
+    fd.add_output(build(fd, fd.define_tensor([3, 4]), fd.define_tensor([1, 1, 8, 16])))
+    with pytest.raises(kind, match=message):
+        fd.fusion

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is captured, when, and how results go out: on the CPU, with a recorder in place of CUDA."""
+
+from __future__ import annotations
+
+import gc
+import re
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from helpers.graph_scenarios import SCENARIOS, Scenario
+from helpers.recorder import CpuRecorder
+from hypothesis import given
+from hypothesis import strategies as st
+from thunder.transforms.cudagraph import CUDAGraphTransform
+
+import thunder_fuser
+from thunder_fuser import fuser
+from thunder_fuser.errors import GraphWarning, OptionError
+from thunder_fuser.executors.capture import compact
+from thunder_fuser.executors.cuda_graphs import CudaGraphs, on_host, pieces_in
+from thunder_fuser.executors.traces import final_traces, jit
+from thunder_fuser.explain import report
+from thunder_fuser.runtime.cuda_graphs import memory_like
+
+CPU = torch.device("cpu")
+
+
+def in_graphs(function: Any, recorder: CpuRecorder, **given: Any) -> Any:
+    """Jitted with the fuser, its calls on the CPU replayed by a recorder."""
+    keywords = {f"fuser_{name}": value for name, value in given.items()}
+    return thunder.jit(
+        function, executors=[fuser], transforms=[CudaGraphs(recorder=recorder)],
+        fuser_strict=True, fuser_cuda_graphs=True, **keywords,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["training", "dropout", "several_forwards"])
+def test_with_the_short_way(name: str) -> None:
+    """The same of thunder_fuser.jit, which connects to autograd in its own way."""
+    recorder = CpuRecorder()
+
+    def pair(function: Any, **given: Any) -> tuple[Any, Any]:
+        graphs = CudaGraphs(recorder=recorder)
+        found = thunder_fuser.jit(function, transforms=[graphs], fuser_cuda_graphs=True)
+        return found, thunder_fuser.jit(function)
+
+    SCENARIOS[name](pair, CPU)
+    assert any(one.replays for one in recorder.recordings if one.keeps)
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).sin() @ w
+
+
+def matrices(rows: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(rows, 4), torch.randn(4, 4)
+
+
+def replays(recorder: CpuRecorder) -> list[int]:
+    return [one.replays for one in recorder.recordings]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_as_without_graphs(scenario: Scenario) -> None:
+    recorder = CpuRecorder()
+    scenario(lambda f, **given: (in_graphs(f, recorder, **given), jit(f, strict=True)), CPU)
+    assert any(one.replays for one in recorder.recordings)
+
+
+# ------------------------------------------------------------------------------ when it captures
+
+
+def test_the_second_call_captures() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for wanted in ([], [1], [2], [3]):
+        found(*matrices())
+        assert replays(recorder) == wanted
+    (piece,) = pieces_in(final_traces(found)[0].bound_symbols)
+    assert (piece.counts.plain, piece.counts.captured, piece.counts.replayed) == (1, 1, 3)
+
+
+def test_the_least_recently_replayed_is_evicted() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder, max_cuda_graphs=2)
+    for rows in (2, 2, 3, 3, 2, 4, 4, 2):  # 4 evicts 3
+        found(*matrices(rows))
+    assert replays(recorder) == [3, 1, 1]
+    found(*matrices(3))  # it was forgotten, and is called for the first time again
+    assert replays(recorder) == [3, 1, 1]
+    found(*matrices(3))
+    assert replays(recorder) == [3, 1, 1, 1]
+
+
+def test_more_shapes_in_turn_than_graphs_capture_none() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder, max_cuda_graphs=3)
+    for rows in (2, 3, 4, 5) * 4:
+        found(*matrices(rows))
+    assert recorder.recordings == []
+
+
+def test_a_parameter_that_moves_is_another_graph() -> None:
+    recorder = CpuRecorder()
+    linear = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    found, x = in_graphs(linear, recorder), torch.randn(2, 4)
+    with torch.no_grad():
+        for wanted in ([], [1], [2]):
+            found(x)
+            assert replays(recorder) == wanted
+        linear[0].weight.add_(1)
+        assert torch.equal(found(x), jit(linear)(x))
+        assert replays(recorder) == [3]
+        linear[0].weight.data = linear[0].weight.data.clone()
+        for wanted in ([3], [3, 1]):
+            assert torch.equal(found(x), jit(linear)(x))
+            assert replays(recorder) == wanted
+
+
+def test_settings_of_torch_are_part_of_the_key() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for recorder.value, wanted in (("a", []), ("a", [1]), ("b", [1]), ("b", [1, 1]), ("a", [2, 1])):
+        found(*matrices())
+        assert replays(recorder) == wanted
+
+
+def test_inside_of_a_capture_the_calls_run() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for _ in range(2):
+        found(*matrices())
+    recorder.capturing = True
+    found(*matrices())
+    assert replays(recorder) == [1]
+
+
+# ----------------------------------------------------------- what a forward saves for its backward
+
+
+def trained(found: Any, **given: Any) -> torch.Tensor:
+    x, w = matrices()
+    w.requires_grad_()
+    found(x, w).sum().backward(**given)
+    assert w.grad is not None
+    return w.grad
+
+
+def test_what_only_the_backward_reads_stays_in_the_graph() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for wanted in ([], [1], [2, 1], [3, 2], [4, 3]):
+        trained(found)
+        assert replays(recorder) == wanted
+    assert [one.keeps for one in recorder.recordings] == [True, False]
+    (piece,) = pieces_in(final_traces(found)[0].bound_symbols)
+    forward, _ = piece.graphs.kept.values()
+    assert forward.places and not forward.is_in_use()
+
+
+def test_a_graph_whose_results_are_saved_is_not_replayed() -> None:
+    """Three forwards are pending at most, so there are three graphs of it."""
+    recorder = CpuRecorder()
+    found, expected = in_graphs(product, recorder), jit(product)
+    for _ in range(8):
+        inputs = [(torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)) for _ in range(3)]
+        both = []
+        for function in (found, expected):
+            results = [function(x, w) for x, w in inputs]
+            grads = [
+                torch.autograd.grad(one.sum(), w)[0]
+                for one, (_, w) in zip(results, inputs, strict=True)
+            ]
+            both.append(grads)
+        assert all(map(torch.equal, *both))
+    assert sum(one.keeps for one in recorder.recordings) == 3
+    before = sum(replays(recorder))
+    for x, w in inputs:
+        found(x, w)  # nobody has kept anything, so one of them is enough
+    assert sum(replays(recorder)) == before + 3
+    assert len(recorder.recordings) == 6
+
+
+def test_retain_graph_keeps_it() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    for _ in range(4):
+        trained(found)
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    total = found(x, w).sum()
+    (first,) = torch.autograd.grad(total, w, retain_graph=True)
+    for _ in range(4):
+        trained(found)
+    (second,) = torch.autograd.grad(total, w)
+    assert torch.equal(first, second)
+
+
+def test_saved_tensors_that_a_hook_keeps_are_not_overwritten() -> None:
+    recorder = CpuRecorder()
+    found = in_graphs(product, recorder)
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def pack(one: torch.Tensor) -> torch.Tensor:
+        kept.append((one, one.clone()))
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+        for _ in range(6):
+            trained(found)
+    assert all(torch.equal(one, copy) for one, copy in kept)
+
+
+# --------------------------------------------------------------------------------- what it leaves
+
+
+def test_what_cannot_be_captured_runs_with_one_warning() -> None:
+    recorder = CpuRecorder(fails="not while a stream is captured")
+    found, expected = in_graphs(product, recorder), jit(product)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            args = matrices()
+            assert torch.equal(found(*args), expected(*args))
+    (one,) = (one for one in told if issubclass(one.category, GraphWarning))
+    assert "cudaGraph0 (matmul*2 thunderFusion0)" in str(one.message)
+    assert "not while a stream is captured" in str(one.message)
+    assert one.filename == __file__
+
+
+def test_a_number_that_the_host_reads_cuts() -> None:
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x @ w).sin() @ w
+        return (y * y.sum().item()) @ w + 1
+
+    recorder = CpuRecorder()
+    found = in_graphs(scaled, recorder)
+    for _ in range(4):
+        found(*matrices())
+    trace = final_traces(found)[0]
+    assert [one.name for one in pieces_in(trace.bound_symbols)] == ["cudaGraph0", "cudaGraph1"]
+    assert [(one.name, one.reason) for one in on_host(trace, "cpu")] == [
+        ("item", "it reads a number from the device")
+    ]
+    assert replays(recorder) == [3]  # the second piece gets another number at each call
+
+
+def test_the_report_says_what_is_captured() -> None:
+    def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x @ w).sin() @ w
+        return (y * y.sum().item()) @ w + 1
+
+    found = in_graphs(scaled, CpuRecorder())
+    for _ in range(3):
+        found(*matrices())
+    text = str(report(found))
+    for line in (
+        r"CUDA graph +pass +state +calls +graphs +replays +why",
+        r"cudaGraph0 +forward +replayed +\d +1 +2\n",
+        r"cudaGraph1 +forward +not captured yet +3 +0 +0 +the second call with the same shapes",
+        r"item +forward +in no graph +1 +it reads a number from the device",
+    ):
+        assert re.search(line, text), text
+    assert report(jit_and_call(scaled)).graphs == ()
+
+
+def jit_and_call(function: Any) -> Any:
+    found = jit(function)
+    found(*matrices())
+    return found
+
+
+def test_a_draw_stays_outside_and_gives_tensors() -> None:
+    def dropped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x @ w, 0.5) @ w
+
+    found = in_graphs(dropped, CpuRecorder())
+    found(*matrices())
+    trace = final_traces(found)[0]
+    assert [(one.name, one.reason) for one in on_host(trace, "cpu")] == [
+        ("draw_random_state", "it draws from torch's generator")
+    ]
+    (draw,) = (one for one in trace.bound_symbols if one.sym.name == "draw_random_state")
+    assert [tuple(one.shape) for one in draw.output] == [(), ()]
+
+
+def test_one_call_alone_is_no_piece() -> None:
+    found = in_graphs(lambda x: x.sin() + 1, CpuRecorder())
+    found(torch.randn(4))
+    (trace,) = final_traces(found)
+    assert pieces_in(trace.bound_symbols) == []
+    assert [one.reason for one in on_host(trace, "cpu")] == ["fewer than 2 launches in a row"]
+
+
+def test_views_alone_are_no_piece() -> None:
+    found = in_graphs(lambda x: x.t().unsqueeze(0)[0, 1:], CpuRecorder())
+    found(torch.randn(4, 4))
+    (trace,) = final_traces(found)
+    assert pieces_in(trace.bound_symbols) == []
+    assert on_host(trace, "cpu") == ()
+
+
+def test_on_the_cpu_the_option_changes_nothing() -> None:
+    args = matrices()
+    found = jit(product, cuda_graphs=True)
+    assert torch.equal(found(*args), jit(product)(*args))
+    (trace,) = final_traces(found)
+    assert pieces_in(trace.bound_symbols) == []
+
+
+def test_one_list_of_transforms_for_two_functions() -> None:
+    """The transform of one is not the other's."""
+    transforms: list[Any] = []
+    first, second = (
+        thunder.jit(product, executors=[fuser], transforms=transforms, fuser_cuda_graphs=on)
+        for on in (True, False)
+    )
+    args = matrices()
+    assert torch.equal(first(*args), second(*args))
+    assert [type(one) for one in transforms] == [CudaGraphs]
+    names = [trace.get_provenance().pss for one in (first, second) for trace in final_traces(one)]
+    assert "CUDA graphs" not in names[1]
+
+
+def test_not_beside_the_transform_of_thunder() -> None:
+    found = thunder.jit(
+        product, executors=[fuser], transforms=[CUDAGraphTransform()], fuser_cuda_graphs=True
+    )
+    with pytest.raises(OptionError, match="no CUDAGraphTransform among the transforms, got one"):
+        found(*matrices())
+
+
+def test_a_function_that_is_gone_leaves_nothing() -> None:
+    found = in_graphs(product, CpuRecorder())
+    for _ in range(3):
+        found(*matrices())
+    (piece,) = pieces_in(final_traces(found)[0].bound_symbols)
+    gone = weakref.ref(piece.graphs)
+    del found, piece
+    gc.collect()
+    assert gone() is None
+
+
+# ----------------------------------------------------------------------------- memory of arguments
+
+
+@given(st.data())
+def test_memory_like(data: st.DataObject) -> None:
+    """The sizes, strides and alignment of any argument, and all of its values."""
+    rank = data.draw(st.integers(0, 3))
+    size = [data.draw(st.integers(0, 4)) for _ in range(rank)]
+    stride = [data.draw(st.integers(0, 5)) for _ in range(rank)]
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.int8]))
+    place = data.draw(st.integers(0, 9))
+    arg = torch.arange(100).to(dtype).as_strided(size, stride, place)
+    memory = memory_like(arg)
+    compact(memory).copy_(compact(arg))
+    assert torch.equal(memory, arg)
+    assert memory.stride() == arg.stride()
+    assert not arg.numel() or (memory.data_ptr() - arg.data_ptr()) % 16 == 0

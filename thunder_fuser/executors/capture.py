@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a piece of a trace -> runs of its function, or replays of a graph of it.
+
+    first call on a thread      the function runs: kernels are compiled, libraries start
+    second call                 the graph is captured, which runs nothing, and replayed
+    later calls                 arguments are copied in, the graph is replayed, results copied out
+
+A graph is kept for a layout of the arguments, the addresses of those that stay, and torch's
+settings. Each call gets results in fresh memory, so whoever keeps one finds it unchanged. What only
+the backward reads is not copied: it stays in the forward's graph, which is not replayed before the
+backward has let go of it; until then another graph is. See docs/adr/0015.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+import torch
+
+from thunder_fuser.errors import GraphWarning
+from thunder_fuser.executors.announce import warn_at
+from thunder_fuser.executors.comments import counted
+from thunder_fuser.host.dispatch import make_dispatch
+from thunder_fuser.logs import log
+from thunder_fuser.options import Value, in_force
+from thunder_fuser.runtime.cuda_graphs import Function, Recording
+from thunder_fuser.threads import Recent, first_time
+
+# (arguments, copies of what a replay has written) -> a result
+Result = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
+
+
+class Recorder(Protocol):
+    """Captures functions on one device; see runtime/cuda_graphs.py."""
+
+    lock: threading.Lock
+    device_type: str
+
+    def is_capturing(self) -> bool: ...
+    def settings(self) -> Hashable: ...
+    def take_turn(self) -> None: ...
+    def capture(
+        self, run: Function, args: Sequence[Any], copied: Container[int], *, keeps: bool
+    ) -> Recording: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An argument of a piece.
+
+    is_fixed: its memory stays, as a parameter's; it is not copied. is_saved: a forward's graph may
+    have made it for this piece alone.
+    """
+
+    name: str
+    is_number: bool = False
+    is_fixed: bool = False
+    is_saved: bool = False
+    is_written: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the calls of a piece."""
+
+    plain: int = 0
+    captured: int = 0
+    replayed: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class Graphs:
+    """The graphs of one jitted function on one device, the least recently replayed evicted first.
+
+    What was called once is remembered for as many calls as there may be graphs: a function that is
+    called with more shapes than that in turn captures none, rather than one at each call.
+    """
+
+    def __init__(self, recorder: Recorder, most: int) -> None:
+        self.recorder = recorder
+        self.kept: Recent[Graph] = Recent(lambda: most)
+        self._called: Recent[bool] = Recent(lambda: most)
+
+    def find(self, key: Hashable, capture: Callable[[], Graph | None]) -> Graph | None:
+        """The graph of a call, captured at the second such call of a thread."""
+        # A thread's first calls make handles of libraries, which a capture must not.
+        call = (threading.get_ident(), key)
+        if not self._called.pop(call, False):
+            self._called[call] = True
+            return None
+        found = capture()
+        if found is not None:
+            self.kept[key] = found
+        return found
+
+    def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
+        """Which of these arguments are where a graph has left them."""
+        memory = {place for graph in self.kept.values() for place in graph.places}
+        return tuple(at for at in places if _storage(args[at]) in memory)
+
+
+class Piece:
+    """Makes `call`, what the trace calls for several of its calls.
+
+    run: the calls, one by one. names: theirs. saved: which results only the backward reads. given:
+    the options of the jit.
+    """
+
+    def __init__(
+        self, name: str, run: Function, inputs: Sequence[Input], graphs: Graphs,
+        *, names: Sequence[str], saved: Container[int], given: Mapping[str, Value],
+    ) -> None:  # fmt: skip
+        self.name, self.run, self.inputs, self.graphs = name, run, inputs, graphs
+        self.text, self.length = counted(names), len(names)
+        self.saved, self.given = saved, given
+        self.counts = Counts()
+        kinds = [(f"a{at}", "size" if one.is_number else "tensor") for at, one in enumerate(inputs)]
+        self.call: Any = make_dispatch(kinds, self._miss, checked=False, name=name)
+        self.context = {name: self.call}  # as Thunder's bound symbols have it
+
+    def meta(self, *args: Any) -> None:
+        """Thunder's symbols have one. Nothing asks it of a final trace."""
+        raise NotImplementedError(f"{self.name} is part of a final trace")
+
+    def _miss(self, args: Sequence[Any]) -> Function:
+        if all(one.is_number or _is_plain(arg) for one, arg in zip(self.inputs, args, strict=True)):
+            return _Calls(self, args)
+        return self.run
+
+
+class _Calls:
+    """Calls of a piece with arguments of one layout."""
+
+    __slots__ = (
+        "_failed", "_fixed", "_lasting", "_piece", "_run", "_saved", "_tensors", "_written",
+    )  # fmt: skip
+
+    def __init__(self, piece: Piece, args: Sequence[Any]) -> None:
+        self._piece, self._run, self._failed = piece, piece.run, False
+        inputs = piece.inputs
+        self._tensors = tuple(at for at, one in enumerate(inputs) if not one.is_number)
+        self._fixed = tuple(
+            at for at in self._tensors if inputs[at].is_fixed or _is_parameter(args[at])
+        )
+        self._saved = tuple(at for at, one in enumerate(inputs) if one.is_saved)
+        self._written = tuple(at for at, one in enumerate(inputs) if one.is_written)
+        self._lasting: tuple[int, ...] = ()
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        counts, recorder = self._piece.counts, self._piece.graphs.recorder
+        if recorder.is_capturing():
+            return self._run(*args)
+        if not self._failed:
+            settings = recorder.settings()
+            with recorder.lock:
+                graph = self._find(settings, args)
+                if graph is not None:
+                    recorder.take_turn()
+                    counts.replayed += 1
+                    results = graph.replay(args)
+                    torch.autograd.graph.increment_version([args[at] for at in self._written])
+                    return results
+        counts.plain += 1
+        return self._run(*args)
+
+    def _find(self, settings: Hashable, args: Sequence[Any]) -> Graph | None:
+        """A graph whose results are not in use, the first of several; None if there is none yet."""
+        for number in count():
+            key = self._key(number, settings, args)
+            found: Graph | None = self._piece.graphs.kept.get(key)
+            if found is None:
+                return self._missed(number, settings, args)
+            if not found.is_in_use():
+                return found
+        return None
+
+    def _missed(self, number: int, settings: Hashable, args: Sequence[Any]) -> Graph | None:
+        """Captures, if such a call was seen before. Where a forward most often leaves what it has
+        saved in its graph, the backward of one that did not is not captured."""
+        graphs = self._piece.graphs
+        lasting = graphs.lasting(args, self._saved)
+        if not set(self._lasting) <= set(lasting):
+            return None
+        self._lasting = lasting
+        return graphs.find(self._key(number, settings, args), lambda: self._capture(args))
+
+    def _key(self, number: int, settings: Hashable, args: Sequence[Any]) -> Hashable:
+        places = (*self._fixed, *self._lasting)
+        return (self, number, settings, places, *[args[at].data_ptr() for at in places])
+
+    def _capture(self, args: Sequence[Any]) -> Graph | None:
+        stays = {*self._fixed, *self._lasting}
+        copied = tuple(at for at in self._tensors if at not in stays)
+        device_type = self._piece.graphs.recorder.device_type
+        if any(args[at].device.type != device_type for at in copied):
+            return None  # torch has the seed of an attention's dropout on the CPU, or in a graph
+        # What is made in inference mode cannot be written to outside of it.
+        with in_force(self._piece.given), torch.inference_mode(False), torch.no_grad():
+            return self._captured(args, copied)
+
+    def _captured(self, args: Sequence[Any], copied: Sequence[int]) -> Graph | None:
+        """The graph, or None with a warning if the function cannot be captured."""
+        piece = self._piece
+        try:
+            graph = Graph(piece.graphs.recorder, piece, args, copied)
+        except Exception as error:  # torch's, the driver's or a library's: no name for them all
+            self._failed = True
+            self._tell(error)
+            return None
+        piece.counts.captured += 1
+        log("graphs", lambda: f"{piece.name}: captured {piece.text}, {graph}")
+        return graph
+
+    def _tell(self, error: BaseException) -> None:
+        piece, first = self._piece, _first(error)
+        reason = f"{type(first).__name__}: {str(first).partition(chr(10))[0]}"
+        piece.counts.failures.append(reason)
+        log("graphs", lambda: f"{piece.name}: not captured: {reason}")
+        if first_time(("graph", reason)):
+            warn_at(
+                "",
+                f"{piece.name} ({piece.text}) could not be captured in a CUDA graph: {reason}. Its"
+                " calls are launched one by one. What fails alike is not announced.",
+                GraphWarning,
+            )
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error that began it: the end of a broken capture raises another."""
+    return error if error.__context__ is None else _first(error.__context__)
+
+
+class Graph:
+    """A recording, and how arguments come in and results go out.
+
+    It holds no argument: what a forward has saved is in use as long as anybody holds it.
+    """
+
+    def __init__(
+        self, recorder: Recorder, piece: Piece, args: Sequence[Any], copied: Sequence[int]
+    ) -> None:
+        self._device_type, self._saved = recorder.device_type, piece.saved
+        self._recording: Recording | None
+        self._recording = recorder.capture(piece.run, args, copied, keeps=bool(piece.saved))
+        self._replay = self._recording.replay
+        self._copied = tuple(copied)
+        buffers = [self._recording.inputs[at] for at in copied]
+        self._in = _Copies([compact(one) for one in buffers])
+        # Where one element stands for a whole axis, that element is copied.
+        self._expanded = [at for at, one in enumerate(buffers) if 0 in one.stride()]
+        self._out = _Copies([])
+        self._results: list[Result] = []
+        self.places: dict[int, int] = {}  # {memory that is handed out: how often it is held here}
+
+    def __str__(self) -> str:
+        return f"{len(self._copied)} arguments ({self._in.bytes} bytes) copied at each call"
+
+    def is_in_use(self) -> bool:
+        """Whether anybody holds what the last replay has saved for a backward."""
+        count_of = torch._C._storage_Use_Count
+        return any(count_of(place) > held for place, held in self.places.items())
+
+    def replay(self, args: Sequence[Any]) -> Sequence[Any]:
+        """The results for arguments of the captured layout."""
+        sources = [args[at] for at in self._copied]
+        for at in self._expanded:
+            sources[at] = compact(sources[at])
+        self._in.copy(self._in.tensors, sources)
+        self._replay()
+        if self._recording is not None:
+            self._plan(self._recording)
+            self._recording = None
+        fresh = [torch.empty_like(one) for one in self._out.tensors]
+        self._out.copy(fresh, self._out.tensors)
+        return [make(args, fresh) for make in self._results]
+
+    def _plan(self, recording: Recording) -> None:
+        self._out, self._results, kept = _planned(recording, self._device_type, self._saved)
+        places = {_storage(one) for one in kept}
+        del recording, kept
+        self._recording = None
+        self.places = {place: torch._C._storage_Use_Count(place) for place in places}
+
+
+# torch's unsigned integers of more than 8 bits and its narrow floats are copied one by one.
+_COPIED_TOGETHER = frozenset({
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+})  # fmt: skip
+
+
+class _Copies:
+    """Copies from or to these tensors, a launch for those that torch copies together."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.tensors = tensors
+        alike: dict[Hashable, list[int]] = {}
+        for at, one in enumerate(tensors):
+            together = one.dtype in _COPIED_TOGETHER and _is_dense(one)
+            alike.setdefault(one.dtype if together else at, []).append(at)
+        self._groups = [*alike.values()]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.numel() * one.element_size() for one in self.tensors)
+
+    def copy(self, to: Sequence[torch.Tensor], of: Sequence[torch.Tensor]) -> None:
+        for places in self._groups:
+            if len(places) == 1:
+                to[places[0]].copy_(of[places[0]])
+            else:
+                torch._foreach_copy_([to[at] for at in places], [of[at] for at in places])
+
+
+# ------------------------------------------------------------------------------------- arguments
+
+
+def _is_plain(arg: object) -> bool:
+    """Whether its memory is all there is to it."""
+    if type(arg) not in (torch.Tensor, torch.nn.Parameter) or arg.layout is not torch.strided:  # type: ignore[attr-defined]
+        return False
+    return not (arg.is_neg() or arg.is_conj())  # type: ignore[attr-defined]
+
+
+def _is_parameter(arg: object) -> bool:
+    return type(arg) is torch.nn.Parameter
+
+
+def compact(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, without the repetitions of an expanded one.
+
+    >>> compact(torch.ones(1).expand(3)).shape
+    torch.Size([1])
+    """
+    if 0 not in tensor.stride():
+        return tensor
+    axes = zip(tensor.shape, tensor.stride(), strict=True)
+    sizes = [min(size, 1) if stride == 0 else size for size, stride in axes]
+    return tensor.as_strided(sizes, tensor.stride(), tensor.storage_offset())
+
+
+# --------------------------------------------------------------------------------------- results
+
+
+def _planned(
+    recording: Recording, device_type: str, saved: Container[int]
+) -> tuple[_Copies, list[Result], list[torch.Tensor]]:
+    """(what is copied after each replay, how each result is made, what is handed out as it is)
+
+    A view of an argument becomes the same view of the call's argument. Results that share memory
+    share one copy of it. Lengths, and what torch keeps on the CPU, are the same at each call.
+    """
+    owners = {
+        _storage(one): at
+        for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
+    }
+    copied = [
+        _storage(one)
+        for at, one in enumerate(recording.outputs)
+        if at not in saved and _is_on(one, device_type)
+    ]
+    written: dict[int, torch.Tensor] = {}
+    kept: list[torch.Tensor] = []
+    made: list[Result] = []
+    for at, one in enumerate(recording.outputs):
+        if not _is_on(one, device_type):
+            made.append(_constant(one))
+            continue
+        place = _storage(one)
+        owner = owners.get(place)
+        if owner is not None and _is_view(one, recording.inputs[owner]):
+            made.append(_view(one, recording.inputs[owner], owner))
+        elif at in saved:
+            kept.append(one)
+            made.append(_alias(one))
+        else:
+            is_alone = copied.count(place) == 1 and _is_dense(one)
+            written.setdefault(place, one if is_alone else _whole(one))
+            number = [*written].index(place)
+            made.append(_copy(number) if is_alone else _part(one, number))
+    return _Copies([*written.values()]), made, kept
+
+
+def _is_on(value: object, device_type: str) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == device_type
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether it fills its memory, each element once, so that empty_like has its strides."""
+    return bool(torch.empty_like(tensor, device="meta").stride() == tensor.stride())
+
+
+def _is_view(tensor: torch.Tensor, argument: torch.Tensor) -> bool:
+    """Whether strides alone make it of an argument."""
+    return tensor.dtype is argument.dtype and not (tensor.is_neg() or tensor.is_conj())
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of its storage, as integers."""
+    storage = tensor.untyped_storage()
+    dtype = torch.uint8 if storage.nbytes() % 8 else torch.int64
+    size = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, 0, (size,), (1,))
+
+
+def _constant(value: Any) -> Result:
+    return lambda args, fresh: value
+
+
+def _alias(tensor: torch.Tensor) -> Result:
+    return lambda args, fresh: tensor.detach()
+
+
+def _copy(place: int) -> Result:
+    return lambda args, fresh: fresh[place]
+
+
+def _part(tensor: torch.Tensor, place: int) -> Result:
+    layout = tensor.storage_offset(), tensor.shape, tensor.stride()
+    dtype, device = tensor.dtype, tensor.device
+
+    def part(args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> torch.Tensor:
+        storage = fresh[place].untyped_storage()
+        return torch.empty(0, dtype=dtype, device=device).set_(storage, *layout)
+
+    return part
+
+
+def _view(tensor: torch.Tensor, argument: torch.Tensor, at: int) -> Result:
+    if tensor is argument:
+        return lambda args, fresh: args[at]
+    size, stride = tensor.shape, tensor.stride()
+    shift = tensor.storage_offset() - argument.storage_offset()
+    return lambda args, fresh: args[at].as_strided(size, stride, args[at].storage_offset() + shift)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions of 16-bit images on a GPU run in channels-last order, as its tensor cores do.
+
+    y = conv2d(x, w)      ->  y = conv2d(last(x), last(w))            last: a copy, if x is not yet
+    z = fusion(y)             z = fusion(y), channels last, as its input is
+    u = conv2d(z, v)          u = conv2d(z, last(v))                  no copy of an image
+
+Contiguous images cuDNN copies into that order and back, around each convolution. A convolution
+whose result the user sees keeps eager's order. Gradients of weights lie as the weights do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from thunder.core.devices import DeviceType
+from thunder.core.dtypes import bfloat16, float16
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from torch.fx import Graph, GraphModule, Node
+
+from thunder_fuser.executors.functions.kernels import KERNELS
+from thunder_fuser.executors.regions import Item, made_by, read_by
+from thunder_fuser.trace.proxies import makes, reads
+
+_aten = torch.ops.aten
+_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_CONVOLVED = {_aten.convolution.default: 2, _aten.convolution_backward.default: 3}  # operands
+
+
+def is_convolution(item: Item) -> bool:
+    """True for a convolution of torch, or a part of its gradient."""
+    return isinstance(item, BoundSymbol) and str(item.sym.id).split("_")[0] in ("conv2d", "conv3d")
+
+
+def runs_last(items: Sequence[Item]) -> bool:
+    """True if all convolutions of a trace may run in channels-last order."""
+    found = [item for item in items if isinstance(item, BoundSymbol) and is_convolution(item)]
+    return bool(found) and all(map(_may_run_last, found))
+
+
+def makes_weights(item: BoundSymbol) -> bool:
+    """True for the gradient of a convolution's weight and bias."""
+    return "_backward1_" in str(item.sym.id)
+
+
+def with_channels_last(items: Sequence[Item], seen: Set[str]) -> list[Item]:
+    """The items; convolutions none of whose images are seen in channels-last order."""
+    if not runs_last(items):
+        return [*items]
+    made = {one.name for item in items if read_by(item) for one in made_by(item)}
+    fixed = made.intersection(seen)
+    return [
+        _last(item)
+        if isinstance(item, BoundSymbol) and is_convolution(item) and not _is_seen(item, fixed)
+        else item
+        for item in items
+    ]
+
+
+def _may_run_last(item: BoundSymbol) -> bool:
+    images = [one for one in (*reads(item), *makes(item)) if isinstance(one, TensorProxy)]
+    sizes = [one for one in images if one.ndim in _FORMATS]
+    return (
+        len(sizes) > 1
+        and all(one.device.devicetype is DeviceType.CUDA for one in sizes)
+        and all(one.dtype in (bfloat16, float16) for one in sizes)
+        and _groups(item) == 1
+    )
+
+
+def _groups(item: BoundSymbol) -> int:
+    graph = _graph(item)
+    if graph is None:
+        given = (*item.args, *item.kwargs.values())
+        return int(item.kwargs.get("groups", given[6] if len(given) > 6 else 1))
+    found = (node.args for node in graph.nodes if node.target in _CONVOLVED)
+    return max(int(args[8 if len(args) < 11 else 9]) for args in found)
+
+
+def _is_seen(item: BoundSymbol, seen: Set[str]) -> bool:
+    """Whether its order shows; that of a weight's gradient does not, and it follows its images."""
+    images = reads(item) if makes_weights(item) else makes(item)
+    return any(one.name in seen for one in images)
+
+
+# ---------------------------------------------------------------------------------- one that does
+
+
+def _last(item: BoundSymbol) -> BoundSymbol:
+    name = f"{item.sym.name}_last"
+    graph = _graph(item)
+    run = _call(item.sym.name) if graph is None else _in_order(item._call_ctx[item.sym.name])
+
+    def bind(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {name: run}
+
+    symbol = replace(item.sym, name=name, id=name, executor=KERNELS, _bind_postprocess=bind)
+    made = item.from_bsym(sym=symbol, subsymbols=())
+    bind(made)
+    return made
+
+
+def _graph(item: BoundSymbol) -> Graph | None:
+    """What a part of a traced convolution runs; None for torch's own function."""
+    function = (item._call_ctx or {}).get(item.sym.name)
+    owner = getattr(function, "__self__", None)
+    return owner.graph if isinstance(owner, GraphModule) else None
+
+
+def _call(function: str) -> Callable[..., torch.Tensor]:
+    convolve = getattr(torch.nn.functional, function)
+
+    def call(image: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result: torch.Tensor = convolve(_copied(image), _copied(weight), *args, **kwargs)
+        return result
+
+    return call
+
+
+def _copied(image: torch.Tensor) -> torch.Tensor:
+    """The image in channels-last order: itself, if it is."""
+    form = _FORMATS.get(image.ndim)
+    return image if form is None else image.contiguous(memory_format=form)
+
+
+def _lying_as(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The gradient in the order of its weight, as autograd would copy it."""
+    if gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)
+
+
+@lru_cache(maxsize=4096)
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A traced convolution with its operands copied, and its weight's gradient copied back."""
+    graph = Graph()
+    graph.output(graph.graph_copy(function.__self__.graph, {}))  # type: ignore[attr-defined]
+    for node in list(graph.nodes):
+        if node.target in _CONVOLVED:
+            count = _CONVOLVED[node.target]
+            with graph.inserting_before(node):
+                copies = [graph.call_function(_copied, (one,)) for one in node.args[:count]]
+            node.args = (*copies, *node.args[count:])
+        elif _is_weights(node):
+            users = list(node.users)
+            with graph.inserting_after(node):
+                laid = graph.call_function(_lying_as, (node, node.args[0].args[2].args[0]))
+            for user in users:
+                user.replace_input_with(node, laid)
+    return GraphModule({}, graph).forward
+
+
+def _is_weights(node: Node) -> bool:
+    """True for the second result of a convolution's gradient."""
+    if node.target is not operator.getitem or node.args[1] != 1:
+        return False
+    return node.args[0].target is _aten.convolution_backward.default

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two of Thunder's rules for operands that differ from torch's, where this executor is used.
+
+    t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
+    u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
+
+A weak type gives way to that of the other operand. Thunder gives it to all floats that come of
+integers alone: where a function turns integers into floats, and where arithmetic that keeps
+integers meets a Python float, as x + 3.0. The second stays as it is, for Thunder's own tests hold
+it.
+
+    s = sum(f32[3] x)
+    y = mul(x, s)                Thunder: dx = dy * s + dy * x          here: + sum(dy * x)
+
+Thunder takes a tensor of no dimension on a CPU for a number, which needs no broadcast, and so its
+gradient is never summed. Here it is broadcast, as on a GPU. Beside a tensor on a GPU it remains a
+number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder import clang
+from thunder.core import dtypes, utils
+from thunder.core.compile_data import get_compile_data
+from thunder.core.devices import DeviceType
+from thunder.core.proxies import TensorProxy
+from thunder.core.utils import ELEMENTWISE_TYPE_PROMOTION_KIND
+from thunder.extend import Executor
+
+
+def treat_as_torch(executor: type[Executor]) -> None:
+    """From now on, functions that are jitted with such an executor have torch's rules."""
+    _make_floats_strong(executor)
+    _broadcast_scalars(executor)
+
+
+def _make_floats_strong(executor: type[Executor]) -> None:
+    of_thunder = utils.elementwise_type_promotion
+
+    def promotion(
+        *args: Any, type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND
+    ) -> tuple[Any, Any]:
+        """The types to compute in, and of the result; `float` is the weak one."""
+        types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
+        to_float = type_promotion_kind is ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
+        if not to_float or types != (float, float) or not _is_used(executor):
+            return types
+        return (dtypes.float32, dtypes.float32) if _tensors(args) else types
+
+    utils.elementwise_type_promotion = promotion
+
+
+def _broadcast_scalars(executor: type[Executor]) -> None:
+    of_thunder = clang.maybe_broadcast
+
+    def broadcast(*args: Any, treat_cpu_scalar_tensors_as_numbers: bool = True) -> tuple[Any, ...]:
+        """The operands in one shape."""
+        on_cpu = all(one.device.devicetype is DeviceType.CPU for one in _tensors(args))
+        as_numbers = treat_cpu_scalar_tensors_as_numbers and not (on_cpu and _is_used(executor))
+        result = of_thunder(*args, treat_cpu_scalar_tensors_as_numbers=as_numbers)
+        return tuple(result)
+
+    clang.maybe_broadcast = broadcast
+
+
+def _is_used(executor: type[Executor]) -> bool:
+    """Whether the function that Thunder compiles is jitted with such an executor."""
+    data = get_compile_data()
+    return data is not None and any(isinstance(one, executor) for one in data.executors_list)
+
+
+def _tensors(args: tuple[Any, ...]) -> list[TensorProxy]:
+    return [one for one in args if isinstance(one, TensorProxy)]

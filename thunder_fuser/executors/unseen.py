@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A claimed trace -> the results whose strides the user never sees, which may lie as is fastest.
+
+    a = fusion0(x); b = linear(a, w); c, d = fusion1(b); e = sort(d); return c, e
+->  seen: c, e, and d, whose strides sort may pass on, and b; not a, for a product is contiguous
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, has_tags
+
+from thunder_fuser.executors.channels_last import is_convolution, makes_weights, runs_last
+from thunder_fuser.executors.regions import Item, Region, read_by
+from thunder_fuser.executors.result_orders import ATTENTION, PRODUCT, origins
+from thunder_fuser.trace.proxies import makes, parts, reads
+
+_LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
+
+
+def seen_results(items: Sequence[Item]) -> set[str]:
+    """The names of results of the trace, and of what those get their strides from."""
+    seen, are_last = set[str](), runs_last(items)
+    for item in reversed(items):
+        if isinstance(item, Region):
+            found = origins(item.leaves, item.inputs)
+            seen.update(*(found[out.name] for out in item.outputs if out.name in seen))
+        elif are_last and is_convolution(item) and makes_weights(item):
+            continue  # its results lie as the weights
+        elif item.sym.id is PrimIDs.RETURN or _passes_on(item, seen):
+            seen.update(proxy.name for proxy in read_by(item))
+    return seen
+
+
+def with_unseen(items: Sequence[Item], seen: Set[str]) -> list[Item]:
+    """The items, each region with its results whose strides the user never sees, and their reader.
+
+    The reader is the one that wants an order: a product, else attention, else nothing.
+    """
+    calls = [item for item in items if isinstance(item, BoundSymbol)]
+    readers = {
+        proxy.name: ATTENTION
+        for call in filter(_is_attention, calls) for proxy in reads(call)[:3]
+        if isinstance(proxy, TensorProxy) and proxy.ndim == 4
+    }  # fmt: skip
+    readers |= {proxy.name: PRODUCT for call in filter(_is_product, calls) for proxy in reads(call)}
+    return [_told(item, seen, readers) if isinstance(item, Region) else item for item in items]
+
+
+def _told(region: Region, seen: Set[str], readers: Mapping[str, str]) -> Region:
+    names = (out.name for out in region.outputs if out.name not in seen)
+    return replace(region, unseen={name: readers.get(name, "") for name in names})
+
+
+def _is_attention(item: BoundSymbol) -> bool:
+    """True for torch's attention of a query, a key and a value, by whichever of its kernels."""
+    return "attention" in item.sym.name and "backward" not in item.sym.name
+
+
+def _passes_on(item: BoundSymbol, seen: Set[str]) -> bool:
+    """True for an op of torch that makes a seen result, whose strides its operands may decide."""
+    if not any(made.name in seen for made in makes(item)):
+        return False
+    return not _is_product(item) and not all(one.sym.id in _LOOKUPS for one in parts(item))
+
+
+def _is_product(item: BoundSymbol) -> bool:
+    return all(has_tags(one, {OpTags.MATMUL_OP}) for one in parts(item))

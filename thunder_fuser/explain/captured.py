@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function jitted with the option cuda_graphs -> what its graphs hold, and what is in none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from thunder_fuser.executors.capture import Piece
+from thunder_fuser.executors.cuda_graphs import cuda_graphs_of, on_host, pieces_in
+from thunder_fuser.executors.graphs import graphs_of
+from thunder_fuser.executors.traces import final_traces
+
+REPLAYED = "replayed"
+NOT_CAPTURED = "not captured yet"
+FAILED = "failed"
+ON_HOST = "in no graph"
+GRAPH_HEAD = ("CUDA graph", "pass", "state", "calls", "graphs", "replays", "why")
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """What became of calls of a final trace.
+
+    state: replayed, not captured yet, failed, in no graph. calls: how many they are. graphs: how
+    many were captured. reason: of the state, empty if they are replayed.
+    """
+
+    name: str
+    direction: str
+    state: str
+    calls: int
+    graphs: int
+    replays: int
+    reason: str
+
+    def row(self) -> tuple[str, ...]:
+        """Its line in a table."""
+        counts = (str(self.graphs), str(self.replays)) if self.state != ON_HOST else ("", "")
+        return (self.name, self.direction, self.state, str(self.calls), *counts, self.reason)
+
+
+def captured_in(jitted: Any) -> tuple[GraphReport, ...]:
+    """The pieces of the traces that ran last, and the calls between them; none without the option.
+
+    Raises InputError for what is not jitted with the fuser, or was not called.
+    """
+    return tuple(row for graph in graphs_of(jitted) for row in _of_graph(graph))
+
+
+def _of_graph(graph: Any) -> Iterator[GraphReport]:
+    owner = cuda_graphs_of(graph)
+    if owner is None:
+        return
+    for trace, direction in zip(final_traces(graph), ("forward", "backward"), strict=False):
+        yield from (_of_piece(one, direction) for one in pieces_in(trace.bound_symbols))
+        for one, count in Counter(on_host(trace, owner.device_type)).items():
+            yield GraphReport(one.name, direction, ON_HOST, count, 0, 0, one.reason)
+
+
+def _of_piece(piece: Piece, direction: str) -> GraphReport:
+    counts = piece.counts
+    state, reason = REPLAYED, ""
+    if counts.failures:
+        state, reason = FAILED, "; ".join(dict.fromkeys(counts.failures))
+    elif not counts.replayed:
+        state, reason = NOT_CAPTURED, "the second call with the same shapes captures"
+    return GraphReport(
+        piece.name, direction, state, piece.length, counts.captured, counts.replayed, reason
+    )

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PythonProfiler: the kernels of the definitions that run in a block, with times and bytes.
+
+    with PythonProfiler() as profiler:
+        fd.execute(inputs)
+    for kernel in profiler.profile.kernel_profiles:
+        print(kernel.name, kernel.time_ms, kernel.effective_bandwidth_gbs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from thunder_fuser.analysis.part import bytes_in_memory
+from thunder_fuser.errors import InputError
+from thunder_fuser.host.clock import Clock, watched
+from thunder_fuser.host.program import HostProgram
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """One segment of a fusion: a kernel, or a call of torch. Bytes: those of its arguments and
+    results, each once."""
+
+    name: str
+    segment_id: int
+    scheduler: str
+    device: str
+    time_ms: float
+    input_bytes: int
+    output_bytes: int
+
+    @property
+    def effective_bandwidth_gbs(self) -> float:
+        """Its bytes a second, in 10**9."""
+        return _bandwidth(self.input_bytes + self.output_bytes, self.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class FusionProfile:
+    """One call of `execute`. host_time_ms: of the whole call without compile_time_ms, which is the
+    time to find its program."""
+
+    fusion_id: int
+    host_time_ms: float
+    compile_time_ms: float
+    input_bytes: int
+    output_bytes: int
+    kernel_profiles: tuple[KernelProfile, ...]
+
+    @property
+    def segments(self) -> int:
+        return len(self.kernel_profiles)
+
+    @property
+    def kernel_time_ms(self) -> float:
+        return sum(kernel.time_ms for kernel in self.kernel_profiles)
+
+    @property
+    def effective_bandwidth_gbs(self) -> float:
+        """The bytes of the fusion's arguments and results, over the time of its kernels."""
+        return _bandwidth(self.input_bytes + self.output_bytes, self.kernel_time_ms)
+
+
+def _bandwidth(nbytes: int, milliseconds: float) -> float:
+    return nbytes / milliseconds / 1e6 if milliseconds else 0.0
+
+
+class PythonProfiler:
+    """Profiles each `execute` of its block. `profiles` has one FusionProfile a call."""
+
+    def __init__(self) -> None:
+        self.profiles: list[FusionProfile] = []
+        self._token: Token[PythonProfiler | None] | None = None
+
+    def __enter__(self) -> PythonProfiler:
+        self._token = _ACTIVE.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._token is not None
+        _ACTIVE.reset(self._token)
+
+    @property
+    def profile(self) -> FusionProfile:
+        """That of the last call. InputError if there was none."""
+        if not self.profiles:
+            raise InputError(
+                "PythonProfiler.profile", expected="a call of fd.execute in the block", got="none"
+            )
+        return self.profiles[-1]
+
+    def watch(
+        self, number: int, find: Callable[[], HostProgram], run: Callable[[], list[Any]]
+    ) -> list[Any]:
+        """The results of `run`, which runs the program that `find` finds. number: the fusion's."""
+        start = perf_counter()
+        program = find()
+        found = perf_counter()
+        scope, names = program.run.__globals__, _segments(program)
+        clock = Clock(on_cuda=scope["device"].type == "cuda")
+        with watched(scope, names, clock):
+            results = run()
+        times = clock.microseconds()
+        host = 1e3 * (perf_counter() - found)
+        kernels = _kernels(program, {name: sum(calls) / 1e3 for name, calls in times.items()})
+        compiling = 1e3 * (found - start)
+        self.profiles.append(FusionProfile(number, host, compiling, *_bytes(program), kernels))
+        return results
+
+
+def _bytes(program: HostProgram) -> tuple[int, int]:
+    """Of the arguments and of the results, each once."""
+    strides, fusion = program.segmented.strides, program.segmented.fusion
+    results = {output.name for output in fusion.outputs}
+    read, made = (
+        sum(bytes_in_memory(fusion.tensors[name], strides[name]) for name in side)
+        for side in (fusion.inputs, results)
+    )
+    return read, made
+
+
+def _segments(program: HostProgram) -> dict[str, str]:
+    """The functions of a program that run its segments: {name in the program: segment}."""
+    scope = program.run.__globals__
+    return {
+        key: str(number)
+        for number in range(len(program.segmented.segments))
+        for key in (f"kernel_{number}_in_c", f"kernel_{number}", f"torch_{number}") if key in scope
+    }  # fmt: skip
+
+
+def _kernels(program: HostProgram, times: dict[str, float]) -> tuple[KernelProfile, ...]:
+    """times: in milliseconds, by the number of the segment."""
+    sources = iter(program.sources)
+    device = str(program.run.__globals__["device"])
+    found = []
+    for number, segment in enumerate(program.segmented.segments):
+        part, is_kernel = segment.part, segment.scheduler.makes_kernel
+        name = next(sources).name if is_kernel else "torch." + part.exprs[0].op
+        read, made = (sum(map(part.bytes_of, side)) for side in (part.inputs, part.outputs))
+        found.append(
+            KernelProfile(
+                name, number, segment.scheduler.name, device, times[str(number)], read, made
+            )
+        )
+    return tuple(found)
+
+
+_ACTIVE: ContextVar[PythonProfiler | None] = ContextVar("profiler", default=None)
+active = _ACTIVE.get

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusible ops that in-place copies keep from what they read go before the copies.
+
+    y, m = f(x, running)                         y, m = f(x, running); z = relu(y)
+    t = copy_(m, running); z = relu(y)    ->     t = copy_(m, running)
+
+So a batch norm and its activation are one region. The copies stay where they are, beside every read
+of memory that they may write. What moves reads nothing but values that the trace has computed, in
+memory of their own: two arguments may share memory though Thunder does not know of it, so an op
+that reads one, or a view of one, stays. What moves must also not be a larger value to hand on than
+those it reads. Each op is looked at once: linear in the length of the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.trace.memory import one_memory, written_in_place
+from thunder_fuser.trace.op import Op, alike, runs
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.proxies import COPIES, FENCES, bytes_of
+
+_BETWEEN = COPIES | FENCES
+MOST_OPS = 256  # of a region that others may join
+
+
+def join_across_copies(prepared: Prepared) -> Prepared:
+    """The trace in its new order."""
+    if not any(op.kinds & COPIES for op in prepared.ops):
+        return prepared
+    order = _order(prepared.ops)
+    if order == [*range(len(order))]:
+        return prepared
+    return prepared.with_ops(prepared.ops[at] for at in order)
+
+
+def _order(ops: Sequence[Op]) -> list[int]:
+    """The places of the ops in their new order."""
+    own, order = _own_memory(ops), list[int]()
+    run, behind = list[int](), list[int]()  # fusible ops, and the copies and fences behind them
+    for stretch in map(list, runs(ops)):
+        first = ops[stretch[0]]
+        if run and not first.is_fusible and first.only(_BETWEEN):
+            behind += stretch
+            continue
+        joined = list[int]()
+        if behind and first.is_fusible and len(run) < MOST_OPS and alike(ops[run[0]], first):
+            joined = _joined(ops, run, stretch, own)
+            run += joined
+        rest = _less(stretch, joined)
+        if rest:
+            order += [*run, *behind]
+            run, behind = (rest, []) if first.is_fusible else ([], [])
+            order += [] if first.is_fusible else rest
+    return [*order, *run, *behind]
+
+
+def _own_memory(ops: Sequence[Op]) -> set[str]:
+    """Values that ops have computed, whose memory nothing writes, and no argument may share."""
+    made = {name for op in ops if op.reads for name in {*op.made_names} - {*op.read_names}}
+    memory, written = one_memory(ops), written_in_place(ops)
+    given = {memory.get(name, name) for op in ops for name in op.read_names if name not in made}
+    return {name for name in made if memory.get(name, name) not in given} - written
+
+
+def _joined(
+    ops: Sequence[Op], run: Sequence[int], stretch: Sequence[int], own: set[str]
+) -> list[int]:
+    """Of the stretch, what reads the run, directly or not, and may move to it, if that pays."""
+    late, of_run = _made(ops, stretch), _made(ops, run)
+    free, joined = list[int](), list[int]()
+    for at in stretch:
+        read = ops[at].read_names
+        if own.issuperset(read) and late.isdisjoint(read):
+            free.append(at)
+            late.difference_update(ops[at].made_names)
+    for at in free:
+        if ops[at].reads_any(of_run):
+            joined.append(at)
+            of_run.update(ops[at].made_names)
+    joined = _with_what_they_read(ops, free, joined)
+    return joined if _pays(ops, stretch, joined) else []
+
+
+def _with_what_they_read(ops: Sequence[Op], free: Sequence[int], joined: list[int]) -> list[int]:
+    """And those of the free ones that they read, directly or not, in order."""
+    chosen, read = {*joined}, {name for at in joined for name in ops[at].read_names}
+    for at in reversed(free):
+        if at not in chosen and ops[at].makes_any(read):
+            chosen.add(at)
+            read.update(ops[at].read_names)
+    return sorted(chosen)
+
+
+def _pays(ops: Sequence[Op], stretch: Sequence[int], joined: Sequence[int]) -> bool:
+    """True if what is left reads no more bytes of what moves than these read from before."""
+    left = {name for at in _less(stretch, joined) for name in ops[at].read_names}
+    made = {out.name: bytes_of(out) for at in joined for out in ops[at].makes}
+    read = {one.name: bytes_of(one) for at in joined for one in ops[at].reads}
+    gone = left | made.keys()
+    handed = sum(size for name, size in made.items() if name in left)
+    return handed <= sum(size for name, size in read.items() if name not in gone)
+
+
+def _less(places: Sequence[int], others: Sequence[int]) -> list[int]:
+    taken = {*others}
+    return [at for at in places if at not in taken]
+
+
+def _made(ops: Sequence[Op], places: Sequence[int]) -> set[str]:
+    return {name for at in places for name in ops[at].made_names}
