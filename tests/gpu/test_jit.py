@@ -81,3 +81,18 @@ def test_streams() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     for one in found:
         torch.testing.assert_close(one, wanted)
+
+
+def test_cuda_graphs() -> None:
+    found = []
+    for jit in (thunder_fuser.jit, thunder.jit):
+        torch.manual_seed(0)
+        jitted = jit(Block().cuda(), executors=[fuser], fuser_cuda_graphs=True)
+        torch.manual_seed(3)
+        kept = []
+        for step in range(6):
+            x = torch.full((4, 32), float(step), device="cuda", requires_grad=True)
+            kept.append(jitted(x))
+            kept[-1].square().mean().backward()
+        found.append([*kept, x.grad, *(p.grad for p in jitted.parameters())])
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
