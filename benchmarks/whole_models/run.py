@@ -2,9 +2,10 @@
 """Whole models, in training and inference, beside eager torch and torch.compile.
 
 A training step is forward, loss and backward, without the optimizer; inference is the forward
-without gradients. Weights are random, from configurations: nothing is downloaded. Models of litgpt
-and of transformers need the extra `models`. Fails for a model that cannot run, and if the error of
-its loss or gradients against float64 is over 1.2 times eager's.
+without gradients. Models of thunder.jit have a second row, by thunder_fuser.jit. Weights are
+random, from configurations: nothing is downloaded. Models of litgpt and of transformers need the
+extra `models`. Fails for a model that cannot run or waits for the device, and if the error of its
+loss or gradients against float64 is over 1.2 times eager's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import thunder_fuser
 from benchmarks.clock import medians
 from benchmarks.kernels.points import DTYPES
 from benchmarks.options import add_compile, add_device, at_least_one
@@ -29,7 +31,8 @@ from benchmarks.whole_models.measure import Slow, Subject, slow_kernels, waits, 
 from benchmarks.whole_models.zoo import ENTRIES, Entry
 from thunder_fuser import fuser
 
-OURS = "ours"
+OURS, SHORT = "ours", "thunder_fuser.jit"  # the first by thunder.jit or thunderfx
+LABELS = {OURS: "", SHORT: "  by its jit"}
 SLOWEST = 20  # rows of generated kernels
 HEADER = (
     f"{'model':12} {'train ms':>9} {'x eager':>8} {'x compile':>9} {'infer ms':>9} {'x eager':>8} "
@@ -73,14 +76,17 @@ def run(given: argparse.Namespace, report: Report) -> None:
 
 def judge(report: Report, name: str, found: Mapping[str, Any]) -> None:
     """Adds a model's row, and what is wrong with it."""
-    ours = found["steps"].get(OURS, found)
-    why = ours.get("why")
-    report.check(name, why is None or "extra" in found, str(why))
-    report.lines.append(f"{name:12} not run: {why}" if why else line(name, found))
-    if why is None:
-        check(report, name, ours, found["steps"][EAGER], DTYPES[found["dtype"]])
-        count = ours.get("waits", 0)
-        report.check(name, count == 0, f"{count} waits for the device in a step")
+    for contender, label in LABELS.items():
+        ours = found["steps"].get(contender, found)
+        if contender == SHORT and ours is found:
+            continue
+        why, row = ours.get("why"), label or name
+        report.check(name, why is None or "extra" in found, str(why))
+        report.lines.append(f"{row:12} not run: {why}" if why else line(row, found, contender))
+        if why is None:
+            check(report, name, ours, found["steps"][EAGER], DTYPES[found["dtype"]])
+            count = ours.get("waits", 0)
+            report.check(name, count == 0, f"{count} waits for the device in a step")
 
 
 def measure(entry: Entry, given: argparse.Namespace, turn: turns.Turn) -> dict[str, Any]:
@@ -108,7 +114,7 @@ def measure(entry: Entry, given: argparse.Namespace, turn: turns.Turn) -> dict[s
     subject.model.eval()
     for call in calls.values():
         subject.infer(call)()
-    if OURS in calls:
+    if calls.keys() & LABELS.keys():
         with turn.alone():
             _time(found, subject, calls, given)
     return found
@@ -119,11 +125,12 @@ def contenders(entry: Entry, model: nn.Module, with_compile: bool) -> dict[str, 
     import thunder  # noqa: PLC0415  the fuser comes first
     from thunder.dynamo import thunderfx  # noqa: PLC0415
 
+    found: dict[str, Callable[..., Any]] = {EAGER: model}
     if entry.by == "thunderfx":
-        ours = thunderfx(model, executors=[fuser])
+        found[OURS] = thunderfx(model, executors=[fuser])
     else:
-        ours = thunder.jit(model, executors=[fuser])
-    found: dict[str, Callable[..., Any]] = {EAGER: model, OURS: ours}
+        found[OURS] = thunder.jit(model, executors=[fuser])
+        found[SHORT] = thunder_fuser.jit(model)
     if with_compile:
         found[COMPILE] = torch.compile(model, dynamic=False)
     return found
@@ -155,10 +162,10 @@ def _time(
         }
 
 
-def line(name: str, found: Mapping[str, Any]) -> str:
+def line(name: str, found: Mapping[str, Any], contender: str = OURS) -> str:
     """One row of the table; `-` for what this device or run does not have."""
     steps = found["steps"]
-    ours = steps[OURS]
+    ours = steps[contender]
 
     def over(other: str, key: str) -> float:
         theirs = steps.get(other, {}).get(key, math.nan)
@@ -188,16 +195,16 @@ def slowest(figures: Mapping[str, Any]) -> list[str]:
 
 
 def means(figures: Mapping[str, Any]) -> list[str]:
-    """Geometric means over all models that were timed beside each contender."""
+    """Geometric means over all models that were timed beside each other."""
     found = []
-    for other in (EAGER, COMPILE):
-        for key in ("train_ms", "infer_ms"):
-            ratios = [
-                one["steps"][other][key] / one["steps"][OURS][key]
-                for one in figures.values()
-                if key in one["steps"].get(other, {}) and key in one["steps"].get(OURS, {})
-            ]
-            if ratios:
-                mean, worst = statistics.geometric_mean(ratios), min(ratios)
-                found.append(f"{key[:-3]} x {other}: mean {mean:.2f}, worst {worst:.2f}")
+    for ours, label in LABELS.items():
+        for other in (EAGER, COMPILE):
+            for key in ("train_ms", "infer_ms"):
+                steps = [one["steps"] for one in figures.values()]
+                pairs = [(one.get(other), one.get(ours)) for one in steps]
+                ratios = [a[key] / b[key] for a, b in pairs if a and b and key in a and key in b]
+                if ratios:
+                    mean, worst = statistics.geometric_mean(ratios), min(ratios)
+                    told = f"{label.strip()} {key[:-3]} x {other}".strip()
+                    found.append(f"{told}: mean {mean:.2f}, worst {worst:.2f}")
     return found
