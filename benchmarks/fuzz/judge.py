@@ -146,6 +146,8 @@ class Truth:
         bounds: Bounds | None = None
         for where, expected in eager.values.items():
             found = ours.values.get(where)
+            if found is None and _is_zero_gradient(where, expected):
+                continue  # Thunder's results require none where all gradients are zero
             kind, detail = _kind_of(found, expected)
             if kind == "dtype":
                 bounds = bounds or Bounds(self.program, call, self._names())
@@ -208,6 +210,10 @@ class Bounds:
         place = tuple(bad.nonzero()[0].tolist())
         detail = f"{where}[{place}]: {ours[place].item()}, eager {eager[place].item()}"
         return "value", detail
+
+
+def _is_zero_gradient(where: str, expected: Any) -> bool:
+    return where.startswith("gradient") and not bool(expected.any())
 
 
 def _has(seen: Seen, where: str) -> bool:

@@ -150,6 +150,14 @@ def _common_results(fd: Recorder) -> None:
         fd.add_output(fd.ops.exp(t))
 
 
+def _common_with_results(fd: Recorder) -> None:
+    """The first is no result, and stands for one of two."""
+    t = x(fd)
+    fd.add_output(fd.ops.neg(fd.ops.exp(t)))
+    for _ in range(2):
+        fd.add_output(fd.ops.exp(t))
+
+
 def _dead(fd: Recorder) -> Value:
     t = x(fd)
     fd.ops.sin(fd.ops.exp(t))
@@ -229,6 +237,7 @@ FIRES: tuple[tuple[Pass, Build], ...] = (
     (remove_round_trips, _set),
     (remove_common, _common),
     (remove_common, _common_results),
+    (remove_common, _common_with_results),
     (join_one_plus_tanh, _one_plus_tanh),
     (join_one_plus_tanh, _tanh_plus_one),
     (unroll_short_sums, _short_sum),
@@ -425,11 +434,6 @@ def _merged_behind_a_boundary(fd: Recorder) -> Value:
     return fd.ops.segment_set(t)
 
 
-def _merged_result_in_an_order(fd: Recorder) -> None:
-    t = fd.ops.reshape(fd.ops.sum(x(fd, 8, 4, 2), [0], keepdim=True), [1, 8])
-    fd.add_output(t, stride_order=[0, 1])
-
-
 def _merged_input_as_result(fd: Recorder) -> Value:
     """A result is no view of an input."""
     t = x(fd, 8, 4, 2)
@@ -487,7 +491,6 @@ STAYS: tuple[tuple[Pass, Build], ...] = (
     (move_merging_reshapes, _neither_split_nor_merged),
     (move_merging_reshapes, _merged_beside_another_sum),
     (move_merging_reshapes, _merged_behind_a_boundary),
-    (move_merging_reshapes, _merged_result_in_an_order),
     (move_merging_reshapes, _merged_input_as_result),
     (move_merging_reshapes, _merged_of_some),
     (remove_dead, _unused_input),

@@ -231,6 +231,21 @@ def test_a_float_of_an_integer_divided_by_a_half() -> None:
     check(functions, WHOLE, h)
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_quotients_keep_their_type_for_their_readers(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    functions: dict[str, Function] = {
+        "logaddexp": lambda x: torch.logaddexp(x // 2, x),
+        "add": lambda x: (x // x) + x,
+        "atan2": lambda x: torch.atan2(x, x.floor_divide(2)),
+    }
+    for function in functions.values():
+        x = tensor(dtype, shape)
+        torch.testing.assert_close(jit(function, strict=True)(x), function(x))
+
+
 def test_without_the_executor_thunder_has_its_own_types() -> None:
     jitted = thunder.jit(lambda x, h: torch.lgamma(x) * h, executors=[])
     h = tensor(torch.bfloat16, (3,)).requires_grad_()

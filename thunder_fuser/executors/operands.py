@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two of Thunder's rules for operands that differ from torch's, where this executor is used.
+"""Three of Thunder's rules for operands that differ from torch's, where this executor is used.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -15,6 +15,10 @@ it.
 Thunder takes a tensor of no dimension on a CPU for a number, which needs no broadcast, and so its
 gradient is never summed. Here it is broadcast, as on a GPU. Beside a tensor on a GPU it remains a
 number.
+
+    v = floor_divide(bf16[] b, 2)        Thunder: f32          torch, and here: bf16
+
+Thunder makes its zeros of numbers, whose type is float32.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ def treat_as_torch(executor: type[Executor]) -> None:
     """From now on, functions that are jitted with such an executor have torch's rules."""
     _make_floats_strong(executor)
     _broadcast_scalars(executor)
+    _keep_types_of_quotients(executor)
 
 
 def _make_floats_strong(executor: type[Executor]) -> None:
@@ -63,6 +68,21 @@ def _broadcast_scalars(executor: type[Executor]) -> None:
         return tuple(result)
 
     clang.maybe_broadcast = broadcast
+
+
+def _keep_types_of_quotients(executor: type[Executor]) -> None:
+    of_thunder = clang._floor_divide_float
+
+    def floor_divide(a: Any, b: Any) -> Any:
+        result = of_thunder(a, b)
+        if not _tensors((result,)) or not _is_used(executor):
+            return result
+        kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+        return clang.maybe_convert_to_dtype(
+            result, utils.elementwise_type_promotion(a, b, type_promotion_kind=kind)[1]
+        )
+
+    clang._floor_divide_float = floor_divide
 
 
 def _is_used(executor: type[Executor]) -> bool:

@@ -170,6 +170,8 @@ def remove_common(fusion: Fusion) -> Fusion:
     """Of expressions with equal op, operands and attributes only the first is computed.
 
     T1 = exp(T0); T2 = exp(T0); T3 = add(T1, T2)  ->  T1 = exp(T0); T3 = add(T1, T1)
+
+    Results are tensors of their own: of two equal ones the second is a copy.
     """
     results = _results(fusion)
     first: dict[tuple[object, ...], str] = {}
@@ -184,6 +186,8 @@ def remove_common(fusion: Fusion) -> Fusion:
         if same == name:
             return record
         is_copied = same in results and name in results
+        if name in results:
+            results.add(same)  # it stands for this result, and so for no other
         return replace(record, op="set", inputs=(same,), attrs=()) if is_copied else same
 
     return rewrite(fusion, rule)
