@@ -131,3 +131,43 @@ def test_a_mean_far_from_zero_cancels_nothing() -> None:
     right = F.batch_norm(x.double(), None, None, training=True)
     got = jit(lambda x: F.batch_norm(x, None, None, training=True), strict=True)(x)
     assert rms(got - right) < 1e-3
+
+
+def rows_of_one() -> list[torch.Tensor]:
+    """An image and running statistics that are two rows of a matrix."""
+    both = torch.linspace(0.5, 2, 6).view(2, 3)
+    return [torch.linspace(-1, 3, 240).view(4, 3, 5, 4), both[0], both[1]]
+
+
+def parts_of_one() -> list[torch.Tensor]:
+    """All in the memory of one vector."""
+    whole = torch.linspace(0.5, 2, 66)
+    return [whole[:60].view(4, 3, 5, 1), whole[60:63], whole[63:]]
+
+
+def one_vector() -> list[torch.Tensor]:
+    """The same vector for both statistics."""
+    vector = torch.linspace(0.5, 2, 3)
+    return [torch.linspace(-1, 3, 240).view(4, 3, 5, 4), vector, vector]
+
+
+@pytest.mark.parametrize("make", [rows_of_one, parts_of_one, one_vector])
+def test_tensors_that_share_memory(make: Callable[[], list[torch.Tensor]]) -> None:
+    """Thunder would take them for one tensor, or fail, if the trace had a copy_ of its own."""
+    found = []
+    for wrap in (lambda one: one, jit):
+        given = make()
+        y = wrap(lambda *own: F.batch_norm(*own, training=True).relu())(*given)
+        found.append([y, *given])
+    for got, right in zip(*found, strict=True):
+        torch.testing.assert_close(got, right)
+
+
+def test_one_proxy_for_both_statistics() -> None:
+    found = []
+    for wrap in (lambda one: one, jit):
+        x, vector, _ = one_vector()
+        y = wrap(lambda x, v: F.batch_norm(x, v, v, training=True).relu())(x, vector)
+        found.append([y, vector])
+    for got, right in zip(*found, strict=True):
+        torch.testing.assert_close(got, right)

@@ -92,11 +92,25 @@ def written(x: torch.Tensor) -> torch.Tensor:
     return flat(y)
 
 
+def written_view(x: torch.Tensor) -> torch.Tensor:
+    """A reshape that is a view in eager's order, of the convolution's own result."""
+    x.reshape(x.shape[0], -1).add_(1)
+    return flat(x)
+
+
+def written_copy(x: torch.Tensor) -> torch.Tensor:
+    """A reshape that is a copy in eager's order, and a view in channels-last order."""
+    x.permute(0, 2, 3, 1).reshape(-1, x.shape[1]).add_(1)
+    return flat(x)
+
+
 VIEWED = {
     "convolution": flat,
     "fusion": lambda x: flat(x.relu()),
     "pool": lambda x: flat(nn.functional.max_pool2d(x, 2)),
     "written": written,
+    "written view": written_view,
+    "written copy": written_copy,
 }
 
 

@@ -220,6 +220,24 @@ def test_views_of_what_is_row_major_in_torch(name: str) -> None:
     run(written, (x,))
 
 
+PERMUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a view": lambda y: y.permute(0, 2, 3, 1).view(-1, 3),
+    "a reshape that is a view": lambda y: y.permute(0, 2, 3, 1).reshape(-1, 3),
+    "a reshape that is a copy": lambda y: y.reshape(2, -1),
+}
+
+
+@pytest.mark.parametrize("name", PERMUTED)
+def test_pointwise_results_lie_as_in_torch_for_views_and_writes(name: str) -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        PERMUTED[name](y).add_(1)
+        return y
+
+    run(lambda x: PERMUTED[name](x * 2).sort()[0], (last(*IMAGE),))
+    run(written, (last(*IMAGE),))
+
+
 def test_a_view_that_keeps_the_order() -> None:
     """As eager's, whether it lies so or not."""
     run(lambda x: x.exp().view(2, 3, 20), (last(*IMAGE),))

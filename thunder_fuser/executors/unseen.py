@@ -22,9 +22,12 @@ from thunder_fuser.trace.proxies import makes, parts, reads
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
 
-def seen_results(items: Sequence[Item]) -> set[str]:
-    """The names of results of the trace, and of what those get their strides from."""
-    seen, are_last = set[str](), runs_last(items)
+def seen_results(items: Sequence[Item], also: Set[str]) -> set[str]:
+    """The names of results of the trace, and of what those get their strides from.
+
+    also: names of others that matter, as of what is written in place through a reshape.
+    """
+    seen, are_last = {*also}, runs_last(items)
     for item in reversed(items):
         if isinstance(item, Region):
             found = origins(item.leaves, item.inputs)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import thunder
 import thunder.torch as ltorch
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
@@ -120,7 +121,7 @@ def batch_norm(  # noqa: PLR0917 - torch's
 ) -> Any:  # fmt: skip
     """input [N, C, *], all tensors beside it [C]."""
     own = running_mean, running_var, weight, bias
-    if training is not True or not _is_taken(input, own, (momentum, eps)):
+    if training is not True or not _is_taken(input, own, (momentum, eps)) or _share_memory(own):
         return NotImplemented
     y, *moved = batch_norm_in_training(input, *own, momentum, eps)
     for running, new in zip(own, moved, strict=False):
@@ -137,6 +138,16 @@ def _is_taken(x: TensorProxy, own: Sequence[TensorProxy | None], numbers: Sequen
     widest = compute_type(x).bytes
     fits = all(one._shape == x._shape[1:2] and one.dtype.bytes <= widest for one in given)
     return fits and all(type(one) in (int, float) for one in numbers)
+
+
+def _share_memory(own: Sequence[TensorProxy | None]) -> bool:
+    """True if tensors of the norm are one, or if any arguments of the call share memory.
+
+    Thunder takes such arguments for one tensor, wherever a trace has a copy_ of its own.
+    """
+    names = [one.name for one in own if one is not None]
+    shared = thunder._cache_info_ctx.get({}).get("alias_tensor_indices", "")
+    return len(set(names)) < len(names) or bool(shared)
 
 
 BATCH_NORMS: Table = {
