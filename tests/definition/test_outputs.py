@@ -126,17 +126,17 @@ def test_returning_only_scalars(run: Runner) -> None:
 
 
 def test_views_of_inputs_are_copies(run: Runner) -> None:
-    """A permuted, reshaped or sliced input comes back in memory of its own."""
+    """A permuted or sliced input comes back in memory of its own; test_shared_results.py has
+    reshapes."""
     x = rand(4, 6)
 
     def fusion(fd: FusionDefinition) -> None:
         t = fd.from_pytorch(x)
         fd.add_output(fd.ops.permute(t, [1, 0]))
-        fd.add_output(fd.ops.reshape(t, [24]))
         fd.add_output(fd.ops.slice(t, [1, 0], [3, 6]))
         fd.add_output(fd.ops.set(t))
 
-    results = run(fusion, [x], [x.t(), x.reshape(24), x[1:3], x])
+    results = run(fusion, [x], [x.t(), x[1:3], x])
     assert x.data_ptr() not in [r.data_ptr() for r in results]
 
 

@@ -23,7 +23,7 @@ from thunder_fuser.executors.traces import final_traces, fusions_of, jit
 
 # How many of torch's samples, by type.
 SAMPLES = {torch.float32: 4, torch.bfloat16: 2, torch.int64: 1, torch.bool: 1}
-NAMES = {"torch.spmm": "mm"}
+NAMES = {"torch.batch_norm": "nn.functional.batch_norm", "torch.spmm": "mm"}
 # Products of torch alone: nothing of them is in a region.
 PRODUCTS = {"mm", "mv", "dot", "inner", "addmm", "linalg.matmul"}
 # Views, or made at once when the trace is.

@@ -111,8 +111,8 @@ def transposed_results(jitted: Any) -> list[int]:
 
 @pytest.mark.parametrize("sees_stream", [False, True])
 def test_a_transposed_stream_ends_at_the_first_sum_unless_it_is_seen(sees_stream: bool) -> None:
-    model = Stream(sees_stream=sees_stream)
-    image = torch.randn(2, 6, 3, 4)
+    model = Stream(sees_stream=sees_stream).double()
+    image = torch.randn(2, 6, 3, 4, dtype=torch.float64)
     jitted = jit(model, strict=True)
     got, right = jitted(image), model(image)
     torch.testing.assert_close(got, right)

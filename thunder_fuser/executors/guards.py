@@ -42,6 +42,7 @@ from torch import nn
 
 from thunder_fuser.executors.environment import Environment, environment_of
 from thunder_fuser.host.checks import Like, make_check
+from thunder_fuser.trace.proxies import reads
 
 Inputs = tuple[tuple[Any, ...], tuple[Any, ...]]  # of the computation, and of the epilogue
 Guard = Callable[[tuple[Any, ...], dict[str, Any]], Inputs | None]
@@ -225,7 +226,7 @@ def _only_checked(prologue: TraceCtx) -> set[str]:
     found = {b.output.name for b in prologue.bound_symbols if b.sym.id in _TENSORS}
     for bsym in prologue.bound_symbols:
         if bsym.sym.name not in ("check_tensor_metadata", "python_return"):
-            found -= {proxy.name for proxy in bsym.flat_proxy_args}
+            found -= {proxy.name for proxy in reads(bsym)}
     return found
 
 
