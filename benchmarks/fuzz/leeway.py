@@ -132,7 +132,7 @@ def _has_zero(divisor: Any) -> bool:
 
 
 def _is_finite(x: torch.Tensor) -> bool:
-    return bool(x.isfinite().all())
+    return bool((x.float() if x.dtype.itemsize == 1 else x).isfinite().all())
 
 
 def is_inexact(value: Any) -> bool:

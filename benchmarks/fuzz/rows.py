@@ -51,9 +51,9 @@ MEANINGS = {
     "fd.ops.var_mean({x}, {D})[1]": "torch.var_mean(up({x}), {D})[1]",
     "fd.ops.argmax({x}, {d}, keepdim={B})": "torch.argmax({x}, {d}, {B})",
     "fd.ops.argmin({x}, {d})": "torch.argmin({x}, {d})",
-    "fd.ops.cumsum({x}, {d})": "torch.cumsum(up({x}), {d})",
-    "fd.ops.cumprod({x}, {d})": "torch.cumprod(up({x}), {d})",
-    "fd.ops.cummax({x}, {d})": "torch.cummax(up({x}), {d})[0]",
+    "fd.ops.cumsum({x}, {d})": "torch.cumsum({x}, {d})",
+    "fd.ops.cumprod({x}, {d})": "torch.cumprod({x}, {d})",
+    "fd.ops.cummax({x}, {d})": "torch.cummax({x}, {d})[0]",
     # ---- movement
     "fd.ops.set({x})": "{x}.clone()",
     "fd.ops.segment_set({x})": "{x}.clone()",

@@ -279,10 +279,12 @@ def _parts(one: torch.Tensor) -> torch.Tensor:
 
 
 def _size(alike: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude among the finite samples."""
-    wide = alike.to(torch.complex128 if alike.is_complex() else torch.float64).abs()
-    size = torch.where(torch.isfinite(wide), wide, 0).amax(0)
-    return size.unsqueeze(-1) if alike.is_complex() else size
+    """The largest magnitude among the finite samples, and among finite parts of complex ones."""
+    if not alike.is_complex():
+        wide = alike.to(torch.float64).abs()
+        return torch.where(torch.isfinite(wide), wide, 0).amax(0)
+    parts = torch.view_as_real(alike.to(torch.complex128).resolve_conj())
+    return torch.where(torch.isfinite(parts), parts, 0).norm(dim=-1).amax(0).unsqueeze(-1)
 
 
 def _class(one: torch.Tensor) -> torch.Tensor:
