@@ -288,7 +288,7 @@ def observe(run: Callable[..., Any], call: Callable[[], Any], names: Any) -> See
 def _gradients(results: dict[str, Any], names: Sequence[str], arguments: Sequence[Any]) -> Any:
     """Those of all results that have one; zeros where torch says None."""
     leaves = {n: a for n, a in zip(names, arguments, strict=True) if _asks(a)}
-    wanted = [r for r in results.values() if _asks(r) and not any(r is a for a in leaves.values())]
+    wanted = [r for r in results.values() if _asks(r)]
     if not leaves or not wanted:
         return {}
     seeds = [_seed(one) for one in wanted]

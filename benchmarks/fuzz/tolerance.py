@@ -100,6 +100,7 @@ REFUSED_BY_TORCH_ALONE = {
     "can't be cast to the desired output type": "Thunder takes such writes in place",
     "is not implemented": "a derivative that torch happens to lack",
     "does not support automatic differentiation": "the same",
+    "expected dtype float for `weight`": "Thunder's lerp computes in the wider type",
     "torch.sign is not intended to support complex": "Thunder's is sgn",
 }
 
