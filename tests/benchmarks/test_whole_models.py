@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 from benchmarks.__main__ import main
 from benchmarks.report import Report
 from benchmarks.whole_models import run as whole_models
+from benchmarks.whole_models import turns
 from benchmarks.whole_models.measure import where_time_goes
 from benchmarks.whole_models.turns import Turn
 from benchmarks.whole_models.zoo import Entry, Sizes
@@ -105,3 +107,25 @@ def test_time_is_told_apart_by_kind() -> None:
     found = where_time_goes(lambda: torch.relu(x @ w).copy_(x), torch.device("cpu")).figures()
     assert found["products"] > 0 and found["copies and fills"] > 0 and found["launches"] >= 3
     assert found["kernels"]["aten::mm"][1] == 1
+
+
+def test_a_process_measures_when_no_other_compiles(tmp_path: Path) -> None:
+    """Each has a descriptor of the file, with the others' lock."""
+    first, second = ((tmp_path / "turns").open("a") for _ in range(2))
+    for one in (first, second):
+        fcntl.flock(one, fcntl.LOCK_SH)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(first, fcntl.LOCK_SH)
+    second.close()
+    third = (tmp_path / "turns").open("a")
+    turn = Turn(first.fileno())
+    with turn.memory(), turn.alone(), pytest.raises(BlockingIOError):
+        fcntl.flock(third, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    first.close()
+    third.close()
+
+
+def test_a_process_that_fails_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "gpt2.log").write_text("out of memory")
+    assert turns._figures(tmp_path, "gpt2")["why"] == "its process failed:\nout of memory"

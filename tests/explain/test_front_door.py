@@ -348,6 +348,14 @@ def test_what_graphs_save_is_added_up() -> None:
     assert {one.direction for one in report(made).fusions} == {"forward", "backward"}
 
 
+def test_a_module_through_thunderfx() -> None:
+    """torch.compile's module asks its own for a truth value, which few modules have."""
+    torch._dynamo.reset()
+    made = thunderfx(torch.nn.Tanh(), executors=[fuser])
+    made(torch.randn(4, 4))
+    assert report(made).name == "Tanh"
+
+
 def test_torch_compile_with_another_backend() -> None:
     with pytest.raises(InputError, match=r"expected a result of thunder\.jit or thunderfx"):
         report(torch.compile(torch.tanh, backend="eager"))

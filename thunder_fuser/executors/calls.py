@@ -209,7 +209,7 @@ class ShortWay:
 
 
 def _is_large(entry: CacheEntry) -> bool:
-    """Whether gradients of the results are worth the 40 us that it takes to free them early."""
+    """Whether gradients of the results are worth the time that freeing them early takes."""
     returned, _ = entry.computation_traces[-1].bound_symbols[-1].args
     return sum(map(bytes_of, returned["flat_output"])) >= LARGE
 

@@ -273,7 +273,6 @@ class Graph:
         self._replay()
         if self._recording is not None:
             self._plan(self._recording)
-            self._recording = None
         fresh = [torch.empty_like(one) for one in self._out.tensors]
         self._out.copy(fresh, self._out.tensors)
         return [make(args, fresh) for make in self._results]

@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from thunder.core.devices import DeviceType
@@ -30,17 +30,18 @@ from thunder_fuser.trace.proxies import makes, reads
 
 _aten = torch.ops.aten
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_CONVOLVED = {_aten.convolution.default: 2, _aten.convolution_backward.default: 3}  # operands
+# How many operands each has, and the place of `groups` among its arguments.
+_CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.default: (3, 9)}
 
 
-def is_convolution(item: Item) -> bool:
+def is_convolution(item: Item) -> TypeGuard[BoundSymbol]:
     """True for a convolution of torch, or a part of its gradient."""
     return isinstance(item, BoundSymbol) and str(item.sym.id).split("_")[0] in ("conv2d", "conv3d")
 
 
 def runs_last(items: Sequence[Item]) -> bool:
     """True if all convolutions of a trace may run in channels-last order."""
-    found = [item for item in items if isinstance(item, BoundSymbol) and is_convolution(item)]
+    found = [*filter(is_convolution, items)]
     return bool(found) and all(map(_may_run_last, found))
 
 
@@ -56,9 +57,7 @@ def with_channels_last(items: Sequence[Item], seen: Set[str]) -> list[Item]:
     made = {one.name for item in items if read_by(item) for one in made_by(item)}
     fixed = made.intersection(seen)
     return [
-        _last(item)
-        if isinstance(item, BoundSymbol) and is_convolution(item) and not _is_seen(item, fixed)
-        else item
+        _last(item) if is_convolution(item) and not _is_seen(item, fixed) else item
         for item in items
     ]
 
@@ -79,8 +78,8 @@ def _groups(item: BoundSymbol) -> int:
     if graph is None:
         given = (*item.args, *item.kwargs.values())
         return int(item.kwargs.get("groups", given[6] if len(given) > 6 else 1))
-    found = (node.args for node in graph.nodes if node.target in _CONVOLVED)
-    return max(int(args[8 if len(args) < 11 else 9]) for args in found)
+    found = (node for node in graph.nodes if node.target in _CONVOLVED)
+    return max(int(node.args[_CONVOLVED[node.target][1]]) for node in found)
 
 
 def _is_seen(item: BoundSymbol, seen: Set[str]) -> bool:
@@ -143,7 +142,7 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     graph.output(graph.graph_copy(function.__self__.graph, {}))  # type: ignore[attr-defined]
     for node in list(graph.nodes):
         if node.target in _CONVOLVED:
-            count = _CONVOLVED[node.target]
+            count, _ = _CONVOLVED[node.target]
             with graph.inserting_before(node):
                 copies = [graph.call_function(_copied, (one,)) for one in node.args[:count]]
             node.args = (*copies, *node.args[count:])

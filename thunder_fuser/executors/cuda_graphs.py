@@ -307,7 +307,6 @@ class _Split:
         _bind_piece(bsym)
         return bsym
 
-
     def _input(self, proxy: Proxy, is_written: bool) -> Input:
         is_number = isinstance(proxy, NumberProxy)
         is_saved = self.is_backward and not is_number and proxy.name in self.owner.saved

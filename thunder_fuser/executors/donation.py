@@ -28,9 +28,7 @@ from functools import cache
 
 import torch
 from thunder.core.compile_data import get_compile_data
-from thunder.core.prims import OpTags
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import has_tags
 from thunder.core.transform_common import Transform
 from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
@@ -38,7 +36,7 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.executors.regions import Item, Region, read_by
 from thunder_fuser.trace.memory import one_memory, written_in_place
 from thunder_fuser.trace.op import Op
-from thunder_fuser.trace.proxies import VIEWS, parts
+from thunder_fuser.trace.proxies import VIEWS, is_product
 
 
 def with_donations(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
@@ -101,7 +99,7 @@ class _Memory:
         taken |= set(map(self.of, ops[-1].reads))  # what the trace returns
         for op in ops:
             made = set(map(self.of, op.makes))
-            if _is_product(op):
+            if is_product(op.bsym):
                 taken |= made & self._makers.keys()
                 self._makers.update(dict.fromkeys(made, op))
             elif not op.only(VIEWS):
@@ -133,8 +131,3 @@ def _keeps_order(ops: Sequence[Op]) -> bool:
     return all(
         type(one).transform_trace_post_optimization is kept for one in transforms
     ) and not any(isinstance(id, Collectives) for op in ops for id in op.kinds)
-
-
-def _is_product(op: Op) -> bool:
-    one, *more = parts(op.bsym)
-    return not more and has_tags(one, {OpTags.MATMUL_OP})

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
-from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.channels_last import is_convolution, makes_weights, runs_last
 from thunder_fuser.executors.regions import Item, Region, read_by
 from thunder_fuser.executors.result_orders import ATTENTION, PRODUCT, origins
-from thunder_fuser.trace.proxies import makes, parts, reads
+from thunder_fuser.trace.proxies import is_product, makes, parts, reads
 
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
@@ -50,7 +50,7 @@ def with_unseen(items: Sequence[Item], seen: Set[str]) -> list[Item]:
         for call in filter(_is_attention, calls) for proxy in reads(call)[:3]
         if isinstance(proxy, TensorProxy) and proxy.ndim == 4
     }  # fmt: skip
-    readers |= {proxy.name: PRODUCT for call in filter(_is_product, calls) for proxy in reads(call)}
+    readers |= {proxy.name: PRODUCT for call in filter(is_product, calls) for proxy in reads(call)}
     return [_told(item, seen, readers) if isinstance(item, Region) else item for item in items]
 
 
@@ -68,8 +68,4 @@ def _passes_on(item: BoundSymbol, seen: Set[str]) -> bool:
     """True for an op of torch that makes a seen result, whose strides its operands may decide."""
     if not any(made.name in seen for made in makes(item)):
         return False
-    return not _is_product(item) and not all(one.sym.id in _LOOKUPS for one in parts(item))
-
-
-def _is_product(item: BoundSymbol) -> bool:
-    return all(has_tags(one, {OpTags.MATMUL_OP}) for one in parts(item))
+    return not is_product(item) and not all(one.sym.id in _LOOKUPS for one in parts(item))

@@ -4,7 +4,7 @@
     check(x, weight)  ->  True if both are plain tensors with these sizes, dtypes, devices and
                           requires_grad
 
-In C (checks.cpp) about 20 ns a tensor, else in Python. Strides are not checked: the key of a
+In C (checks.cpp) where it can be built, else in Python. Strides are not checked: the key of a
 region has them.
 """
 

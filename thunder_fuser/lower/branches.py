@@ -12,8 +12,8 @@ thread computed them all and kept one. Neighbouring threads must take the same b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from thunder_fuser.ir.scalar import Scalar, conjunction
@@ -130,7 +130,7 @@ def _branch(condition: Scalar, statements: Statements) -> nodes.If | None:
     """Both branches, if they save enough and threads do not wait for each other in them."""
     if _waits(statements):
         return None
-    read = set(_names(statements))
+    read = _names(statements)
     bodies = [
         _without_dead(_assumed(statements, condition, holds), read) for holds in (True, False)
     ]
@@ -198,16 +198,6 @@ def _live(statements: Sequence[nodes.Statement], read: set[str], needed: set[str
     return tuple(reversed(kept))
 
 
-def _names(node: object) -> Iterator[str]:
-    """Every name in a node: those that it reads, and more."""
-    if isinstance(node, str):
-        yield node
-    elif isinstance(node, Scalar):
-        yield from node.symbols
-    elif isinstance(node, tuple | list):
-        for one in node:
-            yield from _names(one)
-    elif is_dataclass(node) and not isinstance(node, type):
-        for field in fields(node):
-            if field.name not in ("name", "comment"):
-                yield from _names(getattr(node, field.name))
+def _names(statements: Sequence[nodes.Statement]) -> set[str]:
+    """The names that statements, and those in their bodies, read or write."""
+    return {name for s in nodes.statements_in(statements) for name in nodes.names_in(s)}

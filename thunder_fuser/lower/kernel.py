@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Literal as TypingLiteral
 
 from thunder_fuser.ir.domain import ParallelType
@@ -349,6 +350,30 @@ def rewritten(
             s = replace(s, body=bodies[0], otherwise=bodies[1])
         made.append(change(s))
     return tuple(made)
+
+
+_WITH_NAMES = ("Name", "Operand", "Argument", "Lane", "Scalar", "Value")
+
+
+@cache
+def name_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a node in which there may be names, besides the one that it defines."""
+    found = (f for f in fields(kind) if f.name != "name")
+    return tuple(f.name for f in found if any(word in str(f.type) for word in _WITH_NAMES))
+
+
+def names_in(node: object) -> Iterator[str]:
+    """The names that a node reads or writes, without those in its body."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, Scalar):
+        yield from node.symbols
+    elif isinstance(node, tuple):
+        for one in node:
+            yield from names_in(one)
+    elif not isinstance(node, Literal | None):
+        for name in name_fields(type(node)):  # type: ignore[arg-type]
+            yield from names_in(getattr(node, name))
 
 
 Kind = TypingLiteral["input", "output", "scalar"]

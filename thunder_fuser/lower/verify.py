@@ -12,8 +12,7 @@ bounds:    places in arrays of known size lie inside, for all values of the loop
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.ir.domain import ParallelType
@@ -185,7 +184,7 @@ class _Verifier:
             for one in node:
                 self.read(one)
         elif not isinstance(node, Literal | None):
-            for name in _names_in(type(node)):  # type: ignore[arg-type]
+            for name in nodes.name_fields(type(node)):  # type: ignore[arg-type]
                 self.read(getattr(node, name))
             if isinstance(node, nodes.Coordinate):
                 self.varies |= node.parallel.is_thread
@@ -246,13 +245,3 @@ class _Verifier:
             if (known := self.names.get(name)) is not None and known.bounds is not None
         }
         return at.substitute(found) if found else at
-
-
-_WITH_NAMES = ("Name", "Operand", "Argument", "Lane", "Scalar", "Value")
-
-
-@cache
-def _names_in(kind: type) -> tuple[str, ...]:
-    """The fields of a node in which there may be names."""
-    found = (f for f in fields(kind) if f.name != "name")
-    return tuple(f.name for f in found if any(word in str(f.type) for word in _WITH_NAMES))

@@ -92,6 +92,12 @@ def shared_by(bsym: BoundSymbol) -> Iterator[Names]:
             yield _names(part)
 
 
+def is_product(bsym: BoundSymbol) -> bool:
+    """True for one matrix product and nothing else: its result is row-major, in new memory."""
+    one, *more = parts(bsym)
+    return not more and has_tags(one, {OpTags.MATMUL_OP})
+
+
 def elements_of(proxy: Proxy) -> int:
     """How many a tensor has; 0 of any other value."""
     return prod(int(size) for size in proxy._shape) if isinstance(proxy, TensorProxy) else 0
