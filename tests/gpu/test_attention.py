@@ -44,7 +44,7 @@ def of_heads(x: torch.Tensor, is_causal: bool, scale: float | None) -> torch.Ten
 def test_strided_heads(
     dtype: torch.dtype, length: int, width: int, is_causal: bool, scale: float | None
 ) -> None:
-    """cuDNN's kernel on Hopper, for whole tiles; another of torch's elsewhere."""
+    """cuDNN's kernel on Hopper, for rows of whole vectors; another of torch's elsewhere."""
     def run(x: torch.Tensor) -> torch.Tensor:
         return of_heads(x, is_causal, scale)
 
@@ -53,6 +53,44 @@ def test_strided_heads(
     got = with_gradients(jitted, [x])
     assert_as_exact_as_eager(got, with_gradients(run, [x]), with_gradients(run, [x.double()]))
     text = str(final_traces(jitted)[0])
-    whole = length % 64 == 0 and width % 8 == 0
-    hopper = torch.cuda.get_device_capability()[0] == 9
-    assert ("attention_forward" in text) == (whole and hopper)
+    assert ("attention_forward" in text) == (width % 8 == 0 and _is_hopper())
+
+
+def _is_hopper() -> bool:
+    return torch.cuda.get_device_capability()[0] == 9
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("lies", ["heads first", "rows first"])
+def test_shared_heads(dtype: torch.dtype, is_causal: bool, groups: int, lies: str) -> None:
+    """Keys of fewer heads go to cuDNN as they are; elsewhere they are repeated."""
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = (one.repeat_interleave(8 // groups, dim=1) for one in (k, v))
+        return F.scaled_dot_product_attention(q * 2, k, v, is_causal=is_causal)
+
+    made = [torch.randn(2, heads, 128, 64, device="cuda", dtype=dtype) for heads in (8, groups, groups)]
+    if lies == "rows first":
+        made = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in made]
+    jitted = jit(run)
+    got = with_gradients(jitted, made)
+    exact = with_gradients(run, [one.double() for one in made])
+    assert_as_exact_as_eager(got, with_gradients(run, made), exact)
+    is_ours = "attention_forward" in str(final_traces(jitted)[0])
+    assert is_ours == (_is_hopper() and dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["causal", "all"])
+def test_masks_of_indices_are_not_read(name: str) -> None:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(128, device="cuda")
+        mask = at[None] <= at[:, None] if name == "causal" else (at >= 0)[:, None].expand(128, 128)
+        return F.scaled_dot_product_attention(q * 2, k, v, mask)
+
+    made = [torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    jitted = jit(run)
+    got = with_gradients(jitted, made)
+    exact = with_gradients(run, [one.double() for one in made])
+    assert_as_exact_as_eager(got, with_gradients(run, made), exact)
+    assert "arange" not in str(final_traces(jitted)[0])

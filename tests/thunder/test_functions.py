@@ -15,6 +15,7 @@ from thunder import torch as ltorch
 from thunder.core.symbol import Symbol
 
 from thunder_fuser.executors.functions import FUNCTIONS, TABLES
+from thunder_fuser.executors.functions.attention import grouped_attention
 from thunder_fuser.executors.functions.batch_norms import batch_norm_in_training
 from thunder_fuser.executors.functions.define import Rewrite
 from thunder_fuser.executors.functions.kernels import OTHERS
@@ -57,7 +58,7 @@ def left_to_torch(jitted: Any, name: str) -> bool:
 
 def test_thunder_has_all_names() -> None:
     symbols = (*ltorch._torch_to_thunder_function_map.values(), *vars(ltorch).values())
-    ops = {*(f"torch_{name}" for name in OTHERS), batch_norm_in_training.id}
+    ops = {*(f"torch_{name}" for name in OTHERS), batch_norm_in_training.id, grouped_attention.id}
     assert {*FUNCTIONS} - ops <= {symbol.id for symbol in symbols if isinstance(symbol, Symbol)}
 
 

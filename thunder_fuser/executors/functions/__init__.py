@@ -44,8 +44,7 @@ FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items
 
 def register(executor: Executor) -> None:
     """Has Thunder call rewrites while it traces, and the executor take composites."""
-    rewrites = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
-    executor._lookasides.update(lookasides(rewrites))
+    executor._lookasides.update(lookasides(_rewrites()))
     for name, one in FUNCTIONS.items():
         if isinstance(one, Composite):
             executor.register_supported(
@@ -54,6 +53,12 @@ def register(executor: Executor) -> None:
                 execution_transform=one.transform,
                 grad_transform=one.gradient,
             )
+
+
+def _rewrites() -> dict[str, Rewrite]:
+    found = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
+    composites = ((name, one) for name, one in FUNCTIONS.items() if isinstance(one, Composite))
+    return found | {name: Rewrite(one.rewrite) for name, one in composites if one.rewrite}
 
 
 def composite_of(bsym: BoundSymbol) -> Composite | None:

@@ -6,6 +6,10 @@
     here:     t4, t5 = attention_forward(q, k, v)  q, k, v, t4, log(sum(exp(scores)))[B, H, L]
 
 q: [B, H, L, E]; k, v: [B, H, S, E]; a mask: [L, S] or [B, H, L, S], or 1 in place of any of these.
+
+    k = k.repeat_interleave(4, dim=1)              keys that several heads share are not copied
+    scaled_dot_product_attention(q, k, v)
+->  grouped_attention(q, k, v)                     k, v: [B, G, S, E], with H = 4 * G
 Thunder has an executor for some of torch's CUDA kernels, but not for the CPU's, nor for cuDNN's,
 which torch itself chooses on Hopper: the two operators here. What none takes, Thunder takes apart.
 """
@@ -23,6 +27,7 @@ from thunder.core import dtypes, prims
 from thunder.core.devices import DeviceType
 from thunder.core.prims import OpTags
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
 from thunder.core.transforms import sum_to
 from thunder.executors.sdpaex import sdpa_ex
 from thunder.executors.torchex import scaled_dot_product_attention as attention_of_torch
@@ -31,11 +36,14 @@ from torch.nn.attention import SDPBackend
 
 from thunder_fuser.executors.functions.define import (
     Composite,
+    Table,
     compute_type,
     refuses_floats,
     refuses_tensors,
     wide,
 )
+from thunder_fuser.executors.functions.index_masks import CAUSAL, kind_of
+from thunder_fuser.executors.functions.shared_heads import repeated, unrepeated
 from thunder_fuser.trace.op import Reject
 
 KERNELS = OperatorExecutor("thunder_fuser_attention")
@@ -151,6 +159,18 @@ class _Call:
         of_p = ltorch.matmul(gradient, ltorch.transpose(value, -2, -1))
         return p * (of_p - ltorch.sum(p * of_p, -1, keepdim=True))
 
+    # ---- groups of heads
+
+    def has_groups(self) -> bool:
+        """True where heads of the query share keys and values."""
+        return self.key._shape[1] < self.query._shape[1]
+
+    def takes_groups(self) -> bool:
+        """True for groups that a kernel here takes as they are."""
+        if self.attn_mask is not None or self.refuses_ours() or not self.has_groups():
+            return False
+        return _on_cpu(self.query) or self.fits_cudnn()
+
     # ---- what is refused
 
     def refuses(self) -> Reject | None:
@@ -188,7 +208,7 @@ class _Call:
         ]  # fmt: skip
         with torch.enable_grad():
             chosen = torch._fused_sdp_choice(
-                *given, None, 0.0, self.is_causal, scale=self.scale
+                *given, None, 0.0, self.is_causal, scale=self.scale, enable_gqa=self.has_groups()
             )
         return bool(chosen == SDPBackend.CUDNN_ATTENTION.value)
 
@@ -206,7 +226,9 @@ class _Call:
         if any(one.dtype != self.query.dtype for one in self.tensors):
             return Reject("attention of several types")
         query, key, value = (tuple(tensor._shape) for tensor in self.tensors)
-        if not len(query) == len(key) == 4 or key != value or key != (*query[:2], key[2], query[3]):
+        if not len(query) == len(key) == 4 or key != value or query[1] % key[1]:
+            return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
+        if (query[0], query[3]) != (key[0], key[3]):
             return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
         return self.refuses_mask()
 
@@ -226,10 +248,54 @@ def _on_cpu(tensor: TensorProxy) -> bool:
     return bool(tensor.device.devicetype is DeviceType.CPU)
 
 
-ATTENTION = {
+def _grouped(*args: Any, **given: Any) -> Any:
+    call = _Call(*args, **given)
+    return attention_forward(call.tensors, None, is_causal=call.is_causal, scale=call.scale)[0]
+
+
+# While Thunder traces, attention() below decides between Thunder's symbol and this one.
+_GROUPED = "grouped_attention"
+grouped_attention = Symbol(_GROUPED, _grouped, id=_GROUPED)
+
+
+def attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Any = 0.0,
+    is_causal: Any = False, scale: Any = None, enable_gqa: Any = False,
+) -> Any:  # fmt: skip
+    """query [B, H, L, E]; key, value [B, H, S, E], or fewer heads with enable_gqa.
+
+    A mask that says no more than is_causal, or nothing, is not read. Keys and values that the
+    program repeats for several heads are read where they were.
+    """
+    if isinstance(attn_mask, TensorProxy) and is_causal is False:
+        attn_mask, is_causal = _without_mask(attn_mask, query, key)
+    given = {"attn_mask": attn_mask, "dropout_p": dropout_p, "scale": scale}
+    given["is_causal"] = is_causal
+    alone = (key, value) if enable_gqa is True else (unrepeated(key), unrepeated(value))
+    if _Call(query, *alone, **given).takes_groups():
+        return grouped_attention(query, *alone, **given)
+    if enable_gqa is True:
+        key, value = (repeated(one, query._shape[1]) for one in (key, value))
+    return ltorch.scaled_dot_product_attention(query, key, value, **given)
+
+
+def _without_mask(mask: TensorProxy, query: Any, key: Any) -> tuple[TensorProxy | None, bool]:
+    """The mask that is left to read, and is_causal."""
+    kind = kind_of(mask)
+    if kind == CAUSAL and tuple(mask._shape[-2:]) != (query._shape[-2], key._shape[-2]):
+        kind = None
+    return mask if kind is None else None, kind == CAUSAL
+
+
+ATTENTION: Table = {
     "torch.nn.functional.scaled_dot_product_attention": Composite(
         lambda *args, **kwargs: _Call(*args, **kwargs).refuses(),
         attention_of_torch,  # which chooses among more kernels than have a gradient in Thunder
         lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
-    )
+        rewrite=attention,
+    ),
+    _GROUPED: Composite(
+        lambda *args, **kwargs: None, _grouped,
+        lambda *args, **kwargs: _Call(*args, **kwargs).gradient(),
+    ),
 }

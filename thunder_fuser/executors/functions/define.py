@@ -66,11 +66,15 @@ def rewrites(
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """When a call stays with Thunder, what else it becomes, and that with gradients."""
+    """When a call stays with Thunder, what else it becomes, and that with gradients.
+
+    rewrite: what Thunder calls first, while it traces, and which calls Thunder's symbol.
+    """
 
     refuses: Callable[..., Reject | None]
     transform: Function
     gradient: Function
+    rewrite: Function | None = None
 
 
 Table = Mapping[str, Rewrite | Composite]

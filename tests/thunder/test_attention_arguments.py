@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masks that indices decide are not read, and keys that heads share are not repeated."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import thunder.torch as ltorch
+import torch
+import torch.nn.functional as F
+from helpers.exactness import assert_as_exact_as_eager, with_gradients
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from thunder.core.langctxs import Languages, langctx
+
+from thunder_fuser.executors.functions import index_masks
+from thunder_fuser.executors.functions.index_masks import kind_of
+from thunder_fuser.executors.traces import final_traces, jit
+
+LENGTH, KEYS = 5, 7
+
+
+def called(jitted: Any) -> list[Any]:
+    """The bound symbols of the final traces that are attention."""
+    traces = final_traces(jitted)
+    return [one for trace in traces for one in trace.bound_symbols if "attention" in one.sym.name]
+
+
+def names(jitted: Any) -> set[str]:
+    return {one.sym.name for trace in final_traces(jitted) for one in trace.bound_symbols}
+
+
+def check(function: Callable[..., torch.Tensor], values: list[torch.Tensor]) -> list[Any]:
+    jitted = jit(function, strict=True)
+    got = with_gradients(jitted, values)
+    exact = with_gradients(function, [one.double() for one in values])
+    assert_as_exact_as_eager(got, with_gradients(function, values), exact)
+    return called(jitted)
+
+
+# -------------------------------------------------------------------------------------- masks
+
+
+def rows_and_keys(length: int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As libraries of models make them: [1, 1, L, 1] and [1, 1, 1, S]."""
+    rows, columns = torch.arange(length) + 0, torch.arange(keys) + 0
+    return rows[None, None, :, None], columns[None, None, None, :]
+
+
+Mask = Callable[[int, int], torch.Tensor]
+
+
+def _of(compare: Callable[[Any, Any], Any]) -> Mask:
+    return lambda length, keys: compare(*rows_and_keys(length, keys))
+
+
+CAUSAL: dict[str, Mask] = {
+    "keys <= rows": _of(lambda rows, keys: keys <= rows),
+    "rows >= keys": _of(lambda rows, keys: rows >= keys),
+    "not after": _of(lambda rows, keys: keys < rows + 1),
+    "of differences": _of(lambda rows, keys: rows - keys > -1),
+    "and all": _of(lambda rows, keys: (keys <= rows) & (rows >= 0)),
+    "expanded": lambda n, m: _of(lambda rows, keys: keys <= rows)(n, m).expand(2, -1, n, m),
+    "of two axes": lambda n, m: torch.arange(m)[None] <= torch.arange(n)[:, None],
+    "by steps": lambda n, m: torch.arange(0, 2 * m, 2)[None] <= torch.arange(0, 2 * n, 2)[:, None],
+    "32 bits": lambda n, m: torch.arange(m).int()[None] <= torch.arange(n).int()[:, None],
+    "sliced": lambda n, m: torch.arange(m + 3)[3:][None] - 3 <= torch.arange(n)[:, None],
+}  # fmt: skip
+ALL: dict[str, Mask] = {
+    "rows": lambda n, m: _of(lambda rows, keys: rows >= 0)(n, m).expand(2, -1, n, m),
+    "keys": _of(lambda rows, keys: keys > -1),
+    "of one row": lambda n, m: torch.arange(m)[None] >= 0,
+}
+OTHERS: dict[str, Mask] = {
+    "strictly": _of(lambda rows, keys: (keys < rows) | (keys == 0)),
+    "window": _of(lambda rows, keys: (keys <= rows) & (keys > rows - 3)),
+    "one later": _of(lambda rows, keys: keys <= rows + 1),
+    "of every second": _of(lambda rows, keys: 2 * keys <= rows),
+    "of batches": lambda n, m: torch.arange(m) < torch.tensor([2, 4]).view(2, 1, 1, 1),
+    "first rows": lambda n, m: (torch.arange(n) <= n)[:, None] & (torch.arange(m) < m - 1),
+    "of bytes": lambda n, m: (torch.arange(m) + 200).to(torch.uint8) >= torch.full((n, 1), 200),
+}  # fmt: skip
+
+
+def attended(mask: Mask, keys: int = LENGTH) -> tuple[Callable[..., torch.Tensor], list[Any]]:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q * 2, k, v, mask(LENGTH, keys))
+
+    return function, [torch.randn(2, 3, size, 8) for size in (LENGTH, keys, keys)]
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_causal_mask_is_is_causal(name: str) -> None:
+    forward, _ = check(*attended(CAUSAL[name]))
+    assert forward.args[1] is None and forward.kwargs["is_causal"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_mask_of_nothing_is_none(name: str) -> None:
+    forward, _ = check(*attended(ALL[name], KEYS))
+    assert forward.args[1] is None and not forward.kwargs["is_causal"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_mask_is_read(name: str) -> None:
+    forward, _ = check(*attended(OTHERS[name]))
+    assert forward.args[1] is not None
+
+
+def test_a_mask_that_is_written_is_read() -> None:
+    def mask(length: int, keys: int) -> torch.Tensor:
+        made = torch.arange(keys)[None] <= torch.arange(length)[:, None]
+        made.copy_(torch.arange(keys)[None] < torch.arange(length)[:, None] + 2)
+        return made
+
+    forward, _ = check(*attended(mask))
+    assert forward.args[1] is not None
+
+
+def test_a_causal_mask_of_one_row_is_no_mask_of_all() -> None:
+    """[1, S] is for all rows, whatever their number."""
+    forward, _ = check(*attended(lambda n, m: torch.arange(m)[None] <= torch.arange(1)[:, None]))
+    assert forward.args[1] is not None
+
+
+ATOMS = st.sampled_from(("rows", "keys"))
+NUMBERS = st.integers(-3, 3)
+COMPARE = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
+SIDES = st.tuples(ATOMS, NUMBERS, NUMBERS)  # which, times, plus
+
+
+@settings(max_examples=300, deadline=None)
+@given(SIDES, SIDES, st.sampled_from([*COMPARE]), st.booleans(), SIDES)
+def test_what_is_said_of_a_mask_holds(
+    one: Any, other: Any, compare: str, both: bool, third: Any
+) -> None:
+    """Found by indices: the mask of all, or that of is_causal, and no other."""
+    def side(index: dict[str, Any], given: Any) -> Any:
+        return index[given[0]] - index["rows"] * given[1] + given[2]
+
+    def mask(arange: Callable[[int], Any]) -> Any:
+        index = {"rows": arange(LENGTH)[:, None], "keys": arange(LENGTH)[None]}
+        made = side(index, one), side(index, other)
+        found = COMPARE[compare](*made)
+        return found & (side(index, third) >= 0) if both else found
+
+    asked: list[str | None] = []
+    on_cpu = functools.partial(ltorch.arange, device="cpu")
+    thunder.trace()(langctx(Languages.TORCH)(lambda: asked.append(kind_of(mask(on_cpu)))))
+    real = mask(torch.arange)
+    if asked[0] == index_masks.ALL:
+        assert bool(real.all())
+    if asked[0] == index_masks.CAUSAL:
+        assert bool((real == torch.ones(LENGTH, LENGTH).tril()).all())
+
+
+# ----------------------------------------------------------------------------- groups of heads
+
+
+def expanded(x: torch.Tensor) -> torch.Tensor:
+    batch, groups, length, width = x.shape
+    return x[:, :, None].expand(batch, groups, 2, length, width).reshape(batch, -1, length, width)
+
+
+REPEATS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "repeat_interleave": lambda x: x.repeat_interleave(2, dim=1),
+    "expand": expanded,
+    "computed": lambda x: expanded(x * 2.0),
+    "unsqueeze": lambda x: x.unsqueeze(2).expand(-1, -1, 2, -1, -1).flatten(1, 2),
+}
+NOT_REPEATS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "repeat": lambda x: x.repeat(1, 2, 1, 1),
+    "written": lambda x: x.mul_(1.0).repeat_interleave(2, dim=1),
+}
+
+
+def heads(groups: int = 3, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(2, many, 5, 8).to(dtype) for many in (6, groups, groups)]
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("name", REPEATS)
+def test_repeated_heads_are_read_where_they_were(name: str, dtype: torch.dtype) -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = REPEATS[name](k), REPEATS[name](v)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    forward, backward = check(function, heads(dtype=dtype))
+    assert [one.shape[1] for one in forward.args[0]] == [6, 3, 3]
+    assert [one.shape[1] for one in backward.output] == [6, 3, 3]
+
+
+@pytest.mark.parametrize("name", NOT_REPEATS)
+def test_other_repeats_are_copies(name: str) -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = (NOT_REPEATS[name](one + 0.0) for one in (k, v))
+        return F.scaled_dot_product_attention(q, k, v)
+
+    forward, _ = check(function, heads())
+    assert [one.shape[1] for one in forward.args[0]] == [6, 6, 6]
+
+
+def test_keys_written_after_they_were_repeated_are_copies() -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = k * 1.0, v * 1.0
+        many = k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
+        k.zero_()
+        return F.scaled_dot_product_attention(q, *many) + k.sum()
+
+    values = heads()
+    torch.testing.assert_close(jit(function, strict=True)(*values), function(*values))
+
+
+@pytest.mark.parametrize("groups", (1, 2, 3, 6))
+@pytest.mark.parametrize("keywords", ({}, {"is_causal": True}, {"scale": 0.3}), ids=str)
+def test_enable_gqa(groups: int, keywords: dict[str, Any]) -> None:
+    """Torch's argument, which Thunder's function does not have."""
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **keywords)
+
+    forward, _ = check(function, heads(groups))
+    assert [one.shape[1] for one in forward.args[0]] == [6, groups, groups]
+
+
+def test_groups_with_a_mask_are_repeated() -> None:
+    mask = torch.rand(5, 5) > 0.3
+    mask[:, 0] = True
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+
+    forward, _ = check(function, heads())
+    assert [one.shape[1] for one in forward.args[0]] == [6, 6, 6]
+
+
+def test_groups_without_gradients() -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, expanded(k), expanded(v))
+
+    values = heads()
+    jitted = jit(function, strict=True)
+    torch.testing.assert_close(jitted(*values), function(*values))
+    assert "attention_forward" in names(jitted)
+
+
+def test_one_head_of_keys_is_shared_by_all() -> None:
+    forward, _ = check(F.scaled_dot_product_attention, heads(1))
+    assert [one.shape[1] for one in forward.args[0]] == [6, 1, 1]
