@@ -70,7 +70,8 @@ def test_shared_heads(dtype: torch.dtype, is_causal: bool, groups: int, lies: st
         k, v = (one.repeat_interleave(8 // groups, dim=1) for one in (k, v))
         return F.scaled_dot_product_attention(q * 2, k, v, is_causal=is_causal)
 
-    made = [torch.randn(2, heads, 128, 64, device="cuda", dtype=dtype) for heads in (8, groups, groups)]
+    heads = (8, groups, groups)
+    made = [torch.randn(2, many, 128, 64, device="cuda", dtype=dtype) for many in heads]
     if lies == "rows first":
         made = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in made]
     jitted = jit(run)

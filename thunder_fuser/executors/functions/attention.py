@@ -258,9 +258,9 @@ _GROUPED = "grouped_attention"
 grouped_attention = Symbol(_GROUPED, _grouped, id=_GROUPED)
 
 
-def attention(
+def attention(  # noqa: PLR0917 - torch's
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Any = 0.0,
-    is_causal: Any = False, scale: Any = None, enable_gqa: Any = False,
+    is_causal: Any = False, *, scale: Any = None, enable_gqa: Any = False,
 ) -> Any:  # fmt: skip
     """query [B, H, L, E]; key, value [B, H, S, E], or fewer heads with enable_gqa.
 
