@@ -38,6 +38,8 @@ FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
 _SHARING = VIEWS | {
     PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
 } | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
+# The executor of torch's functions that have torch's own gradients; none draws random numbers.
+TORCH_KERNELS = "thunder_fuser_kernels"
 _OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD}
 
 Names = tuple[str, ...]

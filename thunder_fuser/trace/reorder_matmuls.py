@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusible ops that matrix products keep apart, though one reads the other, become neighbours.
+"""Fusible ops that products and convolutions keep apart, though one reads the other, become
+neighbours.
 
     s = silu(g); u = linear(y, w);           m = mul(s, u)
 ->  u = linear(y, w);              s = silu(g); m = mul(s, u)
@@ -9,8 +10,8 @@
 
 A product that reads nothing of the first run goes before it, one that does goes after both runs.
 What reads a product that has to stay between stays where it is, and so does a cast to a wider type
-that only such ops read: its result would be stored for them. Only products of torch and views
-step aside: nothing moves across an in-place copy, a random op, a collective, or into the other
+that only such ops read: its result would be stored for them. Only products, convolutions and the like
+of torch and views step aside: nothing moves across an in-place copy, a random op, a collective, or into the other
 direction. One look at each op for every run that stays open: linear in the length of the trace.
 """
 
@@ -23,7 +24,7 @@ from thunder.executors.torchex import ex as torch_executor
 
 from thunder_fuser.trace.op import Op, alike, runs
 from thunder_fuser.trace.prepared import Prepared
-from thunder_fuser.trace.proxies import VIEWS
+from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS
 
 _PRODUCTS = frozenset({"linear", "matmul"})
 MOST_OPS = 256  # of a run, and of what may wait behind it
@@ -55,7 +56,7 @@ def _order(ops: Sequence[Op]) -> list[int]:
     run = _Run()
     for stretch in runs(ops):
         first = ops[stretch.start]
-        if all(ops[at].only(VIEWS) for at in stretch) or _is_product(first):
+        if all(ops[at].only(VIEWS) for at in stretch) or _steps_aside(first):
             run.behind += stretch
             continue
         if not first.is_fusible:
@@ -75,8 +76,12 @@ def _order(ops: Sequence[Op]) -> list[int]:
     return order + run.all
 
 
-def _is_product(op: Op) -> bool:
-    return op.bsym.sym.executor is torch_executor and op.bsym.sym.id in _PRODUCTS
+def _steps_aside(op: Op) -> bool:
+    """True for what makes memory of its own of its operands alone, and costs more than a move."""
+    executor = op.bsym.sym.executor
+    if executor is torch_executor:
+        return op.bsym.sym.id in _PRODUCTS
+    return executor is not None and executor.name == TORCH_KERNELS
 
 
 def _joined(

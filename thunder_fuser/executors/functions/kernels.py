@@ -41,8 +41,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, refuses_tensors
 from thunder_fuser.trace.op import Reject
+from thunder_fuser.trace.proxies import TORCH_KERNELS
 
-KERNELS = OperatorExecutor("thunder_fuser_kernels")
+KERNELS = OperatorExecutor(TORCH_KERNELS)
 # Under the names of torch.nn.functional. Thunder has rules for convolutions under autocast.
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 # Of these Thunder refuses some arguments, such as align_corners and ceil_mode; torch does not.
