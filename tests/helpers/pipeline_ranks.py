@@ -51,7 +51,8 @@ def whole(seed: int, rows: int, columns: int, dtype: torch.dtype) -> torch.Tenso
 
 def each(seed: int, rows: int, columns: int, dtype: torch.dtype) -> list[torch.Tensor]:
     """One for each rank."""
-    return [whole(1000 * seed + rank, rows, columns, dtype) for rank in range(dist.get_world_size())]
+    seeds = (1000 * seed + rank for rank in range(dist.get_world_size()))
+    return [whole(one, rows, columns, dtype) for one in seeds]
 
 
 def way(pipeline: bool, chunks: int) -> Decision:
@@ -72,9 +73,10 @@ def poison() -> None:
 
 
 def cases(
-    m: int, k: int, n: int, dtype: torch.dtype, decision: Decision, seed: int
+    sizes: tuple[int, int, int], dtype: torch.dtype, decision: Decision, seed: int
 ) -> Iterator[Case]:
     """(name, what runs, what it should give)."""
+    m, k, n = sizes
     group, rank, world = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
     assert group is not None
     a, w, g = (
@@ -101,10 +103,10 @@ def cases(
     total = sum(x.double() @ y.double() for x, y in zip(left, right, strict=True))
     assert isinstance(total, torch.Tensor)
     pair = left[rank], right[rank]
-    yield "scatter", partial(matmul_reduce_scatter, *pair, group, decision), total.chunk(world)[rank]
-    yield "transposed scatter", partial(
-        matmul_reduce_scatter, pair[0], pair[1].t().contiguous().t(), group, decision
-    ), total.chunk(world)[rank]
+    mine = total.chunk(world)[rank]
+    yield "scatter", partial(matmul_reduce_scatter, *pair, group, decision), mine
+    turned = pair[0], pair[1].t().contiguous().t()
+    yield "turned scatter", partial(matmul_reduce_scatter, *turned, group, decision), mine
     run = partial(matmul_reduce_scatter_backward, g.chunk(world)[rank], *pair, group, decision)
     yield "scatter backward", run, (
         g.double() @ pair[1].double().t(), pair[0].double().t() @ g.double()
@@ -133,13 +135,13 @@ def check_results() -> None:
     world = dist.get_world_size()
     sizes = [(16, 24, 12, torch.float64), (4 * 7, 5, 9, torch.float32), (32, 16, 8, torch.bfloat16)]
     for m, k, n, dtype in sizes:
-        for chunks in (1, 2, 3):
+        for chunks in (1, 3) if DEVICE.type == "cuda" else (1, 2, 3):
             for turn in range(3):
-                for case in cases(m, k, n, dtype, way(True, chunks), 10 * turn):
+                for case in cases((m, k, n), dtype, way(True, chunks), 10 * turn):
                     poison()
                     check(case, dtype)
     if DEVICE.type == "cpu":
-        for case in cases(4 * world, 6, 8, torch.float32, way(False, 1), 3):
+        for case in cases((4 * world, 6, 8), torch.float32, way(False, 1), 3):
             check(case, torch.float32)
 
 
@@ -150,7 +152,7 @@ def check_without_waiting() -> None:
     found = []
     rounds = 60 if DEVICE.type == "cpu" else 25
     for turn in range(rounds):
-        for case in cases(m, k, n, torch.float32, way(True, 1 + turn % 2), turn):
+        for case in cases((m, k, n), torch.float32, way(True, 1 + turn % 2), turn):
             if random.random() < 0.1:
                 late()
             found.append((case[0], case[1](), case[2]))
@@ -170,13 +172,13 @@ def check_changing_shapes() -> None:
     """Nothing of an earlier shape is read, also when memory is freed on the way."""
     group = dist.group.WORLD
     assert group is not None
-    kept, small = buffers.CACHE.most_bytes, 40_000
+    kept, small = buffers.CACHE.most_bytes, 20_000
     buffers.CACHE.most_bytes = small
     before = buffers.CACHE.counts["evicted"]
     try:
         for turn in range(12):
             m = 4 * dist.get_world_size() * (1 + turn % 3)
-            for case in cases(m, 20, 12, torch.float32, way(True, 2), turn):
+            for case in cases((m, 20, 12), torch.float32, way(True, 2), turn):
                 check(case, torch.float32)
             held = buffers.CACHE.entries()
             assert sum(one.bytes for one in held.values()) <= small or len(held) <= 2
@@ -222,7 +224,7 @@ def check_refusals() -> None:
     group = dist.group.WORLD
     assert group is not None
     x = torch.zeros(3 * dist.get_world_size() + 1, 4, device=DEVICE)
-    with pytest.raises(CommunicationError, match="axis 0 of matmul_reduce_scatter: .*multiple"):
+    with pytest.raises(CommunicationError, match=r"axis 0 of matmul_reduce_scatter: .*multiple"):
         matmul_reduce_scatter(x, x.t(), group, way(True, 1))
     with pytest.raises(CommunicationError, match="operands of all_gather_matmul"):
         all_gather_matmul(x, x, group, way(True, 1))
@@ -242,7 +244,7 @@ def check_silent_peer() -> None:
     if dist.get_rank() == 0 and DEVICE.type == "cpu":
         kept, shared.SECONDS = shared.SECONDS, 0.2
         exchange.begin()
-        with pytest.raises(PeerError, match=r"rank 0, silent \[1, 2, 2\] float32, flag 0 of rank 1"):
+        with pytest.raises(PeerError, match=r"rank 0, silent \[1, 2, 2\] float32, flag 0 of"):
             exchange.await_flag(1, 0)
         shared.SECONDS = kept
     if DEVICE.type == "cuda":
@@ -295,6 +297,8 @@ def check_rates() -> None:
 
 
 def main() -> None:
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -307,7 +311,8 @@ def main() -> None:
     for one in checks:
         start = time.monotonic()
         one()
-        print(f"rank {dist.get_rank()} {one.__name__}: {time.monotonic() - start:.1f} s", flush=True)
+        seconds = time.monotonic() - start
+        print(f"rank {dist.get_rank()} {one.__name__}: {seconds:.1f} s", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -82,7 +82,7 @@ def read(store: Store, name: str) -> Bandwidths | None:
 
 def _parsed(content: bytes) -> Bandwidths:
     """ValueError, TypeError or KeyError unless every rate is a finite number."""
-    given = json.loads(content)
+    given = dict(json.loads(content))
     flops = tuple((str(dtype), float(rate)) for dtype, rate in given.pop("flops"))
     units = int(given.pop("units"))
     made = Bandwidths(flops=flops, units=units, **{name: float(one) for name, one in given.items()})
@@ -157,13 +157,12 @@ def _copy(size: int, group: ProcessGroup, device: torch.device) -> float | None:
     def send() -> None:
         exchange = exchange_for(form, group, device)
         assert exchange is not None
-        exchange.begin()
         peer = (rank + 1) % world
-        exchange.put(source, peer, exchange.peers[peer][0], 0)
-        exchange.await_flag((rank - 1) % world, 0)
-        exchange.end()
+        with exchange.call():
+            exchange.put(source, peer, exchange.peers[peer][0], 0)
+            exchange.await_flag((rank - 1) % world, 0)
 
-    return _seconds(send, device)
+    return _seconds(send, device, group)
 
 
 def _collective(size: int, group: ProcessGroup, device: torch.device) -> float | None:
@@ -171,20 +170,24 @@ def _collective(size: int, group: ProcessGroup, device: torch.device) -> float |
     whole = torch.empty(size * group.size(), dtype=torch.uint8, device=device)
     if group.size() == 1:
         return None
-    return _seconds(lambda: dist.all_gather_into_tensor(whole, shard, group=group), device)
+    return _seconds(lambda: dist.all_gather_into_tensor(whole, shard, group=group), device, group)
 
 
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    """The median; the time of the device where it has a clock."""
+def _seconds(
+    call: Callable[[], object], device: torch.device, group: ProcessGroup | None = None
+) -> float:
+    """The median; by the device's clock if it has one. group: its ranks start together."""
     clock = _cuda_seconds if device.type == "cuda" else _wall_seconds
     for _ in range(2):
         call()
-    return statistics.median(clock(call) for _ in range(_REPEATS))
+    return statistics.median(clock(call, group) for _ in range(_REPEATS))
 
 
-def _cuda_seconds(call: Callable[[], object]) -> float:
+def _cuda_seconds(call: Callable[[], object], group: ProcessGroup | None) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(1_000_000)  # the host is ahead, so that its own time is not in the result
+    if group is not None:
+        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
     start.record()
     call()
     end.record()
@@ -192,7 +195,7 @@ def _cuda_seconds(call: Callable[[], object]) -> float:
     return start.elapsed_time(end) * 1e-3
 
 
-def _wall_seconds(call: Callable[[], object]) -> float:
+def _wall_seconds(call: Callable[[], object], _: ProcessGroup | None) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

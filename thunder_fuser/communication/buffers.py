@@ -102,10 +102,10 @@ class BufferCache:
         """Both parities of a key go together, so that the two take turns from the start again."""
         entries = self._groups[made.group]
         keep = replace(made, parity=0)
-        old = list(dict.fromkeys(replace(key, parity=0) for key in entries))
+        newest_first = dict.fromkeys(replace(key, parity=0) for key in reversed(entries))
         excess = sum(one.bytes for one in entries.values()) - self.most_bytes
         gone: list[Buffer] = []
-        for key in old:
+        for key in reversed(newest_first):
             if excess <= 0 or key == keep:
                 continue
             pair = self._taken(key)

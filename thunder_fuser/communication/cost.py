@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
 
 from thunder_fuser.errors import CommunicationError
 
@@ -113,7 +113,7 @@ class _Problem:
 
 
 def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3f} ms"
+    return f"{1e3 * seconds:.3f} ms" if isfinite(seconds) else "impossible"
 
 
 def decide(

@@ -15,7 +15,8 @@ Nobody says when memory may be written again. An exchange is used in every secon
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,15 @@ class Exchange(ABC):
     def local(self) -> torch.Tensor:
         """This rank's own memory."""
         return self.peers[self.rank]
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """One use. What the caller does after it comes after all copies, even if it fails."""
+        self.begin()
+        try:
+            yield
+        finally:
+            self.end()
 
     @abstractmethod
     def begin(self) -> None:

@@ -122,19 +122,18 @@ def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> I
     if exchange is None:
         yield slice(None), _by_collective(shard, group)
         return
-    exchange.begin()
-    for step in range(1, world):
-        peer = (exchange.rank - step) % world
-        place = exchange.peers[peer][step - 1]
-        for at, span in enumerate(pieces):
-            exchange.put(shard[span], peer, place[span], (step - 1) * len(pieces) + at)
-    yield _part(slice(0, rows), exchange.rank, rows), shard
-    for step in range(1, world):
-        source = (exchange.rank + step) % world
-        for at, span in enumerate(pieces):
-            exchange.await_flag(source, (step - 1) * len(pieces) + at)
-            yield _part(span, source, rows), exchange.local[step - 1][span]
-    exchange.end()
+    with exchange.call():
+        for step in range(1, world):
+            peer = (exchange.rank - step) % world
+            place = exchange.peers[peer][step - 1]
+            for at, span in enumerate(pieces):
+                exchange.put(shard[span], peer, place[span], (step - 1) * len(pieces) + at)
+        yield _part(slice(0, rows), exchange.rank, rows), shard
+        for step in range(1, world):
+            source = (exchange.rank + step) % world
+            for at, span in enumerate(pieces):
+                exchange.await_flag(source, (step - 1) * len(pieces) + at)
+                yield _part(span, source, rows), exchange.local[step - 1][span]
 
 
 def _part(span: Span, rank: int, rows: int) -> Span:
@@ -167,10 +166,9 @@ def matmul_reduce_scatter(
     exchange = _exchange(form, group, decision, a)
     if exchange is None:
         return _scattered(a @ b, result, group)
-    exchange.begin()
-    for _ in _ring(a, b, exchange, pieces, result):
-        pass
-    exchange.end()
+    with exchange.call():
+        for _ in _ring(a, b, exchange, pieces, result):
+            pass
     return result
 
 
@@ -223,17 +221,16 @@ def matmul_all_reduce(
         return result
     own, rank = exchange.local[world - 1], exchange.rank
     others = [(rank + step) % world for step in range(1, world)]
-    exchange.begin()
-    for at in _ring(a, b, exchange, pieces, own):
+    with exchange.call():
+        for at in _ring(a, b, exchange, pieces, own):
+            for peer in others:
+                exchange.raise_flag(peer, summed + rank * len(pieces) + at)
         for peer in others:
-            exchange.raise_flag(peer, summed + rank * len(pieces) + at)
-    for peer in others:
-        for at, span in enumerate(pieces):
-            source = exchange.peers[peer][world - 1][span]
-            flag = summed + peer * len(pieces) + at
-            exchange.get(result[_part(span, peer, rows)], peer, source, flag)
-    result[_part(slice(0, rows), rank, rows)].copy_(own)
-    exchange.end()
+            for at, span in enumerate(pieces):
+                source = exchange.peers[peer][world - 1][span]
+                flag = summed + peer * len(pieces) + at
+                exchange.get(result[_part(span, peer, rows)], peer, source, flag)
+        result[_part(slice(0, rows), rank, rows)].copy_(own)
     return result
 
 

@@ -43,11 +43,13 @@ def exchange_for(
         "", f"{form.statement}, {form.flags} flags", form.shape, strides, form.dtype, place,
         stream_number(device), group.group_name,
     )  # fmt: skip
-    return cache.next(key, partial(_made, form, group, device), partial(_settled, group, device))
+    return cache.next(
+        key, partial(_made, key, form, group, device), partial(_settled, group, device)
+    )
 
 
-def _made(form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
-    agree(f"group {group.group_name}", (str(form), form.flags), group)
+def _made(key: BufferKey, form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
+    agree(f"group {group.group_name}", (str(form), form.flags, key.stream), group)
     return _MAKERS[device.type](form, group, device)
 
 

@@ -12,7 +12,7 @@ from cuda.bindings import driver
 
 from thunder_fuser.errors import LaunchError
 
-_AT_LEAST = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+_AT_LEAST = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ)
 
 
 def write_value(stream: int, address: int, value: int) -> None:
