@@ -62,7 +62,7 @@ def test_text() -> None:
 
 
 def test_an_unknown_kind() -> None:
-    with pytest.raises(CommunicationError, match="kind: expected one of all_gather_matmul, .*'x'"):
+    with pytest.raises(CommunicationError, match=r"kind: expected one of all_gather_matmul, .*'x'"):
         made("x", 2, 2, 2)
 
 

@@ -9,6 +9,7 @@ with ranks that share a GPU, or by hand:
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 import sys
@@ -300,6 +301,8 @@ def main() -> None:
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    # One that stands still says where, before its caller loses patience.
+    faulthandler.dump_traceback_later(75 if DEVICE.type == "cuda" else 110, exit=True)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     checks = [
@@ -311,6 +314,8 @@ def main() -> None:
     for one in checks:
         start = time.monotonic()
         one()
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
         seconds = time.monotonic() - start
         print(f"rank {dist.get_rank()} {one.__name__}: {seconds:.1f} s", flush=True)
     dist.barrier()
