@@ -95,3 +95,36 @@ def test_masks_of_indices_are_not_read(name: str) -> None:
     exact = with_gradients(run, [one.double() for one in made])
     assert_as_exact_as_eager(got, with_gradients(run, made), exact)
     assert "arange" not in str(final_traces(jitted)[0])
+
+
+MASKS = {
+    "of keys": torch.arange(128)[None] < 100,
+    "windows": (torch.arange(128)[:, None] - torch.arange(128)).abs() < 40,
+    "of batches": (torch.arange(128) < torch.tensor([[60], [128]])).view(2, 1, 1, 128),
+    "no key for a row": (torch.arange(128)[:, None] % 2 > 0).expand(128, 128),
+}
+
+
+@pytest.mark.parametrize("groups", [2, 8])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(name: str, groups: int) -> None:
+    """cuDNN's kernel too; a row without a key is 0, as in torch op by op."""
+    mask = MASKS[name].cuda()
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        k, v = (one.repeat_interleave(8 // groups, dim=1) for one in (k, v))
+        return F.scaled_dot_product_attention(q * 2, k, v, mask)
+
+    def exactly(*made: torch.Tensor) -> torch.Tensor:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return run(*made)
+
+    made = [
+        torch.randn(2, many, 128, 64, device="cuda", dtype=torch.bfloat16)
+        for many in (8, groups, groups)
+    ]
+    jitted = jit(run)
+    got = with_gradients(jitted, made)
+    exact = with_gradients(exactly, [one.double() for one in made])
+    assert_as_exact_as_eager(got, with_gradients(exactly, made), exact)
+    torch.testing.assert_close(jitted(*made), exactly(*made), atol=2e-2, rtol=2e-2)

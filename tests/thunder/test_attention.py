@@ -17,6 +17,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import detached_trace
 
 from thunder_fuser.executors.functions import attention
+from thunder_fuser.executors.functions.define import Composite
 from thunder_fuser.executors.traces import final_traces, jit
 from thunder_fuser.explain import why
 
@@ -219,7 +220,8 @@ def test_on_cuda_thunders_executor_decides(monkeypatch: pytest.MonkeyPatch) -> N
         grad_transform=lambda *args, **given: asked.append((args, given)),
     )
     monkeypatch.setattr(attention, "_CUDA", takes)
-    (row,) = attention.ATTENTION.values()
+    row = attention.ATTENTION["torch.nn.functional.scaled_dot_product_attention"]
+    assert isinstance(row, Composite)
     with detached_trace():
         q = TensorProxy(shape=SHAPE, device=devices.Device("cuda:0"), dtype=dtypes.float32)
         assert "no kernel of torch" in str(row.refuses(q, q, q, is_causal=True))

@@ -227,15 +227,24 @@ def test_enable_gqa(groups: int, keywords: dict[str, Any]) -> None:
     assert [one.shape[1] for one in forward.args[0]] == [6, groups, groups]
 
 
-def test_groups_with_a_mask_are_repeated() -> None:
+@pytest.mark.parametrize(("is_added", "heads_read"), ((False, 3), (True, 6)))
+def test_groups_with_a_mask(is_added: bool, heads_read: int) -> None:
+    """What is added to the scores may want a gradient, of all heads."""
     mask = torch.rand(5, 5) > 0.3
     mask[:, 0] = True
+    mask = mask.float() if is_added else mask
 
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
 
-    forward, _ = check(function, heads())
-    assert [one.shape[1] for one in forward.args[0]] == [6, 6, 6]
+    jitted = jit(function, strict=True)
+    values = heads()
+    torch.testing.assert_close(jitted(*values), function(*values))
+    got, wanted = with_gradients(jitted, values), with_gradients(function, values)
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    forward, _ = called(jitted)
+    assert [one.shape[1] for one in forward.args[0]] == [6, heads_read, heads_read]
 
 
 def test_groups_without_gradients() -> None:

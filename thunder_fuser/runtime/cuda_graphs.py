@@ -43,6 +43,7 @@ class CudaRecorder:
         self._stream = torch.cuda.Stream(self._device)
         self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
         self._streams: list[torch.cuda.Stream] = []  # of replays
+        self._failed: list[torch.cuda.CUDAGraph] = []
 
     def is_capturing(self) -> bool:
         """True inside of a capture, of whoever's: a graph cannot be replayed into it."""
@@ -102,8 +103,11 @@ class CudaRecorder:
         """What torch leaves undone where the driver refuses to end a capture.
 
         Its generator then waits for the end, and refuses to make random numbers. The end of any
-        capture is good enough.
+        capture is good enough. Its allocator of host memory asks the graph for ever, and refuses
+        another capture into the pool.
         """
+        self._failed.append(graph)
+        self._graphs.clear()
         with suppress(RuntimeError):  # it was done
             torch._C._cuda_endAllocateToPool(self._device.index, pool)
             torch._C._cuda_releasePool(self._device.index, pool)

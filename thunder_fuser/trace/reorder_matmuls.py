@@ -10,9 +10,10 @@ neighbours.
 
 A product that reads nothing of the first run goes before it, one that does goes after both runs.
 What reads a product that has to stay between stays where it is, and so does a cast to a wider type
-that only such ops read: its result would be stored for them. Only products, convolutions and the like
-of torch and views step aside: nothing moves across an in-place copy, a random op, a collective, or into the other
-direction. One look at each op for every run that stays open: linear in the length of the trace.
+that only such ops read: its result would be stored for them. Only views, products, convolutions and
+the like of torch step aside: nothing moves across an in-place copy, a random op, a collective, or
+into the other direction. One look at each op for every run that stays open: linear in the
+length of the trace.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ from thunder_fuser.trace.op import Reject
 KERNELS = OperatorExecutor("thunder_fuser_attention")
 _CUDA = sdpa_ex.implmap["torch.nn.functional.scaled_dot_product_attention"]
 _aten = torch.ops.aten
+_LARGEST_MASK = 2**28  # elements of a mask that torch is asked about, with one as large
 Triple = tuple[Any, Any, Any]  # query, key, value, or the gradients of these
 
 
@@ -63,7 +64,7 @@ def _forward(
 ) -> Any:
     if qkv[0].is_cuda:
         return _aten._scaled_dot_product_cudnn_attention(
-            *map(_rows, qkv), mask, True, 0.0, is_causal, scale=scale
+            *map(_rows, qkv), _added(mask, qkv[0]), True, 0.0, is_causal, scale=scale
         )[:2]
     return _aten._scaled_dot_product_flash_attention_for_cpu(
         *map(_rows, qkv), 0.0, is_causal, attn_mask=_added(mask, qkv[0]), scale=scale
@@ -77,8 +78,8 @@ def _backward(
     if gradient.is_cuda:
         lengths, seed = (qkv[0].shape[2], qkv[1].shape[2]), log_sums.new_empty((), dtype=torch.long)
         return _aten._scaled_dot_product_cudnn_attention_backward(
-            *map(_rows, (gradient, *qkv)), out, log_sums, seed, seed, mask, None, None, *lengths,
-            0.0, is_causal, scale=scale,
+            *map(_rows, (gradient, *qkv)), out, log_sums, seed, seed, _added(mask, qkv[0]),
+            None, None, *lengths, 0.0, is_causal, scale=scale,
         )  # fmt: skip
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
         *map(_rows, (gradient, *qkv)), out, log_sums, 0.0, is_causal,
@@ -167,9 +168,12 @@ class _Call:
 
     def takes_groups(self) -> bool:
         """True for groups that a kernel here takes as they are."""
-        if self.attn_mask is not None or self.refuses_ours() or not self.has_groups():
+        if self.refuses_ours() or not self.has_groups() or self.has_float_mask():
             return False
         return _on_cpu(self.query) or self.fits_cudnn()
+
+    def has_float_mask(self) -> bool:
+        return self.attn_mask is not None and not dtypes.is_boolean_dtype(self.attn_mask.dtype)
 
     # ---- what is refused
 
@@ -182,7 +186,7 @@ class _Call:
 
     def fits_cudnn(self) -> bool:
         """True for what torch gives to cuDNN on Hopper."""
-        if self.refuses_ours() or self.attn_mask is not None:
+        if self.refuses_ours() or self.has_float_mask():
             return False
         if self.query.dtype not in (dtypes.bfloat16, dtypes.float16):
             return False
@@ -194,22 +198,22 @@ class _Call:
         major, _ = torch.cuda.get_device_capability(self.query.device.device_str())
         if major != 9 or not torch.backends.cuda.cudnn_sdp_enabled():
             return False
-        # Fewer of its kernels take odd lengths.
-        return not (length % 64 or keys % 64) or self.torch_takes_cudnn()
+        # Fewer of its kernels take odd lengths, and masks.
+        is_plain = not (length % 64 or keys % 64) and self.attn_mask is None
+        return is_plain or self.torch_takes_cudnn()
 
     def torch_takes_cudnn(self) -> bool:
         """What torch itself answers for tensors of these sizes."""
-        given = [
-            torch.empty(
-                tuple(map(int, one._shape)), dtype=dtypes.to_torch_dtype(one.dtype),
-                device=one.device.device_str(), requires_grad=True,
-            )
-            for one in self.tensors
-        ]  # fmt: skip
+        mask = self.attn_mask
+        if mask is not None and mask.numel > _LARGEST_MASK:
+            return False
+        given = [_like(one, one.dtype) for one in self.tensors]
+        added = None if mask is None else _like(mask, self.query.dtype)
         with torch.enable_grad():
             chosen = torch._fused_sdp_choice(
-                *given, None, 0.0, self.is_causal, scale=self.scale, enable_gqa=self.has_groups()
-            )
+                *(one.requires_grad_() for one in given), added, 0.0, self.is_causal,
+                scale=self.scale, enable_gqa=self.has_groups(),
+            )  # fmt: skip
         return bool(chosen == SDPBackend.CUDNN_ATTENTION.value)
 
     def refuses_ours(self) -> Reject | None:
@@ -244,13 +248,19 @@ class _Call:
         return None
 
 
+def _like(tensor: TensorProxy, dtype: dtypes.dtype) -> torch.Tensor:
+    sizes, device = tuple(map(int, tensor._shape)), tensor.device.device_str()
+    return torch.empty(sizes, dtype=dtypes.to_torch_dtype(dtype), device=device)
+
+
 def _on_cpu(tensor: TensorProxy) -> bool:
     return bool(tensor.device.devicetype is DeviceType.CPU)
 
 
 def _grouped(*args: Any, **given: Any) -> Any:
     call = _Call(*args, **given)
-    return attention_forward(call.tensors, None, is_causal=call.is_causal, scale=call.scale)[0]
+    given = {"is_causal": call.is_causal, "scale": call.scale}
+    return attention_forward(call.tensors, call.attn_mask, **given)[0]
 
 
 # While Thunder traces, attention() below decides between Thunder's symbol and this one.
