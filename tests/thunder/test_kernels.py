@@ -240,6 +240,47 @@ def test_a_trace_made_under_autocast_serves_calls_outside_of_it(gradients: bool)
     torch.testing.assert_close(jit(function, strict=True)(*values), right)
 
 
+BIASED = [
+    Case("conv1d", (ROWS, (6, 4, 3), (6,)), keywords={"padding": 1}),
+    Case("conv2d", (IMAGE, (6, 4, 3, 3), (6,)), keywords={"stride": 2}),
+    Case("conv2d", (IMAGE[1:], (6, 4, 3, 3), (6,))),
+    Case("conv3d", (VOLUME, (2, 4, 2, 2, 2), (2,))),
+]
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("case", BIASED, ids=named)
+def test_on_a_gpu_a_region_adds_the_bias(
+    case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the CPU is taken for one. cuDNN rounds before it adds, as two ops of torch do."""
+    def in_two(image: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        beside = bias.view(-1, *(1 for _ in weight.shape[2:]))
+        result: torch.Tensor = getattr(F, case.name)(image, weight, **case.keywords) + beside
+        return result
+
+    monkeypatch.setattr(kernels, "_is_on_gpu", lambda tensor: True)
+    jitted, values = jit(case.function, strict=True), case.values(dtype)
+    got = with_gradients(jitted, values)
+    exact = with_gradients(case.function, [one.double() for one in values])
+    assert_as_exact_as_eager(got, with_gradients(in_two, values), exact)
+    forward, *_ = (
+        bsym for trace in final_traces(jitted) for bsym in trace.bound_symbols
+        if bsym.sym.name.startswith(case.name)
+    )
+    assert len(forward.args) == 2
+
+
+@pytest.mark.parametrize("bias", [(7,), (6, 1), (1,)])
+def test_a_bias_of_another_shape_is_refused(
+    bias: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_is_on_gpu", lambda tensor: True)
+    jitted = jit(F.conv2d, strict=True)
+    with pytest.raises(RuntimeError):
+        jitted(torch.randn(IMAGE), torch.randn(6, 4, 3, 3), torch.randn(bias))
+
+
 def test_threads_take_turns_to_trace() -> None:
     inside: list[int] = []
 

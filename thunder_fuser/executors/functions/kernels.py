@@ -27,7 +27,7 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes
-from thunder.core.devices import to_device, to_torch_device
+from thunder.core.devices import DeviceType, to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.prims import OpTags, get_grad, put_grad
 from thunder.core.proxies import NumberProxy, TensorProxy
@@ -39,7 +39,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, refuses_tensors
+from thunder_fuser.executors.functions.define import (
+    Composite,
+    Rewrite,
+    Table,
+    as_type,
+    refuses_tensors,
+)
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import TORCH_KERNELS
 
@@ -338,7 +344,33 @@ def _convolution(function: str) -> Table:
     """Of Thunder's symbol: without gradients as Thunder runs it, which is one op of torch."""
     symbol = getattr(ltorch, function)
     run = torch_executor.implmap[symbol.id].symbol
-    return {symbol.id: Composite(_refuses, run, _with_gradient(function, run))}
+    gradient, rewrite = _with_gradient(function, run), functools.partial(_biased, symbol)
+    return {symbol.id: Composite(_refuses, run, gradient, rewrite)}
+
+
+def _biased(
+    symbol: Symbol, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """On a GPU: conv2d(x, w, b)  ->  conv2d(x, w) + b, in a region with what reads it.
+
+    cuDNN rounds the convolution and then adds the bias, in a kernel of its own; torch sums the
+    bias's gradient in another.
+    """
+    if not _adds_bias(weight, bias):
+        return symbol(input, weight, bias, *args, **kwargs)
+    result = symbol(input, weight, None, *args, **kwargs)
+    return result + ltorch.reshape(as_type(bias, result.dtype), (-1, *[1] * (weight.ndim - 2)))
+
+
+def _adds_bias(weight: TensorProxy, bias: Any) -> bool:
+    """False for what Thunder's symbol should refuse, too."""
+    if not isinstance(bias, TensorProxy) or not _is_on_gpu(weight):
+        return False
+    return bias.ndim == 1 and bias._shape[0] == weight._shape[0]
+
+
+def _is_on_gpu(tensor: TensorProxy) -> bool:
+    return bool(tensor.device.devicetype is DeviceType.CUDA)
 
 
 def _other(function: str) -> Table:
