@@ -55,16 +55,17 @@ def summed_order(
 ) -> tuple[str, ...]:
     """The axes in the order in which a reduction or scan walks them, slowest first.
 
-    Repeatable sums take the order of their operand's own axes, unless all tensors with these axes
-    have another one in memory. What else the kernel reads does not change it.
+    Repeatable sums take the order of their operand's own axes, unless most bytes of the tensors
+    with these axes have another one in memory. What else the kernel reads does not change it.
     """
     wanted = set(axes)
     own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
     if not has_order(part, options) or set(own) != wanted:
         return memory_order(part, wanted)
-    lies = [tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors]
-    whole = [order for order in lies if set(order) == wanted]
-    return own if own in whole or not whole else memory_order(part, wanted)
+    lies = {n: tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors}
+    whole = {name: order for name, order in lies.items() if set(order) == wanted}
+    others = sum(part.bytes_of(name) for name, order in whole.items() if order != own)
+    return own if 2 * others <= sum(map(part.bytes_of, whole)) else memory_order(part, wanted)
 
 
 def collapse(part: Part, order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
