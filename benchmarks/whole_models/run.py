@@ -2,10 +2,11 @@
 """Whole models, in training and inference, beside eager torch and torch.compile.
 
 A training step is forward, loss and backward, without the optimizer; inference is the forward
-without gradients. Models of thunder.jit have a second row, by thunder_fuser.jit. Weights are
-random, from configurations: nothing is downloaded. Models of litgpt and of transformers need the
-extra `models`. Fails for a model that cannot run or waits for the device, and if the error of its
-loss or gradients against float64 is over 1.2 times eager's.
+without gradients. Models of thunder.jit have a second row, by thunder_fuser.jit, and with --graphs
+a third, in CUDA graphs, beside torch.compile's mode reduce-overhead. Weights are random, from
+configurations: nothing is downloaded. Models of litgpt and of transformers need the extra `models`.
+Fails for a model that cannot run or waits for the device, and if the error of its loss or gradients
+against float64 is over 1.2 times eager's.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from benchmarks.whole_models.zoo import ENTRIES, Entry
 from thunder_fuser import fuser
 
 OURS, SHORT = "ours", "thunder_fuser.jit"  # the first by thunder.jit or thunderfx
-LABELS = {OURS: "", SHORT: "  by its jit"}
+GRAPHS, REDUCED = "in graphs", "reduce-overhead"
+LABELS = {OURS: "", SHORT: "  by its jit", GRAPHS: "  in graphs"}
+PEERS = {GRAPHS: REDUCED}  # of a contender, if not torch.compile
 SLOWEST = 20  # rows of generated kernels
 HEADER = (
     f"{'model':12} {'train ms':>9} {'x eager':>8} {'x compile':>9} {'infer ms':>9} {'x eager':>8} "
@@ -50,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--side-by-side", type=at_least_one, metavar="N",
         help="compile N models at once, each in its own process; then measure them in turns",
     )  # fmt: skip
+    parser.add_argument("--graphs", action="store_true", help="on a GPU: CUDA graphs too")
     parser.add_argument("--turn", type=int, default=-1, help=argparse.SUPPRESS)
 
 
@@ -78,7 +82,7 @@ def judge(report: Report, name: str, found: Mapping[str, Any]) -> None:
     """Adds a model's row, and what is wrong with it."""
     for contender, label in LABELS.items():
         ours = found["steps"].get(contender, found)
-        if contender == SHORT and ours is found:
+        if contender != OURS and ours is found:
             continue
         why, row = ours.get("why"), label or name
         report.check(name, why is None or "extra" in found, str(why))
@@ -103,7 +107,8 @@ def measure(entry: Entry, given: argparse.Namespace, turn: turns.Turn) -> dict[s
         subject = Subject.make(model, inputs(), DTYPES[dtype], device)
     found: dict[str, Any] = {"sizes": str(sizes), "dtype": dtype, "steps": {}}
     calls: dict[str, Callable[..., Any]] = {}
-    for contender, call in contenders(entry, subject.model, given.compile).items():
+    graphs = given.graphs and device.type == "cuda"
+    for contender, call in contenders(entry, subject.model, given.compile, graphs).items():
         try:
             first = subject.first(call)
         except Exception as error:  # a model that a contender refuses is a row with its reason
@@ -120,7 +125,9 @@ def measure(entry: Entry, given: argparse.Namespace, turn: turns.Turn) -> dict[s
     return found
 
 
-def contenders(entry: Entry, model: nn.Module, with_compile: bool) -> dict[str, Callable[..., Any]]:
+def contenders(
+    entry: Entry, model: nn.Module, with_compile: bool, graphs: bool
+) -> dict[str, Callable[..., Any]]:
     """Eager, the fuser, and torch.compile, all of one model and its parameters."""
     import thunder  # noqa: PLC0415  the fuser comes first
     from thunder.dynamo import thunderfx  # noqa: PLC0415
@@ -131,8 +138,12 @@ def contenders(entry: Entry, model: nn.Module, with_compile: bool) -> dict[str, 
     else:
         found[OURS] = thunder.jit(model, executors=[fuser])
         found[SHORT] = thunder_fuser.jit(model)
+        if graphs:
+            found[GRAPHS] = thunder_fuser.jit(model, fuser_cuda_graphs=True)
     if with_compile:
         found[COMPILE] = torch.compile(model, dynamic=False)
+    if with_compile and graphs:
+        found[REDUCED] = torch.compile(model, dynamic=False, mode=REDUCED)
     return found
 
 
@@ -165,20 +176,20 @@ def _time(
 def line(name: str, found: Mapping[str, Any], contender: str = OURS) -> str:
     """One row of the table; `-` for what this device or run does not have."""
     steps = found["steps"]
-    ours = steps[contender]
+    ours, peer = steps[contender], PEERS.get(contender, COMPILE)
 
     def over(other: str, key: str) -> float:
         theirs = steps.get(other, {}).get(key, math.nan)
         return theirs / ours[key] if ours.get(key) else math.nan
 
     def part(key: str) -> float:
-        return 1 / one if (one := over(COMPILE, key)) else math.nan
+        return 1 / one if (one := over(peer, key)) else math.nan
 
     peak = ours["peak"] / 2**20 or math.nan
     cells = (
         f"{ours['train_ms']:9.2f}", f"{over(EAGER, 'train_ms'):8.2f}",
-        f"{over(COMPILE, 'train_ms'):9.2f}", f"{ours['infer_ms']:9.2f}",
-        f"{over(EAGER, 'infer_ms'):8.2f}", f"{over(COMPILE, 'infer_ms'):9.2f}", f"{peak:9.1f}",
+        f"{over(peer, 'train_ms'):9.2f}", f"{ours['infer_ms']:9.2f}",
+        f"{over(EAGER, 'infer_ms'):8.2f}", f"{over(peer, 'infer_ms'):9.2f}", f"{peak:9.1f}",
         f"{part('peak'):10.2f}", f"{ours['first_step_s']:8.1f}", f"{part('first_step_s'):10.2f}",
     )  # fmt: skip
     return " ".join((f"{name:12}", *cells)).replace("nan", "  -")
@@ -198,7 +209,7 @@ def means(figures: Mapping[str, Any]) -> list[str]:
     """Geometric means over all models that were timed beside each other."""
     found = []
     for ours, label in LABELS.items():
-        for other in (EAGER, COMPILE):
+        for other in (EAGER, PEERS.get(ours, COMPILE)):
             for key in ("train_ms", "infer_ms"):
                 steps = [one["steps"] for one in figures.values()]
                 pairs = [(one.get(other), one.get(ours)) for one in steps]

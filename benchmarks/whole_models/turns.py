@@ -67,6 +67,8 @@ def _start(name: str, place: Path, given: argparse.Namespace) -> subprocess.Pope
         "--device", given.device.type, "--seconds", str(given.seconds),
         "--compile" if given.compile else "--no-compile", "--json", str(place / f"{name}.json"),
     ]  # fmt: skip
+    if given.graphs:
+        command.append("--graphs")
     if given.dtype:
         command += ["--dtype", given.dtype]
     with (place / "turns").open("a") as turns, (place / f"{name}.log").open("w") as log:

@@ -4,6 +4,7 @@
     gpt2        nanoGPT's, 12 layers                      resnet50  convolutions, batch norms
     llama, qwen, pythia, gemma, phi, moe  litgpt's        vit       a vision transformer
     hf_qwen, bert  of transformers, by thunderfx          unet      group norms and attention
+    gpt2_short, llama_short, vit_short: of sizes at which a GPU waits for Python
 
 Each model takes its inputs and gives the loss. In inference it gives logits.
 """
@@ -11,7 +12,7 @@ Each model takes its inputs and gives the loss. In inference it gives logits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -84,7 +85,8 @@ def _tokens(words: int, sizes: Sizes) -> Callable[[], Inputs]:
 
 
 def _gpt2(sizes: Sizes) -> tuple[nn.Module, Callable[[], Inputs]]:
-    model = SMALL_GPT2 if sizes.shrink else Model()
+    block = replace(Model().block, batch=sizes.batch, sequence=sizes.length)
+    model = SMALL_GPT2 if sizes.shrink else Model(block=block)
     return WithLoss(_Logits(model)), _tokens(model.vocabulary, Sizes(
         model.block.batch, model.block.sequence
     ))  # fmt: skip
@@ -159,6 +161,7 @@ _QWEN = {
 _CPU = Sizes(2, 128, 2, shrink=True)
 ENTRIES = {
     "gpt2": Entry(_gpt2, Sizes(8, 1024), Sizes(2, 16, shrink=True)),
+    "gpt2_short": Entry(_gpt2, Sizes(1, 128), Sizes(2, 16, shrink=True)),
     "llama": Entry(_litgpt("Llama-3.2-1B", n_query_groups=2), Sizes(4, 2048, 4), _CPU),
     "llama_short": Entry(_litgpt("Llama-3.2-1B", n_query_groups=2), Sizes(1, 256, 4), _CPU),
     "qwen": Entry(_litgpt("Qwen2.5-1.5B", n_query_groups=2), Sizes(4, 2048, 6), _CPU),
@@ -177,5 +180,6 @@ ENTRIES = {
     ),
     "resnet50": Entry(_images(ResNet), Sizes(64, 224), Sizes(4, 64, shrink=True)),
     "vit": Entry(_images(VisionTransformer), Sizes(32, 224), Sizes(4, 64, shrink=True)),
+    "vit_short": Entry(_images(VisionTransformer), Sizes(1, 224), Sizes(1, 64, shrink=True)),
     "unet": Entry(_unet, Sizes(8, 64), Sizes(2, 32, shrink=True)),
 }  # fmt: skip

@@ -44,7 +44,7 @@ def entry(model: nn.Module) -> Entry:
 
 def measured(model: nn.Module, tmp_path: Path) -> tuple[dict[str, Any], Report]:
     given = argparse.Namespace(
-        device=torch.device("cpu"), dtype=None, compile=False, seconds=1, model=None
+        device=torch.device("cpu"), dtype=None, compile=False, graphs=False, seconds=1, model=None
     )
     report = Report({}, str(tmp_path / "found.json"))
     found = whole_models.measure(entry(model), given, Turn(-1))
