@@ -7,15 +7,25 @@ the cache's key, so a cached program always has the options of its key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Each field is an option; `options.OPTIONS` has its default and its meaning."""
+    """Each field without a default is an option; `options.OPTIONS` has its meaning.
+
+    schedules: pairs of a segment and its schedule, a text or a function, that a call gives.
+    """
 
     emulate: bool
     repeatable: bool
     cuda_graphs: bool
     dump: str
     max_registers_bytes: int
+    schedules: tuple[tuple[int | str, Any], ...] = ()
+
+    @property
+    def of_stages(self) -> CompileOptions:
+        """Without what chooses between the schedules of a segment."""
+        return replace(self, schedules=())

@@ -29,7 +29,7 @@ from thunder_fuser.dump import (
     not_writable,
     write_texts,
 )
-from thunder_fuser.errors import CompileError
+from thunder_fuser.errors import CompileError, GivenScheduleError
 from thunder_fuser.failures import explaining
 from thunder_fuser.host.program import HostProgram, Launcher, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
@@ -38,11 +38,12 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
+from thunder_fuser.schedule.given import Given, given_schedule
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.schedule.scheduler import Match
+from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
-from thunder_fuser.segment.plan import Segment, SegmentedFusion, with_params
+from thunder_fuser.segment.plan import Segment, SegmentedFusion, numbered, with_params
 from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
@@ -61,10 +62,11 @@ def compile_fusion(
     dump = Dump(options.dump)
     with explaining(dump):
         segmented = plan_segments(fusion, keys, target, options, dump)
-        alignment = alignments(segmented, keys)
+        alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
         jobs = []
         for number, one in enumerate(segmented.segments):
-            scheduled = dump.add(SCHEDULE.format(number), schedule(one, alignment))
+            scheduled = schedule(one, alignment, given.get(number))
+            dump.add(SCHEDULE.format(number), scheduled)
             source = emit(scheduled)
             dump.add(_kernel_file(number, source), source, _text)
             jobs.append(partial(_launcher, number, one, source, target, device))
@@ -149,7 +151,7 @@ def plan_segments(
     dump: Dump | None = None,
 ) -> SegmentedFusion:
     """The segments of a fusion for arguments with these keys. Compiles nothing."""
-    dump = dump or Dump("")
+    dump, options = dump or Dump(""), options.of_stages
     dump.add(FUSION, fusion)
     with stage("specialise"):
         known = run_passes(specialise(fusion, keys), options)
@@ -163,16 +165,16 @@ def kernel_sources(
     fusion: Fusion, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
 ) -> tuple[KernelSource, ...]:
     """The kernels of a fusion for arguments with these keys, as text. Compiles nothing."""
-    emitted = map(emit, schedules(plan_segments(fusion, keys, target, options), keys))
+    emitted = map(emit, schedules(plan_segments(fusion, keys, target, options), keys, options))
     return tuple(source for source in emitted if source is not None)
 
 
 def schedules(
-    segmented: SegmentedFusion, keys: tuple[InputKey, ...]
+    segmented: SegmentedFusion, keys: tuple[InputKey, ...], options: CompileOptions
 ) -> list[ScheduledFusion | None]:
-    """The schedule of each segment; None where torch runs it."""
-    alignment = alignments(segmented, keys)
-    return [schedule(one, alignment) for one in segmented.segments]
+    """The schedule of each segment, given or the scheduler's own; None where torch runs it."""
+    alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
+    return [schedule(one, alignment, given.get(n)) for n, one in enumerate(segmented.segments)]
 
 
 def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[str, int]:
@@ -185,9 +187,17 @@ def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[s
 
 
 @stage("schedule")
-def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
-    """The segment's schedule, with canonical names; None if torch runs the segment."""
+def schedule(
+    one: Segment, alignment: dict[str, int], given: Given | None = None
+) -> ScheduledFusion | None:
+    """The segment's schedule, with canonical names; None if torch runs the segment.
+
+    given: a text or a function to schedule it by; ScheduleError if that makes no legal schedule.
+    """
     if not one.scheduler.makes_kernel:
+        if given is not None:
+            expected = "a segment with a kernel"
+            raise GivenScheduleError("schedules", expected=expected, got=one.scheduler.name)
         return None
     part, names = canonical(one.part)
     taken = dict(one.part.overwrites)
@@ -196,8 +206,8 @@ def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
         for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
     }
     renamed = one.scheduler.match(part, one.match.target, one.match.options)
-    assert isinstance(renamed, Match)  # a match does not depend on names or on the order of axes
-    return renamed.schedule(known)
+    assert isinstance(renamed, KernelMatch)  # it does not depend on names or the order of axes
+    return renamed.schedule(known) if given is None else given_schedule(renamed, given, known)
 
 
 def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:

@@ -209,12 +209,13 @@ def _nearest_variable(name: str) -> str:
     return OPTIONS[found].env if found else ""
 
 
-_COMPILED = tuple(field.name for field in fields(CompileOptions))
+_COMPILED = tuple(field.name for field in fields(CompileOptions) if field.name in OPTIONS)
 
 
-def compile_options() -> CompileOptions:
-    """The current values of the options that change what is compiled."""
-    return CompileOptions(*map(option, _COMPILED))  # type: ignore[arg-type]
+def compile_options(schedules: tuple[tuple[int | str, Any], ...] = ()) -> CompileOptions:
+    """The current values of the options that change what is compiled, and a call's schedules."""
+    values: dict[str, Any] = {name: option(name) for name in _COMPILED}
+    return CompileOptions(**values, schedules=schedules)
 
 
 def _row(name: str) -> Option:
