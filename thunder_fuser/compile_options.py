@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Each field without a default is an option; `options.OPTIONS` has its meaning.
+    """Each field but `schedules` is an option; `options.OPTIONS` has its default and its meaning.
 
     schedules: pairs of a segment and its schedule, a text or a function, that a call gives.
     """
@@ -23,9 +23,10 @@ class CompileOptions:
     cuda_graphs: bool
     dump: str
     max_registers_bytes: int
+    autotune: float = 0.0
     schedules: tuple[tuple[int | str, Any], ...] = ()
 
     @property
     def of_stages(self) -> CompileOptions:
         """Without what chooses between the schedules of a segment."""
-        return replace(self, schedules=())
+        return replace(self, autotune=0.0, schedules=())

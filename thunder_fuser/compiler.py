@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -12,6 +13,8 @@ import nvtx
 import torch
 
 from thunder_fuser.analysis.names import kernel_name
+from thunder_fuser.autotune.choice import Choice
+from thunder_fuser.autotune.tune import Tuner
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
@@ -63,9 +66,13 @@ def compile_fusion(
     with explaining(dump):
         segmented = plan_segments(fusion, keys, target, options, dump)
         alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
-        jobs = []
+        jobs, choices = [], list[Choice | None]()
         for number, one in enumerate(segmented.segments):
             scheduled = schedule(one, alignment, given.get(number))
+            choice = None if number in given else _choice(scheduled, device, options)
+            if choice is not None and choice.schedule:
+                scheduled = _chosen(one, alignment, choice) or scheduled
+            choices.append(choice)
             dump.add(SCHEDULE.format(number), scheduled)
             source = emit(scheduled)
             dump.add(_kernel_file(number, source), source, _text)
@@ -73,7 +80,27 @@ def compile_fusion(
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
-            return dump.add(PROGRAM, plan(segmented, launchers, device))
+            program = dump.add(PROGRAM, plan(segmented, launchers, device))
+            return replace(program, choices=tuple(choices))
+
+
+def _choice(
+    scheduled: ScheduledFusion | None, device: torch.device, options: CompileOptions
+) -> Choice | None:
+    """The autotuned choice for a kernel, if the option asks for one."""
+    if scheduled is None or not options.autotune:
+        return None
+    return Tuner(emit, device, options.autotune).choice(scheduled)
+
+
+def _chosen(one: Segment, alignment: dict[str, int], choice: Choice) -> ScheduledFusion | None:
+    """The schedule of a choice; None if the store's is not a legal one any more."""
+    try:
+        return schedule(one, alignment, choice.schedule)
+    except GivenScheduleError as error:
+        told = f"a stored choice is not used: {error}"
+        log("kernels", lambda: told)
+        return None
 
 
 def _launcher(

@@ -151,8 +151,9 @@ def _rows(own: ScheduledFusion, found: Rows) -> Iterator[ScheduledFusion]:
     """With other threads, vectors and clusters."""
     alignment, params = dict(own.alignment), own.params
     if own.target.is_cpu:
-        for (columns,) in _around((CPU_COLUMNS,), [_powers(16, 4096)]):
-            yield found.scheduled(cpu_rows_with(found, columns), alignment)
+        columns = CPU_COLUMNS if params.inner else params.vectorize
+        for (count,) in _around((columns,), [_powers(16, 8192)]):
+            yield found.scheduled(cpu_rows_with(found, count), alignment)
         return
     shifted = any(isinstance(t, Split) and t.shift is not None for t in own.transforms)
     clusters = [k for k in CLUSTERS if k <= own.target.max_cluster and not found.chunk]
