@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks import (
+    autotune,
     blocks,
     cache_stress,
     functions,
@@ -33,6 +34,7 @@ from thunder_fuser.errors import FuserError
 COMMANDS = {
     "models": whole_models,
     "kernels": kernels,
+    "autotune": autotune,
     "blocks": blocks,
     "functions": functions,
     "train_step": train_step,

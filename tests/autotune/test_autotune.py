@@ -48,10 +48,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Clock], list[str]]:
     timed: list[str] = []
 
     def set_to(seconds: Clock) -> list[str]:
-        def rounds(self: Bench, trials: Sequence[Trial], count: int, until: float) -> None:
+        def rounds(
+            self: Bench, trials: Sequence[Trial], least: int, most: int, until: float
+        ) -> None:
             for one in trials:
                 timed.append(str(one.scheduled.params))
-                one.times.extend([seconds(one.scheduled)] * count)
+                one.times.extend([seconds(one.scheduled)] * least)
 
         monkeypatch.setattr(Bench, "rounds", rounds)
         return timed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod, sqrt
@@ -84,7 +85,7 @@ def _largest_integer(part: Part) -> int:
 def _value(part: Part, name: str, device: torch.device, most: int) -> Any:
     view = part.tensors[name]
     if view.by_value:
-        return True if view.dtype.short == "bool" else 0.5 if view.dtype.is_float else min(1, most)
+        return True if view.dtype.short == "bool" else 0.5 if view.dtype.is_float else min(1, most - 1)
     memory = _empty(view, part.strides[name], device)
     count = memory.untyped_storage().nbytes() // memory.element_size()
     flat = memory.as_strided((count,), (1,))
@@ -144,10 +145,11 @@ class Bench:
 
     def run(self, trial: Trial) -> list[torch.Tensor]:
         """Its results, of a call on fresh arguments."""
-        self.arguments.restore()
-        self._call(trial)()
-        self._wait()
-        return [result.clone() for result in self.arguments.results]
+        with self._current():
+            self.arguments.restore()
+            self._call(trial)()
+            self._wait()
+            return [result.clone() for result in self.arguments.results]
 
     def is_right(self, trial: Trial) -> bool:
         """True if the results are those of the first trial, but for rounding."""
@@ -168,6 +170,10 @@ class Bench:
         threads = torch.get_num_threads() if source.threaded else 1
         return lambda: run(*given, threads)
 
+    def _current(self) -> AbstractContextManager[object]:
+        """The device is the current one, whose stream events are recorded on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -183,19 +189,20 @@ class Bench:
             size = FLUSHED_CACHES * max(int(facts.L2_cache_size), 1 << 20)
         return torch.empty(size // 4, dtype=torch.int32, device=self.device)
 
-    def rounds(self, trials: Sequence[Trial], count: int, until: float) -> None:
+    def rounds(self, trials: Sequence[Trial], least: int, most: int, until: float) -> None:
         """Times each trial once a round, in turns, so that a drifting clock meets them alike.
 
-        Ends after `count` rounds, or after one if `until` (time.monotonic) is past.
+        Ends after `most` rounds, or after `least` if `until` (time.monotonic) is past.
         """
-        calls = [(trial, self._call(trial)) for trial in trials]
-        for number in range(count):
-            if number and time.monotonic() > until:
-                return
-            if self.device.type == "cuda":
-                self._cuda_round(calls)
-            else:
-                self._cpu_round(calls)
+        with self._current():
+            calls = [(trial, self._call(trial)) for trial in trials]
+            for number in range(most):
+                if number >= least and time.monotonic() > until:
+                    return
+                if self.device.type == "cuda":
+                    self._cuda_round(calls)
+                else:
+                    self._cpu_round(calls)
 
     def _cpu_round(self, calls: Sequence[tuple[Trial, Callable[[], object]]]) -> None:
         for trial, call in calls:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -26,7 +26,7 @@ import torch
 from thunder_fuser.autotune.choice import Choice, keep, recipe_of, stored
 from thunder_fuser.autotune.trial import Bench, Trial
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.errors import FuserError, ScheduleError
+from thunder_fuser.errors import FuserError, LaunchError, ScheduleError
 from thunder_fuser.host.program import launcher_for
 from thunder_fuser.logs import log
 from thunder_fuser.options import option
@@ -40,7 +40,8 @@ from thunder_fuser.store.store import current_store
 from thunder_fuser.threads import Recent, SingleFlight, make_lock, run_jobs
 
 TOGETHER = 4  # candidates that are compiled and timed together
-QUICK_ROUNDS, LAST_ROUNDS = 3, 15
+QUICK_ROUNDS = 2, 3  # at least and at most
+LAST_ROUNDS = 7, 41
 SEARCH_SHARE = 0.7  # of the time; the rest is for the last rounds
 FINALISTS = 3
 NOISE = 0.02  # a schedule that gains less is not chosen
@@ -148,7 +149,7 @@ class Search:
                 return
             tried += batch
             right = self._right(batch)
-            self.bench.rounds([mine, *right], QUICK_ROUNDS, self.until)
+            self.bench.rounds([mine, *right], *QUICK_ROUNDS, self.until)
             self.trials += right
             if time.monotonic() > self.until:
                 return
@@ -168,8 +169,13 @@ class Search:
         """Those that compile, with the results that the scheduler's own kernel has."""
         made = run_jobs([partial(self._compiled, one) for one in batch], threads=TOGETHER)
         found = [one for one in made if isinstance(one, Trial)]
-        right = [one for one in found if self.bench.is_right(one)]
-        self.wrong += [str(one.scheduled.params) for one in found if one not in right]
+        right = []
+        for one in found:
+            with suppress(LaunchError):  # more than the device has: no room for such a cluster
+                if self.bench.is_right(one):
+                    right.append(one)
+                else:
+                    self.wrong.append(str(one.scheduled.params))
         return right
 
     def _compiled(self, scheduled: ScheduledFusion) -> Trial | FuserError:
@@ -193,7 +199,7 @@ class Search:
         last = [mine, *others[:FINALISTS]]
         for one in last:
             one.times.clear()
-        self.bench.rounds(last, LAST_ROUNDS, max(self.end, time.monotonic()))
+        self.bench.rounds(last, *LAST_ROUNDS, self.end)
         best = min(last, key=lambda one: one.median)
         return best if _is_clear(best, mine) else mine
 
