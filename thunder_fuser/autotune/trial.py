@@ -85,7 +85,9 @@ def _largest_integer(part: Part) -> int:
 def _value(part: Part, name: str, device: torch.device, most: int) -> Any:
     view = part.tensors[name]
     if view.by_value:
-        return True if view.dtype.short == "bool" else 0.5 if view.dtype.is_float else min(1, most - 1)
+        if view.dtype.is_float:
+            return 0.5
+        return True if view.dtype.short == "bool" else min(1, most - 1)
     memory = _empty(view, part.strides[name], device)
     count = memory.untyped_storage().nbytes() // memory.element_size()
     flat = memory.as_strided((count,), (1,))

@@ -32,7 +32,7 @@ from thunder_fuser.schedule.persistence import (
 )
 from thunder_fuser.schedule.row_shape import has_order
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.schedule.spaces import SPACES
+from thunder_fuser.schedule.spaces import FREE, space
 
 MOST_THREADS = 1024
 WARP = 32
@@ -69,8 +69,7 @@ def check(made: ScheduledFusion, own: ScheduledFusion) -> None:
         return
     if made.tile is not None:  # found in its space
         return
-    space = SPACES.get(made.params.scheduler)
-    if space is not None:
+    if made.params.scheduler not in FREE:
         _check_space(made, own, [one.transforms for one in (own, *space(own))])
     else:
         for rule in RULES:

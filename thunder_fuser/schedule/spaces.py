@@ -60,11 +60,17 @@ Space = Callable[[ScheduledFusion], Iterator[ScheduledFusion]]
 def neighbours(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
     """Every other schedule of the space once, the most similar first; not all are legal."""
     seen = {own.params: [own]}
-    for one in {**SPACES, **FREE}[own.params.scheduler](own):
+    for one in space(own):
         alike = seen.setdefault(one.params, [])
         if all(_differs(one, known) for known in alike):
             alike.append(one)
             yield one
+
+
+def space(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
+    """What the scheduler's function yields; nothing for a scheduler that has none."""
+    found = SPACES.get(own.params.scheduler) or FREE.get(own.params.scheduler)
+    return found(own) if found else iter(())
 
 
 def _differs(one: ScheduledFusion, other: ScheduledFusion) -> bool:
