@@ -82,11 +82,26 @@ def _norm_backward() -> tuple[FusionDefinition, list[torch.Tensor]]:
     return fd, [rows, rows, torch.empty(2048, dtype=torch.bfloat16, device="meta")]
 
 
+def _groups() -> Graph:
+    """x less the sum of its group: nested."""
+    fd = FusionDefinition()
+    x = fd.define_tensor([-1, -1, -1], [True, True, True])
+    total = fd.ops.sum(fd.ops.sum(fd.ops.exp(x), [2]), [1])
+    wide = fd.ops.broadcast_in_dim(total, [64, 8, 1024], [0])
+    fd.add_output(fd.ops.sub(fd.ops.exp(x), wide))
+    return fd, [torch.empty(64, 8, 1024, device="meta")]
+
+
 @pytest.mark.parametrize("target", TARGETS)
-def test_round_trip_of_runs(target: str) -> None:
-    fd, inputs = _norm_backward()
+@pytest.mark.parametrize(
+    ("name", "graph"), [("inner_outer", _norm_backward), ("nested", _groups)]
+)
+def test_round_trip_of_runs_and_groups(
+    name: str, graph: Callable[[], Graph], target: str
+) -> None:
+    fd, inputs = graph()
     found = fd.schedules(inputs, target=target)
-    assert "inner_outer" in {one.params.scheduler for one in found if one}
+    assert name in {one.params.scheduler for one in found if one}
     texts = {number: str(one) for number, one in enumerate(found)}
     assert fd.schedules(inputs, target=target, schedules=texts) == found
 
@@ -416,6 +431,7 @@ def test_refused_or_right(name: str, target: str, write: Callable[[Schedule], No
     assert made is not None
     every = itertools.product(*(range(axis.extent.value) for axis in made.axes))
     assert sorted(_visited(made)) == sorted(every)
+    assert fd.schedules(inputs, target=target, schedules={0: str(made)}) == (made,)
     try:
         fd.sources(inputs, target=target)
     except ScheduleError:
