@@ -213,6 +213,25 @@ def test_a_second_search_finds_it(clock: Callable[[Clock], list[str]]) -> None:
     assert len(timed) == count and binaries().compiled == before
 
 
+def test_a_longer_search_is_made_again(clock: Callable[[Clock], list[str]]) -> None:
+    """A choice after less than half of the time is not used; a shorter search finds it."""
+    timed = clock(narrow)
+    for seconds, searched in ((60.0, True), (200.0, True), (200.0, False), (60.0, False)):
+        tune.forget()
+        before = len(timed)
+        with FusionCache(), options(autotune=seconds):
+            chosen()
+        assert (len(timed) > before) == searched
+
+
+def test_no_time_for_a_candidate(clock: Callable[[Clock], list[str]]) -> None:
+    """The scheduler's own is the choice."""
+    clock(narrow)
+    with options(autotune=1e-6):
+        found = chosen()
+    assert found is not None and (found.tried, found.schedule) == (1, "")
+
+
 def test_candidates_are_not_kept(clock: Callable[[Clock], list[str]]) -> None:
     clock(narrow)
     chosen()
@@ -288,7 +307,7 @@ def test_a_choice_that_is_no_longer_legal(
 ) -> None:
     """The scheduler's own is used."""
     clock(narrow)
-    bad = Choice("def schedule(s):\n    s.fuse()", "", 1.0, 2.0, 1, (), 0.0)
+    bad = Choice("def schedule(s):\n    s.fuse()", "", 1.0, 2.0, 1, (), 0.0, 1.0)
     monkeypatch.setattr(tune.Tuner, "choice", lambda self, own: bad)
     fd = summed(X)
     assert torch.equal(fd.execute([X])[0], X.sum(0))

@@ -30,7 +30,8 @@ class Choice:
 
     schedule: its text, empty where the scheduler's own is as fast; params: in a few words.
     seconds, own_seconds: of a call with it, and with the scheduler's own. tried: how many
-    schedules ran; wrong: those whose results differed, which are a bug; spent: seconds of search.
+    schedules ran; wrong: those whose results differed, which are a bug; spent: seconds of search,
+    of which `asked` were given.
     from_store: whether another process, or an earlier one, has made the choice.
     """
 
@@ -41,6 +42,7 @@ class Choice:
     tried: int
     wrong: tuple[str, ...]
     spent: float
+    asked: float
     from_store: bool = False
 
     @property
@@ -68,15 +70,17 @@ def recipe_of(own: ScheduledFusion, source: KernelSource, device: torch.device) 
     return replace(base, kind=KIND, text=text, flags=tuple(flags))
 
 
-def stored(store: Store | None, recipe: Recipe) -> Choice | None:
-    """The choice that the store has; None if there is none, or none that can be read."""
+def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None:
+    """The choice that the store has; None if there is none that can be read, or one after a search
+    of less than half of these seconds."""
     found = store.get(recipe) if store else None
     if found is None:
         return None
     try:
         known = json.loads(found.code)
         wrong = tuple(map(str, known.pop("wrong")))
-        return replace(Choice(**known, wrong=wrong), from_store=True)
+        choice = replace(Choice(**known, wrong=wrong), from_store=True)
+        return choice if 2 * choice.asked >= seconds else None
     except (ValueError, KeyError, TypeError, AttributeError):  # of another version
         return None
 

@@ -66,7 +66,8 @@ class Tuner:
             return None
         recipe = recipe_of(own, source, self.device)
         try:
-            return _CHOICES.get(recipe.key, lambda: self._found_or_made(own, source, recipe))
+            key = recipe.key, self.seconds
+            return _CHOICES.get(key, lambda: self._found_or_made(own, source, recipe))
         except _NotTunedError as reason:
             told = f"{source.name}: not autotuned, {reason}"
             log("kernels", lambda: told)
@@ -76,7 +77,7 @@ class Tuner:
         self, own: ScheduledFusion, source: KernelSource, recipe: Recipe
     ) -> Choice:
         store = current_store()
-        found = stored(store, recipe)
+        found = stored(store, recipe, self.seconds)
         if found is not None:
             return found
         if option("assert_cache_hit"):
@@ -84,7 +85,7 @@ class Tuner:
         with ExitStack() as stack:
             if store is not None:
                 stack.enter_context(store.turn(recipe))
-                found = stored(store, recipe)  # another process may have made it
+                found = stored(store, recipe, self.seconds)  # another process may have made it
                 if found is not None:
                     return found
                 stack.enter_context(store.turn(_device_recipe(recipe)))
@@ -120,12 +121,13 @@ class Search:
         self.bench = Bench(own.part, tuner.device)
         self.trials: list[Trial] = []
         self.wrong: list[str] = []
-        self.seen = 0
+        self.to_compile = 0.0  # seconds, as the first kernel took
 
     def choice(self) -> tuple[Choice, Binaries]:
         """The fastest schedule that was found, and its binaries."""
         mine = self._compiled(self.own)
         assert isinstance(mine, Trial)
+        self.to_compile = time.monotonic() - self.start
         self.bench.is_right(mine)
         self.trials.append(mine)
         self._climb(mine)
@@ -134,6 +136,7 @@ class Search:
         made = Choice(
             "" if is_own else str(best.scheduled), str(best.scheduled.params), best.median,
             mine.median, len(self.trials), tuple(self.wrong), time.monotonic() - self.start,
+            self.tuner.seconds,
         )  # fmt: skip
         return made, best.binaries
 
@@ -143,16 +146,15 @@ class Search:
         """Tries the neighbours of the best schedule so far, until the time is up."""
         tried = [self.own]
         center, candidates = mine, self._legal(self.own)
-        while True:
-            batch = [one for one in islice(candidates, 2 * TOGETHER) if one not in tried][:TOGETHER]
+        while (left := self.until - time.monotonic()) > 0:
+            count = max(1, min(TOGETHER, int(left / self.to_compile)))
+            batch = list(islice((one for one in candidates if one not in tried), count))
             if not batch:
                 return
             tried += batch
             right = self._right(batch)
             self.bench.rounds([mine, *right], *QUICK_ROUNDS, self.until)
             self.trials += right
-            if time.monotonic() > self.until:
-                return
             best = min(self.trials, key=lambda one: one.median)
             if best.median < (1 - NOISE) * center.median:
                 center, candidates = best, self._legal(best.scheduled)
