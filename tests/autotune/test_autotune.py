@@ -273,24 +273,23 @@ def test_processes_share_a_choice(tmp_path: Path) -> None:
     assert told[0][1] == told[1][1]
 
 
-def test_threads_share_a_search(clock: Callable[[Clock], list[str]]) -> None:
+def test_threads_share_a_search(clock: Callable[[Clock], list[str]], tmp_path: Path) -> None:
+    """Four that ask at once cause one search, as long as that of one that asks alone."""
     timed = clock(narrow)
-    found: list[object] = []
-    fd = summed(X)
-
-    def call() -> None:
-        with FusionCache():
-            found.append(fd.execute([X])[0].equal(X.sum(0)))
-
-    threads = [threading.Thread(target=call) for _ in range(4)]
+    (own,) = summed(X).schedules([X])
+    assert own is not None
+    tuner, found = tune.Tuner(emit, torch.device("cpu"), 60.0), list[Choice | None]()
+    threads = [threading.Thread(target=lambda: found.append(tuner.choice(own))) for _ in range(4)]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    assert found == [True] * 4
-    once = len(timed)
+    assert len(found) == 4 and found[0] is not None and len(set(found)) == 1
+    count = len(timed)
     tune.forget()
-    assert once > 0
+    with options(cache_dir=str(tmp_path / "other")):
+        tuner.choice(own)
+    assert len(timed) == 2 * count
 
 
 def test_a_damaged_choice_is_made_again(clock: Callable[[Clock], list[str]]) -> None:

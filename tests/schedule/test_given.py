@@ -265,6 +265,10 @@ BAD: dict[str, tuple[str, str]] = {
         '    s.parallelize("i1.i", "threadIdx.x")\n    s.blocks(99)',
         "blocks: expected at most 32, got 99",
     ),
+    "no tile": (
+        'def move(s):\n    s.split("i1", 8)',
+        "def move(s): expected none, as the segment has no tile, got 1 transforms",
+    ),
     "move": ("def move(s):\n    s.cache('T0')", "it belongs to def schedule(s)"),
 }
 

@@ -160,8 +160,13 @@ class Schedule(Walk):
         memories = sorted(set(self._cached.values()))
         if len(memories) > 1:
             raise ScheduleError("caches", expected="one memory for all", got=" and ".join(memories))
+        moves = tuple(self.move._transforms.made)
         if own.tile is not None:
-            return tiled(own, tuple(self._transforms.made), tuple(self.move._transforms.made))
+            found = tiled(own, tuple(self._transforms.made), moves)
+            return replace(found, params=replace(found.params, blocks=self._blocks))
+        if moves:
+            expected = "none, as the segment has no tile"
+            raise ScheduleError("def move(s)", expected=expected, got=f"{len(moves)} transforms")
         params = params_of(own.params, self.axes, self._blocks)
         made = replace(own, params=params, transforms=tuple(self._transforms.made))
         return cached(made, self._cached.keys(), *(memories or ["none"]))

@@ -67,14 +67,14 @@ def check(made: ScheduledFusion, own: ScheduledFusion) -> None:
     """
     if made == own:
         return
+    _check_blocks(made)
     if made.tile is not None:  # found in its space
         return
-    if made.params.scheduler not in FREE:
-        _check_space(made, own, [one.transforms for one in (own, *space(own))])
-    else:
+    if made.params.scheduler in FREE:
         for rule in RULES:
             rule(made, own)
-    _check_blocks(made)
+    else:
+        _check_space(made, own, [one.transforms for one in (own, *space(own))])
 
 
 def _wrong(thing: str, expected: str, got: object) -> ScheduleError:
@@ -291,7 +291,7 @@ def _check_blocks(made: ScheduledFusion) -> None:
     blocks, threads = made.params.blocks, prod(made.params.threads)
     if not blocks:
         return
-    most = min(MOST_BLOCKS, made.target.max_threads_per_sm // threads)
+    most = min(MOST_BLOCKS, made.target.max_threads_per_sm // max(threads, 1))
     if made.target.is_cpu or blocks > most:
         raise _wrong("blocks", f"at most {0 if made.target.is_cpu else most}", blocks)
 
