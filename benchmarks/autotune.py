@@ -45,7 +45,8 @@ _SECOND_SECONDS = 300
 @dataclass(frozen=True)
 class Gain:
     """One point. us: median microseconds of each contender. choices: what was chosen for each
-    kernel, and its schedule, if it is not its scheduler's own. search: seconds of all searches."""
+    kernel, and its schedule, if it is not its scheduler's own; changed: whether one is not, else
+    the kernels are the same and are timed once. search: seconds of all searches."""
 
     title: str
     us: Mapping[str, float] = field(default_factory=dict)
@@ -56,11 +57,10 @@ class Gain:
     broken: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, other: str) -> float | None:
-        """How many times faster the autotuned kernels are. They are a scheduler's own kernels, and
-        so as fast as these, where no other schedule was chosen."""
+        """How many times faster the autotuned kernels are."""
         if other not in self.us or AUTOTUNED not in self.us:
             return None
-        return 1.0 if other == OWN and not self.changed else self.us[other] / self.us[AUTOTUNED]
+        return self.us[other] / self.us[AUTOTUNED]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,11 @@ def _measured(point: Point, given: argparse.Namespace) -> Gain:
                 gain = replace(gain, broken={**gain.broken, name: told})
                 runs.pop(name, None)
     wrong = _wrong(point, inputs, runs)
-    return replace(gain, wrong=wrong, us={} if wrong else _times(point, inputs, runs, given))
+    if wrong:
+        return replace(gain, wrong=wrong)
+    timed = {name: run for name, run in runs.items() if gain.changed or name != AUTOTUNED}
+    us = _times(point, inputs, timed, given)
+    return replace(gain, us={**us, AUTOTUNED: us.get(AUTOTUNED, us[OWN])})
 
 
 def _autotuned(
