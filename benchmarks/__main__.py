@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks import (
+    autotune,
     blocks,
     cache_stress,
     functions,
@@ -34,6 +35,7 @@ from thunder_fuser.errors import FuserError
 COMMANDS = {
     "models": whole_models,
     "kernels": kernels,
+    "autotune": autotune,
     "blocks": blocks,
     "functions": functions,
     "train_step": train_step,

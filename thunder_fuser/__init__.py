@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from thunder_fuser.executors.fuser import fuser
     from thunder_fuser.host.bind import AllocatedTensor
     from thunder_fuser.host.kernel_profiles import PythonProfiler
+    from thunder_fuser.schedule.given import Schedule
 else:
     # Imported when they are asked for: torch and Thunder take seconds.
     _MODULES = {
@@ -39,6 +40,7 @@ else:
         "FusionCache": "cache.trie",
         "FusionDefinition": "definition",
         "PythonProfiler": "host.kernel_profiles",
+        "Schedule": "schedule.given",
         "fuser": "executors.fuser",
         "jit": "executors.calls",
     }
@@ -58,6 +60,7 @@ __all__ = [
     "FusionDefinition",
     "ParallelType",
     "PythonProfiler",
+    "Schedule",
     "Target",
     "__version__",
     "fuser",

@@ -7,15 +7,26 @@ the cache's key, so a cached program always has the options of its key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Each field is an option; `options.OPTIONS` has its default and its meaning."""
+    """Each field but `schedules` is an option; `options.OPTIONS` has its default and its meaning.
+
+    schedules: pairs of a segment and its schedule, a text or a function, that a call gives.
+    """
 
     emulate: bool
     repeatable: bool
     cuda_graphs: bool
     dump: str
     max_registers_bytes: int
+    autotune: float = 0.0
+    schedules: tuple[tuple[int | str, Any], ...] = ()
+
+    @property
+    def of_stages(self) -> CompileOptions:
+        """Without what chooses between the schedules of a segment."""
+        return replace(self, autotune=0.0, schedules=())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -12,6 +13,8 @@ import nvtx
 import torch
 
 from thunder_fuser.analysis.names import kernel_name
+from thunder_fuser.autotune.choice import Choice
+from thunder_fuser.autotune.tune import Tuner
 from thunder_fuser.codegen.cpu import emit_cpu
 from thunder_fuser.codegen.cuda import emit_cuda
 from thunder_fuser.codegen.source import KernelSource
@@ -29,7 +32,7 @@ from thunder_fuser.dump import (
     not_writable,
     write_texts,
 )
-from thunder_fuser.errors import CompileError
+from thunder_fuser.errors import CompileError, GivenScheduleError
 from thunder_fuser.failures import explaining
 from thunder_fuser.host.program import HostProgram, Launcher, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
@@ -38,11 +41,12 @@ from thunder_fuser.lower.lower import lower
 from thunder_fuser.presegment import run_passes, run_target_passes
 from thunder_fuser.presegment.specialise import InputKey, specialise
 from thunder_fuser.runtime.binaries import origin
+from thunder_fuser.schedule.given import Given, given_schedule
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.schedule.scheduler import Match
+from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.segment.canonical import canonical
 from thunder_fuser.segment.donate import with_donations
-from thunder_fuser.segment.plan import Segment, SegmentedFusion, with_params
+from thunder_fuser.segment.plan import Segment, SegmentedFusion, numbered, with_params
 from thunder_fuser.segment.segmenter import segment
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
@@ -61,17 +65,42 @@ def compile_fusion(
     dump = Dump(options.dump)
     with explaining(dump):
         segmented = plan_segments(fusion, keys, target, options, dump)
-        alignment = alignments(segmented, keys)
-        jobs = []
+        alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
+        jobs, choices = [], list[Choice | None]()
         for number, one in enumerate(segmented.segments):
-            scheduled = dump.add(SCHEDULE.format(number), schedule(one, alignment))
+            scheduled = schedule(one, alignment, given.get(number))
+            choice = None if number in given else _choice(scheduled, device, options)
+            if choice is not None and choice.schedule:
+                scheduled = _chosen(one, alignment, choice) or scheduled
+            choices.append(choice)
+            dump.add(SCHEDULE.format(number), scheduled)
             source = emit(scheduled)
             dump.add(_kernel_file(number, source), source, _text)
             jobs.append(partial(_launcher, number, one, source, target, device))
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
-            return dump.add(PROGRAM, plan(segmented, launchers, device))
+            program = dump.add(PROGRAM, plan(segmented, launchers, device))
+            return replace(program, choices=tuple(choices))
+
+
+def _choice(
+    scheduled: ScheduledFusion | None, device: torch.device, options: CompileOptions
+) -> Choice | None:
+    """The autotuned choice for a kernel, if the option asks for one."""
+    if scheduled is None or not options.autotune:
+        return None
+    return Tuner(emit, device, options.autotune).choice(scheduled)
+
+
+def _chosen(one: Segment, alignment: dict[str, int], choice: Choice) -> ScheduledFusion | None:
+    """The schedule of a choice; None if the store's is not a legal one any more."""
+    try:
+        return schedule(one, alignment, choice.schedule)
+    except GivenScheduleError as error:
+        told = f"a stored choice is not used: {error}"
+        log("kernels", lambda: told)
+        return None
 
 
 def _launcher(
@@ -149,7 +178,7 @@ def plan_segments(
     dump: Dump | None = None,
 ) -> SegmentedFusion:
     """The segments of a fusion for arguments with these keys. Compiles nothing."""
-    dump = dump or Dump("")
+    dump, options = dump or Dump(""), options.of_stages
     dump.add(FUSION, fusion)
     with stage("specialise"):
         known = run_passes(specialise(fusion, keys), options)
@@ -163,16 +192,16 @@ def kernel_sources(
     fusion: Fusion, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
 ) -> tuple[KernelSource, ...]:
     """The kernels of a fusion for arguments with these keys, as text. Compiles nothing."""
-    emitted = map(emit, schedules(plan_segments(fusion, keys, target, options), keys))
+    emitted = map(emit, schedules(plan_segments(fusion, keys, target, options), keys, options))
     return tuple(source for source in emitted if source is not None)
 
 
 def schedules(
-    segmented: SegmentedFusion, keys: tuple[InputKey, ...]
+    segmented: SegmentedFusion, keys: tuple[InputKey, ...], options: CompileOptions
 ) -> list[ScheduledFusion | None]:
-    """The schedule of each segment; None where torch runs it."""
-    alignment = alignments(segmented, keys)
-    return [schedule(one, alignment) for one in segmented.segments]
+    """The schedule of each segment, given or the scheduler's own; None where torch runs it."""
+    alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
+    return [schedule(one, alignment, given.get(n)) for n, one in enumerate(segmented.segments)]
 
 
 def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[str, int]:
@@ -185,9 +214,17 @@ def alignments(segmented: SegmentedFusion, keys: tuple[InputKey, ...]) -> dict[s
 
 
 @stage("schedule")
-def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
-    """The segment's schedule, with canonical names; None if torch runs the segment."""
+def schedule(
+    one: Segment, alignment: dict[str, int], given: Given | None = None
+) -> ScheduledFusion | None:
+    """The segment's schedule, with canonical names; None if torch runs the segment.
+
+    given: a text or a function to schedule it by; ScheduleError if that makes no legal schedule.
+    """
     if not one.scheduler.makes_kernel:
+        if given is not None:
+            expected = "a segment with a kernel"
+            raise GivenScheduleError("schedules", expected=expected, got=one.scheduler.name)
         return None
     part, names = canonical(one.part)
     taken = dict(one.part.overwrites)
@@ -196,8 +233,8 @@ def schedule(one: Segment, alignment: dict[str, int]) -> ScheduledFusion | None:
         for name in (*one.part.inputs, *taken) if (where := taken.get(name, name)) in alignment
     }
     renamed = one.scheduler.match(part, one.match.target, one.match.options)
-    assert isinstance(renamed, Match)  # a match does not depend on names or on the order of axes
-    return renamed.schedule(known)
+    assert isinstance(renamed, KernelMatch)  # it does not depend on names or the order of axes
+    return renamed.schedule(known) if given is None else given_schedule(renamed, given, known)
 
 
 def emit(scheduled: ScheduledFusion | None) -> KernelSource | None:

@@ -9,17 +9,18 @@ with FusionDefinition() as fd:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from thunder_fuser.cache.executable import target_for
+from thunder_fuser.cache.executable import Schedules, target_for
 from thunder_fuser.cache.trie import FusionCache, FusionEntry
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import kernel_sources, plan_segments
-from thunder_fuser.errors import DefinitionError, InputError
+from thunder_fuser.compiler import schedules as scheduled
+from thunder_fuser.errors import DefinitionError, GivenScheduleError, InputError, shown
 from thunder_fuser.host.arguments import check_arguments, device_of
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.kernel_profiles import active
@@ -32,6 +33,8 @@ from thunder_fuser.ir.values import Tensor
 from thunder_fuser.options import compile_options
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import from_torch_dtype
+from thunder_fuser.schedule.given import Given
+from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.segment.plan import SegmentedFusion, with_params
 from thunder_fuser.target import Target, named
 
@@ -42,6 +45,7 @@ class FusionDefinition(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self._entry: FusionEntry | None = None
+        self._schedules: dict[int | str, Given] = {}
 
     def __enter__(self) -> FusionDefinition:
         return self
@@ -97,7 +101,11 @@ class FusionDefinition(Recorder):
         return self.entry.fusion
 
     def execute(
-        self, inputs: Sequence[Any], *, target: str | Target | None = None
+        self,
+        inputs: Sequence[Any],
+        *,
+        target: str | Target | None = None,
+        schedules: Mapping[int | str, Given] | None = None,
     ) -> list[Any]:
         """Runs the fusion on tensors and numbers, in the order of their definitions.
 
@@ -105,21 +113,58 @@ class FusionDefinition(Recorder):
         with its own allocation domain as a storage, as an AllocatedTensor, or as a pair (storage,
         meta tensor of the logical shape). Such a result is an AllocatedTensor.
 
-        target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device. Raises
-        InputError naming the argument that does not fit.
+        target: "cpu" or "emulator" for CPU tensors; the default is the tensors' device.
+        schedules: {segment of the plan, by number or name: its schedule, as `schedules` prints it,
+        or a function of a Schedule}, beside those of `fd.schedule`.
+        Raises InputError naming the argument that does not fit, GivenScheduleError naming the axis
+        and the rule that a schedule breaks.
         """
-        entry, flat = self.entry, self._flat(inputs)
+        entry, flat, given = self.entry, self._flat(inputs), self._scheduled(schedules)
         on = None if target is None else named(target)
         profiler = active()
         if profiler is None:
-            return entry.execute(flat, on)
+            return entry.execute(flat, on, given)
         return profiler.watch(
-            entry.number, lambda: entry.program_for(flat, on), lambda: entry.execute(flat, on)
+            entry.number,
+            lambda: entry.program_for(flat, on, schedules=given),
+            lambda: entry.execute(flat, on, given),
         )
+
+    def schedule(self, segment: int | str, given: Given | None) -> None:
+        """Schedules a segment from now on by a text or by a function of a Schedule; None: as the
+        scheduler does. A function is known by its identity: it runs when a kernel is compiled."""
+        self._schedules.pop(segment, None)
+        if given is not None:
+            self._schedules[segment] = given
+
+    def _scheduled(self, schedules: Mapping[int | str, Given] | None = None) -> Schedules:
+        given = {**self._schedules, **(schedules or {})}
+        for segment, one in given.items():
+            if not isinstance(one, str) and not callable(one):
+                expected = "a text or a function"
+                thing = f"schedule of segment {segment}"
+                raise GivenScheduleError(thing, expected=expected, got=shown(one))
+        return tuple(given.items())
+
+    def schedules(
+        self,
+        inputs: Sequence[Any],
+        *,
+        target: str | Target = "cpu",
+        schedules: Mapping[int | str, Given] | None = None,
+    ) -> tuple[ScheduledFusion | None, ...]:
+        """The schedule of each segment for these inputs, None where torch runs it.
+
+        They print as what `execute` takes. Meta tensors suffice; compiles nothing.
+        """
+        fusion, _, keys = self._keyed(inputs)
+        options = compile_options(self._scheduled(schedules))
+        return tuple(scheduled(plan_segments(fusion, keys, named(target), options), keys, options))
 
     def program(self, inputs: Sequence[Any], *, target: str | Target | None = None) -> HostProgram:
         """The program for these inputs, compiled on a miss: text, segments, sources."""
-        return self.entry.program_for(self._flat(inputs), None if target is None else named(target))
+        on = None if target is None else named(target)
+        return self.entry.program_for(self._flat(inputs), on, schedules=self._scheduled())
 
     def repro_script_for(self, inputs: Sequence[Any]) -> str:
         """A script that runs the definition on tensors of the same layouts, with other values."""
@@ -136,7 +181,7 @@ class FusionDefinition(Recorder):
         tensors. Raises InputError naming the argument that does not fit.
         """
         fusion, values, keys = self._keyed(inputs)
-        options = compile_options()
+        options = compile_options(self._scheduled())
         own = target_for(device_of(fusion, values), options) if target is None else named(target)
         return kernel_sources(fusion, keys, own, options)
 

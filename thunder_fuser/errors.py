@@ -149,6 +149,10 @@ class ScheduleError(FuserError):
     """A transform names a missing axis, or no scheduler accepts an operation."""
 
 
+class GivenScheduleError(ScheduleError, ValueError):
+    """A schedule that a call gives is not a legal one of its segment."""
+
+
 class VerifyError(FuserError):
     """A Fusion, a schedule or a kernel breaks a rule of its IR, because a pass has a bug."""
 

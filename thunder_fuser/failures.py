@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from thunder_fuser.dump import Dump
-from thunder_fuser.errors import BuildError, CompileError, FuserError, ScheduleError, VerifyError
+from thunder_fuser.errors import (
+    BuildError,
+    CompileError,
+    FuserError,
+    GivenScheduleError,
+    ScheduleError,
+    VerifyError,
+)
 
 OF_SYSTEM = (OSError, MemoryError)
 _OF_WHAT_WAS_MADE = (CompileError, ScheduleError, VerifyError)
@@ -31,7 +38,8 @@ def explaining(dump: Dump) -> Iterator[None]:
 
 def _explained(error: Exception, dump: Dump) -> Exception:
     is_typed = isinstance(error, (FuserError, Warning))  # a warning that the user made an error
-    if is_typed and not isinstance(error, _OF_WHAT_WAS_MADE):
+    is_own = isinstance(error, GivenScheduleError) or not isinstance(error, _OF_WHAT_WAS_MADE)
+    if is_typed and is_own:
         return error
     failure = build_error(error)
     return failure if isinstance(error, OF_SYSTEM) else _with_files(failure, dump)

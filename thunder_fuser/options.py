@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from thunder_fuser.compile_options import CompileOptions
@@ -25,7 +25,7 @@ from thunder_fuser.errors import OptionError, nearest
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Value = bool | int | str
+Value = bool | int | float | str
 PREFIX = "THUNDER_FUSER_"  # of environment variables
 
 
@@ -41,6 +41,7 @@ class Option:
     choices: tuple[Value, ...] = ()
     or_callable: bool = False
     several: bool = False  # choices, with commas between
+    words: Mapping[object, float] = field(default_factory=dict)  # that stand for numbers
 
     @property
     def env(self) -> str:
@@ -52,13 +53,16 @@ class Option:
             value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
         if isinstance(value, str) and self.type is int and value.lstrip("-").isdigit():
             value = int(value)
+        if self.type is float:
+            value = self._number(value)
         if self.or_callable and callable(value):
             return value  # type: ignore[return-value]
         expected = do = ""
         if type(value) is not self.type:
-            expected = f"the type {self.type.__name__}"
+            listed = ", ".join(map(str, self.words))
+            expected = f"the type {self.type.__name__}" + f" or {listed}" * bool(listed)
             expected += " (0, 1, false or true)" * (self.type is bool and isinstance(value, str))
-        elif self.least is not None and value < self.least:  # type: ignore[operator]
+        elif self.least is not None and not value >= self.least:  # type: ignore[operator]
             expected = f"at least {self.least}"
         elif self.choices and (wrong := self._wrong(value)):
             expected = f"{'some' if self.several else 'one'} of {', '.join(map(str, self.choices))}"
@@ -67,6 +71,15 @@ class Option:
         if expected:
             raise OptionError(f"option {self.name}", expected=expected, got=repr(value), do=do)
         return value  # type: ignore[return-value]
+
+    def _number(self, value: object) -> object:
+        """0.5, "0.5", 1 and words that stand for a number, as a float; others as they are."""
+        if isinstance(value, (bool, str)) and value in self.words:
+            return self.words[value]
+        if isinstance(value, (int, str)) and not isinstance(value, bool):
+            with suppress(ValueError, OverflowError):
+                return float(value)
+        return value
 
     def _wrong(self, value: object) -> list[str]:
         """The words that are no choices."""
@@ -101,6 +114,14 @@ OPTIONS: Mapping[str, Option] = {
         Option("max_cuda_graphs", int, 32, "the most graphs of a function on a device", least=1),
         Option("native_calls", bool, True, "C finds programs, allocates and launches, if built"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
+        Option(
+            "autotune", float, 0.0, least=0, words={"off": 0.0, "on": 0.5, False: 0.0, True: 0.5},
+            help="seconds for each kernel to measure other schedules and keep the fastest; off, or"
+            " on: half a second",
+        ),
+        Option(
+            "autotune_total", float, 600.0, "the most seconds that a process autotunes", least=0
+        ),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
         Option("max_fusions", int, 8192, "the most definitions in the process's cache", least=1),
         Option("max_programs", int, 256, "the most programs of a definition", least=1),
@@ -144,6 +165,8 @@ class OptionValues(TypedDict, total=False):
     max_cuda_graphs: int
     native_calls: bool
     dump: str
+    autotune: float | str
+    autotune_total: float
     max_registers_bytes: int
     max_fusions: int
     max_programs: int
@@ -209,12 +232,13 @@ def _nearest_variable(name: str) -> str:
     return OPTIONS[found].env if found else ""
 
 
-_COMPILED = tuple(field.name for field in fields(CompileOptions))
+_COMPILED = tuple(field.name for field in fields(CompileOptions) if field.name in OPTIONS)
 
 
-def compile_options() -> CompileOptions:
-    """The current values of the options that change what is compiled."""
-    return CompileOptions(*map(option, _COMPILED))  # type: ignore[arg-type]
+def compile_options(schedules: tuple[tuple[int | str, Any], ...] = ()) -> CompileOptions:
+    """The current values of the options that change what is compiled, and a call's schedules."""
+    values: dict[str, Any] = {name: option(name) for name in _COMPILED}
+    return CompileOptions(**values, schedules=schedules)
 
 
 def _row(name: str) -> Option:

@@ -24,6 +24,7 @@ PAGES = (
     "docs/limitations.md",
     "docs/reports.md",
     "docs/debugging.md",
+    "docs/autotuning.md",
     "docs/adding-an-operation.md",
     "docs/adding-a-scheduler.md",
 )

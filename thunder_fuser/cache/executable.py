@@ -44,6 +44,7 @@ from thunder_fuser.threads import Bounded, Recent, SingleFlight
 # The most variants of a definition: targets with options, logical shapes, meshes with placements.
 MOST_VARIANTS = 64
 
+Schedules = tuple[tuple[int | str, Any], ...]  # segments, each with its text or function
 ProgramKey = tuple[Target, torch.device, tuple[Any, ...], CompileOptions]
 
 
@@ -110,15 +111,17 @@ class Executable:
         )
         return variant, storages
 
-    def execute(self, arguments: Sequence[Any], target: Target | None) -> list[Any]:
+    def execute(
+        self, arguments: Sequence[Any], target: Target | None, schedules: Schedules = ()
+    ) -> list[Any]:
         """Runs the definition on plain tensors, storages and numbers, each of them checked."""
         executable, values = self.bind(arguments)
         check_kinds(executable.fusion, values)
-        return executable.callable(target)(*values)  # type: ignore[no-any-return]
+        return executable.callable(target, schedules)(*values)  # type: ignore[no-any-return]
 
-    def callable(self, target: Target | None = None) -> Runner:
+    def callable(self, target: Target | None = None, schedules: Schedules = ()) -> Runner:
         """The function that finds the program of a call by one lookup and runs it."""
-        options = compile_options()
+        options = compile_options(schedules)
         return self._callables.get_or_make(
             (target, options), lambda: _dispatch(self.programs, self._bound, target, options)
         )

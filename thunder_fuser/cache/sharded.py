@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 
 from thunder_fuser.analysis.propagate import propagate
-from thunder_fuser.cache.executable import Executable
+from thunder_fuser.cache.executable import Executable, Schedules
 from thunder_fuser.errors import CommunicationError, InputError, MeshError, VerifyError
 from thunder_fuser.host.arguments import check_arguments
 from thunder_fuser.host.dispatch import input_keys
@@ -49,13 +49,15 @@ class ShardedEntry:
         self.mesh = _first(arguments).device_mesh
         self._specs: Bounded[list[Any]] = Bounded(MOST_SHAPES)
 
-    def execute(self, arguments: Sequence[Any], target: Target | None) -> list[Any]:
+    def execute(
+        self, arguments: Sequence[Any], target: Target | None, schedules: Schedules = ()
+    ) -> list[Any]:
         """The results as DTensors."""
         local = [local_of(value) if is_dtensor(value) else value for value in arguments]
         key = tuple(v.shape if isinstance(v, torch.Tensor) else None for v in local)
         specs = self._specs.get(key)
         places = self._places(arguments, local) if specs is None else []
-        results = self._executable.execute(local, target)
+        results = self._executable.execute(local, target, schedules)
         if specs is None:
             specs = self._specs.keep(key, list(map(self._spec, results, places)))
         return [

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ProgramKey
+from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ProgramKey, Schedules
 from thunder_fuser.cache.sharded import ShardedEntry, is_dtensor, shard
 from thunder_fuser.errors import OptionError
 from thunder_fuser.host.arguments import check_count
@@ -87,7 +87,9 @@ class FusionEntry:
     def unpin(self) -> None:
         self.users.pop()
 
-    def execute(self, arguments: Sequence[Any], target: Target | None = None) -> list[Any]:
+    def execute(
+        self, arguments: Sequence[Any], target: Target | None = None, schedules: Schedules = ()
+    ) -> list[Any]:
         """Runs the fusion, every argument checked.
 
         A result whose memory no strides describe is an AllocatedTensor. The results are DTensors
@@ -99,7 +101,7 @@ class FusionEntry:
             if any(map(is_dtensor, arguments)):
                 check_count(self.fusion, arguments)
                 runs = self._sharded_for(arguments)
-            return runs.execute(arguments, target)
+            return runs.execute(arguments, target, schedules)
         finally:
             self.unpin()
 
@@ -116,13 +118,17 @@ class FusionEntry:
         return self.prepare().bind(arguments)
 
     def program_for(
-        self, arguments: Sequence[Any], target: Target | None = None, name: str = ""
+        self,
+        arguments: Sequence[Any],
+        target: Target | None = None,
+        name: str = "",
+        schedules: Schedules = (),
     ) -> HostProgram:
         """The program for such arguments, compiled on a miss. InputError if they do not fit.
 
         name: the folder for its texts in the option dump.
         """
-        options = compile_options()
+        options = compile_options(schedules)
         if options.dump:
             options = replace(options, dump=str(Path(options.dump) / name))
         self.pin()

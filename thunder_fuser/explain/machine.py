@@ -111,7 +111,9 @@ def info() -> str:
 def _kind(stored: Stored) -> str:
     if stored.entry is None:
         return "damaged"
-    return "cubin" if stored.entry.fields["kind"] == "cubin" else "CPU library"
+    kinds = {"library": "CPU library", "choice": "autotuned schedule"}
+    kind = stored.entry.fields["kind"]
+    return kinds.get(kind, kind)
 
 
 def listing(pattern: str = "") -> str:

@@ -31,7 +31,7 @@ class Kernel(Shown):
     fusion: its fusion's name; ops: what it computes; source: its text without, full_source with
     the device functions it calls; grid, block, smem_bytes: how it is launched; bytes_in, bytes_out:
     what it reads from and writes to memory; estimated_us: the microseconds that memory takes for
-    that; measured_us: those of a call, in the result of `profile`.
+    that; measured_us: those of a call, in the result of `profile`; tuned: what autotuning chose.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Kernel(Shown):
     bytes_out: int
     estimated_us: float
     measured_us: float | None = None
+    tuned: str = ""
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.fusion}: {self.scheduler}, {len(self.ops)} ops>"
@@ -119,22 +120,28 @@ class Compiled:
 
     def described(self) -> tuple[Kernel, ...]:
         """Its kernels for a report."""
-        return tuple(self._kernel(segment, source) for segment, source in self.kernels)
+        chosen = self.program.choices or (None,) * len(self.segments)
+        pairs = zip(self.segments, chosen, strict=True)
+        choices = [choice for segment, choice in pairs if segment.scheduler.makes_kernel]
+        found = zip(self.kernels, choices, strict=True)
+        return tuple(self._kernel(*kernel, str(choice or "")) for kernel, choice in found)
 
-    def _kernel(self, segment: Segment, source: KernelSource) -> Kernel:
+    def _kernel(self, segment: Segment, source: KernelSource, tuned: str) -> Kernel:
         moved = _read(segment), _written(segment)
         rate = self.target.bandwidth_bytes_per_s / 1e6
         return Kernel(
             source.name, self.name, segment.scheduler.name,
             tuple(expr.op for expr in segment.part.exprs), source.text, source.body,
-            source.grid, source.block, source.smem_bytes, *moved, sum(moved) / rate,
+            source.grid, source.block, source.smem_bytes, *moved, sum(moved) / rate, tuned=tuned,
         )  # fmt: skip
 
     def schedules(self) -> list[ScheduledFusion | None]:
         """That of each segment, computed again; None where torch runs it."""
         inputs = zip(self.program.segmented.fusion.inputs, self.keys, strict=True)
         alignment = {name: key.alignment for name, key in inputs}
-        return [schedule(one, alignment) for one in self.segments]
+        chosen = self.program.choices or (None,) * len(self.segments)
+        pairs = zip(self.segments, chosen, strict=True)
+        return [schedule(one, alignment, (made and made.schedule) or None) for one, made in pairs]
 
     def texts(self) -> dict[str, str]:
         """File name -> text of a stage."""

@@ -209,6 +209,10 @@ class Report(Shown):
             parts.append(table(("fusion", "state", "why"), reasons))
         if by_torch := _without_views(self.unfused):
             parts.append(str(Why(self.name, by_torch)))
+        kernels = [kernel for one in rows for kernel in one.kernels if kernel.tuned]
+        if kernels:
+            tuned = [(one.name, one.fusion, one.tuned) for one in kernels]
+            parts.append(table(("kernel", "fusion", "autotuned"), tuned))
         if self.graphs:
             parts.append(table(GRAPH_HEAD, [one.row() for one in self.graphs]))
         return "\n\n".join([*parts, *self._views()]) + "\n"

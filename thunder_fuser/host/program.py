@@ -105,12 +105,16 @@ class Line:
 
 @dataclass(frozen=True)
 class HostProgram:
-    """A fusion compiled for one key: its text, the function of the text, its kernels."""
+    """A fusion compiled for one key: its text, the function of the text, its kernels.
+
+    choices: what autotuning chose for each segment, None where it did not; empty without it.
+    """
 
     text: str
     run: Runner = field(compare=False, repr=False)
     segmented: SegmentedFusion = field(compare=False, repr=False)
     sources: tuple[KernelSource, ...] = ()
+    choices: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         return self.text

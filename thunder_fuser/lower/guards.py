@@ -52,9 +52,8 @@ class OpenGuards:
             for guard in self.ready(scope):
                 scope = self.enter(scope, guard)
             return scope
-        reduced = {"*".join(self.ctx.scheduled.reduced), *self.ctx.scheduled.reduced}
         for guard in self.ready(scope):
-            if guard.axis.partition(".")[0] in reduced and not self.ctx.part.scans:
+            if guard.is_reduction and not self.ctx.part.scans:
                 self.open.append(guard)
             else:
                 self.clamp(scope, guard)
@@ -149,9 +148,3 @@ def whole_step(ctx: Context, edge: Edge) -> Scalar:
     first, (behind, before) = edge.index - ctx.lane_symbol, whole_steps(ctx)
     begun, ended = const(-1).lt(first), (first + (ctx.lanes - 1)).lt(edge.extent)
     return conjunction([either(behind, begun), either(before, ended)])
-
-
-def clips(guard: Guard, variable: Scalar) -> bool:
-    """True if the guard only shortens the loop: value == base + variable."""
-    base = guard.value - variable
-    return bool(guard.value.symbols & variable.symbols) and not base.symbols & variable.symbols

@@ -27,6 +27,7 @@ from math import prod
 
 from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Demand, offset
+from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
@@ -34,7 +35,6 @@ from thunder_fuser.ir.scalar import Scalar, conjunction
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.groups import Groups
-from thunder_fuser.lower.guards import clips
 from thunder_fuser.lower.kernel import Block, Call, Coordinate, Kernel, Parameter, Statement
 from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.passes import run_passes
@@ -47,8 +47,13 @@ INT32_MAX = 2**31 - 1
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
-    """The kernel of a schedule."""
-    return verify_kernel(run_passes(unfinished(scheduled, name), scheduled.target.is_cpu))
+    """The kernel of a schedule; ScheduleError if its shared memory is more than a block has."""
+    kernel = verify_kernel(run_passes(unfinished(scheduled, name), scheduled.target.is_cpu))
+    most = scheduled.target.smem_bytes_per_block
+    if kernel.smem_bytes > most and not scheduled.target.is_cpu:
+        expected = f"at most {most} bytes of shared memory"
+        raise ScheduleError(f"schedule of {name}", expected=expected, got=str(kernel.smem_bytes))
+    return kernel
 
 
 def unfinished(scheduled: ScheduledFusion, name: str) -> Kernel:
@@ -182,7 +187,7 @@ class _Lowerer:
         if self.ctx.threads[1] > 1:
             return extent
         for guard in self.guards.ready(scope):
-            if clips(guard, variable):
+            if guard.only_shortens(variable):
                 extent = self.guards.clip(scope, guard, variable, extent)
             else:
                 self.guards.open.append(guard)

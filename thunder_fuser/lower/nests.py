@@ -19,7 +19,7 @@ from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.accumulators import Accumulators, each_lane, identity
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
-from thunder_fuser.lower.guards import OpenGuards, clips, whole_step
+from thunder_fuser.lower.guards import OpenGuards, whole_step
 from thunder_fuser.lower.scope import Scope
 from thunder_fuser.lower.values import Values
 from thunder_fuser.schedule.axes import MAX_BYTES
@@ -66,7 +66,7 @@ class Nests:
         guarded = inner
         with self.guards.inside():
             for guard in self.guards.ready(inner):
-                if self.ctx.is_cpu and clips(guard, variable):
+                if self.ctx.is_cpu and guard.only_shortens(variable):
                     extent = self.guards.clip(inner, guard, variable, extent)
                 elif axis.parallel is ParallelType.UNROLL or self.ctx.part.scans:
                     # Not skipped: without branches all steps' loads are under way at once.
@@ -121,7 +121,7 @@ class Nests:
             for guard in self.guards.ready(inner):
                 # Guards of threads alone are of reduced axes: nests are inside, rows need none.
                 if guard.value.symbols & lane.symbols:
-                    assert self.ctx.is_cpu and clips(guard, lane)
+                    assert self.ctx.is_cpu and guard.only_shortens(lane)
                     extent = self.guards.clip(inner, guard, lane, extent)
         return inner, extent
 

@@ -42,7 +42,23 @@ def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
 
     CacheMissError on a miss with the option assert_cache_hit.
     """
+    unkept = _UNSTORED.get()
+    if unkept is not None:
+        made = _compiled(recipe, compile_it)
+        unkept.append((recipe, made))
+        return made
     return _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
+
+
+@contextmanager
+def unstored() -> Iterator[list[tuple[Recipe, Binary]]]:
+    """Gives what this thread compiles inside, which is kept neither in memory nor on disk."""
+    made: list[tuple[Recipe, Binary]] = []
+    token = _UNSTORED.set(made)
+    try:
+        yield made
+    finally:
+        _UNSTORED.reset(token)
 
 
 def binaries() -> Binaries:
@@ -113,6 +129,7 @@ def _after_fork() -> None:
 
 
 _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
+_UNSTORED: ContextVar[list[tuple[Recipe, Binary]] | None] = ContextVar("unstored", default=None)
 _NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
 _COUNTS: Counter[str] = Counter()
 _counting = make_lock()

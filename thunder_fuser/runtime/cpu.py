@@ -14,7 +14,8 @@ import torch
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import OutOfRangeError
-from thunder_fuser.runtime.toolchain import find_compiler, load_library
+from thunder_fuser.runtime.toolchain import find_compiler, library_recipe, load_library
+from thunder_fuser.store.entry import Recipe
 
 # Never -ffast-math: it breaks inf and NaN, and a library linked with it makes the process flush
 # subnormals to zero. No contraction, so that a mul and an add round twice, as in torch.
@@ -49,6 +50,11 @@ def compile_cpu(source: KernelSource) -> CpuKernel:
     arguments = [*(param.argument_type for param in source.params), *failed, ctypes.c_int]
     function = library.function(library.name, arguments)
     return CpuKernel(source, _checked(source, function) if source.checks else function)
+
+
+def library_recipe_of(source: KernelSource) -> Recipe:
+    """The recipe of a kernel's library."""
+    return library_recipe(source.name, source.text, _flags(), {})
 
 
 def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..., None]:

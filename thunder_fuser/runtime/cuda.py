@@ -64,6 +64,13 @@ def nvrtc_version() -> tuple[int, int]:
 
 
 @cache
+def driver_version() -> int:
+    """The version of the CUDA driver, such as 13000."""
+    (version,) = _driver("the driver", driver.cuDriverGetVersion)
+    return int(version)
+
+
+@cache
 def _nvrtc_fingerprint() -> str:
     """The version and the library's size, which differs between patch releases."""
     major, minor = nvrtc_version()

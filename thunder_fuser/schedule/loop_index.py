@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from thunder_fuser.analysis.part import Chunked
 from thunder_fuser.ir.domain import (
     Domain,
+    IterDomain,
     Merge,
     ParallelType,
     Split,
@@ -39,6 +40,12 @@ class Guard:
     variable: Scalar
     value: Scalar
     extent: Scalar
+    is_reduction: bool = False
+
+    def only_shortens(self, loop: Scalar) -> bool:
+        """True if a loop with this variable ends where the guard does: value == base + loop."""
+        base = self.value - loop
+        return bool(self.value.symbols & loop.symbols) and not base.symbols & loop.symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +101,10 @@ def loop_index(
 
     chunked: its axis counts runs of the reduced ones, which are the blocks along them.
     """
-    extents, domain = {axis.name: axis.extent for axis in axes}, axes
+    met, domain = {axis.name: axis for axis in axes}, axes
     for transform in transforms:
         domain = apply(domain, transform)
-        extents.update({axis.name: axis.extent for axis in domain})
+        met.update({axis.name: axis for axis in domain})
     name_of = _names()
     known = {axis.name: _variable(name_of(axis.name), axis.extent) for axis in domain}
     loops, guards = dict(known), list[Guard]()
@@ -105,10 +112,10 @@ def loop_index(
     for transform in reversed(transforms):
         if isinstance(transform, Merge):
             merged = known[merged_name(transform.outer, transform.inner)]
-            inner = extents[transform.inner]
+            inner = met[transform.inner].extent
             known[transform.outer], known[transform.inner] = merged // inner, merged % inner
         elif isinstance(transform, Split):
-            guard = _joined(transform, known, extents[transform.axis], name_of)
+            guard = _joined(transform, known, met[transform.axis], name_of)
             known[transform.axis] = guard.variable
             if guard.variable is not guard.value:
                 guards.append(guard)
@@ -116,7 +123,7 @@ def loop_index(
         known = {name: index.substitute(known) for name, index in known.items()}
     if chunked is not None:
         known[chunked.axis] = loops[runs_loop(domain)]
-    edges = [Edge(known[split.axis], extents[split.axis]) for split in shifted]
+    edges = [Edge(known[split.axis], met[split.axis].extent) for split in shifted]
     return LoopIndex(loops, known, tuple(guards), *edges)
 
 
@@ -131,13 +138,14 @@ def _variable(name: str, extent: Scalar) -> Scalar:
 
 
 def _joined(
-    split: Split, known: Mapping[str, Scalar], extent: Scalar, name_of: Callable[[str], str]
+    split: Split, known: Mapping[str, Scalar], axis: IterDomain, name_of: Callable[[str], str]
 ) -> Guard:
     """The axis that was split; its own value if the split divides."""
+    extent = axis.extent
     value = known[split.axis + ".o"] * split.factor + known[split.axis + ".i"]
     if split.shift is not None:
         value = value - split.shift
     elif int(extent.value) % int(split.factor):
         variable = symbol(name_of(split.axis), 0, int(extent.value) - 1)
-        return Guard(split.axis, variable, value, extent)
+        return Guard(split.axis, variable, value, extent, axis.is_reduction)
     return Guard(split.axis, value, value, extent)

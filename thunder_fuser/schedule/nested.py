@@ -121,11 +121,14 @@ class InnerOuter(KernelMatch):
 
 
 def _cuda_runs(found: InnerOuter, alignment: dict[str, int]) -> Made:
-    """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
     columns, target, sums = found.reduced_size, found.target, len(found.part.partial)
     settled = row_of(columns, target, sums=sums) if found.has_order else None
-    shape = settled or row_shape(columns, sums, target)
-    (x, y), cluster = shape.threads, shape.cluster
+    return runs_with(found, alignment, settled or row_shape(columns, sums, target))
+
+
+def runs_with(found: InnerOuter, alignment: dict[str, int], shape: RowShape) -> Made:
+    """[M, N] -> [M.o@bx, M.i.o, M.i.i@ty, N.o.o, N.o.i@tx, N.i@vectorize]"""
+    (x, y), cluster, columns = shape.threads, shape.cluster, found.reduced_size
 
     def build(s: Transforms, width: int) -> bool:
         if columns % width:  # a shifted row's sums would be of other columns than the next one's
@@ -230,7 +233,19 @@ class Nested(KernelMatch):
         return Reject(self.name, reason)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
-        made = _cpu_groups(self) if self.target.is_cpu else _cuda_groups(self)
+        if self.target.is_cpu:
+            return self.placed(_cpu_groups(self), alignment)
+        (best, *_) = self.shapes()
+        return self.placed(groups_with(self, best), alignment)
+
+    def shapes(self) -> list[GroupShape]:
+        """Who may reduce a group, the best first."""
+        rows = size_of(self.part, self.rows)
+        sizes = rows, self.reduced_size, self.bytes_read
+        return group_shapes(*sizes, self.target, self.options)
+
+    def placed(self, made: Made, alignment: dict[str, int]) -> ScheduledFusion:
+        """The schedule with what its loops keep on chip."""
         scheduled = replace(self.scheduled(made, alignment), rows=self.rows)
         return with_group(scheduled, size_of(self.part, self.rows))
 
@@ -266,13 +281,20 @@ def group_shape(
     GroupShape(width=8, threads=(256, 2), steps=1, cluster=5)
     >>> group_shape(10, 4096, 4, A100, compile_options())
     """
+    return next(iter(group_shapes(rows, columns, itemsize, target, options)), None)
+
+
+def group_shapes(
+    rows: int, columns: int, itemsize: int, target: Target, options: CompileOptions
+) -> list[GroupShape]:
+    """All that hold a group, the best first."""
     row, over = row_of(columns, target), row_of(rows, target)
     if row.cluster > 1 or over.cluster > 1 or over.threads[0] > WARP:
-        return None
+        return []
     most = min(target.max_cluster, MOST_CLUSTER)
     made = (_shape(-(-rows // k), k, row) for k in range(1, most + 1))
     fitting = [shape for shape in made if _is_held(shape, columns, itemsize, options)]
-    return min(fitting, key=lambda one: (one.cluster > 1, one.room, one.cluster), default=None)
+    return sorted(fitting, key=lambda one: (one.cluster > 1, one.room, one.cluster))
 
 
 def _shape(rows: int, cluster: int, row: RowShape) -> GroupShape:
@@ -299,11 +321,8 @@ def are_innermost(part: Part, columns: frozenset[str]) -> bool:
     return all(end == columns for end in ends)
 
 
-def _cuda_groups(found: Nested) -> Made:
+def groups_with(found: Nested, shape: GroupShape) -> Made:
     """[K, C, R] -> [K@bx, C.o, C.i@ty, R.o.o, R.o.i@tx, R.i@vectorize]"""
-    rows, target = size_of(found.part, found.rows), found.target
-    shape = group_shape(rows, found.reduced_size, found.bytes_read, target, found.options)
-    assert shape is not None
     x, y = shape.threads
     s = Transforms(found.domain)
     group = s.merge(found.groups)

@@ -12,7 +12,7 @@ reads memory again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -50,7 +50,7 @@ def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
         return _placed(scheduled, params, "registers", everything) if fits else scheduled
     inputs = _unplaced(scheduled, with_expensive=False)
     for kept in filter(None, (everything, inputs)):
-        found = _blocks_for(scheduled, _bytes_at_once(kept))
+        found = _blocks_for(scheduled, bytes_at_once(kept))
         if found is not None:
             return _placed(scheduled, found, "registers", kept)
     if not has_order(scheduled.part, scheduled.options):
@@ -63,8 +63,11 @@ def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
 def _placed(
     scheduled: ScheduledFusion, params: HeuristicParams, memory: str, kept: Buffers
 ) -> ScheduledFusion:
+    """A block that walks rows or a group has arrays of its sums in registers in any case."""
     held = tuple(replace(one, memory=memory) for one in kept)
-    return replace(scheduled, params=replace(params, memory=memory), persistent=held)
+    has_arrays = not scheduled.target.is_cpu and (scheduled.carried or scheduled.rows)
+    known = memory if held else "registers" if has_arrays else "none"
+    return replace(scheduled, params=replace(params, memory=known), persistent=held)
 
 
 def with_inputs(scheduled: ScheduledFusion) -> ScheduledFusion:
@@ -84,17 +87,41 @@ def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
     else:
         threads = prod(scheduled.params.threads)
         room = threads * register_bytes(threads, scheduled.options)
-        if not kept or rows * _bytes_at_once(kept) > room:
+        if not kept or rows * bytes_at_once(kept) > room:
             kept = _unplaced(scheduled, with_expensive=False)
     kept = tuple(replace(one, bytes=rows * one.bytes) for one in kept)
     return _placed(scheduled, scheduled.params, "registers", kept)
+
+
+def cacheable(scheduled: ScheduledFusion) -> dict[str, int]:
+    """{value: bytes of a row} of what may stay on chip: several passes over a row need it."""
+    if not scheduled.params.inner or not scheduled.part.reductions:
+        return {}
+    inputs, others = _shared(scheduled, _nests_of_points(scheduled))
+    columns, tensors = size_of(scheduled.part, scheduled.reduced), scheduled.part.tensors
+    expensive = [p for p in others if _is_expensive(scheduled, p)]
+    points = dict.fromkeys([*inputs, *expensive, *others])
+    return {p.name: columns * tensors[p.name].dtype.bytes for p in points}
+
+
+def cached(scheduled: ScheduledFusion, names: Collection[str], memory: str) -> ScheduledFusion:
+    """With these values on chip, of those that `cacheable` lists, and no others."""
+    if not names:
+        return _placed(scheduled, scheduled.params, "none", ())
+    seen = _nests_of_points(scheduled)
+    inputs, others = _shared(scheduled, seen)
+    others.sort(key=lambda point: not _is_expensive(scheduled, point))
+    kept = _buffers(scheduled, seen, [p for p in (*inputs, *others) if p.name in names])
+    rows = size_of(scheduled.part, scheduled.rows)
+    kept = tuple(replace(one, bytes=rows * one.bytes) for one in kept)
+    return _placed(scheduled, scheduled.params, memory, kept)
 
 
 def _bytes(kept: Buffers) -> int:
     return sum(one.bytes for one in kept)
 
 
-def _bytes_at_once(kept: Buffers) -> int:
+def bytes_at_once(kept: Buffers) -> int:
     """Bytes of registers that hold what lives of a row between two nests, at most.
 
     softmax of bf16: x (2 an element) until nest 1, then exp(x - max) (4): 4, not 6
@@ -107,12 +134,26 @@ def _bytes_at_once(kept: Buffers) -> int:
 
 def _unplaced(scheduled: ScheduledFusion, *, with_expensive: bool) -> Buffers:
     """The points that several nests need: inputs, and with them what is expensive to recompute."""
-    demand = scheduled.part.demand
     seen = _nests_of_points(scheduled)
-    shared = [point for point, nests in seen.items() if len(nests) > 1]
-    inputs = [] if scheduled.target.is_cpu else [p for p in shared if p not in demand.reads]
-    expensive = [p for p in shared if with_expensive and _is_expensive(scheduled, p)]
-    kept = [p for p in dict.fromkeys([*inputs, *expensive]) if _is_row(scheduled, p)]
+    inputs, others = _shared(scheduled, seen)
+    expensive = [p for p in others if with_expensive and _is_expensive(scheduled, p)]
+    return _buffers(scheduled, seen, [*inputs, *expensive])
+
+
+def _shared(
+    scheduled: ScheduledFusion, seen: dict[Point, set[int]]
+) -> tuple[list[Point], list[Point]]:
+    """The points that can be kept: inputs, which a CPU's caches hold in any case, and others."""
+    reads = scheduled.part.demand.reads
+    shared = [p for p, nests in seen.items() if len(nests) > 1 and _is_row(scheduled, p)]
+    others = [p for p in shared if p in reads]
+    return [] if scheduled.target.is_cpu else [p for p in shared if p not in reads], others
+
+
+def _buffers(
+    scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: Sequence[Point]
+) -> Buffers:
+    """Buffers for those of the points that are then read again."""
     last = _read_again(scheduled, seen, kept)
     columns = size_of(scheduled.part, scheduled.reduced)
     itemsize = {p: scheduled.part.tensors[p.name].dtype.bytes for p in last}

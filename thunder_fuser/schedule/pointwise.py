@@ -17,7 +17,6 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.schedule.axes import (
     MAX_BYTES,
-    best_width,
     coefficient,
     collapse,
     memory_order,
@@ -50,7 +49,7 @@ class Pointwise(KernelMatch):
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         axes = self.part.axes(self.part.outputs[0])
         found = replace(self, kept=memory_order(self.part, axes))
-        made = _cpu(found) if self.target.is_cpu else _cuda(found, alignment)
+        made = cpu_with(found) if self.target.is_cpu else _cuda(found, alignment)
         return found.scheduled(made, alignment)
 
 
@@ -60,14 +59,27 @@ def have_one_space(stored: Iterable[Axes]) -> bool:
 
 
 def _cuda(found: Pointwise, alignment: dict[str, int]) -> Made:
+    width = cuda_with(found, alignment)[0].vectorize
+    return cuda_with(found, alignment, width=width, unroll=_unroll(found, width))
+
+
+def cuda_with(
+    found: Pointwise,
+    alignment: dict[str, int],
+    *,
+    threads: int = THREADS,
+    width: int = 0,
+    unroll: int = 1,
+) -> Made:
     """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
 
     Long rows of odd length: [M, N] -> [M, N.o, N.i@vectorize], M and N.o walked as one.
+    width: 0 for the best one.
     """
     part, total = found.part, found.kept_size
     row = _odd_row(part, found.kept)
 
-    def build(s: Transforms, width: int, unroll: int = 1) -> bool:
+    def build(s: Transforms, width: int) -> bool:
         shift = row_shift(part, row, width) if size_of(part, row) % width else None
         if shift is not None:
             vectors, lane = s.split(s.merge(row), width, shift)
@@ -76,15 +88,13 @@ def _cuda(found: Pointwise, alignment: dict[str, int]) -> Made:
             return False
         else:
             outer, lane = s.split(s.merge(tuple(axis.name for axis in s.domain)), width)
-        outer, thread = s.split(outer, THREADS)
+        outer, thread = s.split(outer, threads)
         block, step = s.split(outer, unroll)
         s.bind(BIDX=block, UNROLL=step, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width = best_width(part, found.domain, build, alignment)
-    unroll, s = _unroll(found, width), Transforms(found.domain)
-    build(s, width, unroll)
-    return HeuristicParams(found.name, width, (THREADS, 1), unroll), tuple(s.made)
+    width, transforms = found.widest(build, alignment, width)
+    return HeuristicParams(found.name, width, (threads, 1), unroll), transforms
 
 
 def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,17 +132,18 @@ def _unroll(found: Pointwise, width: int) -> int:
     return unroll
 
 
-def _cpu(found: Pointwise) -> Made:
+def cpu_with(found: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> Made:
+    """[M, N] -> [M@bx, N@vectorize], in chunks of long rows; across rows in tiles."""
     groups = collapse(found.part, found.kept)
     s = Transforms(found.domain)
     names = [s.merge(group) for group in groups] or [s.domain[0].name]
     outer, inner = names[:-1], names[-1]
     across = _fast_elsewhere(found.part, groups)
     if across is not None:
-        inner = _tile(s, outer, names[across], inner)
-    elif not outer or s.extent(inner) > 4 * CPU_CHUNK:
-        chunk, inner = s.split(inner, CPU_CHUNK)
-        outer.append(chunk)
+        inner = _tile(s, outer, names[across], inner, tile)
+    elif not outer or s.extent(inner) > 4 * chunk:
+        chunks, inner = s.split(inner, chunk)
+        outer.append(chunks)
     s.bind(BIDX=s.merge(tuple(outer)), VECTORIZE=inner)
     return HeuristicParams(found.name, s.extent(inner)), tuple(s.made)
 
@@ -146,13 +157,13 @@ def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | No
     return None
 
 
-def _tile(s: Transforms, outer: list[str], across: str, inner: str) -> str:
+def _tile(s: Transforms, outer: list[str], across: str, inner: str, side: int) -> str:
     """Tiles two axes, so that both sides of a transpose use the cache lines they touch.
 
     [a, b] -> [a.o, b.o, a.i, b.i]; the first two become part of `outer`, b.i is the lane
     """
-    blocks, step = s.split(across, CPU_TILE)
-    lanes, lane = s.split(inner, CPU_TILE)
+    blocks, step = s.split(across, side)
+    lanes, lane = s.split(inner, side)
     outer[outer.index(across)] = blocks
     outer.append(lanes)
     s.reorder(*outer, step, lane)

@@ -102,7 +102,7 @@ class Rows(KernelMatch):
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
         """The schedule with nothing kept on chip. shifted: steps may pass the ends of odd rows."""
         if self.target.is_cpu:
-            made = _cpu(self)
+            made = cpu_with(self)
         elif self.inner:
             made = _cuda_inner(self, alignment, shifted)
         else:
@@ -147,7 +147,7 @@ class Persistent(Rows):
         if not again and (wanted.threads, wanted.cluster) == (own.threads, own.cluster):
             return placed
         shifted = shifted and not again
-        params, transforms = _inner_with(
+        params, transforms = inner_with(
             self, alignment, wanted.threads, cluster=wanted.cluster, shifted=shifted
         )
         params = replace(params, memory=wanted.memory)
@@ -170,16 +170,16 @@ def _may_shift(found: Rows) -> bool:
 def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
     if found.has_order:
         row = row_of(found.reduced_size, found.target, found.chunk, plane=found.plane)
-        return _inner_with(found, alignment, row.threads, cluster=row.cluster, width=row.width)
+        return inner_with(found, alignment, row.threads, cluster=row.cluster, width=row.width)
     columns = found.chunk or found.reduced_size
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
     while found.kept_size < found.target.sm_count and x < 1024 and x * 32 < columns:
         x *= 2  # few rows: the only parallelism left is along the row
-    return _inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
+    return inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
 
 
-def _inner_with(
+def inner_with(
     found: Rows,
     alignment: dict[str, int],
     threads: tuple[int, int],
@@ -226,7 +226,6 @@ def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, 
 
 def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
     columns, rows = found.kept_size, found.chunk or found.reduced_size
-    runs = -(-found.reduced_size // rows)
     x = 32
     while x > 8 and x * 4 > columns:
         x //= 2  # few columns: several rows share a warp
@@ -236,11 +235,22 @@ def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
     if found.chunk and found.has_order:
         y = row_of(columns, found.target).threads[1]
         x = 128 // y
+    return outer_with(found, alignment, (x, y))
+
+
+def outer_with(
+    found: Rows, alignment: dict[str, int], threads: tuple[int, int], *, width: int = 0
+) -> Made:
+    """[K, R] -> [K.o.o@bx, K.o.i@tx, R.o, R.i@ty, K.i@vectorize]"""
+    x, y = threads
+    columns, rows = found.kept_size, found.chunk or found.reduced_size
+    runs, is_settled = -(-found.reduced_size // rows), width > 0
 
     def build(s: Transforms, width: int) -> bool:
         # Narrow loads where wide ones would leave most SMs without a block.
         blocks = -(-columns // (width * x)) * runs
-        if columns % width or (width > 1 and blocks < found.target.sm_count // 2):
+        is_idle = not is_settled and width > 1 and blocks < found.target.sm_count // 2
+        if columns % width or is_idle:
             return False
         outer, lane = s.split(s.merge(found.kept), width)
         block, thread = s.split(outer, x)
@@ -250,11 +260,12 @@ def _cuda_outer(found: Rows, alignment: dict[str, int]) -> Made:
         s.bind(BIDX=block, TIDX=thread, TIDY=row, VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment)
+    width, transforms = found.widest(build, alignment, width)
     return HeuristicParams(found.name, width, (x, y), inner=False), transforms
 
 
-def _cpu(found: Rows) -> Made:
+def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
+    """[K@bx, R, R@vectorize]; where kept axes are the fastest ones, so many columns at once."""
     s = Transforms(found.domain)
     groups = collapse(found.part, (*found.kept, *found.reduced))
     kept, reduced = (
@@ -268,8 +279,8 @@ def _cpu(found: Rows) -> Made:
     if found.inner:
         lane = reduced.pop()
     else:
-        columns, lane = s.split(kept.pop(), CPU_COLUMNS)
-        kept.append(columns)
+        chunks, lane = s.split(kept.pop(), columns)
+        kept.append(chunks)
         s.reorder(*kept, *runs, *reduced, lane)
     if kept:
         s.bind(BIDX=s.merge(tuple(kept)))
@@ -312,11 +323,11 @@ class Scan(Rows):
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
         few = self.kept_size < COLUMNS_PER_SM * self.target.sm_count
         if self.target.is_cpu:
-            made = _cpu_scan_inner(self) if self.inner else _cpu_scan_outer(self)
+            made = scan_rows_on_cpu(self) if self.inner else scan_columns_on_cpu(self)
         elif self.inner or (few and self.reduced_size > COLUMNS_PER_SM):
             made = _cuda_scan_inner(self, alignment)
         else:
-            made = _cuda_scan_outer(self, alignment)
+            made = scan_columns_with(self, alignment)
         return self.scheduled(made, alignment)
 
 
@@ -331,41 +342,48 @@ def _cuda_scan_inner(found: Scan, alignment: dict[str, int]) -> Made:
     while x < SCANNED_ROW_THREADS and x * 4 < length:
         x *= 2
     width = width_of(length) if found.has_order else 0
-    return _inner_with(found, alignment, (x, max(128 // x, 1)), width=width)
+    return inner_with(found, alignment, (x, max(128 // x, 1)), width=width)
 
 
-def _cuda_scan_outer(found: Scan, alignment: dict[str, int]) -> Made:
+def scan_columns_with(
+    found: Scan, alignment: dict[str, int], threads: int = COLUMN_THREADS, width: int = 0
+) -> Made:
+    """[K, R] -> [K.o.o@bx, K.o.i@tx, R, K.i@vectorize]"""
     columns, wanted = found.kept_size, COLUMNS_PER_SM * found.target.sm_count
+    is_settled = width > 0
 
     def build(s: Transforms, width: int) -> bool:
         # Narrow loads where wide ones would leave SMs without work.
-        if columns % width or (width > 1 and columns < width * wanted):
+        is_idle = not is_settled and width > 1 and columns < width * wanted
+        if columns % width or is_idle:
             return False
         outer, lane = s.split(s.merge(found.kept), width)
-        block, thread = s.split(outer, COLUMN_THREADS)
+        block, thread = s.split(outer, threads)
         s.reorder(block, thread, *found.reduced, lane)
         s.bind(BIDX=block, TIDX=thread, VECTORIZE=lane)
         return True
 
-    width, transforms = found.widest(build, alignment)
-    return HeuristicParams(found.name, width, (COLUMN_THREADS, 1), inner=False), transforms
+    width, transforms = found.widest(build, alignment, width)
+    return HeuristicParams(found.name, width, (threads, 1), inner=False), transforms
 
 
-def _cpu_scan_inner(found: Scan) -> Made:
+def scan_rows_on_cpu(found: Scan, chunk: int = SCANNED_CHUNK) -> Made:
+    """[K@bx, R.o, R.i@vectorize]"""
     s = Transforms(found.domain)
     if found.kept:
         s.bind(BIDX=s.merge(found.kept))
     (lane,) = found.reduced
-    if s.extent(lane) > SCANNED_CHUNK:
-        _, lane = s.split(lane, SCANNED_CHUNK)
+    if s.extent(lane) > chunk:
+        _, lane = s.split(lane, chunk)
     s.bind(VECTORIZE=lane)
     return HeuristicParams(found.name, s.extent(lane)), tuple(s.made)
 
 
-def _cpu_scan_outer(found: Scan) -> Made:
+def scan_columns_on_cpu(found: Scan, columns: int = CPU_COLUMNS) -> Made:
+    """[K.o@bx, R, K.i@vectorize]"""
     s = Transforms(found.domain)
     *slower, last = found.kept
-    chunk, lane = s.split(last, CPU_COLUMNS)
-    s.reorder(*slower, chunk, *found.reduced, lane)
-    s.bind(BIDX=s.merge((*slower, chunk)), VECTORIZE=lane)
+    chunks, lane = s.split(last, columns)
+    s.reorder(*slower, chunks, *found.reduced, lane)
+    s.bind(BIDX=s.merge((*slower, chunks)), VECTORIZE=lane)
     return HeuristicParams(found.name, s.extent(lane), inner=False), tuple(s.made)

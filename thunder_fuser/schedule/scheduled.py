@@ -148,15 +148,17 @@ class ScheduledFusion:
     def __str__(self) -> str:
         lines = [f"def schedule(s):  # {self.params}"]
         lines += [f"    s.{_transform_text(t)}" for t in self.transforms]
+        if self.params.blocks:
+            lines.append(f"    s.blocks({self.params.blocks})")
+        cached = {buffer.point.name: buffer for buffer in self.persistent}
+        for name, buffer in cached.items():
+            dtype = self.part.tensors[name].dtype.short
+            told = f"  # {dtype}, {buffer.bytes} bytes a row"
+            lines.append(f'    s.cache("{name}", "{buffer.memory}"){told}')
+        lines += ["    pass"] * (len(lines) == 1)
         for name in self.part.producer:
             loop = ", ".join(str(axis) for axis in self.loop_of(name))
             lines.append(f"    # {name:<4} loop[{loop}]")
-        for buffer in self.persistent:
-            dtype = self.part.tensors[buffer.point.name].dtype.short
-            lines.append(
-                f"    # {buffer.point.name:<4} persistent in {buffer.memory}, {dtype}, "
-                f"{buffer.bytes} bytes a row"
-            )
         if self.tile is not None:
             lines += _tile_text(self.tile)
         return "\n".join(lines) + "\n"
@@ -182,6 +184,26 @@ def _transform_text(transform: Transform) -> str:
     return f'parallelize("{transform.axis}", "{transform.parallel.value}")'
 
 
+def params_of(own: HeuristicParams, loop: Domain, blocks: int) -> HeuristicParams:
+    """The parameters that loops show. own: those of a schedule of the same part and scheduler."""
+    bound = {axis.parallel: axis for axis in loop}
+
+    def extent(parallel: ParallelType) -> int:
+        return int(bound[parallel].extent.value) if parallel in bound else 1
+
+    walks = bound.get(ParallelType.TIDX) or bound.get(ParallelType.VECTORIZE)
+    reduces = any(axis.is_reduction for axis in loop)
+    return HeuristicParams(
+        own.scheduler,
+        extent(ParallelType.VECTORIZE),
+        (extent(ParallelType.TIDX), extent(ParallelType.TIDY)),
+        extent(ParallelType.UNROLL),
+        walks.is_reduction if reduces and walks else own.inner,
+        cluster=extent(ParallelType.CLUSTER),
+        blocks=blocks,
+    )
+
+
 class Transforms:
     """Collects transforms on a reference domain, as a scheduler makes them."""
 
@@ -191,24 +213,24 @@ class Transforms:
 
     def split(self, axis: str, factor: int, shift: Scalar | None = None) -> tuple[str, str]:
         """axis -> (axis.o, axis.i), axis.i of extent `factor`."""
-        self._apply(Split(axis, factor, shift=shift))
+        self.add(Split(axis, factor, shift=shift))
         return axis + ".o", axis + ".i"
 
     def merge(self, names: tuple[str, ...]) -> str:
         """Neighbours into one axis, the first outermost. One name is left as it is."""
         merged = names[0]
         for name in names[1:]:
-            self._apply(Merge(merged, name))
+            self.add(Merge(merged, name))
             merged = merged_name(merged, name)
         return merged
 
     def reorder(self, *order: str) -> None:
-        self._apply(Reorder(order))
+        self.add(Reorder(order))
 
     def bind(self, **loops: str) -> None:
         """Says what iterates over loops: bind(BIDX=block, VECTORIZE=lane)."""
         for parallel, axis in loops.items():
-            self._apply(Parallelize(axis, ParallelType[parallel]))
+            self.add(Parallelize(axis, ParallelType[parallel]))
 
     def deal(self, vectors: str, threads: int, cluster: int = 1) -> str:
         """Vectors of a row dealt in turn to the threads of each of `cluster` blocks: the threads.
@@ -225,7 +247,8 @@ class Transforms:
         """The extent of an axis now."""
         return next(a.extent.value for a in self.domain if a.name == axis)
 
-    def _apply(self, transform: Transform) -> None:
+    def add(self, transform: Transform) -> None:
+        """One more transform; ScheduleError if the axes now do not have what it names."""
         self.domain = apply(self.domain, transform)
         self.made.append(transform)
 

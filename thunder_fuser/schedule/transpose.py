@@ -53,6 +53,16 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """What works on a tile: the threads, whether their steps are unrolled, and the side by which
+    tiles are numbered."""
+
+    across: Side
+    threads: int
+    unrolled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Walk:
     """Transforms that make a thread's loops, and its place in the tile: (slow, fast) index."""
 
@@ -140,7 +150,7 @@ class Transpose(KernelMatch):
         widest = max(self.itemsizes)
         extents = size_of(self.part, self.across), size_of(self.part, self.inner)
         for tile_bytes in TILE_BYTES:
-            shape = _fit(*extents, tile_bytes // widest, LINE_BYTES // widest)
+            shape = fit(*extents, tile_bytes // widest, LINE_BYTES // widest)
             across, inner = Side(self.across, shape[0]), Side(self.inner, shape[1])
             enough = self.blocks(across, inner) >= BLOCKS_PER_SM * self.target.sm_count
             if enough and prod(shape) * sum(self.itemsizes) <= 2 * TILE_BYTES[0]:
@@ -154,14 +164,19 @@ class Transpose(KernelMatch):
         return self.kept_size // prod(sizes) * prod(tiles)
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
+        return self.tiled(alignment, *self.sides())
+
+    def tiled(
+        self, alignment: dict[str, int], across: Side, inner: Side, threads: int = THREADS
+    ) -> ScheduledFusion:
+        """With a tile of these sides."""
         made = self.part.producer
         loads = tuple(point for point in self.staged if point.name not in made)
         stores = tuple(point.name for point in self.staged if point.name in made)
-        across, inner = self.sides()
 
         def widest(slow: Side, fast: Side, unrolled: bool) -> Walk:
             def build(s: Transforms, width: int) -> Walk | None:
-                return _walk(s, (slow, fast), across, width, unrolled)
+                return _walk(s, (slow, fast), width, Block(across, threads, unrolled))
 
             width = best_width(self.part, self.domain, build, alignment)
             walk = build(Transforms(self.domain), width)
@@ -173,7 +188,7 @@ class Transpose(KernelMatch):
         moved = widest(inner, across, unrolled=not stores)
         layout = _layout(across, inner, computed, moved, min(self.itemsizes))
         tile = Tile(loads, stores, moved.transforms, *layout)
-        params = HeuristicParams(self.name, computed.width, (THREADS, 1))
+        params = HeuristicParams(self.name, computed.width, (threads, 1))
         return replace(self.scheduled((params, computed.transforms), alignment), tile=tile)
 
 
@@ -267,10 +282,10 @@ def _joined(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 # ---- the tile
 
 
-def _fit(across: int, inner: int, elements: int, side: int) -> tuple[int, int]:
+def fit(across: int, inner: int, elements: int, side: int) -> tuple[int, int]:
     """`side` by what is left; an axis shorter than its side is taken whole.
 
-    >>> _fit(8192, 8192, 8192, 64), _fit(2, 100000000, 8192, 64), _fit(3136, 3, 8192, 64)
+    >>> fit(8192, 8192, 8192, 64), fit(2, 100000000, 8192, 64), fit(3136, 3, 8192, 64)
     ((64, 128), (2, 4096), (2048, 3))
     """
     if inner < elements // side:
@@ -286,7 +301,7 @@ def _power_of_two(limit: int) -> int:
 
 
 def _walk(
-    s: Transforms, sides: tuple[Side, Side], across: Side, width: int, unrolled: bool
+    s: Transforms, sides: tuple[Side, Side], width: int, block: Block
 ) -> Walk | None:
     """A block's tile, walked along the second side; None if the width does not divide it.
 
@@ -311,12 +326,12 @@ def _walk(
     if not one_run:
         row_blocks, row = s.split(rows, slow.length)
         # Both walks number the tiles alike.
-        numbers = [*rest, *((blocks, row_blocks) if fast is across else (row_blocks, blocks))]
+        numbers = [*rest, *((blocks, row_blocks) if fast is block.across else (row_blocks, blocks))]
         s.reorder(*numbers, row, vector, lane)
         tile = s.merge((row, vector))
-    step, thread = s.split(tile, THREADS)
+    step, thread = s.split(tile, block.threads)
     s.bind(BIDX=s.merge(tuple(numbers)))
-    if unrolled and s.extent(step) <= MAX_UNROLL:
+    if block.unrolled and s.extent(step) <= MAX_UNROLL:
         s.bind(UNROLL=step)
     s.bind(TIDX=thread, VECTORIZE=lane)
     loops = loop_index(domain, tuple(s.made))

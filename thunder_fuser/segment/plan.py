@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from thunder_fuser.analysis.part import Part
+from thunder_fuser.errors import GivenScheduleError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, record_text
@@ -90,6 +92,31 @@ def _with_params(one: Segment) -> Segment:
         for b in scheduled.persistent
     )
     return replace(one, params=scheduled.params, persistent_buffers=tuple(kept))
+
+
+def numbered(
+    segmented: SegmentedFusion, schedules: Sequence[tuple[int | str, Any]]
+) -> dict[int, Any]:
+    """{number of a segment: its schedule}; GivenScheduleError for one that the plan does not have,
+    or that has two."""
+    found: dict[int, Any] = {}
+    for key, given in schedules:
+        number = _number(segmented, key)
+        if number in found:
+            raise GivenScheduleError("schedules", expected=f"one for segment {number}", got="two")
+        found[number] = given
+    return found
+
+
+def _number(segmented: SegmentedFusion, key: int | str) -> int:
+    """Of a segment by its number, by its line in a plan, or by its scheduler if that has one."""
+    names = [f"{at} {one.scheduler.name}" for at, one in enumerate(segmented.segments)]
+    text = str(key).removeprefix("segment ").partition(":")[0].strip()
+    fitting = [at for at, name in enumerate(names) if text in (name, *name.split(" "))]
+    if len(fitting) == 1 and type(key) in (int, str):
+        return fitting[0]
+    expected = f"one of {', '.join(f'segment {name}' for name in names)}"
+    raise GivenScheduleError("schedules", expected=expected, got=repr(key))
 
 
 @dataclass(frozen=True, slots=True)

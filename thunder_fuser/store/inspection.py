@@ -21,7 +21,8 @@ from thunder_fuser.store import folder as files
 from thunder_fuser.store.entry import DamagedError, decode_named
 from thunder_fuser.store.store import Store, Stored
 
-KINDS = {False: ("cubin",), True: ("cubin", "library")}  # what is copied without and with libraries
+# What is copied without and with libraries. A choice is data: a schedule as text.
+KINDS = {False: ("cubin", "choice"), True: ("cubin", "choice", "library")}
 MOST_COMPARED = 200  # sources to compare: the newest ones
 MOST_LINES = 12  # of a difference
 

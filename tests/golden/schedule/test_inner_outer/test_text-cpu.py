@@ -1,4 +1,4 @@
-def schedule(s):  # inner_outer(vectorize=4096, threads=1x1, unroll=1, persistent in registers)
+def schedule(s):  # inner_outer(vectorize=4096, threads=1x1, unroll=1)
     s.split("i0", 128)
     s.parallelize("i0.o", "blockIdx.x")
     s.parallelize("i1", "vectorize")

@@ -7,6 +7,10 @@ def schedule(s):  # inner_outer(vectorize=8, threads=256x1, unroll=1, blocks=2, 
     s.parallelize("i0.i.i", "threadIdx.y")
     s.parallelize("i1.o.i", "threadIdx.x")
     s.parallelize("i1.i", "vectorize")
+    s.blocks(2)
+    s.cache("T3", "registers")  # bf16, 8192 bytes a row
+    s.cache("T0", "registers")  # bf16, 8192 bytes a row
+    s.cache("T4", "registers")  # bf16, 8192 bytes a row
     # T5   loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
     # T6   loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
     # T7   loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
@@ -27,6 +31,3 @@ def schedule(s):  # inner_outer(vectorize=8, threads=256x1, unroll=1, blocks=2, 
     # T22  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
     # T23  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
     # T24  loop[i0.o{256}@blockIdx.x, i0.i.o{32}, i0.i.i{1}@threadIdx.y, i1.o.o{2}, i1.o.i{256}@threadIdx.x, i1.i{8}@vectorize]
-    # T3   persistent in registers, bf16, 8192 bytes a row
-    # T0   persistent in registers, bf16, 8192 bytes a row
-    # T4   persistent in registers, bf16, 8192 bytes a row

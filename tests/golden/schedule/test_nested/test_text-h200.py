@@ -7,6 +7,8 @@ def schedule(s):  # nested(vectorize=8, threads=64x8, unroll=1, persistent in re
     s.parallelize("i2.i", "threadIdx.y")
     s.parallelize("i3.o.i", "threadIdx.x")
     s.parallelize("i3.i", "vectorize")
+    s.cache("T0", "registers")  # bf16, 32768 bytes a row
+    s.cache("T2", "registers")  # bf16, 32768 bytes a row
     # T3   loop[i0*i1{256}@blockIdx.x, i2.o{2}, i2.i{8}@threadIdx.y, i3.o.o{2}, i3.o.i{64}@threadIdx.x, i3.i{8}@vectorize]
     # T4   loop[i0*i1{32}@blockIdx.x, i2.o{2}, i2.i{8}@threadIdx.y]
     # T5   loop[i0*i1{256}@blockIdx.x, i2.o{2}, i2.i{8}@threadIdx.y, i3.o.o{2}, i3.o.i{64}@threadIdx.x, i3.i{8}@vectorize]
@@ -25,5 +27,3 @@ def schedule(s):  # nested(vectorize=8, threads=64x8, unroll=1, persistent in re
     # T18  loop[i0*i1{256}@blockIdx.x, i2.o{2}, i2.i{8}@threadIdx.y, i3.o.o{2}, i3.o.i{64}@threadIdx.x, i3.i{8}@vectorize]
     # T19  loop[i0*i1{256}@blockIdx.x, i2.o{2}, i2.i{8}@threadIdx.y, i3.o.o{2}, i3.o.i{64}@threadIdx.x, i3.i{8}@vectorize]
     # T20  loop[i0*i1{256}@blockIdx.x, i2.o{2}, i2.i{8}@threadIdx.y, i3.o.o{2}, i3.o.i{64}@threadIdx.x, i3.i{8}@vectorize]
-    # T0   persistent in registers, bf16, 32768 bytes a row
-    # T2   persistent in registers, bf16, 32768 bytes a row

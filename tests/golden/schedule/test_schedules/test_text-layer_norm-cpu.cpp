@@ -16,7 +16,7 @@ extern "C" void fused_layer_norm_bf16_persistent(
   for (i64 i = 0; i < size2; ++i) {
     double T4_a = 0.0;
     #pragma omp simd reduction(sum_f64 : T4_a)
-    for (i64 j = 0; j < 1024; ++j) {
+    for (i64 j = 0; j < size3; ++j) {
       const bf16 T0_e = ld(T0, i * size3 + j);
       const float T3 = convert<float>(T0_e);  // T3 = fd.ops.cast(T0, dtype=DataType.Float)
       T4_a = Sum::apply(T4_a, convert<double>(T3));
@@ -25,7 +25,7 @@ extern "C" void fused_layer_norm_bf16_persistent(
     const float T4 = convert<float>(T4_a);  // T4 = fd.ops.sum(T3)
     const float T5 = (T4 / T5_by);  // T5 = fd.ops.truediv(T4, T5_by)
     #pragma omp simd reduction(sum_f64 : T8_a)
-    for (i64 j = 0; j < 1024; ++j) {
+    for (i64 j = 0; j < size3; ++j) {
       const bf16 T0_e = ld(T0, i * size3 + j);
       const float T3 = convert<float>(T0_e);  // T3 = fd.ops.cast(T0, dtype=DataType.Float)
       const float T6 = (T3 - T5);  // T6 = fd.ops.sub(T3, T5)
@@ -37,7 +37,7 @@ extern "C" void fused_layer_norm_bf16_persistent(
     const float T10 = (T9 + 1e-05f);  // T10 = fd.ops.add(T9, 1e-05)
     const float T11 = rsqrt_(T10);  // T11 = fd.ops.rsqrt(T10)
     #pragma omp simd
-    for (i64 j = 0; j < 1024; ++j) {
+    for (i64 j = 0; j < size3; ++j) {
       const bf16 T0_e = ld(T0, i * size3 + j);
       const float T3 = convert<float>(T0_e);  // T3 = fd.ops.cast(T0, dtype=DataType.Float)
       const float T6 = (T3 - T5);  // T6 = fd.ops.sub(T3, T5)

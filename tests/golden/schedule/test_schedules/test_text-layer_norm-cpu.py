@@ -1,4 +1,4 @@
-def schedule(s):  # persistent(vectorize=1024, threads=1x1, unroll=1, persistent in registers)
+def schedule(s):  # persistent(vectorize=1024, threads=1x1, unroll=1)
     s.parallelize("i0", "blockIdx.x")
     s.parallelize("i1", "vectorize")
     # T3   loop[i0{4096}@blockIdx.x, i1{1024}@vectorize]

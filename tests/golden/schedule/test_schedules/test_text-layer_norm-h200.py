@@ -6,6 +6,7 @@ def schedule(s):  # persistent(vectorize=8, threads=32x4, unroll=1, persistent i
     s.split("i1.o", 32)
     s.parallelize("i1.o.i", "threadIdx.x")
     s.parallelize("i1.i", "vectorize")
+    s.cache("T0", "registers")  # bf16, 2048 bytes a row
     # T3   loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y, i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
     # T4   loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y, i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
     # T5   loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y]
@@ -23,4 +24,3 @@ def schedule(s):  # persistent(vectorize=8, threads=32x4, unroll=1, persistent i
     # T17  loop[i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
     # T18  loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y, i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
     # T19  loop[i0.o{1024}@blockIdx.x, i0.i{4}@threadIdx.y, i1.o.o{4}, i1.o.i{32}@threadIdx.x, i1.i{8}@vectorize]
-    # T0   persistent in registers, bf16, 2048 bytes a row

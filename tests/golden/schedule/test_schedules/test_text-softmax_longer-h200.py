@@ -8,11 +8,11 @@ def schedule(s):  # persistent(vectorize=4, threads=256x1, unroll=1, cluster=16,
     s.parallelize("i1.o.i.o", "cluster")
     s.parallelize("i1.o.i.i", "threadIdx.x")
     s.parallelize("i1.i", "vectorize")
+    s.cache("T0", "registers")  # f32, 1048576 bytes a row
+    s.cache("T3", "registers")  # f32, 1048576 bytes a row
     # T1   loop[i0.o{16}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{16}, i1.o.i.o{16}@cluster, i1.o.i.i{256}@threadIdx.x, i1.i{4}@vectorize]
     # T2   loop[i0.o{16}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{16}, i1.o.i.o{16}@cluster, i1.o.i.i{256}@threadIdx.x, i1.i{4}@vectorize]
     # T3   loop[i0.o{16}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{16}, i1.o.i.o{16}@cluster, i1.o.i.i{256}@threadIdx.x, i1.i{4}@vectorize]
     # T4   loop[i0.o{16}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{16}, i1.o.i.o{16}@cluster, i1.o.i.i{256}@threadIdx.x, i1.i{4}@vectorize]
     # T5   loop[i0.o{16}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{16}, i1.o.i.o{16}@cluster, i1.o.i.i{256}@threadIdx.x, i1.i{4}@vectorize]
     # T6   loop[i0.o{16}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{16}, i1.o.i.o{16}@cluster, i1.o.i.i{256}@threadIdx.x, i1.i{4}@vectorize]
-    # T0   persistent in registers, f32, 1048576 bytes a row
-    # T3   persistent in registers, f32, 1048576 bytes a row

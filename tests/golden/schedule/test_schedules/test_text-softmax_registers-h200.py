@@ -6,6 +6,8 @@ def schedule(s):  # persistent(vectorize=8, threads=128x1, unroll=1, persistent 
     s.split("i1.o", 128)
     s.parallelize("i1.o.i", "threadIdx.x")
     s.parallelize("i1.i", "vectorize")
+    s.cache("T0", "registers")  # bf16, 16384 bytes a row
+    s.cache("T6", "registers")  # f32, 32768 bytes a row
     # T1   loop[i0.o{4096}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{8}, i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
     # T2   loop[i0.o{4096}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{8}, i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
     # T3   loop[i0.o{4096}@blockIdx.x, i0.i{1}@threadIdx.y]
@@ -15,5 +17,3 @@ def schedule(s):  # persistent(vectorize=8, threads=128x1, unroll=1, persistent 
     # T7   loop[i0.o{4096}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{8}, i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
     # T8   loop[i0.o{4096}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{8}, i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
     # T9   loop[i0.o{4096}@blockIdx.x, i0.i{1}@threadIdx.y, i1.o.o{8}, i1.o.i{128}@threadIdx.x, i1.i{8}@vectorize]
-    # T0   persistent in registers, bf16, 16384 bytes a row
-    # T6   persistent in registers, f32, 32768 bytes a row

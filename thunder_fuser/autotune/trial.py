@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels of one part, each with its schedule -> their results on the same arguments, their times.
+
+The arguments are made up: random numbers of the part's types, sizes and strides. A result's memory
+holds NaN or -1 before a kernel writes it, so an element that is left out is seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod, sqrt
+from typing import Any
+
+import torch
+
+from thunder_fuser.analysis.part import Part
+from thunder_fuser.host.program import Launcher
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.schedule.row_shape import rounds
+from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.store.entry import Binary, Recipe
+
+FLUSH_BYTES = 64 << 20  # written over a CPU's caches
+FLUSHED_CACHES = 2  # of a GPU
+ULPS = 16  # of pointwise work: a CPU's vectors and single elements have functions of their own
+LARGEST_INTEGER = 100
+FLOATS_READ_AS_BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a kernel of a part is called with: the values of inputs, and the memory of results.
+
+    first: the inputs that a result overwrites, as they were.
+    """
+
+    part: Part
+    device: torch.device
+    values: tuple[Any, ...]
+    results: tuple[torch.Tensor, ...]
+    first: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def pointers(self) -> list[Any]:
+        """Addresses and numbers, in the order of the kernel's parameters."""
+        known = [v.data_ptr() if isinstance(v, torch.Tensor) else v for v in self.values]
+        return [*known, *(result.data_ptr() for result in self.results)]
+
+    def restore(self) -> None:
+        """As before any call: what is overwritten is whole, and nothing else is written yet."""
+        taken = dict(self.part.overwrites)
+        for name, result in zip(self.part.outputs, self.results, strict=True):
+            if name in taken:
+                result.copy_(self.first[taken[name]])
+            else:
+                _poison(result)
+
+
+def arguments_of(part: Part, device: torch.device) -> Arguments:
+    """Arguments that any kernel of the part can be called with."""
+    most = _largest_integer(part)
+    made = {name: _value(part, name, device, most) for name in part.inputs}
+    taken = dict(part.overwrites)
+    results = tuple(
+        made[taken[n]] if n in taken else _empty(part.tensors[n], part.strides[n], device)
+        for n in part.outputs
+    )
+    first = {name: made[name].clone() for name in taken.values()}
+    return Arguments(part, device, tuple(made.values()), results, first)
+
+
+def _largest_integer(part: Part) -> int:
+    """Below the size of every axis that something is looked up along."""
+    looked_up = [e for e in part.exprs if e.row.kind is OpKind.INDEX]
+    sizes = [size for e in looked_up for n in (*e.inputs, *e.outputs)
+             if n in part.tensors for size in part.tensors[str(n)].sizes]  # fmt: skip
+    return max(min(sizes, default=LARGEST_INTEGER), 1)
+
+
+def _value(part: Part, name: str, device: torch.device, most: int) -> Any:
+    view = part.tensors[name]
+    if view.by_value:
+        if view.dtype.is_float:
+            return 0.5
+        return True if view.dtype.short == "bool" else min(1, most - 1)
+    memory = _empty(view, part.strides[name], device)
+    count = memory.untyped_storage().nbytes() // memory.element_size()
+    flat = memory.as_strided((count,), (1,))
+    flat.copy_(_random(count, memory.dtype, device, most))
+    return memory
+
+
+def _random(count: int, dtype: torch.dtype, device: torch.device, most: int) -> torch.Tensor:
+    if dtype is torch.bool:
+        return torch.randint(0, 2, (count,), device=device).bool()
+    if dtype.is_complex:
+        return torch.randn(count, dtype=dtype, device=device)
+    if dtype.is_floating_point:
+        return torch.randn(count, device=device).to(dtype)
+    low = 0 if most < LARGEST_INTEGER else 1  # 1: a divisor is not zero
+    return torch.randint(low, max(most, low + 1), (count,), device=device).to(dtype)
+
+
+def _empty(view: TensorView, strides: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(view.sizes, strides, dtype=to_torch_dtype(view.dtype), device=device)
+
+
+def _poison(result: torch.Tensor) -> None:
+    if result.dtype in FLOATS_READ_AS_BYTES:
+        result.view(torch.uint8).fill_(255)
+    elif result.is_floating_point() or result.is_complex():
+        result.fill_(float("nan"))
+    else:
+        result.fill_(1 if result.dtype in (torch.bool, torch.uint8) else -1)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A schedule and its compiled kernel. times: seconds of its calls so far."""
+
+    scheduled: ScheduledFusion
+    launcher: Launcher
+    binaries: tuple[tuple[Recipe, Binary], ...]
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Seconds of a call."""
+        ordered = sorted(self.times)
+        return ordered[len(ordered) // 2]
+
+
+class Bench:
+    """Runs trials of one part on one device, on the same arguments."""
+
+    def __init__(self, part: Part, device: torch.device) -> None:
+        self.arguments = arguments_of(part, device)
+        self.part, self.device = part, device
+        self.reference: list[torch.Tensor] = []
+
+    # ---- results
+
+    def run(self, trial: Trial) -> list[torch.Tensor]:
+        """Its results, of a call on fresh arguments."""
+        with self._current():
+            self.arguments.restore()
+            self._call(trial)()
+            self._wait()
+            return [result.clone() for result in self.arguments.results]
+
+    def is_right(self, trial: Trial) -> bool:
+        """True if the results are those of the first trial, but for rounding."""
+        found = self.run(trial)
+        if not self.reference:
+            self.reference = found
+        bound = _bound(self.part)
+        pairs = zip(found, self.reference, strict=True)
+        return all(_is_near(result, expected, bound) for result, expected in pairs)
+
+    def _call(self, trial: Trial) -> Callable[[], object]:
+        source = trial.launcher.source
+        assert source is not None
+        run, given = trial.launcher.run, [*self.arguments.pointers(), *source.sizes]
+        if self.device.type == "cuda":
+            stream = torch.cuda.current_stream(self.device).cuda_stream
+            return lambda: run(stream, tuple(given))
+        threads = torch.get_num_threads() if source.threaded else 1
+        return lambda: run(*given, threads)
+
+    def _current(self) -> AbstractContextManager[object]:
+        """The device is the current one, whose stream events are recorded on."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    # ---- times
+
+    @cached_property
+    def _flush(self) -> torch.Tensor:
+        """What is written over the caches before each call."""
+        size = FLUSH_BYTES
+        if self.device.type == "cuda":
+            facts = torch.cuda.get_device_properties(self.device)
+            size = FLUSHED_CACHES * max(int(facts.L2_cache_size), 1 << 20)
+        return torch.empty(size // 4, dtype=torch.int32, device=self.device)
+
+    def rounds(self, trials: Sequence[Trial], least: int, most: int, until: float) -> None:
+        """Times each trial once a round, in turns, so that a drifting clock meets them alike.
+
+        Ends after `most` rounds, or after `least` if `until` (time.monotonic) is past.
+        """
+        with self._current():
+            calls = [(trial, self._call(trial)) for trial in trials]
+            for number in range(most):
+                if number >= least and time.monotonic() > until:
+                    return
+                if self.device.type == "cuda":
+                    self._cuda_round(calls)
+                else:
+                    self._cpu_round(calls)
+
+    def _cpu_round(self, calls: Sequence[tuple[Trial, Callable[[], object]]]) -> None:
+        for trial, call in calls:
+            self._flush.add_(1)
+            begin = time.perf_counter()
+            call()
+            trial.times.append(time.perf_counter() - begin)
+
+    def _cuda_round(self, calls: Sequence[tuple[Trial, Callable[[], object]]]) -> None:
+        """The write over the cache also keeps the device busy until the launch has come."""
+        events = []
+        for trial, call in calls:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self._flush.zero_()
+            start.record()
+            call()
+            end.record()
+            events.append((trial, start, end))
+        self._wait()
+        for trial, start, end in events:
+            trial.times.append(start.elapsed_time(end) / 1e3)
+
+
+# ---- what counts as equal
+
+
+def _bound(part: Part) -> float:
+    """How much sums in another order may differ, in units of the last place of their largest."""
+    sums = [e for e in (*part.reductions, *part.scans) if rounds(part, e.outputs[0])]
+    most = 1
+    for expr in sums:
+        read = part.tensors[str(expr.inputs[0])].sizes
+        most = max(most, prod(read))
+    return ULPS + 4 * sqrt(most) if sums else float(ULPS)
+
+
+def _is_near(found: torch.Tensor, expected: torch.Tensor, bound: float) -> bool:
+    """Elements differ by few units in the last place of their type, or by `bound` units of the
+    type of the computation, relative to the largest element. Others must be equal."""
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return torch.equal(found, expected)
+    dtype = torch.float64 if expected.dtype is torch.float64 else torch.float32
+    if expected.is_complex():
+        found, expected = torch.view_as_real(found), torch.view_as_real(expected)
+        dtype = expected.dtype
+    a, b = found.to(dtype), expected.to(dtype)
+    finite = b[b.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    relative = ULPS * torch.finfo(expected.dtype).eps
+    absolute = bound * torch.finfo(dtype).eps * largest
+    return torch.allclose(a, b, rtol=relative, atol=absolute, equal_nan=True)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scheduler's schedule -> the fastest of those around it, measured on the device.
+
+1. The store may know the choice of this kernel on this device.
+2. Candidates are neighbours in the scheduler's parameter space (schedule/spaces.py), which are
+   legal (schedule/rules.py). A few at a time are compiled, compared with the scheduler's own
+   kernel, and timed in turns with it. The search goes on around the best one.
+3. The best ones and the scheduler's own are timed once more, in turns. The scheduler's own wins
+   ties within noise, so no kernel gets slower.
+
+A kernel has `seconds` in all, a process the option autotune_total. One kernel is measured at a time
+on a device, by all threads and by all processes that share a store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+
+from thunder_fuser.autotune.choice import Choice, keep, recipe_of, stored
+from thunder_fuser.autotune.trial import Bench, Trial
+from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.errors import FuserError, LaunchError, ScheduleError
+from thunder_fuser.host.program import launcher_for
+from thunder_fuser.logs import log
+from thunder_fuser.options import option
+from thunder_fuser.progress import working
+from thunder_fuser.runtime.binaries import unstored
+from thunder_fuser.schedule.rules import check
+from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.schedule.spaces import neighbours
+from thunder_fuser.store.entry import Binary, Recipe
+from thunder_fuser.store.store import current_store
+from thunder_fuser.threads import Recent, SingleFlight, make_lock, run_jobs
+
+TOGETHER = 4  # candidates that are compiled and timed together
+QUICK_ROUNDS = 2, 3  # at least and at most
+LAST_ROUNDS = 7, 41
+SEARCH_SHARE = 0.7  # of the time; the rest is for the last rounds
+FINALISTS = 3
+NOISE = 0.02  # a schedule that gains less is not chosen
+WON_ROUNDS = 0.7  # the share of rounds in which a chosen one was the faster
+MOST_KEPT = 4096  # choices in memory
+
+Binaries = tuple[tuple[Recipe, Binary], ...]
+Emit = Callable[[ScheduledFusion], KernelSource | None]
+
+
+class Tuner:
+    """Chooses between the schedules of kernels, for at most `seconds` each."""
+
+    def __init__(self, emit: Emit, device: torch.device, seconds: float) -> None:
+        self.emit, self.device, self.seconds = emit, device, seconds
+
+    def choice(self, own: ScheduledFusion) -> Choice | None:
+        """The choice for a kernel, searched for if the store has none; None if it is not tuned:
+        on the emulator, during the capture of a graph, or when the process's time is spent."""
+        source = self.emit(own)
+        if source is None or not can_measure(own, self.device):
+            return None
+        recipe = recipe_of(own, source, self.device)
+        try:
+            key = recipe.key, self.seconds
+            return _CHOICES.get(key, lambda: self._found_or_made(own, source, recipe))
+        except _NotTunedError as reason:
+            told = f"{source.name}: not autotuned, {reason}"
+            log("kernels", lambda: told)
+            return None
+
+    def _found_or_made(
+        self, own: ScheduledFusion, source: KernelSource, recipe: Recipe
+    ) -> Choice:
+        store = current_store()
+        found = stored(store, recipe, self.seconds)
+        if found is not None:
+            return found
+        if option("assert_cache_hit"):
+            raise _NotTunedError("the option assert_cache_hit forbids it")
+        with ExitStack() as stack:
+            if store is not None:
+                stack.enter_context(store.turn(recipe))
+                found = stored(store, recipe, self.seconds)  # another process may have made it
+                if found is not None:
+                    return found
+                stack.enter_context(store.turn(_device_recipe(recipe)))
+            stack.enter_context(_MEASURING)
+            stack.enter_context(working(f"autotuning kernel {source.name}"))
+            made, binaries = self._made(own)
+            if store is not None:
+                for wanted, binary in binaries:
+                    store.put(wanted, binary.code)
+                keep(store, recipe, made)
+        told = f"{source.name}: autotuned in {made.spent:.2f} s: {made}"
+        log("kernels", lambda: told)
+        return made
+
+    def _made(self, own: ScheduledFusion) -> tuple[Choice, Binaries]:
+        """The choice, and the binaries of its kernel: the others are forgotten."""
+        with _spending() as left:
+            if left <= 0:
+                raise _NotTunedError("the time in option autotune_total is spent")
+            try:
+                return Search(self, own, min(self.seconds, left)).choice()
+            except torch.OutOfMemoryError:
+                raise _NotTunedError("its arguments do not fit the device again") from None
+
+
+class Search:
+    """The search for one kernel."""
+
+    def __init__(self, tuner: Tuner, own: ScheduledFusion, seconds: float) -> None:
+        self.tuner, self.own = tuner, own
+        self.start = time.monotonic()
+        self.end, self.until = (self.start + seconds * share for share in (1.0, SEARCH_SHARE))
+        self.bench = Bench(own.part, tuner.device)
+        self.trials: list[Trial] = []
+        self.wrong: list[str] = []
+        self.to_compile = 0.0  # seconds, as the first kernel took
+
+    def choice(self) -> tuple[Choice, Binaries]:
+        """The fastest schedule that was found, and its binaries."""
+        mine = self._compiled(self.own)
+        assert isinstance(mine, Trial)
+        self.to_compile = time.monotonic() - self.start
+        self.bench.is_right(mine)
+        self.trials.append(mine)
+        self._climb(mine)
+        best = self._best(mine)
+        is_own = best is mine
+        made = Choice(
+            "" if is_own else str(best.scheduled), str(best.scheduled.params), best.median,
+            mine.median, len(self.trials), tuple(self.wrong), time.monotonic() - self.start,
+            self.tuner.seconds,
+        )  # fmt: skip
+        return made, best.binaries
+
+    # ---- candidates
+
+    def _climb(self, mine: Trial) -> None:
+        """Tries the neighbours of the best schedule so far, until the time is up."""
+        tried = [self.own]
+        center, candidates = mine, self._legal(self.own)
+        while (left := self.until - time.monotonic()) > 0:
+            count = max(1, min(TOGETHER, int(left / self.to_compile)))
+            batch = list(islice((one for one in candidates if one not in tried), count))
+            if not batch:
+                return
+            tried += batch
+            right = self._right(batch)
+            self.bench.rounds([mine, *right], *QUICK_ROUNDS, self.until)
+            self.trials += right
+            best = min(self.trials, key=lambda one: one.median)
+            if best.median < (1 - NOISE) * center.median:
+                center, candidates = best, self._legal(best.scheduled)
+
+    def _legal(self, around: ScheduledFusion) -> Iterator[ScheduledFusion]:
+        for one in neighbours(around):
+            try:
+                check(one, self.own)
+            except ScheduleError:
+                continue
+            yield one
+
+    def _right(self, batch: list[ScheduledFusion]) -> list[Trial]:
+        """Those that compile, with the results that the scheduler's own kernel has."""
+        made = run_jobs([partial(self._compiled, one) for one in batch], threads=TOGETHER)
+        found = [one for one in made if isinstance(one, Trial)]
+        right = []
+        for one in found:
+            with suppress(LaunchError):  # more than the device has: no room for such a cluster
+                if self.bench.is_right(one):
+                    right.append(one)
+                else:
+                    self.wrong.append(str(one.scheduled.params))
+        return right
+
+    def _compiled(self, scheduled: ScheduledFusion) -> Trial | FuserError:
+        """The trial, or why there is no kernel: too much shared memory, for example."""
+        part, target = self.own.part, self.own.target
+        try:
+            source = self.tuner.emit(scheduled)
+            with unstored() as binaries:
+                launcher = launcher_for(part, source, target, self.tuner.device)
+            return Trial(scheduled, launcher, tuple(binaries))
+        except FuserError as error:
+            if scheduled is self.own:
+                raise
+            return error
+
+    # ---- the last rounds
+
+    def _best(self, mine: Trial) -> Trial:
+        """The winner of rounds in turns; the scheduler's own unless another is clearly faster."""
+        others = sorted((one for one in self.trials if one is not mine), key=lambda one: one.median)
+        last = [mine, *others[:FINALISTS]]
+        for one in last:
+            one.times.clear()
+        self.bench.rounds(last, *LAST_ROUNDS, self.end)
+        best = min(last, key=lambda one: one.median)
+        return best if _is_clear(best, mine) else mine
+
+
+def _is_clear(best: Trial, mine: Trial) -> bool:
+    pairs = list(zip(best.times, mine.times, strict=True))
+    won = sum(ours < theirs for ours, theirs in pairs)
+    return best.median < (1 - NOISE) * mine.median and won >= WON_ROUNDS * len(pairs)
+
+
+def can_measure(own: ScheduledFusion, device: torch.device) -> bool:
+    """True if kernels run on this device, and may be timed there now."""
+    if own.target.emulated or device.type not in ("cpu", "cuda"):
+        return False
+    has_complex = any(own.part.tensors[n].by_value and own.part.tensors[n].dtype.is_complex
+                      for n in own.part.inputs)  # fmt: skip
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    return not has_complex and not capturing
+
+
+# ---- what threads and processes share
+
+
+class _NotTunedError(Exception):
+    """Why a kernel keeps its scheduler's schedule. Never leaves this module."""
+
+
+def _device_recipe(recipe: Recipe) -> Recipe:
+    """A recipe whose turn is that of the device."""
+    return Recipe("device", "", "", recipe.arch, recipe.flags, "")
+
+
+@contextmanager
+def _spending() -> Iterator[float]:
+    """The seconds that the process may still spend; what the block takes is spent."""
+    start = time.monotonic()
+    try:
+        yield float(option("autotune_total")) - _SPENT[0]  # type: ignore[arg-type]
+    finally:
+        _SPENT[0] += time.monotonic() - start
+
+
+def forget() -> None:
+    """Clears the choices in memory, and the time that was spent. The store stays."""
+    _CHOICES.values.clear()
+    _SPENT[0] = 0.0
+
+
+_CHOICES: SingleFlight[Choice] = SingleFlight(Recent(lambda: MOST_KEPT))
+_MEASURING: Any = make_lock()
+_SPENT = [0.0]  # under _MEASURING

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A schedule that somebody wrote -> a ScheduledFusion: what prints as a schedule can be given.
+
+    def schedule(s):
+        s.split("i1", 8)
+        s.parallelize("i0", "blockIdx.x")
+        ...
+        s.cache("T0", "registers")
+
+The text is read and never run: it is calls of the methods of `Schedule` with plain arguments. A
+function is called with a `Schedule`. Both start from the part's axes, without any transform, and
+what they make is checked (rules.py) before it is lowered.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from thunder_fuser.errors import GivenScheduleError, ScheduleError, nearest, shown
+from thunder_fuser.ir.domain import Domain, Merge, Parallelize, ParallelType, Reorder, Split
+from thunder_fuser.schedule.axes import row_shift
+from thunder_fuser.schedule.persistence import cacheable, cached
+from thunder_fuser.schedule.rules import check
+from thunder_fuser.schedule.scheduled import ScheduledFusion, Transforms, params_of
+from thunder_fuser.schedule.scheduler import KernelMatch
+from thunder_fuser.schedule.spaces import tiled
+
+PARALLEL = {one.value: one for one in ParallelType if not one.is_device}
+MEMORIES = ("registers", "shared")
+METHODS = ("split", "merge", "reorder", "parallelize", "vectorize", "cache", "inline", "blocks")
+FUNCTIONS = ("schedule", "move")
+
+
+class Walk:
+    """The axes of a kernel, and the transforms that were made of them."""
+
+    def __init__(self, own: ScheduledFusion) -> None:
+        self._own = own
+        self._transforms = Transforms(own.axes)
+
+    @property
+    def axes(self) -> Domain:
+        """The axes now, outermost first: each has a name, an extent and what iterates over it."""
+        return self._transforms.domain
+
+    def extent(self, axis: str) -> int:
+        """The elements along an axis."""
+        return int(self._axis(axis).extent.value)
+
+    def split(self, axis: str, factor: int, shift: str | None = None) -> tuple[str, str]:
+        """axis -> axis.o, axis.i, where axis.i has `factor` elements. Returns both names.
+
+        shift: as it prints, where vectors of an odd row start before the row.
+        """
+        self._axis(axis)
+        if type(factor) is not int:
+            raise ScheduleError(f"split of {axis}", expected="a whole factor", got=shown(factor))
+        self._transforms.add(Split(axis, factor))
+        if shift is not None:
+            self._shift(axis, factor, shift)
+        return axis + ".o", axis + ".i"
+
+    def _shift(self, axis: str, factor: int, shift: str) -> None:
+        """Puts the shift of the last split into it: the only one that keeps vectors aligned."""
+        part, names = self._own.part, tuple(axis.split("*"))
+        found = row_shift(part, names, factor) if set(names) <= part.extents.keys() else None
+        if str(found) != shift:
+            raise ScheduleError(f"shift of {axis}", expected=str(found), got=repr(shift))
+        (*before, _), domain = self._transforms.made, Transforms(self._own.axes)
+        for transform in (*before, Split(axis, factor, shift=found)):
+            domain.add(transform)
+        self._transforms = domain
+
+    def merge(self, outer: str, inner: str) -> str:
+        """Two neighbours into one axis, whose name it returns. Both are kept, or both reduced."""
+        first, second = self._axis(outer), self._axis(inner)
+        if first.kind is not second.kind:
+            kinds = " and ".join("reduced" if a.is_reduction else "kept" for a in (first, second))
+            raise ScheduleError(
+                f"merge of {outer} and {inner}", expected="two kept axes or two reduced ones",
+                got=kinds,
+            )  # fmt: skip
+        self._transforms.add(Merge(outer, inner))
+        return f"{outer}*{inner}"
+
+    def reorder(self, order: Sequence[str]) -> None:
+        """The axes in a new order, outermost first."""
+        self._transforms.add(Reorder(tuple(order)))
+
+    def parallelize(self, axis: str, parallel: str | ParallelType) -> None:
+        """Says what iterates over an axis: blockIdx.x, threadIdx.x, vectorize, unroll, ..."""
+        self._axis(axis)
+        found = PARALLEL.get(parallel) if isinstance(parallel, str) else parallel
+        if found is None or found.is_device:
+            expected, near = f"one of {', '.join(PARALLEL)}", nearest(str(parallel), PARALLEL)
+            raise ScheduleError(
+                f"parallelize {axis}", expected=expected, got=repr(parallel),
+                do=f"write {near}" * bool(near),
+            )  # fmt: skip
+        self._transforms.add(Parallelize(axis, found))
+
+    def vectorize(self, axis: str) -> None:
+        """A thread reads and writes all elements along the axis at once."""
+        self.parallelize(axis, "vectorize")
+
+    def _axis(self, name: str) -> Any:
+        for axis in self.axes:
+            if axis.name == name:
+                return axis
+        raise ScheduleError(
+            f"axis {name}", expected=f"one of {', '.join(axis.name for axis in self.axes)}",
+            got=shown(name),
+        )  # fmt: skip
+
+
+class Schedule(Walk):
+    """The schedule of a segment while it is written. The names are those of a printed schedule.
+
+    move: the walk that carries elements across a tile in shared memory, if the segment has one.
+    """
+
+    def __init__(self, own: ScheduledFusion) -> None:
+        super().__init__(own)
+        self.move = Walk(own)
+        self._cached: dict[str, str] = {}
+        self._blocks = 0
+
+    def cache(self, name: str, memory: str = "registers") -> None:
+        """Keeps a value on chip between passes over a row: in registers, or in shared memory."""
+        self._cacheable(name)
+        if memory not in MEMORIES:
+            expected = f"one of {', '.join(MEMORIES)}"
+            raise ScheduleError(f"cache of {name}", expected=expected, got=repr(memory))
+        self._cached[name] = memory
+
+    def inline(self, name: str) -> None:
+        """Computes a value again in each pass, as all values are that are not cached."""
+        self._cacheable(name)
+        self._cached.pop(name, None)
+
+    def _cacheable(self, name: str) -> None:
+        known = cacheable(self._own)
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            expected = f"a value that several passes over a row need: {listed}"
+            raise ScheduleError(f"cache of {name}", expected=expected, got=shown(name))
+
+    def blocks(self, count: int) -> None:
+        """The blocks that a multiprocessor is to hold at once; 0: as many as it can."""
+        if type(count) is not int or count < 0:
+            raise ScheduleError("blocks", expected="a number of blocks", got=shown(count))
+        self._blocks = count
+
+    def made(self) -> ScheduledFusion:
+        """The schedule as it stands, unchecked; ScheduleError if it is of no tile there is."""
+        own = self._own
+        memories = sorted(set(self._cached.values()))
+        if len(memories) > 1:
+            raise ScheduleError("caches", expected="one memory for all", got=" and ".join(memories))
+        moves = tuple(self.move._transforms.made)
+        if own.tile is not None:
+            found = tiled(own, tuple(self._transforms.made), moves)
+            return replace(found, params=replace(found.params, blocks=self._blocks))
+        if moves:
+            expected = "none, as the segment has no tile"
+            raise ScheduleError("def move(s)", expected=expected, got=f"{len(moves)} transforms")
+        params = params_of(own.params, self.axes, self._blocks)
+        made = replace(own, params=params, transforms=tuple(self._transforms.made))
+        return cached(made, self._cached.keys(), *(memories or ["none"]))
+
+
+Given = str | Callable[[Schedule], object]
+
+
+def given_schedule(
+    found: KernelMatch, given: Given, alignment: dict[str, int]
+) -> ScheduledFusion:
+    """The part as a text or a function schedules it; GivenScheduleError unless that is legal."""
+    own = found.schedule(alignment)
+    s = Schedule(own)
+    try:
+        if isinstance(given, str):
+            _follow(read(given), s)
+        else:
+            given(s)
+        made = s.made()
+        check(made, own)
+        return made
+    except ScheduleError as error:
+        raise GivenScheduleError(error.thing, **error.facts) from None
+    except Exception as error:  # whatever the user's function raises
+        told = f"{type(error).__name__}: {error}"
+        raise GivenScheduleError(f"the function {given!r}", got=told) from error
+
+
+# ---- text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call in a schedule's text: s.method(*arguments, **keywords)."""
+
+    function: str
+    method: str
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+    line: int
+
+
+def read(text: str) -> tuple[Step, ...]:
+    """The calls of a printed schedule. ScheduleError for anything else; nothing is run."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError) as error:
+        expected = "def schedule(s): with calls of s"
+        raise ScheduleError("schedule", expected=expected, got=str(error)) from None
+    return tuple(step for one in body for step in _function(one))
+
+
+def _function(node: ast.stmt) -> list[Step]:
+    if not isinstance(node, ast.FunctionDef) or node.name not in FUNCTIONS:
+        raise _not_read(node, f"def {' or '.join(FUNCTIONS)}(s)")
+    return [_step(node.name, one) for one in node.body if not isinstance(one, ast.Pass)]
+
+
+def _step(function: str, node: ast.stmt) -> Step:
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        raise _not_read(node, "a call s.split(...), s.parallelize(...), ...")
+    if call.func.attr not in METHODS:
+        raise _not_read(node, f"one of s.{', s.'.join(METHODS)}")
+    try:
+        arguments = tuple(ast.literal_eval(one) for one in call.args)
+        keywords = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
+    except ValueError:
+        raise _not_read(node, "plain arguments: names and numbers") from None
+    return Step(function, call.func.attr, arguments, keywords, node.lineno)
+
+
+def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
+    got = ast.unparse(node).partition("\n")[0]
+    return ScheduleError("schedule", expected=expected, got=got, where=f"line {node.lineno} of it")
+
+
+def _follow(steps: Sequence[Step], s: Schedule) -> None:
+    walks: Mapping[str, Walk] = {"schedule": s, "move": s.move}
+    for step in steps:
+        where = f"line {step.line} of the schedule"
+        method = getattr(walks[step.function], step.method, None)
+        if method is None:
+            expected = f"no s.{step.method}: it belongs to def schedule(s)"
+            raise ScheduleError("def move(s)", expected=expected, got=step.method, where=where)
+        try:
+            method(*step.arguments, **dict(step.keywords))
+        except ScheduleError as error:
+            raise error.at(where) from None
+        except TypeError as error:
+            wrong = ScheduleError(f"s.{step.method}", expected="its arguments", got=str(error))
+            raise wrong.at(where) from None
