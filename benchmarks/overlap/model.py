@@ -36,10 +36,10 @@ def model_lines(figures: dict[str, Any]) -> list[str]:
         rows = [_row(point, world, rates, measured) for point in chosen for world in WORLDS]
         lines += ["", kind, table(_HEAD, rows)]
         figures["predicted"] += [[kind, *row] for row in rows]
-        checked = [_checked(point, rates, measured) for point in chosen]
-        if any(checked):
+        checked = [row for point in chosen if (row := _checked(point, rates, measured))]
+        if checked:
             title = f"{kind}, {measured['ranks']} ranks: predicted / measured"
-            lines += ["", title, table(_CHECK, filter(None, checked))]
+            lines += ["", title, table(_CHECK, checked)]
     return lines
 
 

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from itertools import count
 
 import pytest
 import torch
@@ -36,6 +37,7 @@ from thunder_fuser.communication.pipelines import (
     matmul_reduce_scatter,
     matmul_reduce_scatter_backward,
 )
+from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.communication.transports import exchange_for, release, why_not
 from thunder_fuser.errors import CommunicationError, CommunicationWarning, PeerError
 
@@ -221,6 +223,40 @@ def check_subgroup() -> None:
     dist.barrier()
 
 
+def check_own_groups() -> None:
+    """torch finds the peers through our group, though it counts differently on each rank."""
+    numbers = count(10 * dist.get_rank())
+    for group in (dist.group.WORLD, dist.new_group(), dist.group.WORLD):
+        assert group is not None
+        name = begin_rendezvous(group, DEVICE)
+        own = torch._C._distributed_c10d._resolve_process_group(name)
+        assert (own.rank(), own.size()) == (group.rank(), group.size())
+        assert own.group_name  # what torch's logs ask for
+        for _ in range(2):
+            assert exchanged(own, next(numbers)) == list(range(group.size()))
+    if dist.get_rank() == 0:  # a rendezvous that stops in the middle on one rank
+        begin_rendezvous(group, DEVICE)
+        exchanged(own, next(numbers), most=0)
+    else:
+        begin_rendezvous(group, DEVICE)
+    name = begin_rendezvous(group, DEVICE)
+    own = torch._C._distributed_c10d._resolve_process_group(name)
+    assert exchanged(own, next(numbers)) == list(range(group.size()))
+    dist.barrier()
+
+
+def exchanged(group: dist.ProcessGroup, number: int, most: int = 99) -> list[int]:
+    """What torch's symmetric memory does with a group's store, from C++ as there."""
+    store = dist.PrefixStore("from C++", group.get_group_store())
+    keys = [f"CUDASymmetricMemory/{number}/{rank}" for rank in range(group.size())]
+    store.set(keys[group.rank()], str(group.rank()))
+    found = []
+    for key in keys[:most]:
+        store.wait([key])
+        found.append(int(store.get(key)))
+    return found
+
+
 def check_refusals() -> None:
     group = dist.group.WORLD
     assert group is not None
@@ -307,7 +343,7 @@ def main() -> None:
     torch.set_num_threads(1)
     checks = [
         check_results, check_without_waiting, check_changing_shapes, check_memory_is_kept,
-        check_subgroup, check_refusals, check_silent_peer, check_fallback,
+        check_subgroup, check_own_groups, check_refusals, check_silent_peer, check_fallback,
     ]  # fmt: skip
     if DEVICE.type == "cpu":
         checks.append(check_rates)

@@ -19,6 +19,7 @@ from torch.distributed._symmetric_memory import get_signal_pad_size, rendezvous
 
 from thunder_fuser.communication.agreement import from_all, together
 from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.errors import LaunchError, PeerError
 from thunder_fuser.runtime.stream_values import wait_value, write_value
 
@@ -43,8 +44,9 @@ def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exc
     size = at + (form.flags + group.size()) * _NUMBER
     if torch.cuda.is_current_stream_capturing():
         raise LaunchError(f"{form} in the capture of a CUDA graph", do="call it once before")
-    memory = together(f"memory of {form}", partial(_allocated, size, group, device), group)
-    handle = together(f"access to {form}", partial(_mapped, memory, group), group)
+    name = together(f"a group for {form}", partial(begin_rendezvous, group, device), group)
+    memory = together(f"memory of {form}", partial(_allocated, size, name, device), group)
+    handle = together(f"access to {form}", partial(_mapped, memory, name), group)
     made = SymmetricExchange(form, handle, memory, at)
     made.by_kernels = not _flags_work(made, group)
     most = get_signal_pad_size() // _NUMBER // group.size()
@@ -53,16 +55,16 @@ def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exc
     return made
 
 
-def _allocated(size: int, group: ProcessGroup, device: torch.device) -> torch.Tensor:
+def _allocated(size: int, group_name: str, device: torch.device) -> torch.Tensor:
     allocate = torch._C._distributed_c10d._SymmetricMemory.empty_strided_p2p
-    memory = allocate((size,), (1,), torch.uint8, device, group.group_name)
+    memory = allocate((size,), (1,), torch.uint8, device, group_name)
     memory.zero_()
     torch.cuda.synchronize(device)
     return memory
 
 
-def _mapped(memory: torch.Tensor, group: ProcessGroup) -> Any:
-    handle = rendezvous(memory, group)
+def _mapped(memory: torch.Tensor, group_name: str) -> Any:
+    handle = rendezvous(memory, group_name)
     if handle is None:
         raise RuntimeError("torch has no symmetric memory here")
     return handle
