@@ -125,15 +125,14 @@ def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> I
     with exchange.call():
         for step in range(1, world):
             peer = (exchange.rank - step) % world
-            place = exchange.peers[peer][step - 1]
             for at, span in enumerate(pieces):
-                exchange.put(shard[span], peer, place[span], (step - 1) * len(pieces) + at)
+                exchange.put(shard, span, peer, step - 1, (step - 1) * len(pieces) + at)
         yield _part(slice(0, rows), exchange.rank, rows), shard
         for step in range(1, world):
             source = (exchange.rank + step) % world
             for at, span in enumerate(pieces):
                 exchange.await_flag(source, (step - 1) * len(pieces) + at)
-                yield _part(span, source, rows), exchange.local[step - 1][span]
+                yield _part(span, source, rows), exchange.local[step - 1, span]
 
 
 def _part(span: Span, rank: int, rows: int) -> Span:
@@ -186,10 +185,7 @@ def _ring(
         place = last if step == world - 1 else exchange.local[step]
         owner = (rank - 1 - step) % world
         arrivals = [
-            exchange.get(
-                place[span], before, exchange.peers[before][step - 1][span],
-                (step - 1) * len(pieces) + at,
-            )
+            exchange.get(place, span, before, step - 1, (step - 1) * len(pieces) + at)
             for at, span in enumerate(pieces)
         ] if step else []  # fmt: skip
         for at, span in enumerate(pieces):
@@ -226,10 +222,9 @@ def matmul_all_reduce(
             for peer in others:
                 exchange.raise_flag(peer, summed + rank * len(pieces) + at)
         for peer in others:
+            part = result[_part(slice(0, rows), peer, rows)]
             for at, span in enumerate(pieces):
-                source = exchange.peers[peer][world - 1][span]
-                flag = summed + peer * len(pieces) + at
-                exchange.get(result[_part(span, peer, rows)], peer, source, flag)
+                exchange.get(part, span, peer, world - 1, summed + peer * len(pieces) + at)
         result[_part(slice(0, rows), rank, rows)].copy_(own)
     return result
 

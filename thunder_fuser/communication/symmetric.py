@@ -21,7 +21,7 @@ from thunder_fuser.communication.agreement import from_all, together
 from thunder_fuser.communication.exchange import Exchange, Form
 from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.errors import LaunchError, PeerError
-from thunder_fuser.runtime.stream_values import wait_value, write_value
+from thunder_fuser.runtime.stream_values import copy, wait_value, write_value
 
 _ALIGNED = 256  # bytes
 _NUMBER = 4  # bytes of a flag
@@ -93,7 +93,10 @@ def _is_taken(function: Callable[[int, int, int], None], stream: int, address: i
 
 
 class SymmetricExchange(Exchange):
-    """memory: this rank's bytes, mapped by all ranks: slots, and from byte `at` on the flags."""
+    """memory: this rank's bytes, mapped by all ranks: slots, and from byte `at` on the flags.
+
+    A call takes little time on the host: events, addresses and the streams of the call are kept.
+    """
 
     by_kernels = False  # how flags are raised and awaited
 
@@ -103,13 +106,19 @@ class SymmetricExchange(Exchange):
         super().__init__(form, handle.rank, peers, memory.numel())
         self.device = memory.device
         self.flags = memory[at:].view(torch.int32)
-        self._handle, self._memory, self._at = handle, memory, at
+        self._handle, self._memory = handle, memory
+        self._slots = [peer.data_ptr() for peer in peers]
+        self._flags = [int(address) + at for address in handle.buffer_ptrs]
+        self._row_bytes = form.columns * form.dtype.itemsize
         self._copies = _copy_stream(memory.device)
-        self._ended: torch.cuda.Event | None = None
+        self._caller = torch.cuda.current_stream(memory.device)
+        self._begun, self._copied, self._ended = (torch.cuda.Event() for _ in range(3))
+        self._arrivals: list[torch.cuda.Event] = []  # of a call's gets, in order
+        self._used = 0
 
     def address(self, rank: int, flag: int) -> int:
         """Of a flag in a rank's memory."""
-        return int(self._handle.buffer_ptrs[rank]) + self._at + flag * _NUMBER
+        return self._flags[rank] + flag * _NUMBER
 
     def begin(self) -> None:
         if torch.cuda.is_current_stream_capturing():
@@ -117,45 +126,67 @@ class SymmetricExchange(Exchange):
                 f"{self.form} in the capture of a CUDA graph", expected="a call outside of it",
                 got="a capture, whose replays would all be the same call",
             )  # fmt: skip
-        self.epoch += 1
-        self._copies.wait_stream(torch.cuda.current_stream(self.device))
+        self.epoch, self._used = self.epoch + 1, 0
+        self._caller = torch.cuda.current_stream(self.device)
+        self._begun.record(self._caller)
+        self._copies.wait_event(self._begun)
 
-    def put(self, source: torch.Tensor, peer: int, target: torch.Tensor, flag: int) -> None:
-        with torch.cuda.stream(self._copies):
-            target.copy_(source, non_blocking=True)
-            self.raise_flag(peer, flag)
+    def put(self, source: torch.Tensor, rows: slice, peer: int, slot: int, flag: int) -> None:
+        self._copy(source, rows, peer, slot, from_peer=False)
+        self._raise(self._copies, peer, flag)
 
     def get(
-        self, target: torch.Tensor, peer: int, source: torch.Tensor, flag: int
+        self, target: torch.Tensor, rows: slice, peer: int, slot: int, flag: int
     ) -> Callable[[], None]:
-        with torch.cuda.stream(self._copies):
-            self.await_flag(peer, flag)
-            target.copy_(source, non_blocking=True)
-            copied = self._copies.record_event()
-        return lambda: torch.cuda.current_stream(self.device).wait_event(copied)
+        self._await(self._copies, peer, flag)
+        self._copy(target, rows, peer, slot, from_peer=True)
+        arrived = self._arrival()
+        arrived.record(self._copies)
+        return partial(self._caller.wait_event, arrived)
+
+    def _copy(
+        self, own: torch.Tensor, rows: slice, peer: int, slot: int, *, from_peer: bool
+    ) -> None:
+        first, size = rows.start * self._row_bytes, (rows.stop - rows.start) * self._row_bytes
+        theirs = self._slots[peer] + slot * self.form.rows * self._row_bytes + first
+        ours = own.data_ptr() + first
+        pair = (ours, theirs) if from_peer else (theirs, ours)
+        copy(self._copies.cuda_stream, *pair, size)
+
+    def _arrival(self) -> torch.cuda.Event:
+        if self._used == len(self._arrivals):
+            self._arrivals.append(torch.cuda.Event())
+        self._used += 1
+        return self._arrivals[self._used - 1]
 
     def raise_flag(self, peer: int, flag: int) -> None:
-        if self.by_kernels:
-            self._handle.put_signal(peer, channel=flag)
-            return
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        write_value(stream, self.address(peer, flag), self.epoch)
+        self._raise(self._caller, peer, flag)
 
     def await_flag(self, peer: int, flag: int) -> None:
+        self._await(self._caller, peer, flag)
+
+    def _raise(self, stream: torch.cuda.Stream, peer: int, flag: int) -> None:
         if self.by_kernels:
-            self._handle.wait_signal(peer, channel=flag)
-            return
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        wait_value(stream, self.address(self.rank, flag), self.epoch)
+            with torch.cuda.stream(stream):
+                self._handle.put_signal(peer, channel=flag)
+        else:
+            write_value(stream.cuda_stream, self.address(peer, flag), self.epoch)
+
+    def _await(self, stream: torch.cuda.Stream, peer: int, flag: int) -> None:
+        if self.by_kernels:
+            with torch.cuda.stream(stream):
+                self._handle.wait_signal(peer, channel=flag)
+        else:
+            wait_value(stream.cuda_stream, self.address(self.rank, flag), self.epoch)
 
     def end(self) -> None:
-        stream = torch.cuda.current_stream(self.device)
-        stream.wait_stream(self._copies)
-        self._ended = stream.record_event()
+        self._copied.record(self._copies)
+        self._caller.wait_event(self._copied)
+        self._ended.record(self._caller)
 
     def finish(self, seconds: float) -> None:
         limit = time.monotonic() + seconds
-        while self._ended is not None and not self._ended.query():
+        while not self._ended.query():
             if time.monotonic() > limit:
                 raise PeerError(
                     f"rank {self.rank}, {self.form}",
