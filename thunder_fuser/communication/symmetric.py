@@ -8,6 +8,7 @@ driver refuses that, torch's small signal kernels do it. Multicast is not used.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -20,7 +21,9 @@ from torch.distributed._symmetric_memory import get_signal_pad_size, rendezvous
 from thunder_fuser.communication.agreement import from_all, together
 from thunder_fuser.communication.exchange import Exchange, Form
 from thunder_fuser.communication.rendezvous import begin_rendezvous
+from thunder_fuser.communication.watchdog import WATCHDOG
 from thunder_fuser.errors import LaunchError, PeerError
+from thunder_fuser.options import option
 from thunder_fuser.runtime.stream_values import copy, wait_value, write_value
 
 _ALIGNED = 256  # bytes
@@ -47,12 +50,20 @@ def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exc
     name = together(f"a group for {form}", partial(begin_rendezvous, group, device), group)
     memory = together(f"memory of {form}", partial(_allocated, size, name, device), group)
     handle = together(f"access to {form}", partial(_mapped, memory, name), group)
-    made = SymmetricExchange(form, handle, memory, at)
+    made = SymmetricExchange(form, handle, memory, at, patience=_patience(group, device))
     made.by_kernels = not _flags_work(made, group)
     most = get_signal_pad_size() // _NUMBER // group.size()
     if made.by_kernels and form.flags > most:
         raise PeerError(f"flags of {form}", expected=f"at most {most}", got=str(form.flags))
     return made
+
+
+def _patience(group: ProcessGroup, device: torch.device) -> float:
+    """Seconds; infinite if the option says never."""
+    asked = int(option("peer_timeout"))
+    if asked >= 0:
+        return asked or math.inf
+    return float(group._get_backend(device).options._timeout.total_seconds())
 
 
 def _allocated(size: int, group_name: str, device: torch.device) -> torch.Tensor:
@@ -95,16 +106,20 @@ def _is_taken(function: Callable[[int, int, int], None], stream: int, address: i
 class SymmetricExchange(Exchange):
     """memory: this rank's bytes, mapped by all ranks: slots, and from byte `at` on the flags.
 
+    patience: seconds after which the watchdog ends the process of a stream that still waits.
+
     A call takes little time on the host: events, addresses and the streams of the call are kept.
     """
 
     by_kernels = False  # how flags are raised and awaited
 
-    def __init__(self, form: Form, handle: Any, memory: torch.Tensor, at: int) -> None:
+    def __init__(
+        self, form: Form, handle: Any, memory: torch.Tensor, at: int, *, patience: float = math.inf
+    ) -> None:
         ranks = range(handle.world_size)
         peers = tuple(handle.get_buffer(rank, form.shape, form.dtype) for rank in ranks)
         super().__init__(form, handle.rank, peers, memory.numel())
-        self.device = memory.device
+        self.device, self.patience = memory.device, patience
         self.flags = memory[at:].view(torch.int32)
         self._handle, self._memory = handle, memory
         self._slots = [peer.data_ptr() for peer in peers]
@@ -114,7 +129,7 @@ class SymmetricExchange(Exchange):
         self._caller = torch.cuda.current_stream(memory.device)
         self._begun, self._copied, self._ended = (torch.cuda.Event() for _ in range(3))
         self._arrivals: list[torch.cuda.Event] = []  # of a call's gets, in order
-        self._used = 0
+        self._used = self._ends = self._sampled = 0
 
     def address(self, rank: int, flag: int) -> int:
         """Of a flag in a rank's memory."""
@@ -182,17 +197,35 @@ class SymmetricExchange(Exchange):
     def end(self) -> None:
         self._copied.record(self._copies)
         self._caller.wait_event(self._copied)
-        self._ended.record(self._caller)
+        ended = self._ended
+        ended.record(self._caller)
+        if ended is not self._ended:  # the watchdog took it at this very moment
+            self._ended.record(self._caller)
+        self._ends += 1
+        if self.patience < math.inf:
+            WATCHDOG.watch(self)
+
+    def sample(self) -> Callable[[], bool] | None:
+        """Whether the last call that ended is done; None if the last sample is of that call."""
+        if self._sampled == self._ends:
+            return None
+        self._sampled = self._ends
+        ended, self._ended = self._ended, torch.cuda.Event()  # so that no later call records it
+        return ended.query
+
+    def late(self, seconds: float) -> PeerError:
+        """What a peer did not do in so many seconds."""
+        return PeerError(
+            f"rank {self.rank}, {self.form}",
+            expected=f"flags raised to {self.epoch} within {seconds:g} seconds",
+            got=f"{self._raised()}", do="look at the log of the other ranks",
+        )  # fmt: skip
 
     def finish(self, seconds: float) -> None:
-        limit = time.monotonic() + seconds
-        while not self._ended.query():
+        limit, done = time.monotonic() + seconds, self._caller.record_event()
+        while not done.query():
             if time.monotonic() > limit:
-                raise PeerError(
-                    f"rank {self.rank}, {self.form}",
-                    expected=f"flags raised to {self.epoch} within {seconds:g} seconds",
-                    got=f"{self._raised()}", do="look at the log of the other ranks",
-                )  # fmt: skip
+                raise self.late(seconds)
             time.sleep(_POLL_SECONDS)
 
     def _raised(self) -> list[int]:
@@ -201,6 +234,7 @@ class SymmetricExchange(Exchange):
             return self.flags[: self.form.flags].tolist()
 
     def close(self) -> None:
+        WATCHDOG.forget(self)
         torch.cuda.synchronize(self.device)
         self.peers, self.flags = (), torch.empty(0)
         self._handle = self._memory = None
