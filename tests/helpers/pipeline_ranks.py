@@ -31,6 +31,7 @@ from thunder_fuser.communication.cost import Decision
 from thunder_fuser.communication.exchange import Exchange, Form
 from thunder_fuser.communication.pipelines import (
     all_gather_linear,
+    all_gather_linear_backward,
     all_gather_matmul,
     all_gather_matmul_backward,
     matmul_all_reduce,
@@ -92,6 +93,19 @@ def cases(
         part = flat.chunk(world)[rank]
         run = partial(all_gather_linear, a, part, group, decision)
         yield "linear", run, a.double() @ w.double()
+        # As in FSDP: each rank has rows of its own, and a shard of the sum of gradients.
+        mine, gradients = each(seed + 11, m, k, dtype), each(seed + 12, m, n, dtype)
+        run = partial(
+            all_gather_linear_backward, gradients[rank], mine[rank], part, group,
+            gather=decision, scatter=decision,
+        )
+        of_flat = sum(
+            y.double().t() @ x.double() for x, y in zip(mine, gradients, strict=True)
+        )
+        assert isinstance(of_flat, torch.Tensor)
+        yield "linear backward", run, (
+            gradients[rank].double() @ flat.double(), of_flat.chunk(world)[rank]
+        )  # fmt: skip
     # The result's gradient on each rank; the shard's gets a part from each.
     both = each(seed + 7, m, n, dtype)
     expected = sum(one.double() @ w.double().t() for one in both)

@@ -104,6 +104,21 @@ def matmul_reduce_scatter_backward(
     return of_a, of_b
 
 
+@torch.no_grad()
+def all_gather_linear_backward(
+    gradient: torch.Tensor, a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup,
+    *, gather: Decision, scatter: Decision,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of a and shard, for a linear of FSDP. The weight is gathered again.
+
+    gradient: of the result, [m, n]. That of the shard is the sum over ranks, each with its own a.
+    """
+    of_a = a.new_empty(a.shape)
+    for number, (columns, part) in enumerate(_gathered(shard, group, replace(gather, chunks=1))):
+        _add_product(of_a, gradient[:, columns], part, first=not number)
+    return of_a, matmul_reduce_scatter(gradient.t(), a, group, scatter)
+
+
 def _add_product(
     target: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, first: bool
 ) -> torch.Tensor:
