@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
@@ -33,9 +34,25 @@ class Products(Protocol):
 
 @dataclass(frozen=True)
 class Collectives:
-    """The collective and the product, one after the other. torch.compile can trace them."""
+    """The collective and the product, one after the other."""
 
     group: ProcessGroup
+
+    def gather(self, shard: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return all_gather(shard, self.group) @ weight
+
+    def scatter(self, a: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _call(_ReduceScatter, a @ weight, self.group)
+
+    def linear(self, a: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+        return F.linear(a, all_gather(shard, self.group))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The same in calls that torch.compile traces, and overlaps if it is told to."""
+
+    group: str
 
     def gather(self, shard: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.all_gather_tensor_autograd(shard, 0, self.group) @ weight
@@ -45,6 +62,11 @@ class Collectives:
 
     def linear(self, a: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
         return F.linear(a, functional.all_gather_tensor_autograd(shard, 0, self.group))
+
+
+def all_gather(shard: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    """The shards of all ranks, with a gradient."""
+    return _call(_AllGather, shard, group)
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,42 @@ def _call(function: Any, *arguments: object) -> torch.Tensor:
     return found
 
 
+def _gathered(shard: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    whole = shard.new_empty(len(shard) * group.size(), *shard.shape[1:])
+    dist.all_gather_into_tensor(whole, shard.contiguous(), group=group)
+    return whole
+
+
+def _scattered(whole: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+    part = whole.new_empty(len(whole) // group.size(), *whole.shape[1:])
+    dist.reduce_scatter_tensor(part, whole.contiguous(), group=group)
+    return part
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, shard: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        return _gathered(shard, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _scattered(gradient, ctx.group), None
+
+
+class _ReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        return _scattered(whole, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _gathered(gradient, ctx.group), None
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, shard: torch.Tensor, weight: torch.Tensor, by: Pipelines) -> torch.Tensor:
@@ -105,7 +163,7 @@ class _Scatter(torch.autograd.Function):
     def forward(ctx: Any, a: torch.Tensor, weight: torch.Tensor, by: Pipelines) -> torch.Tensor:
         ctx.save_for_backward(a, weight)
         ctx.by = by
-        decision = by.decision(SCATTER, *a.shape, weight.shape[1], a)
+        decision = by.decision(SCATTER, a.shape[0], a.shape[1], weight.shape[1], a)
         return pipelines.matmul_reduce_scatter(a, weight, by.group, decision)
 
     @staticmethod
