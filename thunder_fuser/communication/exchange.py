@@ -56,6 +56,7 @@ class Exchange(ABC):
     def __init__(self, form: Form, rank: int, peers: tuple[torch.Tensor, ...], size: int) -> None:
         self.form, self.rank, self.peers, self.bytes = form, rank, peers, size
         self.epoch = 0
+        self._views: dict[tuple[int, int, int], torch.Tensor] = {}
 
     @property
     def world(self) -> int:
@@ -65,6 +66,14 @@ class Exchange(ABC):
     def local(self) -> torch.Tensor:
         """This rank's own memory."""
         return self.peers[self.rank]
+
+    def rows(self, slot: int, rows: slice) -> torch.Tensor:
+        """Rows of an own slot. It is one tensor for all calls, since a new view costs host time."""
+        key = slot, rows.start, rows.stop
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = self.local[slot, rows]
+        return found
 
     @contextmanager
     def call(self) -> Iterator[None]:

@@ -99,6 +99,7 @@ class SharedExchange(Exchange):
         pass  # nothing runs behind the caller
 
     def close(self) -> None:
+        self._views.clear()
         self.peers, self._flags = (), []  # the last reference unmaps a file
 
 

@@ -236,5 +236,6 @@ class SymmetricExchange(Exchange):
     def close(self) -> None:
         WATCHDOG.forget(self)
         torch.cuda.synchronize(self.device)
+        self._views.clear()
         self.peers, self.flags = (), torch.empty(0)
         self._handle = self._memory = None
