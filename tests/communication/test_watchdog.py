@@ -24,6 +24,9 @@ class Stream:
     def __init__(self) -> None:
         self.calls = self.done = self.sampled = 0
 
+    def __str__(self) -> str:
+        return "rank 3, all_gather"
+
     def call(self, dog: Watchdog) -> None:
         self.calls += 1
         dog.watch(self)
@@ -73,7 +76,10 @@ def test_a_stream_that_waits(dog: Watchdog, caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
     with caplog.at_level(logging.CRITICAL):
         dog.look(samples, 10.5)
-    assert caplog.messages == ["rank 3, all_gather: expected flags within 10.5 seconds"]
+    assert caplog.messages == [
+        "rank 3, all_gather has waited for another rank for 10.5 s: aborting.",
+        "rank 3, all_gather: expected flags within 10.5 seconds",
+    ]
 
 
 def test_the_last_call_is_watched(dog: Watchdog, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,7 +92,7 @@ def test_the_last_call_is_watched(dog: Watchdog, caplog: pytest.LogCaptureFixtur
     looks(dog, [1.0, 5.0], samples)
     assert not caplog.records
     dog.look(samples, 11.5)
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
 
 
 def test_what_is_freed_or_broken_is_forgotten(

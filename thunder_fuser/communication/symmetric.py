@@ -131,6 +131,9 @@ class SymmetricExchange(Exchange):
         self._arrivals: list[torch.cuda.Event] = []  # of a call's gets, in order
         self._used = self._ends = self._sampled = 0
 
+    def __str__(self) -> str:
+        return f"rank {self.rank}, {self.form}"
+
     def address(self, rank: int, flag: int) -> int:
         """Of a flag in a rank's memory."""
         return self._flags[rank] + flag * _NUMBER
@@ -216,8 +219,7 @@ class SymmetricExchange(Exchange):
     def late(self, seconds: float) -> PeerError:
         """What a peer did not do in so many seconds."""
         return PeerError(
-            f"rank {self.rank}, {self.form}",
-            expected=f"flags raised to {self.epoch} within {seconds:g} seconds",
+            str(self), expected=f"flags raised to {self.epoch} within {seconds:g} seconds",
             got=f"{self._raised()}", do="look at the log of the other ranks",
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ _REPORT_SECONDS = 10.0
 
 
 class Watched(Protocol):
-    """What may wait for ever."""
+    """What may wait for ever. Its text names the rank, the statement and the memory."""
 
     @property
     def patience(self) -> float:
@@ -114,6 +114,7 @@ class Watchdog:
             self._outstanding.add(one)
 
     def _report(self, one: Watched, seconds: float) -> None:
+        LOGGER.critical("%s has waited for another rank for %.1f s: aborting.", one, seconds)
         late = threading.Timer(_REPORT_SECONDS, self._end)  # if the device does not even tell flags
         late.daemon = True
         late.start()
