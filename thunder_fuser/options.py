@@ -135,6 +135,10 @@ OPTIONS: Mapping[str, Option] = {
             "compile_seconds", int, 300, "the time limit of the C++ compiler for a kernel",
             least=1,
         ),
+        Option(
+            "peer_timeout", int, -1, "seconds until a process whose device waits for another rank"
+            " is aborted; -1: the time-out of its process group; 0: never", least=-1,
+        ),
         Option("assert_cache_hit", bool, False, "raise where a kernel must be compiled"),
         Option(
             "log", str, "", "topics to log, with commas between: fusions, kernels, cache, time,"
@@ -174,6 +178,7 @@ class OptionValues(TypedDict, total=False):
     cache_dir: str
     cache_megabytes: int
     compile_seconds: int
+    peer_timeout: int
     assert_cache_hit: bool
     log: str
     progress: str

@@ -3,6 +3,8 @@
 
 run      the command: starts a process for each rank, prints its tables
 rank     one process: checks and measures points
+steps    training steps of Llama, in place of points
+llama    the model; products: its products, by collectives or by pipelines
 ways     a point -> the calls that are compared
 points   what is measured, and the bounds
 model    what the cost model predicts, beside what was measured

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.overlap.points import SHAPES, Point, points
-from thunder_fuser.communication.cost import H200, Bandwidths, decide
+from thunder_fuser.communication.cost import H200, Bandwidths, decide, pipeline_seconds
 from thunder_fuser.explain.table import table
 
 MEASURED = Path(__file__).resolve().parents[1] / "results" / "h200_overlap.json"
 WORLDS = (2, 8, 64)
+CHUNKS = (1, 2, 4)
 _HEAD = ("m, k, n", "ranks", "as decided", "pipeline ms", "measured", "collective ms", "measured")
+_CHECK = ("m, k, n", *(f"in {chunks} ms" for chunks in CHUNKS), "NCCL ms")
 
 
 def model_lines(figures: dict[str, Any]) -> list[str]:
@@ -24,8 +26,8 @@ def model_lines(figures: dict[str, Any]) -> list[str]:
     All ranks reach each other at the same rate, as behind one NVLink switch: between hosts it is
     less. m, k and n are those of one rank's product, so a rank's part of m shrinks.
     """
-    measured = json.loads(MEASURED.read_text("utf-8"))["figures"] if MEASURED.exists() else {}
-    rates = _rates(measured)
+    measured = measured_figures()
+    rates = measured_rates(measured)
     where = "benchmarks/results/h200_overlap.json" if measured else "built in"
     lines = [f"rates ({where}): {rates}"]
     figures["predicted"] = []
@@ -34,15 +36,49 @@ def model_lines(figures: dict[str, Any]) -> list[str]:
         rows = [_row(point, world, rates, measured) for point in chosen for world in WORLDS]
         lines += ["", kind, table(_HEAD, rows)]
         figures["predicted"] += [[kind, *row] for row in rows]
+        checked = [row for point in chosen if (row := _checked(point, rates, measured))]
+        if checked:
+            title = f"{kind}, {measured['ranks']} ranks: predicted / measured"
+            lines += ["", title, table(_CHECK, checked)]
     return lines
 
 
-def _rates(measured: Mapping[str, Any]) -> Bandwidths:
+def measured_figures() -> dict[str, Any]:
+    """Of the committed measurement; {} if there is none."""
+    if not MEASURED.exists():
+        return {}
+    return dict(json.loads(MEASURED.read_text("utf-8"))["figures"])
+
+
+def measured_rates(measured: Mapping[str, Any]) -> Bandwidths:
+    """The rates of the measurement's machine."""
     if not measured:
         return H200
     given = dict(measured["bandwidths"])
     flops = tuple((dtype, rate) for dtype, rate in given.pop("flops"))
     return Bandwidths(flops=flops, **given)
+
+
+def _checked(
+    point: Point, rates: Bandwidths, measured: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """A row that shows how far the model is off; () for a point that was not measured."""
+    ms = _measured(point, measured.get("ranks", 0), measured)
+    if not ms:
+        return ()
+    m, k, n, world = point.m, point.k, point.n, measured["ranks"]
+    pipelines = [
+        (pipeline_seconds(
+            point.kind, m, k, n, dtype="bfloat16", world=world, rates=rates, chunks=chunks
+        ), ms[f"in {chunks}"])
+        for chunks in CHUNKS
+    ]  # fmt: skip
+    one = decide(point.kind, m, k, n, dtype="bfloat16", world=world, rates=rates)
+    pairs = [*pipelines, (one.collective_seconds, ms["NCCL"])]
+    return (
+        f"{m}, {k}, {n}",
+        *(f"{1e3 * seconds:.3f} / {found:.3f}" for seconds, found in pairs),
+    )
 
 
 def _row(

@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from benchmarks.overlap.model import measured_rates
 from benchmarks.overlap.points import SHAPES, SMALL, points
 from benchmarks.overlap.ways import Operands, Problem, Way, pieces, ways
 from thunder_fuser.communication.agreement import from_all, from_first
@@ -47,6 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--step", action="store_true")
     given = parser.parse_args()
     # If it stands still, its threads say where; the caller shows that.
     faulthandler.dump_traceback_later(given.seconds, exit=True)
@@ -75,6 +79,24 @@ def _measure(given: argparse.Namespace, group: ProcessGroup, device: torch.devic
         "no pipelines": why_not(group, device),
     }  # fmt: skip
     _tell(given.out, group, figures, f"rates after {time.monotonic() - start:.1f} s: {rates}")
+    if given.step:
+        left = given.seconds - (time.monotonic() - start)
+        steps = import_module("benchmarks.overlap.steps")  # and thunder, which points do not need
+        steps.measure(
+            group, device, rates, small=given.small, seconds=left, figures=figures,
+            tell=partial(_tell, given.out, group, figures),
+        )
+    else:
+        _points(given, group, device, figures, start)
+    figures["buffers"] = str(CACHE)
+    _tell(given.out, group, figures, "done")
+
+
+def _points(
+    given: argparse.Namespace, group: ProcessGroup, device: torch.device, figures: dict[str, Any],
+    start: float,
+) -> None:  # fmt: skip
+    rates = measured_rates(figures)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     todo = [
         point for point in points(SMALL if given.small else SHAPES)
@@ -92,8 +114,6 @@ def _measure(given: argparse.Namespace, group: ProcessGroup, device: torch.devic
         figures["points"].append({**asdict(point), "decision": str(decision), **found})
         _tell(given.out, group, figures, f"{decision}\n  {found}")
         release(group, device)
-    figures["buffers"] = str(CACHE)
-    _tell(given.out, group, figures, "done")
 
 
 def _tell(out: Path, group: ProcessGroup, figures: Mapping[str, Any], text: str) -> None:

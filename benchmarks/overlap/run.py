@@ -9,7 +9,8 @@ Memory is filled with NaN before results are checked, in the same run. On two H2
 docs/benchmarks.md are checked.
 
 --ranks more than there are GPUs: ranks share them, and small results are checked, not timed.
---target cpu: the same on the CPU. --model: only what the cost model predicts.
+--step: training steps of Llama in place of products. --target cpu: the same on the CPU.
+--model: only what the cost model predicts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.bounds import Bound
 from benchmarks.facts import facts
 from benchmarks.options import at_least_one
 from benchmarks.overlap.model import model_lines
@@ -48,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda", help="default: cuda")
     parser.add_argument("--ranks", type=at_least_one, help="default: as many as there are GPUs")
     parser.add_argument("--seconds", type=at_least_one, default=120, help="default: 120")
+    parser.add_argument("--step", action="store_true", help="training steps of Llama instead")
     parser.add_argument("--model", action="store_true", help="measure nothing: print predictions")
 
 
@@ -65,9 +68,10 @@ def run(given: argparse.Namespace, report: Report) -> None:
         report.facts = {**report.facts, **facts(torch.device("cuda"))}
     ranks = given.ranks or gpus or 2
     with report.section("ranks"):
-        figures = _figures(given.target, ranks, is_small=ranks > gpus, seconds=given.seconds)
+        more = ["--small"] * (ranks > gpus) + ["--step"] * given.step
+        figures = _figures(given.target, ranks, more, seconds=given.seconds)
         report.figures.update(figures)
-        _judge(figures, report)
+        (_judge_steps if given.step else _judge)(figures, report)
 
 
 # --------------------------------------------------------------------------------------- processes
@@ -84,13 +88,13 @@ class _Rank:
         return "\n".join(lines[-_SHOWN:])
 
 
-def _figures(target: str, ranks: int, *, is_small: bool, seconds: float) -> dict[str, Any]:
+def _figures(target: str, ranks: int, more: list[str], *, seconds: float) -> dict[str, Any]:
     """What the ranks found; with `failed`, why they did not get to the end."""
     with tempfile.TemporaryDirectory(prefix="overlap-") as folder:
         out = Path(folder) / "figures.json"
         command = [
             sys.executable, "-m", "benchmarks.overlap.rank", "--device", target,
-            "--out", str(out), "--seconds", str(seconds), *["--small"] * is_small,
+            "--out", str(out), "--seconds", str(seconds), *more,
         ]  # fmt: skip
         common = _environment(ranks)
         started = [_start(command, common, rank, Path(folder)) for rank in range(ranks)]
@@ -171,6 +175,32 @@ def _judge(figures: Mapping[str, Any], report: Report) -> None:
     report.lines += [one["decision"] for one in points]
     if figures["ranks"] == 2 and "H200" in str(report.facts.get("device", "")):
         _bounds(timed, report)
+
+
+def _judge_steps(figures: Mapping[str, Any], report: Report) -> None:
+    """The tables of steps; wrong results, ranks that failed and slower steps are failed checks."""
+    report.check("ranks", not figures["failed"], figures["failed"])
+    if why := figures["no pipelines"]:
+        report.lines.append(f"No pipelines: {why}")
+    for name, one in figures.get("steps", {}).items():
+        wrong = {way: one["errors"][way] for way in one["wrong"]}
+        report.check(name, not wrong, f"wrong results, errors {wrong}")
+        for way, why in one["failed"].items():
+            report.check(f"{name}, {way}", False, why)
+        rows = [
+            (way, f"{error:.2g}", f"{one['first_s'][way]:.1f}", *_beside(one["ms"], way))
+            for way, error in one["errors"].items()
+        ]
+        report.lines += ["", name, table(("way", "error", "first s", "ms", "over ours"), rows)]
+        others = [ms for way, ms in one["ms"].items() if way != "pipelines"]
+        if others:
+            bound = Bound(f"{name}, over the fastest", 1.0, one["ms"]["pipelines"] / min(others))
+            report.lines.append(str(bound))
+            report.check(bound.name, bound.met, str(bound))
+
+
+def _beside(ms: Mapping[str, float], way: str) -> tuple[str, str]:
+    return (f"{ms[way]:.2f}", f"{ms[way] / ms['pipelines']:.2f}") if ms else ("", "")
 
 
 def _point(one: Mapping[str, Any]) -> Point:

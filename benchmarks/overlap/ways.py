@@ -88,7 +88,7 @@ def pieces(problem: Problem) -> dict[str, Way]:
         if exchange is not None:
             peer = (group.rank() + 1) % world
             with exchange.call():
-                exchange.put(sent, peer, exchange.peers[peer][0], 0)
+                exchange.put(sent, slice(0, len(sent)), peer, 0, 0)
                 exchange.await_flag((group.rank() - 1) % world, 0)
         return sent
 

@@ -13,13 +13,41 @@ import torch
 
 from benchmarks.__main__ import main
 from benchmarks.overlap.points import GATHER, SCATTER, SHAPES, Point, bounds, points
-from benchmarks.overlap.run import _Rank, _wait
+from benchmarks.overlap.run import _judge_steps, _Rank, _wait
+from benchmarks.report import Report
 
 
 def test_small_results_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["overlap", "--target", "cpu", "--ranks", "2", "--seconds", "60"]) == 0
     shown = capsys.readouterr().out
     assert "matmul_reduce_scatter 240 x 40 x 16 float32, 2 ranks" in shown
+
+
+def test_steps_on_the_cpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer in tensor parallel and a model in FSDP: results and gradients beside torch's."""
+    monkeypatch.setenv("THUNDER_FUSER_FUEL", "0")  # no kernel is compiled
+    arguments = ["overlap", "--step", "--target", "cpu", "--ranks", "2", "--seconds", "80"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert [shown.count(f"\n  {way} ") for way in ("eager", "pipelines", "fuser")] == [2, 2, 2]
+
+
+def test_wrong_and_slow_steps_are_failed_checks() -> None:
+    one = {
+        "errors": {"eager": 0.0, "pipelines": 0.5}, "first_s": {"eager": 1.0, "pipelines": 1.0},
+        "ms": {"eager": 3.0, "pipelines": 4.0}, "wrong": ["pipelines"],
+        "failed": {"compile": "no luck"},
+    }  # fmt: skip
+    report = Report({}, None)
+    _judge_steps({"failed": "", "no pipelines": "", "steps": {"layer": one}}, report)
+    assert report.failed == ["layer", "layer, compile", "layer, over the fastest"]
+    right = {**one, "wrong": [], "failed": {}, "ms": {"eager": 4.0, "pipelines": 3.0}}
+    report = Report({}, None)
+    _judge_steps({"failed": "", "no pipelines": "", "steps": {"layer": right}}, report)
+    assert not report.failed
+    assert any("eager" in line and "1.33" in line for line in report.lines)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -86,7 +86,7 @@ def test_the_least_recently_used_of_a_group_go_in_pairs() -> None:
     def use(statement: str, group: str = "0") -> Held:
         of = key(1, statement=statement, group=group)
         return cache.next(
-            of, lambda: Held(statement, 20, log), lambda: log.append(f"before {group}")
+            of.pair(), lambda: Held(statement, 20, log), lambda: log.append(f"before {group}")
         )
 
     first = [use("a"), use("a"), use("a")]
@@ -104,8 +104,8 @@ def test_the_least_recently_used_of_a_group_go_in_pairs() -> None:
 
 def test_the_newest_stays_whatever_its_size() -> None:
     cache, log = BufferCache(most_bytes=10), []
-    one = cache.next(key(1), lambda: Held("a", 50, log), lambda: None)
-    other = cache.next(key(1), lambda: Held("a", 50, log), lambda: None)
+    one = cache.next(key(1).pair(), lambda: Held("a", 50, log), lambda: None)
+    other = cache.next(key(1).pair(), lambda: Held("a", 50, log), lambda: None)
     assert one is not other
     assert log == []
 
@@ -113,12 +113,13 @@ def test_the_newest_stays_whatever_its_size() -> None:
 def test_released_groups_begin_anew() -> None:
     cache, log = BufferCache(), []
     for statement in ("a", "b"):
-        cache.next(key(1, statement=statement, group="0"), lambda: Held("x", 1, log), lambda: None)
+        of = key(1, statement=statement, group="0")
+        cache.next(of.pair(), lambda: Held("x", 1, log), lambda: None)
     cache.release("0", lambda: log.append("before"), statement="a")
     assert log == ["before", "x"]
     assert [one.statement for one in cache.entries()] == ["b"]
     cache.release("0", lambda: log.append("before"))
     cache.release("0", lambda: log.append("before"))
     assert log == ["before", "x"] * 2
-    cache.next(key(1, group="0"), lambda: Plain(torch.empty(1)), lambda: None)
+    cache.next(key(1, group="0").pair(), lambda: Plain(torch.empty(1)), lambda: None)
     assert [one.parity for one in cache.entries()] == [0]

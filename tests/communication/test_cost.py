@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.overlap.model import measured_figures, measured_rates
 from thunder_fuser.communication.cost import (
     H200,
     KINDS,
@@ -16,10 +18,12 @@ from thunder_fuser.communication.cost import (
     Bandwidths,
     Decision,
     decide,
+    pipeline_seconds,
 )
 from thunder_fuser.errors import CommunicationError
 
 GATHER, SCATTER, ALL_REDUCE = KINDS
+MEASURED = measured_figures()
 sizes = st.integers(1, 20_000)
 
 
@@ -28,13 +32,26 @@ def made(kind: str, *size: int, world: int = 2, rates: Bandwidths = H200) -> Dec
     return decide(kind, m, k, n, dtype="bfloat16", world=world, rates=rates)
 
 
-def test_measured_points() -> None:
-    """On two H200 the product alone takes 2.556, 1.294 and 0.702 ms; NCCL adds at least 0.6."""
-    for n, alone in ((8192, 2.556), (4096, 1.294), (2048, 0.702)):
-        for one in (made(GATHER, 16384, 8192, n), made(SCATTER, 16384, n, 8192)):
-            assert one.pipeline
-            assert 0.9 * alone < 1e3 * one.pipeline_seconds < 1.1 * alone
-            assert 1e3 * one.collective_seconds > alone + 0.5
+@pytest.mark.parametrize("point", MEASURED["points"], ids=lambda one: f"{one['kind']}-{one['n']}")
+def test_measured_points(point: dict[str, Any]) -> None:
+    """On two H200 the times are as predicted, and no other number of chunks is much faster."""
+    rates, size, ms = measured_rates(MEASURED), (point["m"], point["k"], point["n"]), point["ms"]
+    one = made(point["kind"], *size, rates=rates)
+    assert one.pipeline
+    assert 1e3 * one.collective_seconds == pytest.approx(ms["NCCL"], rel=0.08)
+    for chunks in (1, 2, 4):
+        found = pipeline_seconds(
+            point["kind"], *size, dtype="bfloat16", world=2, rates=rates, chunks=chunks
+        )
+        assert 1e3 * found == pytest.approx(ms[f"in {chunks}"], rel=0.12)
+    best = min(ms[f"in {chunks}"] for chunks in (1, 2, 4))
+    assert ms[f"in {one.chunks}"] <= 1.015 * best
+
+
+def test_equal_predictions_are_for_more_chunks() -> None:
+    """A gather whose product takes long loses nothing by a second chunk."""
+    long, short = made(GATHER, 16384, 8192, 8192), made(GATHER, 16384, 8192, 2048)
+    assert (long.chunks, short.chunks) == (2, 1)
 
 
 def test_small_products_are_left_to_collectives() -> None:

@@ -54,6 +54,12 @@ def on_each(
 
 def run_gloo(script: str, size: int, *arguments: str, seconds: int = 150) -> None:
     """The script in `size` processes; AssertionError with their output if one fails."""
+    failed = [text for code, text in gloo(script, size, *arguments, seconds=seconds) if code]
+    assert not failed, failed[0][-4000:]
+
+
+def gloo(script: str, size: int, *arguments: str, seconds: int) -> list[tuple[int, str]]:
+    """The status and the output of each of `size` processes that run the script."""
     path = Path(__file__).with_name(script)
     port = 29500 + os.getpid() % 2000 + size
     places = [str(path.parents[2]), str(path.parents[1]), os.environ.get("PYTHONPATH", "")]
@@ -74,5 +80,4 @@ def run_gloo(script: str, size: int, *arguments: str, seconds: int = 150) -> Non
     finally:
         for process in processes:
             process.kill()
-    failed = [text for text, p in zip(texts, processes, strict=True) if p.returncode != 0]
-    assert not failed, failed[0][-4000:]
+    return [(one.returncode, text) for one, text in zip(processes, texts, strict=True)]

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from itertools import count
 
 import pytest
 import torch
@@ -30,12 +31,14 @@ from thunder_fuser.communication.cost import Decision
 from thunder_fuser.communication.exchange import Exchange, Form
 from thunder_fuser.communication.pipelines import (
     all_gather_linear,
+    all_gather_linear_backward,
     all_gather_matmul,
     all_gather_matmul_backward,
     matmul_all_reduce,
     matmul_reduce_scatter,
     matmul_reduce_scatter_backward,
 )
+from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.communication.transports import exchange_for, release, why_not
 from thunder_fuser.errors import CommunicationError, CommunicationWarning, PeerError
 
@@ -90,6 +93,19 @@ def cases(
         part = flat.chunk(world)[rank]
         run = partial(all_gather_linear, a, part, group, decision)
         yield "linear", run, a.double() @ w.double()
+        # As in FSDP: each rank has rows of its own, and a shard of the sum of gradients.
+        mine, gradients = each(seed + 11, m, k, dtype), each(seed + 12, m, n, dtype)
+        run = partial(
+            all_gather_linear_backward, gradients[rank], mine[rank], part, group,
+            gather=decision, scatter=decision,
+        )
+        of_flat = sum(
+            y.double().t() @ x.double() for x, y in zip(mine, gradients, strict=True)
+        )
+        assert isinstance(of_flat, torch.Tensor)
+        yield "linear backward", run, (
+            gradients[rank].double() @ flat.double(), of_flat.chunk(world)[rank]
+        )  # fmt: skip
     # The result's gradient on each rank; the shard's gets a part from each.
     both = each(seed + 7, m, n, dtype)
     expected = sum(one.double() @ w.double().t() for one in both)
@@ -221,6 +237,40 @@ def check_subgroup() -> None:
     dist.barrier()
 
 
+def check_own_groups() -> None:
+    """torch finds the peers through our group, though it counts differently on each rank."""
+    numbers = count(10 * dist.get_rank())
+    for group in (dist.group.WORLD, dist.new_group(), dist.group.WORLD):
+        assert group is not None
+        name = begin_rendezvous(group, DEVICE)
+        own = torch._C._distributed_c10d._resolve_process_group(name)
+        assert (own.rank(), own.size()) == (group.rank(), group.size())
+        assert own.group_name  # what torch's logs ask for
+        for _ in range(2):
+            assert exchanged(own, next(numbers)) == list(range(group.size()))
+    if dist.get_rank() == 0:  # a rendezvous that stops in the middle on one rank
+        begin_rendezvous(group, DEVICE)
+        exchanged(own, next(numbers), most=0)
+    else:
+        begin_rendezvous(group, DEVICE)
+    name = begin_rendezvous(group, DEVICE)
+    own = torch._C._distributed_c10d._resolve_process_group(name)
+    assert exchanged(own, next(numbers)) == list(range(group.size()))
+    dist.barrier()
+
+
+def exchanged(group: dist.ProcessGroup, number: int, most: int = 99) -> list[int]:
+    """What torch's symmetric memory does with a group's store, from C++ as there."""
+    store = dist.PrefixStore("from C++", group.get_group_store())
+    keys = [f"CUDASymmetricMemory/{number}/{rank}" for rank in range(group.size())]
+    store.set(keys[group.rank()], str(group.rank()))
+    found = []
+    for key in keys[:most]:
+        store.wait([key])
+        found.append(int(store.get(key)))
+    return found
+
+
 def check_refusals() -> None:
     group = dist.group.WORLD
     assert group is not None
@@ -307,7 +357,7 @@ def main() -> None:
     torch.set_num_threads(1)
     checks = [
         check_results, check_without_waiting, check_changing_shapes, check_memory_is_kept,
-        check_subgroup, check_refusals, check_silent_peer, check_fallback,
+        check_subgroup, check_own_groups, check_refusals, check_silent_peer, check_fallback,
     ]  # fmt: skip
     if DEVICE.type == "cpu":
         checks.append(check_rates)

@@ -170,7 +170,7 @@ def _copy(size: int, group: ProcessGroup, device: torch.device) -> float | None:
         assert exchange is not None
         peer = (rank + 1) % world
         with exchange.call():
-            exchange.put(source, peer, exchange.peers[peer][0], 0)
+            exchange.put(source, slice(0, 1), peer, 0, 0)
             exchange.await_flag((rank - 1) % world, 0)
 
     return _seconds(send, device, group)

@@ -41,6 +41,10 @@ class BufferKey:
     group: str = ""
     parity: int = 0
 
+    def pair(self) -> tuple[BufferKey, BufferKey]:
+        """The keys of both parities."""
+        return replace(self, parity=0), replace(self, parity=1)
+
 
 class Buffer(Protocol):
     """What the cache holds."""
@@ -77,15 +81,17 @@ class BufferCache:
     _groups: dict[str, OrderedDict[BufferKey, Buffer]] = field(default_factory=dict)
     _turns: dict[BufferKey, int] = field(default_factory=dict)
 
-    def next(self, key: BufferKey, make: Callable[[], B], before_eviction: Callable[[], None]) -> B:
-        """The entry of the other parity than that of the last call with this key.
+    def next(
+        self, keys: tuple[BufferKey, BufferKey], make: Callable[[], B],
+        before_eviction: Callable[[], None],
+    ) -> B:  # fmt: skip
+        """The entry of the other parity than that of the last call with this pair of keys.
 
         before_eviction: runs once before entries are freed, on all ranks of the group.
         """
-        first = replace(key, parity=0)
-        parity = self._turns.get(first, 1) ^ 1
-        self._turns[first] = parity
-        return self.get(replace(key, parity=parity), make, before_eviction)
+        parity = self._turns.get(keys[0], 1) ^ 1
+        self._turns[keys[0]] = parity
+        return self.get(keys[parity], make, before_eviction)
 
     def get(self, key: BufferKey, make: Callable[[], B], before_eviction: Callable[[], None]) -> B:
         """The entry of a key. A new one may evict others of its group, but never itself."""
@@ -150,7 +156,8 @@ def stream_number(device: torch.device) -> int:
     """The current stream: 0, 1, ... in the order in which this process first asked for it."""
     if device.type != "cuda":
         return 0
-    return _STREAMS.setdefault(torch.cuda.current_stream(device).cuda_stream, len(_STREAMS))
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return _STREAMS.setdefault(torch._C._cuda_getCurrentRawStream(index), len(_STREAMS))
 
 
 def persistent(

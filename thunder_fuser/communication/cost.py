@@ -6,8 +6,8 @@ the copy engine. Only sizes, dtype, the number of ranks and rates that the ranks
 read, so all ranks decide alike.
 
 >>> print(decide(KINDS[0], 16384, 8192, 4096, dtype="bfloat16", world=2, rates=H200))
-all_gather_matmul 16384 x 8192 x 4096 bfloat16, 2 ranks: pipeline in 1 chunk; \
-predicted: pipeline 1.327 ms, collective 1.888 ms
+all_gather_matmul 16384 x 8192 x 4096 bfloat16, 2 ranks: pipeline in 2 chunks; \
+predicted: pipeline 1.467 ms, collective 1.989 ms
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from math import ceil, isfinite
 from thunder_fuser.errors import CommunicationError
 
 KINDS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
-LEAST_CHUNK = 64 << 20  # bytes of a copy: smaller ones are slower
+LEAST_CHUNK = 8 << 20  # bytes of a copy: smaller ones were not measured
 _CHUNKS = (1, 2, 4, 8)
+# The constants below and H200 are those of benchmarks/results/h200_overlap.json.
 # Rows and columns of a kernel's tile, and its rate beside that of the largest.
-_TILES = ((128, 256, 1.0), (128, 128, 0.85), (64, 128, 0.7))
+_TILES = ((128, 256, 1.0), (128, 128, 0.95), (64, 128, 0.85), (64, 64, 0.7))
+_RAMP = 4e-6  # seconds in which a product begins and ends, with few multiprocessors at work
 _CONTENTION = 1e-13  # seconds by which a byte on its way delays the products beside it
+# The latency of a copy behind another one: the peer's flag is up before it is put, but not
+# before it is got.
+_NEXT_PUT, _NEXT_GET = 8e-6, 14e-6
+_EQUAL = 1.005  # predictions that differ by less say nothing about which one is faster
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -52,8 +58,8 @@ class Bandwidths:
 
 # Measured on two H200 of one host without multicast; what tests and predictions use.
 H200 = Bandwidths(
-    flops=(("bfloat16", 870e12), ("float16", 870e12), ("float32", 50e12)), launch=5e-6,
-    copy=367e9, copy_latency=8e-6, collective=242e9, collective_latency=25e-6, units=132,
+    flops=(("bfloat16", 791e12), ("float16", 760e12), ("float32", 51e12)), launch=2.8e-6,
+    copy=394e9, copy_latency=19e-6, collective=255e9, collective_latency=22e-6, units=132,
 )  # fmt: skip
 
 
@@ -105,7 +111,7 @@ class _Problem:
             for high, wide, rate in _TILES
         )
         flops = 2 * self.k * min(tiles) * self.rates.units
-        return self.rates.launch + flops / self.rates.rate(self.dtype)
+        return self.rates.launch + _RAMP + flops / self.rates.rate(self.dtype)
 
     def bytes(self, columns: int) -> int:
         """Of a rank's part."""
@@ -121,6 +127,8 @@ def decide(
 ) -> Decision:
     """The way with the shorter predicted time; a collective where no copy engine reaches a peer.
 
+    Of equal predictions that with the most chunks counts: a late peer delays the least with it.
+
     m, k, n: of the product [m, k] @ [k, n] that one rank computes. dtype: a name, as "bfloat16".
     """
     if kind not in KINDS:
@@ -128,11 +136,20 @@ def decide(
     problem = _Problem(m, k, n, dtype, world, rates)
     collective = _collective_seconds(kind, problem)
     can = rates.copy > 0 and world > 1 and m >= world and (kind == KINDS[0] or not m % world)
-    found = [(_SECONDS[kind](problem, chunks), chunks) for chunks in _chunks(kind, problem)]
-    seconds, chunks = min(found) if can else (float("inf"), 1)
+    found = {chunks: _SECONDS[kind](problem, chunks) for chunks in _chunks(kind, problem)}
+    best = min(found.values())
+    chunks = max(one for one, seconds in found.items() if seconds <= best * _EQUAL) if can else 1
+    seconds = found[chunks] if can else float("inf")
     return Decision(
         kind, (m, k, n), dtype, world, seconds < collective, chunks, seconds, collective
     )
+
+
+def pipeline_seconds(
+    kind: str, m: int, k: int, n: int, *, dtype: str, world: int, rates: Bandwidths, chunks: int
+) -> float:
+    """The predicted time of a pipeline in so many chunks; the arguments are those of `decide`."""
+    return _SECONDS[kind](_Problem(m, k, n, dtype, world, rates), chunks)
 
 
 def _chunks(kind: str, problem: _Problem) -> list[int]:
@@ -152,20 +169,16 @@ def _collective_seconds(kind: str, problem: _Problem) -> float:
     return problem.product(problem.m) + rates.collective_latency + sent
 
 
-def _copy_seconds(problem: _Problem, columns: int, chunks: int) -> float:
-    """Of a chunk of a rank's part."""
-    return problem.rates.copy_latency + problem.bytes(columns) / chunks / problem.rates.copy
-
-
 def _gather_seconds(problem: _Problem, chunks: int) -> float:
     if not problem.rates.copy:
         return float("inf")
-    sent = _copy_seconds(problem, problem.k, chunks)
+    size, latency = problem.bytes(problem.k) / chunks, problem.rates.copy_latency
     product = problem.product(ceil(problem.rows / chunks))
-    clock = problem.product(problem.rows)
+    clock, copies = problem.product(problem.rows), 0.0
     for number in range((problem.world - 1) * chunks):
-        clock = max(clock, (number + 1) * sent) + product
-    return clock + _CONTENTION * (problem.world - 1) * problem.bytes(problem.k)
+        copies += (min(latency, _NEXT_PUT) if number else latency) + size / problem.rates.copy
+        clock = max(clock + _CONTENTION * size, copies) + product
+    return clock
 
 
 def _scatter_seconds(problem: _Problem, chunks: int) -> float:
@@ -176,15 +189,16 @@ def _ring(problem: _Problem, chunks: int) -> list[float]:
     """When each chunk of the own sum is there."""
     if not problem.rates.copy:
         return [float("inf")]
-    sent = _copy_seconds(problem, problem.n, chunks)
-    delay = _CONTENTION * problem.bytes(problem.n) / chunks
+    size, latency = problem.bytes(problem.n) / chunks, problem.rates.copy_latency
+    delay = _CONTENTION * size
     product = problem.product(ceil(problem.rows / chunks))
     clock = copies = 0.0
     done = [0.0] * chunks
     for step in range(problem.world):
         for at in range(chunks):
             if step:  # all ranks are equally fast: the one before has this chunk when we do
-                copies = max(copies, done[at]) + sent
+                waited = min(latency, _NEXT_GET) if copies else latency
+                copies = max(copies, done[at]) + waited + size / problem.rates.copy
                 clock = max(clock, copies) + delay
             clock += product
             done[at] = clock
@@ -194,7 +208,8 @@ def _ring(problem: _Problem, chunks: int) -> list[float]:
 def _all_reduce_seconds(problem: _Problem, chunks: int) -> float:
     copies = 0.0
     for done in _ring(problem, chunks):
-        sent = _copy_seconds(problem, problem.n, chunks)
+        latency = min(problem.rates.copy_latency, _NEXT_GET)
+        sent = latency + problem.bytes(problem.n) / chunks / problem.rates.copy
         copies = max(copies, done) + (problem.world - 1) * sent
     return copies
 

@@ -56,6 +56,7 @@ class Exchange(ABC):
     def __init__(self, form: Form, rank: int, peers: tuple[torch.Tensor, ...], size: int) -> None:
         self.form, self.rank, self.peers, self.bytes = form, rank, peers, size
         self.epoch = 0
+        self._views: dict[tuple[int, int, int], torch.Tensor] = {}
 
     @property
     def world(self) -> int:
@@ -65,6 +66,14 @@ class Exchange(ABC):
     def local(self) -> torch.Tensor:
         """This rank's own memory."""
         return self.peers[self.rank]
+
+    def rows(self, slot: int, rows: slice) -> torch.Tensor:
+        """Rows of an own slot. It is one tensor for all calls, since a new view costs host time."""
+        key = slot, rows.start, rows.stop
+        found = self._views.get(key)
+        if found is None:
+            found = self._views[key] = self.local[slot, rows]
+        return found
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -80,16 +89,20 @@ class Exchange(ABC):
         """A new call: copies come after the caller's work so far."""
 
     @abstractmethod
-    def put(self, source: torch.Tensor, peer: int, target: torch.Tensor, flag: int) -> None:
-        """Copies into the peer's memory and then raises its flag, beside the caller's work."""
+    def put(self, source: torch.Tensor, rows: slice, peer: int, slot: int, flag: int) -> None:
+        """Copies rows of the source into the same rows of a peer's slot, then raises its flag.
+
+        source: contiguous, [rows, columns], as a slot. It runs beside the caller's work.
+        """
 
     @abstractmethod
     def get(
-        self, target: torch.Tensor, peer: int, source: torch.Tensor, flag: int
+        self, target: torch.Tensor, rows: slice, peer: int, slot: int, flag: int
     ) -> Callable[[], None]:
-        """Waits for an own flag that the peer raises, and then copies, beside the caller's work.
+        """Waits for an own flag that the peer raises, then copies rows of its slot to the target.
 
-        The function that it returns makes the caller's later work wait for the copy.
+        target: as `source` of put. The function that it returns makes the caller's later work wait
+        for the copy.
         """
 
     @abstractmethod

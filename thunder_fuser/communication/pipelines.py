@@ -24,7 +24,8 @@ not, or without a transport, torch.distributed runs the collective.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -104,6 +105,21 @@ def matmul_reduce_scatter_backward(
     return of_a, of_b
 
 
+@torch.no_grad()
+def all_gather_linear_backward(
+    gradient: torch.Tensor, a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup,
+    *, gather: Decision, scatter: Decision,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of a and shard, for a linear of FSDP. The weight is gathered again.
+
+    gradient: of the result, [m, n]. That of the shard is the sum over ranks, each with its own a.
+    """
+    of_a = a.new_empty(a.shape)
+    for number, (columns, part) in enumerate(_gathered(shard, group, replace(gather, chunks=1))):
+        _add_product(of_a, gradient[:, columns], part, first=not number)
+    return of_a, matmul_reduce_scatter(gradient.t(), a, group, scatter)
+
+
 def _add_product(
     target: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, first: bool
 ) -> torch.Tensor:
@@ -111,29 +127,57 @@ def _add_product(
     return torch.mm(a, b, out=target) if first else target.addmm_(a, b)
 
 
+@dataclass(frozen=True, slots=True)
+class _Gather:
+    """What does not change from call to call, so that a call costs little time on the host.
+
+    own: the rows of this rank's part. puts: (rows, peer, slot, flag). arrivals: (source, slot,
+    rows, flag, rows of the whole).
+    """
+
+    form: Form
+    own: Span
+    puts: tuple[tuple[Span, int, int, int], ...]
+    arrivals: tuple[tuple[int, int, Span, int, Span], ...]
+
+
+@lru_cache(maxsize=1024)
+def _gather(
+    shape: tuple[int, int], dtype: torch.dtype, chunks: int, rank: int, world: int
+) -> _Gather:
+    rows, columns = shape
+    pieces = spans(rows, chunks)
+    steps = [
+        (step, span, step * len(pieces) + at)
+        for step in range(world - 1) for at, span in enumerate(pieces)
+    ]  # fmt: skip
+    puts = ((span, (rank - slot - 1) % world, slot, flag) for slot, span, flag in steps)
+    sources = ((slot, span, flag, (rank + slot + 1) % world) for slot, span, flag in steps)
+    return _Gather(
+        Form("all_gather", world - 1, rows, columns, dtype, len(steps)),
+        _part(slice(0, rows), rank, rows), tuple(puts),
+        tuple(
+            (source, slot, span, flag, _part(span, source, rows))
+            for slot, span, flag, source in sources
+        ),
+    )  # fmt: skip
+
+
 def _gathered(shard: torch.Tensor, group: ProcessGroup, decision: Decision) -> Iterator[Rows]:
     """The parts of all ranks, the own first. What a caller does with one hides the next."""
-    shard, world = shard.contiguous(), group.size()
-    rows, columns = shard.shape
-    pieces = spans(rows, decision.chunks)
-    flags = (world - 1) * len(pieces)
-    form = Form("all_gather", world - 1, rows, columns, shard.dtype, flags)
-    exchange = _exchange(form, group, decision, shard)
+    shard, (rows, columns) = shard.contiguous(), shard.shape
+    plan = _gather((rows, columns), shard.dtype, decision.chunks, group.rank(), group.size())
+    exchange = _exchange(plan.form, group, decision, shard)
     if exchange is None:
         yield slice(None), _by_collective(shard, group)
         return
     with exchange.call():
-        for step in range(1, world):
-            peer = (exchange.rank - step) % world
-            place = exchange.peers[peer][step - 1]
-            for at, span in enumerate(pieces):
-                exchange.put(shard[span], peer, place[span], (step - 1) * len(pieces) + at)
-        yield _part(slice(0, rows), exchange.rank, rows), shard
-        for step in range(1, world):
-            source = (exchange.rank + step) % world
-            for at, span in enumerate(pieces):
-                exchange.await_flag(source, (step - 1) * len(pieces) + at)
-                yield _part(span, source, rows), exchange.local[step - 1][span]
+        for span, peer, slot, flag in plan.puts:
+            exchange.put(shard, span, peer, slot, flag)
+        yield plan.own, shard
+        for source, slot, span, flag, place in plan.arrivals:
+            exchange.await_flag(source, flag)
+            yield place, exchange.rows(slot, span)
 
 
 def _part(span: Span, rank: int, rows: int) -> Span:
@@ -180,26 +224,33 @@ def _ring(
     What is got comes after what it waits for in every rank's order of calls, so that ranks make
     progress even if a device ran its streams one after the other.
     """
-    rank, world = exchange.rank, exchange.world
+    rank, world, rows = exchange.rank, exchange.world, exchange.form.rows
     before, after = (rank - 1) % world, (rank + 1) % world
-    for step in range(world):
-        place = last if step == world - 1 else exchange.local[step]
-        owner = (rank - 1 - step) % world
+    for step, parts in enumerate(_ring_parts(rows, len(pieces), rank, world)):
+        is_last = step == world - 1
+        place = last if is_last else exchange.rows(step, slice(0, rows))
+        first = (step - 1) * len(pieces)  # of the flags
         arrivals = [
-            exchange.get(
-                place[span], before, exchange.peers[before][step - 1][span],
-                (step - 1) * len(pieces) + at,
-            )
+            exchange.get(place, span, before, step - 1, first + at)
             for at, span in enumerate(pieces)
         ] if step else []  # fmt: skip
         for at, span in enumerate(pieces):
             if step:
                 arrivals[at]()
-            _add_product(place[span], a[_part(span, owner, len(last))], b, first=not step)
-            if step < world - 1:
-                exchange.raise_flag(after, step * len(pieces) + at)
-            else:
+            target = last[span] if is_last else exchange.rows(step, span)
+            _add_product(target, a[parts[at]], b, first=not step)
+            if is_last:
                 yield at
+            else:
+                exchange.raise_flag(after, step * len(pieces) + at)
+
+
+@lru_cache(maxsize=1024)
+def _ring_parts(rows: int, chunks: int, rank: int, world: int) -> tuple[tuple[Span, ...], ...]:
+    """The rows of the whole that each step multiplies, by chunks."""
+    owners = [(rank - 1 - step) % world for step in range(world)]
+    pieces = spans(rows, chunks)
+    return tuple(tuple(_part(span, owner, rows) for span in pieces) for owner in owners)
 
 
 @torch.no_grad()
@@ -219,17 +270,16 @@ def matmul_all_reduce(
         torch.mm(a, b, out=result)
         dist.all_reduce(result, group=group)
         return result
-    own, rank = exchange.local[world - 1], exchange.rank
+    own, rank = exchange.rows(world - 1, slice(0, rows)), exchange.rank
     others = [(rank + step) % world for step in range(1, world)]
     with exchange.call():
         for at in _ring(a, b, exchange, pieces, own):
             for peer in others:
                 exchange.raise_flag(peer, summed + rank * len(pieces) + at)
         for peer in others:
+            part = result[_part(slice(0, rows), peer, rows)]
             for at, span in enumerate(pieces):
-                source = exchange.peers[peer][world - 1][span]
-                flag = summed + peer * len(pieces) + at
-                exchange.get(result[_part(span, peer, rows)], peer, source, flag)
+                exchange.get(part, span, peer, world - 1, summed + peer * len(pieces) + at)
         result[_part(slice(0, rows), rank, rows)].copy_(own)
     return result
 

@@ -67,15 +67,15 @@ class SharedExchange(Exchange):
     def begin(self) -> None:
         self.epoch += 1
 
-    def put(self, source: torch.Tensor, peer: int, target: torch.Tensor, flag: int) -> None:
-        target.copy_(source)
+    def put(self, source: torch.Tensor, rows: slice, peer: int, slot: int, flag: int) -> None:
+        self.peers[peer][slot][rows] = source[rows]
         self.raise_flag(peer, flag)
 
     def get(
-        self, target: torch.Tensor, peer: int, source: torch.Tensor, flag: int
+        self, target: torch.Tensor, rows: slice, peer: int, slot: int, flag: int
     ) -> Callable[[], None]:
         self.await_flag(peer, flag)
-        target.copy_(source)
+        target[rows] = self.peers[peer][slot][rows]
         return _nothing
 
     def raise_flag(self, peer: int, flag: int) -> None:
@@ -99,6 +99,7 @@ class SharedExchange(Exchange):
         pass  # nothing runs behind the caller
 
     def close(self) -> None:
+        self._views.clear()
         self.peers, self._flags = (), []  # the last reference unmaps a file
 
 

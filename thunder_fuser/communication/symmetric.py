@@ -8,6 +8,7 @@ driver refuses that, torch's small signal kernels do it. Multicast is not used.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import cache, partial
@@ -19,8 +20,11 @@ from torch.distributed._symmetric_memory import get_signal_pad_size, rendezvous
 
 from thunder_fuser.communication.agreement import from_all, together
 from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.communication.rendezvous import begin_rendezvous
+from thunder_fuser.communication.watchdog import WATCHDOG
 from thunder_fuser.errors import LaunchError, PeerError
-from thunder_fuser.runtime.stream_values import wait_value, write_value
+from thunder_fuser.options import option
+from thunder_fuser.runtime.stream_values import copy, wait_value, write_value
 
 _ALIGNED = 256  # bytes
 _NUMBER = 4  # bytes of a flag
@@ -43,9 +47,10 @@ def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exc
     size = at + (form.flags + group.size()) * _NUMBER
     if torch.cuda.is_current_stream_capturing():
         raise LaunchError(f"{form} in the capture of a CUDA graph", do="call it once before")
-    memory = together(f"memory of {form}", partial(_allocated, size, group, device), group)
-    handle = together(f"access to {form}", partial(_mapped, memory, group), group)
-    made = SymmetricExchange(form, handle, memory, at)
+    name = together(f"a group for {form}", partial(begin_rendezvous, group, device), group)
+    memory = together(f"memory of {form}", partial(_allocated, size, name, device), group)
+    handle = together(f"access to {form}", partial(_mapped, memory, name), group)
+    made = SymmetricExchange(form, handle, memory, at, patience=_patience(group, device))
     made.by_kernels = not _flags_work(made, group)
     most = get_signal_pad_size() // _NUMBER // group.size()
     if made.by_kernels and form.flags > most:
@@ -53,16 +58,24 @@ def make_symmetric(form: Form, group: ProcessGroup, device: torch.device) -> Exc
     return made
 
 
-def _allocated(size: int, group: ProcessGroup, device: torch.device) -> torch.Tensor:
+def _patience(group: ProcessGroup, device: torch.device) -> float:
+    """Seconds; infinite if the option says never."""
+    asked = int(option("peer_timeout"))
+    if asked >= 0:
+        return asked or math.inf
+    return float(group._get_backend(device).options._timeout.total_seconds())
+
+
+def _allocated(size: int, group_name: str, device: torch.device) -> torch.Tensor:
     allocate = torch._C._distributed_c10d._SymmetricMemory.empty_strided_p2p
-    memory = allocate((size,), (1,), torch.uint8, device, group.group_name)
+    memory = allocate((size,), (1,), torch.uint8, device, group_name)
     memory.zero_()
     torch.cuda.synchronize(device)
     return memory
 
 
-def _mapped(memory: torch.Tensor, group: ProcessGroup) -> Any:
-    handle = rendezvous(memory, group)
+def _mapped(memory: torch.Tensor, group_name: str) -> Any:
+    handle = rendezvous(memory, group_name)
     if handle is None:
         raise RuntimeError("torch has no symmetric memory here")
     return handle
@@ -91,23 +104,39 @@ def _is_taken(function: Callable[[int, int, int], None], stream: int, address: i
 
 
 class SymmetricExchange(Exchange):
-    """memory: this rank's bytes, mapped by all ranks: slots, and from byte `at` on the flags."""
+    """memory: this rank's bytes, mapped by all ranks: slots, and from byte `at` on the flags.
+
+    patience: seconds after which the watchdog ends the process of a stream that still waits.
+
+    A call takes little time on the host: events, addresses and the streams of the call are kept.
+    """
 
     by_kernels = False  # how flags are raised and awaited
 
-    def __init__(self, form: Form, handle: Any, memory: torch.Tensor, at: int) -> None:
+    def __init__(
+        self, form: Form, handle: Any, memory: torch.Tensor, at: int, *, patience: float = math.inf
+    ) -> None:
         ranks = range(handle.world_size)
         peers = tuple(handle.get_buffer(rank, form.shape, form.dtype) for rank in ranks)
         super().__init__(form, handle.rank, peers, memory.numel())
-        self.device = memory.device
+        self.device, self.patience = memory.device, patience
         self.flags = memory[at:].view(torch.int32)
-        self._handle, self._memory, self._at = handle, memory, at
+        self._handle, self._memory = handle, memory
+        self._slots = [peer.data_ptr() for peer in peers]
+        self._flags = [int(address) + at for address in handle.buffer_ptrs]
+        self._row_bytes = form.columns * form.dtype.itemsize
         self._copies = _copy_stream(memory.device)
-        self._ended: torch.cuda.Event | None = None
+        self._caller = torch.cuda.current_stream(memory.device)
+        self._begun, self._copied, self._ended = (torch.cuda.Event() for _ in range(3))
+        self._arrivals: list[torch.cuda.Event] = []  # of a call's gets, in order
+        self._used = self._ends = self._sampled = 0
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, {self.form}"
 
     def address(self, rank: int, flag: int) -> int:
         """Of a flag in a rank's memory."""
-        return int(self._handle.buffer_ptrs[rank]) + self._at + flag * _NUMBER
+        return self._flags[rank] + flag * _NUMBER
 
     def begin(self) -> None:
         if torch.cuda.is_current_stream_capturing():
@@ -115,51 +144,90 @@ class SymmetricExchange(Exchange):
                 f"{self.form} in the capture of a CUDA graph", expected="a call outside of it",
                 got="a capture, whose replays would all be the same call",
             )  # fmt: skip
-        self.epoch += 1
-        self._copies.wait_stream(torch.cuda.current_stream(self.device))
+        self.epoch, self._used = self.epoch + 1, 0
+        self._caller = torch.cuda.current_stream(self.device)
+        self._begun.record(self._caller)
+        self._copies.wait_event(self._begun)
 
-    def put(self, source: torch.Tensor, peer: int, target: torch.Tensor, flag: int) -> None:
-        with torch.cuda.stream(self._copies):
-            target.copy_(source, non_blocking=True)
-            self.raise_flag(peer, flag)
+    def put(self, source: torch.Tensor, rows: slice, peer: int, slot: int, flag: int) -> None:
+        self._copy(source, rows, peer, slot, from_peer=False)
+        self._raise(self._copies, peer, flag)
 
     def get(
-        self, target: torch.Tensor, peer: int, source: torch.Tensor, flag: int
+        self, target: torch.Tensor, rows: slice, peer: int, slot: int, flag: int
     ) -> Callable[[], None]:
-        with torch.cuda.stream(self._copies):
-            self.await_flag(peer, flag)
-            target.copy_(source, non_blocking=True)
-            copied = self._copies.record_event()
-        return lambda: torch.cuda.current_stream(self.device).wait_event(copied)
+        self._await(self._copies, peer, flag)
+        self._copy(target, rows, peer, slot, from_peer=True)
+        arrived = self._arrival()
+        arrived.record(self._copies)
+        return partial(self._caller.wait_event, arrived)
+
+    def _copy(
+        self, own: torch.Tensor, rows: slice, peer: int, slot: int, *, from_peer: bool
+    ) -> None:
+        first, size = rows.start * self._row_bytes, (rows.stop - rows.start) * self._row_bytes
+        theirs = self._slots[peer] + slot * self.form.rows * self._row_bytes + first
+        ours = own.data_ptr() + first
+        pair = (ours, theirs) if from_peer else (theirs, ours)
+        copy(self._copies.cuda_stream, *pair, size)
+
+    def _arrival(self) -> torch.cuda.Event:
+        if self._used == len(self._arrivals):
+            self._arrivals.append(torch.cuda.Event())
+        self._used += 1
+        return self._arrivals[self._used - 1]
 
     def raise_flag(self, peer: int, flag: int) -> None:
-        if self.by_kernels:
-            self._handle.put_signal(peer, channel=flag)
-            return
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        write_value(stream, self.address(peer, flag), self.epoch)
+        self._raise(self._caller, peer, flag)
 
     def await_flag(self, peer: int, flag: int) -> None:
+        self._await(self._caller, peer, flag)
+
+    def _raise(self, stream: torch.cuda.Stream, peer: int, flag: int) -> None:
         if self.by_kernels:
-            self._handle.wait_signal(peer, channel=flag)
-            return
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        wait_value(stream, self.address(self.rank, flag), self.epoch)
+            with torch.cuda.stream(stream):
+                self._handle.put_signal(peer, channel=flag)
+        else:
+            write_value(stream.cuda_stream, self.address(peer, flag), self.epoch)
+
+    def _await(self, stream: torch.cuda.Stream, peer: int, flag: int) -> None:
+        if self.by_kernels:
+            with torch.cuda.stream(stream):
+                self._handle.wait_signal(peer, channel=flag)
+        else:
+            wait_value(stream.cuda_stream, self.address(self.rank, flag), self.epoch)
 
     def end(self) -> None:
-        stream = torch.cuda.current_stream(self.device)
-        stream.wait_stream(self._copies)
-        self._ended = stream.record_event()
+        self._copied.record(self._copies)
+        self._caller.wait_event(self._copied)
+        ended = self._ended
+        ended.record(self._caller)
+        if ended is not self._ended:  # the watchdog took it at this very moment
+            self._ended.record(self._caller)
+        self._ends += 1
+        if self.patience < math.inf:
+            WATCHDOG.watch(self)
+
+    def sample(self) -> Callable[[], bool] | None:
+        """Whether the last call that ended is done; None if the last sample is of that call."""
+        if self._sampled == self._ends:
+            return None
+        self._sampled = self._ends
+        ended, self._ended = self._ended, torch.cuda.Event()  # so that no later call records it
+        return ended.query
+
+    def late(self, seconds: float) -> PeerError:
+        """What a peer did not do in so many seconds."""
+        return PeerError(
+            str(self), expected=f"flags raised to {self.epoch} within {seconds:g} seconds",
+            got=f"{self._raised()}", do="look at the log of the other ranks",
+        )  # fmt: skip
 
     def finish(self, seconds: float) -> None:
-        limit = time.monotonic() + seconds
-        while self._ended is not None and not self._ended.query():
+        limit, done = time.monotonic() + seconds, self._caller.record_event()
+        while not done.query():
             if time.monotonic() > limit:
-                raise PeerError(
-                    f"rank {self.rank}, {self.form}",
-                    expected=f"flags raised to {self.epoch} within {seconds:g} seconds",
-                    got=f"{self._raised()}", do="look at the log of the other ranks",
-                )  # fmt: skip
+                raise self.late(seconds)
             time.sleep(_POLL_SECONDS)
 
     def _raised(self) -> list[int]:
@@ -168,6 +236,8 @@ class SymmetricExchange(Exchange):
             return self.flags[: self.form.flags].tolist()
 
     def close(self) -> None:
+        WATCHDOG.forget(self)
         torch.cuda.synchronize(self.device)
+        self._views.clear()
         self.peers, self.flags = (), torch.empty(0)
         self._handle = self._memory = None

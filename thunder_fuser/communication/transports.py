@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from weakref import ref
 
 import torch
@@ -37,15 +37,22 @@ def exchange_for(
     """
     if why_not(group, device):
         return None
+    keys = _keys(form, group.group_name, device, stream_number(device))
+    return cache.next(
+        keys, partial(_made, keys[0], form, group, device), partial(_settled, group, device)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _keys(
+    form: Form, group: str, device: torch.device, stream: int
+) -> tuple[BufferKey, BufferKey]:
     strides = (form.rows * form.columns, form.columns, 1)
     place = str(device) if device.type == "cpu" else device.type  # each rank has its own index
-    key = BufferKey(
+    return BufferKey(
         "", f"{form.statement}, {form.flags} flags", form.shape, strides, form.dtype, place,
-        stream_number(device), group.group_name,
-    )  # fmt: skip
-    return cache.next(
-        key, partial(_made, key, form, group, device), partial(_settled, group, device)
-    )
+        stream, group,
+    ).pair()  # fmt: skip
 
 
 def _made(key: BufferKey, form: Form, group: ProcessGroup, device: torch.device) -> Exchange:

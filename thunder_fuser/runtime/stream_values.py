@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in device memory that a stream writes, or waits for, without a kernel.
+"""What a stream does without a kernel: numbers that it writes or waits for, and copies.
 
 A stream that waits occupies no multiprocessor, and the number may be written by another process.
+The driver is called by addresses, for little time on the host. Streams are given by their handles.
 """
 
 from __future__ import annotations
@@ -26,6 +27,17 @@ def wait_value(stream: int, address: int, value: int) -> None:
     The comparison is of the signed difference, so it stays right when the numbers wrap around.
     """
     _check("cuStreamWaitValue32", driver.cuStreamWaitValue32(stream, address, value, _AT_LEAST))
+
+
+def copy(stream: int, target: int, source: int, size: int) -> None:
+    """The stream copies so many bytes of memory that the device reaches, by a copy engine."""
+    _check("cuMemcpyDtoDAsync", driver.cuMemcpyDtoDAsync(target, source, size, stream))
+
+
+def allow_capture_elsewhere() -> None:
+    """What this thread asks the driver then breaks no capture of a CUDA graph in another one."""
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _check("cuThreadExchangeStreamCaptureMode", driver.cuThreadExchangeStreamCaptureMode(relaxed))
 
 
 def _check(name: str, result: tuple[Any, ...]) -> None:
