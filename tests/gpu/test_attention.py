@@ -127,4 +127,5 @@ def test_masks(name: str, groups: int) -> None:
     got = with_gradients(jitted, made)
     exact = with_gradients(exactly, [one.double() for one in made])
     assert_as_exact_as_eager(got, with_gradients(exactly, made), exact)
-    torch.testing.assert_close(jitted(*made), exactly(*made), atol=2e-2, rtol=2e-2)
+    # Without gradients it is torch's own call, which may give a row without a key another value.
+    torch.testing.assert_close(jitted(*made), run(*made), atol=2e-2, rtol=2e-2)
