@@ -249,26 +249,29 @@ def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
 def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line]:
     """Copies into aliased inputs, and the return statement.
 
-    An input that is overwritten and also returned is cloned first. A result in another stride
-    order than its value is copied.
+    An input that is overwritten is cloned first if another one is overwritten by it. A result in
+    another stride order than its value is copied.
     """
     fusion, shapes = segmented.fusion, _shapes_given(segmented)
-    written = {o.alias for o in fusion.outputs}
-    saved = dict.fromkeys(o.name for o in fusion.outputs if o.name in written)
+    writes = [o for o in fusion.outputs if o.alias]
+    written = {o.alias for o in writes}
+    saved = dict.fromkeys(o.name for o in writes if o.name in written)
     lines: list[str | Line] = [f"    {name}_before = {name}.clone()" for name in saved]
-    names = {o: f"{o.name}_before" if o.name in saved else o.name for o in fusion.outputs}
-    lines += [f"    {o.alias}.copy_({names[o]})" for o in fusion.outputs if o.alias]
+    names = {name: f"{name}_before" for name in saved}
+    lines += [f"    {o.alias}.copy_({names.get(o.name, o.name)})" for o in writes]
     results = []
     for number, output in enumerate(o for o in fusion.outputs if not o.alias):
-        strides = _wanted_strides(segmented, output)
-        if strides == segmented.strides[output.name]:
-            own = output.shape is None or output.name in shapes
-            value = f"{names[output]}.detach()" if output.name in fusion.inputs else names[output]
-            results.append(names[output] if own else f"{value}.view({output.shape!r})")
-            continue
-        view = replace(fusion.tensors[output.name], name=f"R{number}")
-        lines += [_allocation(view, strides, device), f"    R{number}.copy_({names[output]})"]
-        results.append(f"R{number}" + f".view({output.shape!r})" * (output.shape is not None))
+        strides, name = _wanted_strides(segmented, output), output.name
+        if memory := fusion.memory_of(output):
+            results.append(memory)
+        elif strides == segmented.strides[name]:
+            own = output.shape is None or name in shapes
+            value = f"{name}.detach()" if name in fusion.inputs else name
+            results.append(name if own else f"{value}.view({output.shape!r})")
+        else:
+            view = replace(fusion.tensors[name], name=f"R{number}")
+            lines += [_allocation(view, strides, device), f"    R{number}.copy_({name})"]
+            results.append(f"R{number}" + f".view({output.shape!r})" * (output.shape is not None))
     return [*lines, f"    return [{', '.join(results)}]"]
 
 

@@ -51,7 +51,10 @@ def evaluate(
     for output, result in zip(fusion.outputs, results, strict=True):
         if output.alias is not None:
             targets[output.alias].copy_(result)  # type: ignore[union-attr]
-    return [r for o, r in zip(fusion.outputs, results, strict=True) if o.alias is None]
+    return [
+        targets[memory] if (memory := fusion.memory_of(output)) else result  # type: ignore[misc]
+        for output, result in zip(fusion.outputs, results, strict=True) if output.alias is None
+    ]
 
 
 def values_of(
