@@ -22,7 +22,8 @@ _ATTENDS = (DataType.Half, DataType.BFloat16, DataType.Float)
 
 
 def _forward(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
-    _check_attention(record, operands)
+    _check_attention(record, operands[:3])
+    _check_mask(record, operands[3:], operands)
     query, value = operands[0].shape, operands[2].shape
     return [(*query[:3], value[3]), query[:3], (const(2),), ()]
 
@@ -34,7 +35,20 @@ def _backward(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
     for name, view in (("grad_output", grad), ("output", operands[4])):
         _check_shape(record, name, view.shape, output)
     _check_shape(record, "logsumexp", operands[5].shape, output[:3])
+    _check_mask(record, operands[8:], given)
     return [view.shape for view in given]
+
+
+def _check_mask(
+    record: OpRecord, mask: Sequence[TensorView], operands: Sequence[TensorView]
+) -> None:
+    """A mask, if there is one, has the type of the query and sizes that can be scores' sizes."""
+    query, key = operands[0].shape, operands[1].shape
+    for view in mask:
+        _check_one_type(record, [operands[0], view])
+        scores = (*query[:3], key[2])[4 - len(view.shape) :]
+        own = [b if a is const(1) else a for a, b in zip(view.shape, scores, strict=False)]
+        _check_shape(record, "attn_mask", own if len(own) == len(view.shape) else view.shape, scores)
 
 
 def _check_attention(record: OpRecord, operands: Sequence[TensorView]) -> None:

@@ -74,6 +74,29 @@ class Composites(OpMethods):
         shorter = self.mul(rows, self.where(self.gt(norm, most), scale, 1.0))
         return self.cast(shorter, rows.dtype())
 
+    @_as_row("sdpfa_fwd")
+    def sdpfa_fwd(self, *args: Any, bias: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        """As the row of the table, with the two masks of nvFuser: bias is added to the scores, and
+        only those where mask is True count."""
+        return super().sdpfa_fwd(*args, **self._masked(kwargs, args, 0, bias, mask))
+
+    @_as_row("sdpfa_bwd")
+    def sdpfa_bwd(self, *args: Any, bias: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        """As the row of the table; see sdpfa_fwd. A bias has no gradient here."""
+        return super().sdpfa_bwd(*args, **self._masked(kwargs, args, 1, bias, mask))
+
+    def _masked(
+        self, kwargs: dict[str, Any], args: tuple[Any, ...], at: int, bias: Any, mask: Any
+    ) -> dict[str, Any]:
+        """The keywords with both masks as one, of the query's type; `at` is its place."""
+        if bias is None and mask is None:
+            return kwargs
+        query = args[at] if len(args) > at else kwargs["query"]
+        if mask is not None:
+            mask = self.where(mask, 0.0, -math.inf)
+        both = mask if bias is None else bias if mask is None else self.add(bias, mask)
+        return {**kwargs, "attn_mask": self.cast(both, query.dtype())}
+
     @checked
     def scaled_mm(  # noqa: PLR0917 - nvFuser's
         self,

@@ -1581,13 +1581,15 @@ class OpMethods:
         dropout_p: float | Value | Constant | None = None,
         is_causal: bool | Value | Constant | None = None,
         scale: float | Value | Constant | None = None,
+        attn_mask: Value | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+            attn_mask is added to the scores.
 
         Shape: [N, H, L, the last size of value], [N, H, L], [2], [].
         Type: that of query, Float, Int, Int.
 
-        query, key, value: a tensor.
+        query, key, value, attn_mask: a tensor.
         dropout_p, scale: a real number or a scalar.
         is_causal: True, False or a scalar.
 
@@ -1607,13 +1609,15 @@ class OpMethods:
         philox_seed: Value,
         philox_offset: Value,
         scale: float | Value | Constant | None = None,
+        attn_mask: Value | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, key and value from what sdpfa_fwd took and gave.
 
         Shape: those of query, key and value.
         Type: that of grad_output, that of grad_output, that of grad_output.
 
-        grad_output, query, key, value, output, logsumexp, philox_seed, philox_offset: a tensor.
+        grad_output, query, key, value, output, logsumexp, philox_seed, philox_offset,
+            attn_mask: a tensor.
         dropout_p, scale: a real number or a scalar.
         is_causal: True, False or a scalar.
 

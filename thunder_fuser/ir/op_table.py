@@ -131,7 +131,7 @@ def _external(
 
 
 _CAST = "convert<{to}>({0})"
-_ATTENTION = "dropout_p=None, is_causal=None, scale=None"
+_ATTENTION = "dropout_p=None, is_causal=None, scale=None, attn_mask=None"
 _ORDER = "dim=-1, descending=False, stable=False"
 _ORDERED = "dim=dim, descending=descending, stable=stable"
 
@@ -299,19 +299,20 @@ _ROWS = (
     _external(
         "sdpfa_fwd",
         f"query, key, value, {_ATTENTION}",
-        3,
-        "attention((a, b, c), dropout_p, is_causal, scale)",
+        4,
+        "attention(operands, dropout_p, is_causal, scale)",
         None, DataType.Float, DataType.Int, DataType.Int,
+        keywords=("query", "key", "value", "attn_mask"),
     ),
     _external(
         "sdpfa_bwd",
         "grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, philox_seed, "
-        "philox_offset, scale=None",
-        8,
+        "philox_offset, scale=None, attn_mask=None",
+        9,
         "attention_backward(operands, dropout_p, is_causal, scale)",
         None, None, None,
         keywords=("grad_output", "query", "key", "value", "output", "logsumexp", "philox_seed",
-                  "philox_offset"),
+                  "philox_offset", "attn_mask"),
     ),
     _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
     _external(
@@ -466,7 +467,8 @@ matmul: The matrix product.
 linear: arg @ weight.T + bias.
 grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
 scaled_product: (mat1 * scale1) @ (mat2 * scale2); a scale is one number, or one a row or column.
-sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).\
+ attn_mask is added to the scores.
 sdpfa_bwd: The gradients of query, key and value from what sdpfa_fwd took and gave.
 scatter: A copy of arg with src, or one number, written where the index says along dim.
 scatter_add: A copy of arg with src added where the index says along dim.
