@@ -131,7 +131,7 @@ def plan(
         "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
         "coordinate": coordinate,
-        **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
+        **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
     }
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     dead = _last_reads(segmented)
@@ -295,9 +295,12 @@ def _allocation(
     dtype = to_torch_dtype(view.dtype)
     sizes = view.sizes if shape is None else shape
     strides = strides if shape is None else contiguous_strides(shape)
-    words = str(dtype).removeprefix("torch.")
+    words, seen_as = str(dtype).removeprefix("torch."), ""
+    if view.dtype.is_packed:  # torch cannot fill these, which it does where all is deterministic
+        words, seen_as = "uint8", f".view({words})"
     text = f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={words}, device=device)"
-    in_c = empty_in_c(sizes, strides, dtype, device)
+    text += seen_as
+    in_c = None if seen_as else empty_in_c(sizes, strides, dtype, device)
     if in_c is None:
         return Line(text)
     name = f"empty_{view.name}"

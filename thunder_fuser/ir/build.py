@@ -346,8 +346,9 @@ class Definer:
             common = promote(*(view.dtype for view in views))
             inputs = self._cast_all(record.inputs, [common] * len(views))
             record = replace(record, inputs=inputs)
-        if record.op == "pad":
-            check_literals(record, [Literal.of(record.attr("value") or 0)], [views[0].dtype])  # type: ignore[arg-type]
+        value, dtype = record.attr("value") or 0, views[0].dtype
+        if record.op == "pad" and (value or not dtype.is_packed):
+            check_literals(record, [Literal.of(value)], [dtype])  # type: ignore[arg-type]
         self._move(record)
 
     def _move(self, record: OpRecord) -> str:
@@ -388,7 +389,7 @@ class Definer:
         axes = tuple(map(self.fresh, self.sizes(record.attr("shape"))))
         (dtype,) = result_types(record, [])
         record = _with_dtype(record, dtype)
-        if not dtype.is_float or dtype.is_float8:
+        if not dtype.is_float or dtype.is_stored:
             wanted = "a float of 16 bits or more"
             raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)
         if len(record.inputs) == 3:

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import F, Owner, Scalar, Value, checked, checked_argument
-from thunder_fuser.ir.op_methods import OpMethods
+from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked, checked_argument
+from thunder_fuser.ir.op_methods import OpMethods, as_row
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.quantized import Quantized
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
 from thunder_fuser.ir.values import Tensor
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
 
-def _as_row(name: str) -> Callable[[F], F]:
-    """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
-    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
-
-
-class Composites(OpMethods):
+class Composites(Quantized, OpMethods):
     """The composite ops, beside the rows of the op table."""
 
     _fd: Owner
@@ -40,7 +35,7 @@ class Composites(OpMethods):
         """The extents of a tensor, as scalars."""
         return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
 
-    @_as_row("cat")
+    @as_row("cat")
     def cat(self, *args: Any, manual_padding: Any = False, **kwargs: Any) -> Tensor:
         """As the row of the table. manual_padding: each tensor is a result of ops.pad, with 0,
         which makes it as long as the result; so nvFuser prints a cat."""
@@ -59,7 +54,7 @@ class Composites(OpMethods):
             raise DefinitionError(what, expected=expected, got=str(name), do=do)
         return Tensor(str(made.inputs[0]), self._fd)
 
-    @_as_row("embedding_fwd")
+    @as_row("embedding_fwd")
     def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
         """As the row of the table, with max_norm: longer rows are scaled down to it. torch would
         scale them in the weight, which here stays."""
@@ -74,13 +69,13 @@ class Composites(OpMethods):
         shorter = self.mul(rows, self.where(self.gt(norm, most), scale, 1.0))
         return self.cast(shorter, rows.dtype())
 
-    @_as_row("sdpfa_fwd")
+    @as_row("sdpfa_fwd")
     def sdpfa_fwd(self, *args: Any, bias: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         """As the row of the table, with the two masks of nvFuser: bias is added to the scores, and
         only those where mask is True count."""
         return super().sdpfa_fwd(*args, **self._masked(kwargs, args, 0, bias, mask))
 
-    @_as_row("sdpfa_bwd")
+    @as_row("sdpfa_bwd")
     def sdpfa_bwd(self, *args: Any, bias: Any = None, mask: Any = None, **kwargs: Any) -> Any:
         """As the row of the table; see sdpfa_fwd. A bias has no gradient here."""
         return super().sdpfa_bwd(*args, **self._masked(kwargs, args, 1, bias, mask))
@@ -113,13 +108,45 @@ class Composites(OpMethods):
 
         nvFuser has scales of the result in the other two places, which are not made here.
         """
+        def product(to: DataType) -> Tensor:
+            return self.scaled_product(mat1, mat2, scale1, scale2, to)
+
+        return self._with_bias(product, alpha, bias, beta, dtype), None, None
+
+    def _with_bias(
+        self, product: Callable[[DataType], Tensor], alpha: Any, bias: Any, beta: Any,
+        dtype: DataType,
+    ) -> Tensor:
+        """alpha * product + beta * bias, rounded once."""
         if alpha is None and bias is None:
-            return self.scaled_product(mat1, mat2, scale1, scale2, dtype), None, None
-        out: Tensor = self.scaled_product(mat1, mat2, scale1, scale2, DataType.Float)
+            return product(dtype)
+        out = product(DataType.Float)
         out = out if alpha is None else self.mul(out, alpha)
         if bias is not None:
             out = self.add(out, bias if beta is None else self.mul(bias, beta))
-        return self.cast(out, dtype), None, None
+        return self.cast(out, dtype)  # type: ignore[no-any-return]
+
+    @as_row("grouped_mm")
+    def grouped_mm(  # noqa: PLR0917 - nvFuser's
+        self,
+        mat1: Tensor,
+        mat2: Tensor,
+        offsets: Tensor,
+        scale1: Any = None,
+        scale2: Any = None,
+        alpha: Any = None,
+        bias: Any = None,
+        beta: Any = None,
+        dtype: DataType = DataType.BFloat16,
+    ) -> Any:
+        """As the row of the table; with scales, (its result, None, None), see scaled_mm."""
+        if scale1 is None and scale2 is None:
+            return super().grouped_mm(mat1, mat2, offsets)
+
+        def product(to: DataType) -> Tensor:
+            return self.scaled_grouped_product(mat1, mat2, offsets, scale1, scale2, to)
+
+        return self._with_bias(product, alpha, bias, beta, dtype), None, None
 
     def _norm(self, x: Tensor, order: float) -> Tensor:
         """Over the last axis, which stays."""

@@ -211,7 +211,7 @@ OPERAND = Kind(
 
 # `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
-    "chunk define_vector.size factor num_weights padding_idx": Kind(
+    "block_size chunk define_vector.size factor num_weights padding_idx": Kind(
         "an integer of 64 bits", _integer, "int"
     ),
     "broadcast_dims sizes stride_order strides add_output.shape"
@@ -226,7 +226,7 @@ _KINDS: dict[str, Kind] = {
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
     "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short sorted"
-    " sparse stable static_sizes": Kind("True or False", _flag, "bool"),
+    " sparse stable static_sizes swizzle_scales": Kind("True or False", _flag, "bool"),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
     "at axis dim inner outer": Kind("an axis", _integer, "int"),
     "dims": Kind(

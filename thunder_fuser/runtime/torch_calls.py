@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops that are torch's kernels, where the kernel depends on the device: attention, scaled products.
+"""Ops that are torch's kernels, where the kernel depends on the device: attention, products of
+groups.
 
 Random numbers of attention's dropout are torch's. Its seed and offset are UInt64 to torch; as
 values of a fusion they are Int, of the same bits.
@@ -96,17 +97,3 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
     rows, columns = x.shape[-2:]
     is_dense = x.stride()[-2:] in ((columns, 1), (1, rows))
     return x if is_dense else x.contiguous()
-
-
-def scaled_product(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """(a * scale_a) @ (b * scale_b), added in float."""
-    is_8_bit = a.dtype.itemsize == 1 and b.dtype.itemsize == 1
-    if not is_8_bit or (a.device.type == "cpu" and scale_a.numel() * scale_b.numel() != 1):
-        wide = torch.float64 if a.dtype is torch.float64 else torch.float32
-        left, right = a.to(wide) * scale_a.to(wide), b.to(wide) * scale_b.to(wide)
-        return (left @ right).to(dtype)
-    columns = b.t().contiguous().t()  # the only layout that torch's kernel takes
-    return torch._scaled_mm(a, columns, scale_a, scale_b, out_dtype=dtype)
