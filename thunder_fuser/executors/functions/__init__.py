@@ -14,6 +14,7 @@ add one, write a row of the table of its subject:
     reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
     movement        rolls, tiles, shuffles, stacks, views, new tensors
     attention       scaled_dot_product_attention
+    groups          products of groups and counts, as a mixture of experts takes them
     kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
 """
 
@@ -22,11 +23,13 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core.symbol import BoundSymbol
+from thunder.dynamo.utils import auto_register_ops
 from thunder.extend import Executor
 
 from thunder_fuser.executors.functions.attention import ATTENTION
 from thunder_fuser.executors.functions.batch_norms import BATCH_NORMS
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, lookasides
+from thunder_fuser.executors.functions.groups import GROUPS
 from thunder_fuser.executors.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT
@@ -37,6 +40,7 @@ from thunder_fuser.trace.op import Reject
 TABLES: dict[str, Table] = {
     "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
     "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
+    "groups": GROUPS,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
@@ -45,7 +49,9 @@ FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items
 def register(executor: Executor) -> None:
     """Has Thunder call rewrites while it traces, and the executor take composites."""
     rewrites = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
-    executor._lookasides.update(lookasides(rewrites))
+    found = lookasides(rewrites)
+    executor._lookasides.update(found)
+    auto_register_ops.difference_update(found)  # which thunderfx would keep from Thunder
     for name, one in FUNCTIONS.items():
         if isinstance(one, Composite):
             executor.register_supported(
