@@ -261,7 +261,7 @@ def test_a_grouped_product_with_scales(run: Runner, dtype: torch.dtype) -> None:
 REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "arithmetic": (lambda o, t, p: o.add(p, p), DtypeError, "a type with arithmetic, got Float4"),
     "cast": (lambda o, t, p: o.cast(p, DataType.Float), DtypeError, "each element is one number"),
-    "a number": (lambda o, t, p: o.where(o.eq(1, 1), p, 0.0), DtypeError, "a number of type Float4"),
+    "a number": (lambda o, t, p: o.where(o.eq(1, 1), p, 0), DtypeError, "a number of type Float4"),
     "full": (lambda o, t, p: o.full([3], 0.0, FLOAT4), DtypeError, "a number of type Float4"),
     "pad": (lambda o, t, p: o.pad(p, [1, 1], 2.0), DtypeError, "a number of type Float4"),
     "beside": (lambda o, t, p: o.cat([p, t]), DtypeError, "equal dtypes"),

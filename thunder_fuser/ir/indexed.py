@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 
 from thunder_fuser.errors import DtypeError
 from thunder_fuser.ir.attention import ATTENTION
-from thunder_fuser.ir.products import grouped_mm, scaled_grouped_product, scaled_product
 from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.products import grouped_mm, scaled_grouped_product, scaled_product
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.ir.shapes import (

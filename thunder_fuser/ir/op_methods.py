@@ -8,15 +8,12 @@ make the stub anew.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from inspect import Parameter
-from typing import Any, TypeVar
+from typing import Any
 
 from thunder_fuser.ir.op_docs import docstring, signature
 from thunder_fuser.ir.op_schema import Op
 from thunder_fuser.ir.op_table import OPS
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class OpMethods:
@@ -37,8 +34,3 @@ def _method(row: Op) -> Callable[..., Any]:
 
 for _row in OPS.values():
     setattr(OpMethods, _row.name, _method(_row))
-
-
-def as_row(name: str) -> Callable[[F], F]:
-    """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
-    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]

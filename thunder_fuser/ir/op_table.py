@@ -299,7 +299,7 @@ _ROWS = (
     ),
     _external(
         "scaled_grouped_product", "mat1, mat2, offsets, scale1, scale2, dtype=None", 5,
-        "scaled_grouped_product(*operands, own)",
+        "scaled_grouped_product(operands, own)",
     ),
     _external(
         "sdpfa_fwd",

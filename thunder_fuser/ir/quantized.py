@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantization in blocks, made of rows of the op table: 8-bit and 4-bit floats with a scale a block.
+"""Quantization in blocks, made of rows of the op table: 8- and 4-bit floats, a scale a block.
 
     nv_block_quantize(T0: f32[m, k])    ->  e2m1x2[m, k/2], scales e4m3[m, k/16]
     ..., dtype=DataType.Float8_e4m3fn)  ->  e4m3[m, k], scales e8m0[m, k/32]
@@ -10,18 +10,25 @@ the product that torch._scaled_mm takes; it wants scales in tiles, see `_in_tile
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import Owner, Value, checked
-from thunder_fuser.ir.op_methods import OpMethods, as_row
+from thunder_fuser.ir.kinds import F, Owner, Value, checked
+from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.values import Tensor
 
 # The elements of a block, by the type of a number; those of torch._scaled_mm.
 BLOCKS = {DataType.Float4_e2m1fn_x2: 16, DataType.Float8_e4m3fn: 32}
 TILE = (128, 4)  # rows and columns of scales
+
+
+def as_row(name: str) -> Callable[[F], F]:
+    """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
+    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
 
 
 class Quantized(OpMethods):
@@ -64,7 +71,7 @@ class Quantized(OpMethods):
         return numbers, self._in_tiles(scales) if swizzle_scales else scales
 
     @checked
-    def nv_grouped_block_quantize(
+    def nv_grouped_block_quantize(  # noqa: PLR0917 - nvFuser's
         self,
         input: Tensor,
         input_offsets: Tensor,
@@ -83,7 +90,7 @@ class Quantized(OpMethods):
     def preprocess_grouped_matmul_input_sf(
         self, input: Tensor, input_offsets: Tensor, output_offsets: Tensor
     ) -> Tensor:
-        """Scales [m, n] of groups of rows -> the tiles of each group, as grouped products take them.
+        """Scales [m, n] of groups of rows -> the tiles of each group, as grouped products take.
 
         input_offsets: the first row of each group. output_offsets: its first row in the result, a
         multiple of 128. The result has as many rows as m in that many groups may need, 0 between.

@@ -122,8 +122,8 @@ def _error(record: OpRecord, expected: str, got: str, do: str = "") -> DtypeErro
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
     """DtypeError for arithmetic on 8-bit floats, which torch does not have either, and for casts
     of packed ones."""
-    into = record.attr("dtype")
-    types = [view.dtype for view in views] + [into] * isinstance(into, DataType)
+    types = [view.dtype for view in views]
+    types += [one for _, one in record.attrs if isinstance(one, DataType)]
     if record.row.rule is DtypeRule.ATTRIBUTE and any(dtype.is_packed for dtype in types):
         got, do = " to ".join(dtype.name for dtype in types), "see ops.pack_e2m1"
         raise _error(record, "a type of which each element is one number", got, do)

@@ -7,6 +7,8 @@ e4m3 a block of 16 4-bit floats, e8m0 a block of 32 e4m3, in the tiles of ir/qua
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from thunder_fuser.runtime.torch_calls import grouped_mm
@@ -63,14 +65,12 @@ def from_tiles(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     return tiles.reshape(128 * high, 4 * wide)[:rows, :columns]
 
 
-def scaled_grouped_product(
-    a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor,
-    scale_a: torch.Tensor, scale_b: torch.Tensor, dtype: torch.dtype,
-) -> torch.Tensor:
+def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     """A product with scales for each group, added in float. torch has a kernel on Hopper.
 
-    Groups of rows of a: scales [m, 1] and [groups, 1, n].
+    operands: a, b, the ends of groups, and the scales: of groups of rows [m, 1] and [groups, 1, n].
     """
+    a, b, offsets, scale_a, scale_b = operands
     is_e4m3 = a.dtype is b.dtype is torch.float8_e4m3fn
     is_of_rows = a.dim() == 2 and b.dim() == 3 and dtype is torch.bfloat16
     if is_e4m3 and is_of_rows and a.is_cuda and not _is_from(a.device, BLACKWELL):
