@@ -36,6 +36,7 @@ from thunder_fuser.ir.record import (
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, reshaped_order
 from thunder_fuser.ir.type_rules import (
+    check_cast,
     check_collected,
     check_literals,
     check_numbers,
@@ -286,6 +287,7 @@ class Definer:
         view = self.tensors[name]
         if view.dtype is dtype:
             return name
+        check_cast(view.dtype, dtype)
         if (name, dtype) not in self._casts:
             record = OpRecord("cast", (name,), (), (("dtype", dtype),))
             domain = TensorDomain.of(view.domain.no_reductions)

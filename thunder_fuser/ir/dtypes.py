@@ -66,7 +66,7 @@ class DataType(Enum):
     @property
     def accumulate(self) -> DataType:
         """The type of sums: `Float` for 16-bit floats, `Int` for integers and bools."""
-        return self.compute if self.is_float or self.is_complex else DataType.Int
+        return DataType.Int if self.is_int or self is DataType.Bool else self.compute
 
     @property
     def random_share(self) -> int:

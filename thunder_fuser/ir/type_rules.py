@@ -108,6 +108,14 @@ def common_type(operands: Sequence[Typed]) -> DataType:
     return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
 
 
+def check_cast(source: DataType, to: DataType) -> None:
+    """DtypeError for packed floats, which are made and moved only."""
+    if source.is_packed or to.is_packed:
+        expected = "a type of which each element is one number"
+        got, do = f"{source.name} to {to.name}", "see ops.pack_e2m1"
+        raise DtypeError("ops.cast", expected=expected, got=got, do=do)
+
+
 def check_collected(record: OpRecord, view: TensorView) -> None:
     """DtypeError for unsupported reductions and scans: complex numbers have sums but no maximum."""
     _check_computes(record, [view])
@@ -120,13 +128,9 @@ def _error(record: OpRecord, expected: str, got: str, do: str = "") -> DtypeErro
 
 
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
-    """DtypeError for arithmetic on 8-bit floats, which torch does not have either, and for casts
-    of packed ones."""
-    types = [view.dtype for view in views]
-    types += [one for _, one in record.attrs if isinstance(one, DataType)]
-    if record.row.rule is DtypeRule.ATTRIBUTE and any(dtype.is_packed for dtype in types):
-        got, do = " to ".join(dtype.name for dtype in types), "see ops.pack_e2m1"
-        raise _error(record, "a type of which each element is one number", got, do)
+    """DtypeError for arithmetic on 8-bit floats, which torch does not have either."""
+    if record.op == "cast":
+        check_cast(views[0].dtype, record.attr("dtype"))  # type: ignore[arg-type]
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         return
     for dtype in (view.dtype for view in views):

@@ -20,11 +20,13 @@ add one, write a row of the table of its subject:
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Container
 from typing import Any
 
 from thunder.core.symbol import BoundSymbol
-from thunder.dynamo.utils import auto_register_ops
 from thunder.extend import Executor
+from thunder.torch.default_torch_ops import torch_auto_registered_ops
 
 from thunder_fuser.executors.functions.attention import ATTENTION
 from thunder_fuser.executors.functions.batch_norms import BATCH_NORMS
@@ -51,7 +53,7 @@ def register(executor: Executor) -> None:
     rewrites = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
     found = lookasides(rewrites)
     executor._lookasides.update(found)
-    auto_register_ops.difference_update(found)  # which thunderfx would keep from Thunder
+    _give_to_thunderfx(found)
     for name, one in FUNCTIONS.items():
         if isinstance(one, Composite):
             executor.register_supported(
@@ -60,6 +62,17 @@ def register(executor: Executor) -> None:
                 execution_transform=one.transform,
                 grad_transform=one.gradient,
             )
+
+
+def _give_to_thunderfx(functions: Container[Any]) -> None:
+    """Lets thunderfx leave these in graphs for Thunder, of which it takes out what Thunder would
+    only call torch for. It reads that list once, when it is imported, which takes long."""
+    for ops in torch_auto_registered_ops.values():
+        ops[:] = [one for one in ops if one not in functions]
+    imported = sys.modules.get("thunder.dynamo.utils")
+    if imported is not None:
+        known = imported.auto_register_ops
+        known -= {one for one in known if one in functions}
 
 
 def composite_of(bsym: BoundSymbol) -> Composite | None:
