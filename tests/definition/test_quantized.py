@@ -232,6 +232,26 @@ def test_a_product_of_quantized_matrices(run: Runner, dtype: DataType) -> None:
     assert error < (0.2 if dtype is FLOAT4 else 0.05)  # it is a quantization of that product
 
 
+@pytest.mark.parametrize("dtype", [FLOAT4, FLOAT8])
+def test_a_product_with_a_quantized_result(run: Runner, dtype: DataType) -> None:
+    a, b, scale = (rand(*shape) for shape in ((8, 16), (16, 64), ()))
+    quantize, size, of = (
+        (lambda x: to_float4(x, None), 16, DataType.Float8_e4m3fn) if dtype is FLOAT4
+        else (to_float8, 32, DataType.Float8_e8m0fnu)
+    )  # fmt: skip
+    fd = FusionDefinition()
+    x, y, s = map(fd.from_pytorch, (a, b, scale))
+    s = fd.ops.broadcast(fd.ops.abs(s), [])
+    numbers, scales, gamma = fd.ops.scaled_mm(
+        x, y, s, s, dtype=dtype, output_block_scale_size=size, output_block_scale_dtype=of
+    )
+    assert gamma is None
+    fd.add_output(numbers)
+    fd.add_output(scales)
+    wide = (a * scale.abs()) @ (b * scale.abs())
+    assert equal(run.execute(fd, [a, b, scale]), quantize(wide))
+
+
 def number_of(numbers: torch.Tensor, scales: torch.Tensor, block: int) -> torch.Tensor:
     wide = unpack_e2m1(numbers) if numbers.dtype is PACKED else numbers.float()
     return wide * scales.float().repeat_interleave(block, -1)
@@ -287,6 +307,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     "a global scale": (
         lambda o, t, p: o.nv_block_quantize(t, 2.0, False, 32, FLOAT8)[0],
         DefinitionError, "expected None for 8-bit floats",
+    ),
+    "a scale of the result": (
+        lambda o, t, p: o.scaled_mm(t, t, t, t, output_gamma=True)[0],
+        DefinitionError, "output_gamma: expected False",
     ),
     "scales of blocks": (
         lambda o, t, p: o.scaled_product(p, p, *[o.nv_block_quantize(t)[1]] * 2),

@@ -93,62 +93,6 @@ class Composites(Quantized, OpMethods):
         both = mask if bias is None else bias if mask is None else self.add(bias, mask)
         return {**kwargs, "attn_mask": self.cast(both, query.dtype())}
 
-    @checked
-    def scaled_mm(  # noqa: PLR0917 - nvFuser's
-        self,
-        mat1: Tensor,
-        mat2: Tensor,
-        scale1: Tensor,
-        scale2: Tensor,
-        alpha: Any = None,
-        bias: Any = None,
-        beta: Any = None,
-        dtype: DataType = DataType.BFloat16,
-    ) -> tuple[Tensor, None, None]:
-        """(alpha * (mat1 * scale1) @ (mat2 * scale2) + beta * bias, None, None).
-
-        nvFuser has scales of the result in the other two places, which are not made here.
-        """
-        def product(to: DataType) -> Tensor:
-            return self.scaled_product(mat1, mat2, scale1, scale2, to)
-
-        return self._with_bias(product, alpha, bias, beta, dtype), None, None
-
-    def _with_bias(
-        self, product: Callable[[DataType], Tensor], alpha: Any, bias: Any, beta: Any,
-        dtype: DataType,
-    ) -> Tensor:
-        """alpha * product + beta * bias, rounded once."""
-        if alpha is None and bias is None:
-            return product(dtype)
-        out = product(DataType.Float)
-        out = out if alpha is None else self.mul(out, alpha)
-        if bias is not None:
-            out = self.add(out, bias if beta is None else self.mul(bias, beta))
-        return self.cast(out, dtype)  # type: ignore[no-any-return]
-
-    @as_row("grouped_mm")
-    def grouped_mm(  # noqa: PLR0917 - nvFuser's
-        self,
-        mat1: Any,
-        mat2: Any,
-        offsets: Any,
-        scale1: Any = None,
-        scale2: Any = None,
-        alpha: Any = None,
-        bias: Any = None,
-        beta: Any = None,
-        dtype: DataType = DataType.BFloat16,
-    ) -> Any:
-        """As the row of the table; with scales, (its result, None, None), see scaled_mm."""
-        if scale1 is None and scale2 is None:
-            return super().grouped_mm(mat1, mat2, offsets)
-
-        def product(to: DataType) -> Tensor:
-            return self.scaled_grouped_product(mat1, mat2, offsets, scale1, scale2, to)
-
-        return self._with_bias(product, alpha, bias, beta, dtype), None, None
-
     def _norm(self, x: Tensor, order: float) -> Tensor:
         """Over the last axis, which stays."""
         size = self.abs(x)

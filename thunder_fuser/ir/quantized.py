@@ -11,7 +11,7 @@ the product that torch._scaled_mm takes; it wants scales in tiles, see `_in_tile
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError, DtypeError
@@ -119,6 +119,73 @@ class Quantized(OpMethods):
         row = self.add(begin, self.sub(at, first))
         valid = self.lt(row, end)
         return self.where(valid, row, 0), valid
+
+    # ---- products
+
+    @checked
+    def scaled_mm(  # noqa: PLR0917 - nvFuser's
+        self,
+        mat1: Tensor,
+        mat2: Tensor,
+        scale1: Tensor,
+        scale2: Tensor,
+        alpha: Any = None,
+        bias: Any = None,
+        beta: Any = None,
+        dtype: DataType = DataType.BFloat16,
+        output_block_scale_size: int = 0,
+        output_block_scale_dtype: DataType | None = None,
+        output_gamma: bool = False,
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """(alpha * (mat1 * scale1) @ (mat2 * scale2) + beta * bias, None, None).
+
+        output_block_scale_size: if not 0, the result is quantized to the dtype in such blocks, and
+        the second value has their scales; see nv_block_quantize.
+        """
+        product = partial(self.scaled_product, mat1, mat2, scale1, scale2)
+        return self._finished(
+            product, alpha, bias, beta, dtype, output_block_scale_size, output_block_scale_dtype,
+            output_gamma,
+        )
+
+    @as_row("grouped_mm")
+    def grouped_mm(
+        self, mat1: Any, mat2: Any, offsets: Any, scale1: Any = None, scale2: Any = None,
+        *after: Any, **named: Any,
+    ) -> Any:
+        """As the row of the table; with scales as scaled_mm, from alpha on."""
+        if scale1 is None and scale2 is None:
+            return super().grouped_mm(mat1, mat2, offsets, *after, **named)
+        product = partial(self.scaled_grouped_product, mat1, mat2, offsets, scale1, scale2)
+        return self._finished(product, *after, **named)
+
+    def _finished(  # noqa: PLR0917 - nvFuser's
+        self,
+        product: Callable[[DataType], Tensor],
+        alpha: Any = None,
+        bias: Any = None,
+        beta: Any = None,
+        dtype: DataType = DataType.BFloat16,
+        output_block_scale_size: int = 0,
+        output_block_scale_dtype: DataType | None = None,
+        output_gamma: bool = False,
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """alpha * product + beta * bias, rounded once, and the scales of its blocks."""
+        if output_gamma:
+            what, do = "scaled_mm: output_gamma", "compute a global scale from the result"
+            raise DefinitionError(what, expected="False", got="True", do=do)
+        out = product(dtype if alpha is bias is None and not output_block_scale_size
+                      else DataType.Float)  # fmt: skip
+        out = out if alpha is None else self.mul(out, alpha)
+        if bias is not None:
+            out = self.add(out, bias if beta is None else self.mul(bias, beta))
+        if not output_block_scale_size:
+            return self.cast(out, dtype), None, None
+        numbers, scales = self.nv_block_quantize(out, None, False, output_block_scale_size, dtype)
+        if output_block_scale_dtype not in (None, scales.dtype()):
+            what, expected = "scaled_mm: output_block_scale_dtype", scales.dtype().name
+            raise DtypeError(what, expected=expected, got=str(output_block_scale_dtype))
+        return numbers, scales, None
 
     # ---- numbers and scales
 
