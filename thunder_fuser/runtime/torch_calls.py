@@ -39,6 +39,7 @@ def attention(
         efficient = _ATEN._scaled_dot_product_efficient_attention
         mask = _whole(masks, query, key)
         output, sums, seed, offset = efficient(*given[:3], mask, True, *given[3:], scale=scale)
+        seed, offset = (one.to(query.device) for one in (seed, offset))  # the kernel's may be here
         return output, sums[..., : query.shape[2]], torch.stack([seed, offset]), offset
     found = _ATEN._scaled_dot_product_flash_attention(*given, scale=scale)
     return found[0], found[1], found[6].view(torch.int64), found[7].view(torch.int64)
@@ -79,8 +80,11 @@ def attention_backward(
         sums = F.pad(given[5], (0, -length % 32), value=torch.inf)  # as the kernel wrote them
         backward = _ATEN._scaled_dot_product_efficient_attention_backward
         asked = [True, True, True, False]
-        return tuple(backward(*given[:4], mask, given[4], sums, seed[0], offset, dropout, asked,
-                              causal, scale=scale)[:3])  # fmt: skip
+        states = seed[0], offset
+        if dropout and not torch.cuda.is_current_stream_capturing():
+            states = seed[0].cpu(), offset.cpu()  # which the kernel reads before it is launched
+        return tuple(backward(*given[:4], mask, given[4], sums, *states, dropout, asked, causal,
+                              scale=scale)[:3])  # fmt: skip
     states = (seed.view(torch.uint64), offset.view(torch.uint64))
     lengths = (None, None, query.shape[2], key.shape[2])
     backward = _ATEN._scaled_dot_product_flash_attention_backward
