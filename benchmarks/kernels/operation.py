@@ -101,12 +101,14 @@ def _make(
 def make_definition(
     op: Operation, shape: Shape, inputs: Sequence[torch.Tensor]
 ) -> FusionDefinition:
-    """The operation for inputs like these; results have the first one's dtype."""
+    """The operation for inputs like these; results have the first one's dtype, unless they are
+    quantized."""
     dtype = from_torch_dtype(inputs[0].dtype)
     with FusionDefinition() as fd:
         found = op.define(fd.ops, shape, *(fd.from_pytorch(tensor) for tensor in inputs))
         for result in found if isinstance(found, tuple) else (found,):
-            fd.add_output(fd.ops.cast(result, dtype))
+            own = result.dtype()
+            fd.add_output(result if own.is_stored else fd.ops.cast(result, dtype))
     return fd
 
 

@@ -2,8 +2,8 @@
 """A name -> a model with random weights and the inputs of a step.
 
     gpt2        nanoGPT's, 12 layers                      resnet50  convolutions, batch norms
-    llama, qwen, pythia, gemma, phi, moe  litgpt's        vit       a vision transformer
-    hf_qwen, bert  of transformers, by thunderfx          unet      group norms and attention
+    llama, qwen, pythia, gemma, phi  litgpt's             vit       a vision transformer
+    hf_qwen, bert, moe  of transformers, by thunderfx     unet      group norms and attention
     gpt2_short, llama_short, vit_short: of sizes at which a GPU waits for Python
 
 Each model takes its inputs and gives the loss. In inference it gives logits.
@@ -78,7 +78,8 @@ class WithSquares(nn.Module):
 
 def _tokens(words: int, sizes: Sizes) -> Callable[[], Inputs]:
     def inputs() -> Inputs:
-        one, other = torch.randint(0, words, (2, sizes.batch, sizes.length))
+        # Not two parts of one memory, which Thunder takes for one tensor beside a write in place.
+        one, other = (torch.randint(0, words, (sizes.batch, sizes.length)) for _ in range(2))
         return one, other
 
     return inputs
@@ -125,7 +126,9 @@ def _hugging_face(
                 "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 704,
                 "vocab_size": 2048,
             }  # fmt: skip
-            values |= {"num_key_value_heads": 2} if "num_key_value_heads" in given else {}
+            smaller = {"num_key_value_heads": 2, "moe_intermediate_size": 128, "num_experts": 8,
+                       "num_experts_per_tok": 2, "head_dim": 32}  # fmt: skip
+            values |= {name: size for name, size in smaller.items() if name in given}
         made = getattr(transformers, config)(**values)
         return WithLoss(getattr(transformers, model)(made)), _tokens(made.vocab_size, sizes)
 
@@ -158,6 +161,14 @@ _QWEN = {
     "num_attention_heads": 12, "num_key_value_heads": 2, "tie_word_embeddings": True,
     "use_cache": False,
 }  # fmt: skip
+# Of Qwen3-30B-A3B. The products of all experts are one: with a loop over experts, shapes depend on
+# data, which Thunder refuses. In float32 transformers has an operator of its own for them.
+_QWEN_MOE = {
+    "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+    "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "use_cache": False,
+    "experts_implementation": "grouped_mm",
+}  # fmt: skip
 _CPU = Sizes(2, 128, 2, shrink=True)
 ENTRIES = {
     "gpt2": Entry(_gpt2, Sizes(8, 1024), Sizes(2, 16, shrink=True)),
@@ -168,7 +179,10 @@ ENTRIES = {
     "pythia": Entry(_litgpt("pythia-410m"), Sizes(8, 1024, 8), _CPU),
     "gemma": Entry(_litgpt("Gemma-2-2b", n_query_groups=4), Sizes(2, 2048, 4), _CPU),
     "phi": Entry(_litgpt("phi-2"), Sizes(4, 1024, 4), _CPU),
-    "moe": Entry(_litgpt("Mixtral-8x7B-v0.1", n_query_groups=2), Sizes(1, 512, 1), _CPU),
+    "moe": Entry(
+        _hugging_face("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **_QWEN_MOE),
+        Sizes(4, 2048, 2), _CPU, "thunderfx",
+    ),
     "hf_qwen": Entry(
         _hugging_face("Qwen2ForCausalLM", "Qwen2Config", **_QWEN), Sizes(4, 2048, 4), _CPU,
         "thunderfx",

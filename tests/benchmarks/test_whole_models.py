@@ -8,17 +8,19 @@ import fcntl
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from benchmarks.__main__ import main
 from benchmarks.report import Report
 from benchmarks.whole_models import run as whole_models
 from benchmarks.whole_models import turns
-from benchmarks.whole_models.measure import where_time_goes
+from benchmarks.whole_models.measure import Subject, where_time_goes
 from benchmarks.whole_models.turns import Turn
 from benchmarks.whole_models.zoo import Entry, Sizes
 
@@ -59,6 +61,20 @@ def test_a_model_is_measured_beside_eager(tmp_path: Path) -> None:
         assert one["gradient_error"] < 1e-6 and one["train_ms"] > 0 and one["infer_ms"] > 0
     assert report.failed == []
     assert "doubled" in whole_models.line("doubled", found)
+
+
+def test_experts_run_one_by_one_in_float64() -> None:
+    """There torch has no product of groups, which the model itself keeps."""
+    model = Doubled()
+    model.config = SimpleNamespace(_experts_implementation="grouped_mm")
+    inputs = (torch.randn(2, 4), torch.randn(2, 4))
+    seen = []
+    with register_module_forward_pre_hook(
+        lambda one, _: seen.append((one.w.dtype, one.config._experts_implementation))
+    ):
+        subject = Subject.make(model, inputs, torch.float32, torch.device("cpu"))
+        subject.model(*inputs)
+    assert seen == [(torch.float64, "eager"), (torch.float32, "grouped_mm")]
 
 
 def test_wrong_gradients_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from helpers.cases import Runner, rand
 
 from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.runtime.torch_types import from_torch_dtype
 
 D = DataType
 
@@ -397,3 +400,39 @@ def test_softmax_of_a_transposed_slice(run: Runner) -> None:
         fd.add_output(fd.ops.truediv(powers, fd.ops.sum(powers, [1], keepdim=True)))
 
     run(fusion, [x], [x.permute(2, 0, 1)[:, 1:5].softmax(1)])
+
+
+@pytest.mark.parametrize("shape", [(64, 32), (33, 24), (5, 18), (4, 15)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_halves_of_pairs(run: Runner, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """Of every row, and of a tensor that begins within a vector; each half alone, and both."""
+    x, memory = rand(*shape, dtype=dtype), rand(shape[0] * shape[1] + 1, dtype=dtype, seed=1)
+    y = memory[1:].view(shape)
+    rows, columns = shape
+
+    def halves(fd: FusionDefinition, t: Any) -> list[Any]:
+        ends = [rows, columns // 2 * 2]
+        return [fd.ops.slice(t, [0, at], ends, [1, 2]) for at in (0, 1)]
+
+    def build(fd: FusionDefinition) -> None:
+        for one in (x, y):
+            even, odd = halves(fd, fd.from_pytorch(one))
+            turned = fd.ops.sub(fd.ops.mul(even, 2.0), odd)
+            for value in (turned, fd.ops.neg(odd)):
+                fd.add_output(fd.ops.cast(value, from_torch_dtype(dtype)))
+
+    expected = []
+    for one in (x, y):
+        even, odd = (one[:, at : columns // 2 * 2 : 2].float() for at in (0, 1))
+        expected += [(even * 2 - odd).to(dtype), (-odd).to(dtype)]
+    run(build, [x, y], expected)
+
+
+def test_halves_of_pairs_share_a_vector() -> None:
+    x = rand(64, 64, dtype=torch.bfloat16)
+    fd = FusionDefinition()
+    t = fd.from_pytorch(x)
+    even, odd = (fd.ops.slice(t, [0, at], [64, 64], [1, 2]) for at in (0, 1))
+    fd.add_output(fd.ops.cast(fd.ops.sub(even, odd), DataType.BFloat16))
+    (source,) = fd.sources([x], target="h200")
+    assert source.text.count("= ldv<") == 1

@@ -171,6 +171,43 @@ def test_returning_aliased_outputs(run: Runner) -> None:
     torch.testing.assert_close(x, original + 1)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_results_are_the_written_input(run: Runner, turned: bool) -> None:
+    """A value that is written into an input, and the input: one memory, as nvFuser returns it."""
+    x = rand(6, 4).t() if turned else rand(4, 6)
+    original = x.clone()
+
+    def fusion(fd: FusionDefinition) -> None:
+        t = fd.from_pytorch(x)
+        positive = fd.ops.relu(t)
+        fd.add_output(positive)
+        fd.add_output(positive, t)
+        fd.add_output(t)
+        fd.add_output(fd.ops.neg(positive))
+        fd.add_output(t, stride_order=[0, 1])
+
+    new = original.relu()
+    strides = [x.stride(), x.stride(), (6, 1), (1, 4)]
+    results = run(fusion, [x], [new, new, -new, new], strides=strides)
+    assert [r.data_ptr() == x.data_ptr() for r in results] == [True, True, False, turned]
+
+
+def test_results_of_a_swap(run: Runner) -> None:
+    """Each input is returned as written, from what the other was before."""
+    x, y = rand(4), rand(4, seed=1)
+    expected = [y.clone(), x.clone()]
+
+    def fusion(fd: FusionDefinition) -> None:
+        t0, t1 = fd.from_pytorch(x), fd.from_pytorch(y)
+        fd.add_output(t1, alias_input=t0)
+        fd.add_output(t0, alias_input=t1)
+        fd.add_output(t0)
+        fd.add_output(t1)
+
+    results = run(fusion, [x, y], expected)
+    assert [r.data_ptr() for r in results] == [x.data_ptr(), y.data_ptr()]
+
+
 def test_update_of_a_strided_input(run: Runner) -> None:
     memory = rand(6, 10)
     x, before = memory[::2, 1:9:2], memory.clone()

@@ -73,6 +73,36 @@ def test_gradients_of_attention(run: Runner, causal: bool) -> None:
     run(build, [grad, *plain, 0.0, causal, 0.5], expected, tolerance=1e-5)
 
 
+MASKS = {"both": (True, True), "bias": (True, False), "mask": (False, True)}
+
+
+@pytest.mark.parametrize("kinds", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_masks_of_attention(run: Runner, dtype: torch.dtype, kinds: str) -> None:
+    """A bias for all scores, a mask that is the same for all heads; gradients against autograd."""
+    wide = [x.requires_grad_() for x in qkv(dtype)]
+    grad, bias = rand(2, 3, 8, 16, seed=9, dtype=dtype), rand(2, 3, 8, 12, seed=4, dtype=dtype)
+    mask = rand(2, 1, 8, 12, seed=5) > -0.5
+    has_bias, has_mask = MASKS[kinds]
+    added = (bias if has_bias else 0) + torch.where(mask | (not has_mask), 0.0, -torch.inf)
+    out = F.scaled_dot_product_attention(*wide, attn_mask=added.to(dtype), scale=0.5)
+    expected = torch.autograd.grad(out, wide, grad)
+    inputs = [x.detach() for x in (grad, *wide)]
+
+    def build(fd: FusionDefinition) -> None:
+        g, q, k, v, b, m = map(fd.from_pytorch, (*inputs, bias, mask))
+        masks = {"bias": b if has_bias else None, "mask": m if has_mask else None}
+        out, lse, seed, offset = fd.ops.sdpfa_fwd(q, k, v, scale=0.5, **masks)
+        fd.add_output(out)
+        grads = fd.ops.sdpfa_bwd(g, q, k, v, out, lse, None, False, seed, offset, 0.5, **masks)
+        for one in grads:
+            fd.add_output(one)
+        assert rebuild(repr(fd)) == define(fd.definition)
+
+    run(build, [*inputs, bias, mask], [out.detach(), *expected],
+        tolerance=0.03 if dtype is torch.bfloat16 else 1e-5)  # fmt: skip
+
+
 def test_one_definition_serves_several_scales(run: Runner) -> None:
     inputs = qkv(torch.float32)
     with FusionDefinition() as fd:
@@ -166,6 +196,14 @@ REFUSED: dict[str, tuple[Callable[..., object], type[Exception], str]] = {
             *(fd.define_tensor([1, n, 2, 8]) for n in (4, 2, 2))
         )[0],
         DefinitionError, r"sdpfa_fwd: key: expected sizes \[1, 4, 2, 8\], got \[1, 2, 2, 8\]",
+    ),
+    "masks": (
+        lambda fd, t, h: fd.ops.sdpfa_fwd(h, h, h, bias=fd.define_tensor([1, 1, 8, 7]))[0],
+        DefinitionError, r"attn_mask: expected sizes \[1, 1, 8, 8\], got \[1, 1, 8, 7\]",
+    ),
+    "ranks of masks": (
+        lambda fd, t, h: fd.ops.sdpfa_fwd(h, h, h, bias=fd.define_tensor([2, 1, 1, 8, 8]))[0],
+        DefinitionError, "attn_mask: expected sizes",
     ),
     "a scalar of no call": (
         lambda fd, t, h: fd.ops.sdpfa_fwd(h, h, h, scale=fd.define_scalar(drawn="seed"))[0],

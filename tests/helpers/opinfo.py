@@ -465,7 +465,8 @@ MOVEMENT: list[tuple[str, str, tuple[Input, ...], Body]] = [
 ]
 
 
-APART = ("cast", "imag", "complex")  # the last two in opinfo_complex.py
+# In opinfo_complex.py, and in test_quantized.py.
+APART = ("cast", "imag", "complex", "pack_e2m1")
 
 
 def samples() -> list[Sample]:

@@ -197,7 +197,8 @@ _SHIFTS = {"bitwise_left_shift", "bitwise_right_shift", "logical_right_shift"}
 
 
 def _rows(arity: int) -> list[str]:
-    pointwise = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.arity == arity]
+    pointwise = [r for r in OPS.values() if r.kind is OpKind.POINTWISE and r.arity == arity
+                 and r.rule is not DtypeRule.PACK]
     return [r.name for r in pointwise if r.name not in _COMPLEX]
 
 

@@ -112,11 +112,11 @@ def test_python_asks_for_names_that_are_not_there() -> None:
 # ---- what a docstring says of types is what the rules do
 
 _COMPUTE = (OpKind.POINTWISE, OpKind.REDUCTION, OpKind.SCAN)
-_FLOAT8 = {d for d in DataType if d.is_float8}
 _NAMED = {
     "bools": {DataType.Bool},
-    "8-bit floats": _FLOAT8,
-    "floats": {d for d in DataType if d.is_float},
+    "floats below 16 bits": {d for d in DataType if d.is_stored},
+    "Float4_e2m1fn_x2": {DataType.Float4_e2m1fn_x2},
+    "floats": {d for d in DataType if d.is_float or d.is_packed},
     "complex numbers": {d for d in DataType if d.is_complex},
     "real numbers": {d for d in DataType if not d.is_complex},
     "a condition that is no Bool": set(),

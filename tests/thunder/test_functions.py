@@ -33,7 +33,7 @@ UNFUSED = PRODUCTS | {
     "new_ones", "new_zeros", "new_full", "trace", *(f"nn.functional.{name}" for name in OTHERS),
 }  # fmt: skip
 # Torch's first samples are forms that are left to it; others are below, and in test_gradients.py.
-FORMS_FIRST = {"addmm", "min", "index_add"}
+FORMS_FIRST = {"addmm", "min", "index_add", "histc"}
 
 
 def name_of(id: str) -> str:
@@ -42,8 +42,11 @@ def name_of(id: str) -> str:
 
 # Casts are tested in test_casts.py, composites each in a file of their own. Torch's first samples
 # of repeat have no elements, and in Thunder no gradient: it is in test_copies.py. There are none of
-# fold and unfold, which are in test_kernels.py.
-WITHOUT_SAMPLES = {"torch.Tensor.repeat", "torch.nn.functional.fold", "torch.nn.functional.unfold"}
+# fold and unfold, which are in test_kernels.py, nor of products of groups, in test_groups.py.
+WITHOUT_SAMPLES = {
+    "torch.Tensor.repeat", "torch.nn.functional.fold", "torch.nn.functional.unfold",
+    "torch.grouped_mm",
+}  # fmt: skip
 TESTED = [
     id for id, one in FUNCTIONS.items()
     if isinstance(one, Rewrite) and id not in {*CASTS, *WITHOUT_SAMPLES}
@@ -59,6 +62,7 @@ def left_to_torch(jitted: Any, name: str) -> bool:
 def test_thunder_has_all_names() -> None:
     symbols = (*ltorch._torch_to_thunder_function_map.values(), *vars(ltorch).values())
     ops = {*(f"torch_{name}" for name in OTHERS), batch_norm_in_training.id, grouped_attention.id}
+    ops.add("grouped_product")
     assert {*FUNCTIONS} - ops <= {symbol.id for symbol in symbols if isinstance(symbol, Symbol)}
 
 

@@ -135,7 +135,7 @@ def plan(
         "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
         "coordinate": coordinate,
-        **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
+        **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
     }
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     dead = _last_reads(segmented)
@@ -253,26 +253,29 @@ def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
 def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line]:
     """Copies into aliased inputs, and the return statement.
 
-    An input that is overwritten and also returned is cloned first. A result in another stride
-    order than its value is copied.
+    An input that is overwritten is cloned first if another one is overwritten by it. A result in
+    another stride order than its value is copied.
     """
     fusion, shapes = segmented.fusion, _shapes_given(segmented)
-    written = {o.alias for o in fusion.outputs}
-    saved = dict.fromkeys(o.name for o in fusion.outputs if o.name in written)
+    writes = [o for o in fusion.outputs if o.alias]
+    written = {o.alias for o in writes}
+    saved = dict.fromkeys(o.name for o in writes if o.name in written)
     lines: list[str | Line] = [f"    {name}_before = {name}.clone()" for name in saved]
-    names = {o: f"{o.name}_before" if o.name in saved else o.name for o in fusion.outputs}
-    lines += [f"    {o.alias}.copy_({names[o]})" for o in fusion.outputs if o.alias]
+    names = {name: f"{name}_before" for name in saved}
+    lines += [f"    {o.alias}.copy_({names.get(o.name, o.name)})" for o in writes]
     results = []
     for number, output in enumerate(o for o in fusion.outputs if not o.alias):
-        strides = _wanted_strides(segmented, output)
-        if strides == segmented.strides[output.name]:
-            own = output.shape is None or output.name in shapes
-            value = f"{names[output]}.detach()" if output.name in fusion.inputs else names[output]
-            results.append(names[output] if own else f"{value}.view({output.shape!r})")
-            continue
-        view = replace(fusion.tensors[output.name], name=f"R{number}")
-        lines += [_allocation(view, strides, device), f"    R{number}.copy_({names[output]})"]
-        results.append(f"R{number}" + f".view({output.shape!r})" * (output.shape is not None))
+        strides, name = _wanted_strides(segmented, output), output.name
+        if memory := fusion.memory_of(output):
+            results.append(memory)
+        elif strides == segmented.strides[name]:
+            own = output.shape is None or name in shapes
+            value = f"{name}.detach()" if name in fusion.inputs else name
+            results.append(name if own else f"{value}.view({output.shape!r})")
+        else:
+            view = replace(fusion.tensors[name], name=f"R{number}")
+            lines += [_allocation(view, strides, device), f"    R{number}.copy_({name})"]
+            results.append(f"R{number}" + f".view({output.shape!r})" * (output.shape is not None))
     return [*lines, f"    return [{', '.join(results)}]"]
 
 
@@ -296,9 +299,12 @@ def _allocation(
     dtype = to_torch_dtype(view.dtype)
     sizes = view.sizes if shape is None else shape
     strides = strides if shape is None else contiguous_strides(shape)
-    words = str(dtype).removeprefix("torch.")
+    words, seen_as = str(dtype).removeprefix("torch."), ""
+    if view.dtype.is_packed:  # torch cannot fill these, which it does where all is deterministic
+        words, seen_as = "uint8", f".view({words})"
     text = f"    {view.name} = empty_strided({sizes!r}, {strides!r}, dtype={words}, device=device)"
-    in_c = empty_in_c(sizes, strides, dtype, device)
+    text += seen_as
+    in_c = None if seen_as else empty_in_c(sizes, strides, dtype, device)
     if in_c is None:
         return Line(text)
     name = f"empty_{view.name}"

@@ -36,6 +36,7 @@ from thunder_fuser.ir.record import (
 from thunder_fuser.ir.scalar import Scalar, const, symbol
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, reshaped_order
 from thunder_fuser.ir.type_rules import (
+    check_cast,
     check_collected,
     check_literals,
     check_numbers,
@@ -286,6 +287,7 @@ class Definer:
         view = self.tensors[name]
         if view.dtype is dtype:
             return name
+        check_cast(view.dtype, dtype)
         if (name, dtype) not in self._casts:
             record = OpRecord("cast", (name,), (), (("dtype", dtype),))
             domain = TensorDomain.of(view.domain.no_reductions)
@@ -346,8 +348,9 @@ class Definer:
             common = promote(*(view.dtype for view in views))
             inputs = self._cast_all(record.inputs, [common] * len(views))
             record = replace(record, inputs=inputs)
-        if record.op == "pad":
-            check_literals(record, [Literal.of(record.attr("value") or 0)], [views[0].dtype])  # type: ignore[arg-type]
+        value, dtype = record.attr("value") or 0, views[0].dtype
+        if record.op == "pad" and (value or not dtype.is_packed):
+            check_literals(record, [Literal.of(value)], [dtype])  # type: ignore[arg-type]
         self._move(record)
 
     def _move(self, record: OpRecord) -> str:
@@ -388,7 +391,7 @@ class Definer:
         axes = tuple(map(self.fresh, self.sizes(record.attr("shape"))))
         (dtype,) = result_types(record, [])
         record = _with_dtype(record, dtype)
-        if not dtype.is_float or dtype.is_float8:
+        if not dtype.is_float or dtype.is_stored:
             wanted = "a float of 16 bits or more"
             raise DtypeError(f"{record.op}: dtype", expected=wanted, got=dtype.name)
         if len(record.inputs) == 3:

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
-from thunder_fuser.ir.kinds import F, Owner, Scalar, Value, checked, checked_argument
+from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked, checked_argument
 from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.quantized import Quantized, as_row
 from thunder_fuser.ir.shapes import normalise_axes, normalise_axis
 from thunder_fuser.ir.values import Tensor
 
 _EXACT = {r.name for r in OPS.values() if r.kind is OpKind.MOVEMENT and r.arity == 1} | {"cast"}
 
-def _as_row(name: str) -> Callable[[F], F]:
-    """Decorates a composite that stands for a row: it keeps the row's signature and docstring."""
-    return wraps(getattr(OpMethods, name))  # type: ignore[return-value]
 
-
-class Composites(OpMethods):
+class Composites(Quantized, OpMethods):
     """The composite ops, beside the rows of the op table."""
 
     _fd: Owner
@@ -40,7 +36,7 @@ class Composites(OpMethods):
         """The extents of a tensor, as scalars."""
         return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
 
-    @_as_row("cat")
+    @as_row("cat")
     def cat(self, *args: Any, manual_padding: Any = False, **kwargs: Any) -> Tensor:
         """As the row of the table. manual_padding: each tensor is a result of ops.pad, with 0,
         which makes it as long as the result; so nvFuser prints a cat."""
@@ -59,7 +55,7 @@ class Composites(OpMethods):
             raise DefinitionError(what, expected=expected, got=str(name), do=do)
         return Tensor(str(made.inputs[0]), self._fd)
 
-    @_as_row("embedding_fwd")
+    @as_row("embedding_fwd")
     def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
         """As the row of the table, with max_norm: longer rows are scaled down to it. torch would
         scale them in the weight, which here stays."""
@@ -72,31 +68,30 @@ class Composites(OpMethods):
         norm = self._norm(rows, float(order))
         scale = self.truediv(most, self.add(norm, 1e-7))
         shorter = self.mul(rows, self.where(self.gt(norm, most), scale, 1.0))
-        return self.cast(shorter, rows.dtype())
+        return self.cast(shorter, rows.dtype())  # type: ignore[no-any-return]
 
-    @checked
-    def scaled_mm(  # noqa: PLR0917 - nvFuser's
-        self,
-        mat1: Tensor,
-        mat2: Tensor,
-        scale1: Tensor,
-        scale2: Tensor,
-        alpha: Any = None,
-        bias: Any = None,
-        beta: Any = None,
-        dtype: DataType = DataType.BFloat16,
-    ) -> tuple[Tensor, None, None]:
-        """(alpha * (mat1 * scale1) @ (mat2 * scale2) + beta * bias, None, None).
+    @as_row("sdpfa_fwd")
+    def sdpfa_fwd(self, *args: Any, bias: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        """As the row of the table, with the two masks of nvFuser: bias is added to the scores, and
+        only those where mask is True count."""
+        return super().sdpfa_fwd(*args, **self._masked(kwargs, args, 0, bias, mask))
 
-        nvFuser has scales of the result in the other two places, which are not made here.
-        """
-        if alpha is None and bias is None:
-            return self.scaled_product(mat1, mat2, scale1, scale2, dtype), None, None
-        out: Tensor = self.scaled_product(mat1, mat2, scale1, scale2, DataType.Float)
-        out = out if alpha is None else self.mul(out, alpha)
-        if bias is not None:
-            out = self.add(out, bias if beta is None else self.mul(bias, beta))
-        return self.cast(out, dtype), None, None
+    @as_row("sdpfa_bwd")
+    def sdpfa_bwd(self, *args: Any, bias: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        """As the row of the table; see sdpfa_fwd. A bias has no gradient here."""
+        return super().sdpfa_bwd(*args, **self._masked(kwargs, args, 1, bias, mask))
+
+    def _masked(
+        self, kwargs: dict[str, Any], args: tuple[Any, ...], at: int, bias: Any, mask: Any
+    ) -> dict[str, Any]:
+        """The keywords with both masks as one, of the query's type; `at` is its place."""
+        if bias is None and mask is None:
+            return kwargs
+        query = args[at] if len(args) > at else kwargs["query"]
+        if mask is not None:
+            mask = self.where(mask, 0.0, -math.inf)
+        both = mask if bias is None else bias if mask is None else self.add(bias, mask)
+        return {**kwargs, "attn_mask": self.cast(both, query.dtype())}
 
     def _norm(self, x: Tensor, order: float) -> Tensor:
         """Over the last axis, which stays."""

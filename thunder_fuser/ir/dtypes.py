@@ -24,12 +24,15 @@ class DataType(Enum):
     Int = ("i64", 8, "int", 5)
     Float8_e4m3fn = ("e4m3", 1, "float", 6)
     Float8_e5m2 = ("e5m2", 1, "float", 7)
-    Half = ("f16", 2, "float", 8)
-    BFloat16 = ("bf16", 2, "float", 9)
-    Float = ("f32", 4, "float", 10)
-    Double = ("f64", 8, "float", 11)
-    ComplexFloat = ("c64", 8, "complex", 12)
-    ComplexDouble = ("c128", 16, "complex", 13)
+    Float8_e8m0fnu = ("e8m0", 1, "float", 8)
+    Half = ("f16", 2, "float", 9)
+    BFloat16 = ("bf16", 2, "float", 10)
+    Float = ("f32", 4, "float", 11)
+    Double = ("f64", 8, "float", 12)
+    ComplexFloat = ("c64", 8, "complex", 13)
+    ComplexDouble = ("c128", 16, "complex", 14)
+    Float4_e2m1fn_x2 = ("e2m1x2", 1, "packed", 15)
+    Float4_e2m1fn = ("e2m1x2", 1, "packed", 15)  # the same: here, as in torch, two are an element
 
     Null: None  # no type, which is None: the op chooses
 
@@ -39,7 +42,9 @@ class DataType(Enum):
         self.is_complex = kind == "complex"
         self.is_half = self.is_float and size == 2  # stored, never computed in
         self.is_float8 = self.is_float and size == 1  # only moved and cast
-        self.is_narrow = self.is_half or self.is_float8  # kernels convert these to Float
+        self.is_packed = kind == "packed"  # two numbers in one element, only moved
+        self.is_stored = self.is_float8 or self.is_packed  # has no arithmetic
+        self.is_narrow = self.is_half or self.is_stored  # kernels convert these to Float
 
     @property
     def real(self) -> DataType:
@@ -61,7 +66,7 @@ class DataType(Enum):
     @property
     def accumulate(self) -> DataType:
         """The type of sums: `Float` for 16-bit floats, `Int` for integers and bools."""
-        return self.compute if self.is_float or self.is_complex else DataType.Int
+        return DataType.Int if self.is_int or self is DataType.Bool else self.compute
 
     @property
     def random_share(self) -> int:
@@ -76,12 +81,15 @@ class DataType(Enum):
 
 DataType.Null = None
 
-# The real types that ops compute with; 8-bit floats are only moved and cast.
-COMPUTED = tuple(d for d in DataType if not d.is_float8 and not d.is_complex)
+# The real types that ops compute with; shorter floats are only moved and cast.
+COMPUTED = tuple(d for d in DataType if not d.is_stored and not d.is_complex)
 
 
 def category(dtype: DataType) -> int:
-    """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion."""
+    """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion.
+    Packed ones are 4, for no number is one of them."""
+    if dtype.is_packed:
+        return 4
     return 3 if dtype.is_complex else 2 if dtype.is_float else int(dtype.is_int)
 
 
@@ -98,7 +106,7 @@ def promote(*dtypes: DataType) -> DataType:
 
 def _promote_two(a: DataType, b: DataType) -> DataType:
     pair = {a, b}
-    if len(pair) > 1 and (a.is_float8 or b.is_float8):
+    if len(pair) > 1 and (a.is_stored or b.is_stored):
         expected, do = "equal dtypes beside an 8-bit float", "cast to DataType.Float first"
         raise DtypeError("promote", expected=expected, got=f"{a.name}, {b.name}", do=do)
     if a.is_complex or b.is_complex:
@@ -121,11 +129,13 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 def fits(value: float, dtype: DataType) -> bool:
     """Whether a type holds a real number, after rounding or cutting off the fraction.
 
-    As in torch, UInt8 also takes -255 to -1, modulo 256.
+    As in torch, UInt8 also takes -255 to -1, modulo 256. No number is two of 4 bits.
 
     >>> fits(300, DataType.Int8), fits(-1, DataType.UInt8), fits(float("nan"), DataType.Int)
     (False, True, False)
     """
+    if dtype.is_packed:
+        return False
     if not dtype.is_int:
         return isinstance(value, float) or fits(value, DataType.Int)
     if isinstance(value, float):

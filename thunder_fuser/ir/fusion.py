@@ -113,6 +113,16 @@ class Fusion:
         found = [record for record in self.definition if record.op == "add_output"]
         return tuple(Output(*r.inputs, *map(r.attr, keys)) for r in found)  # type: ignore[arg-type]
 
+    def memory_of(self, output: Output) -> str | None:
+        """The written input that a result is returned as, if it is; as nvFuser returns it.
+
+        add_output(T1, T0); add_output(T1)  ->  T0, and so for add_output(T0)
+        """
+        if output.alias or output.stride_order or output.shape is not None:
+            return None
+        written = {one.name: one.alias for one in self.outputs if one.alias}
+        return output.name if output.name in written.values() else written.get(output.name)
+
     @cached_property
     def producer(self) -> Mapping[str, OpRecord]:
         """The expression that makes each computed value."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from thunder_fuser.errors import DtypeError
-from thunder_fuser.ir.attention import ATTENTION, grouped_mm, scaled_product
+from thunder_fuser.ir.attention import ATTENTION
 from thunder_fuser.ir.domain import Domain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.products import grouped_mm, scaled_grouped_product, scaled_product
 from thunder_fuser.ir.record import Literal, OpRecord
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.ir.shapes import (
@@ -172,7 +173,7 @@ def _with_size(shape: Extents, dim: int, size: Scalar) -> Extents:
 
 def _check_ordered(record: OpRecord, view: TensorView) -> None:
     """DtypeError for complex numbers, which have no order, and for 8-bit floats."""
-    if view.dtype.is_complex or view.dtype.is_float8:
+    if view.dtype.is_complex or view.dtype.is_stored:
         expected = "real numbers of a type with arithmetic"
         raise DtypeError(f"ops.{record.op}: arg", expected=expected, got=view.dtype.name)
 
@@ -247,6 +248,7 @@ _CALLS: dict[str, Callable[[OpRecord, list[TensorView]], Extents]] = {
     "linear": _product,
     "grouped_mm": grouped_mm,
     "scaled_product": scaled_product,
+    "scaled_grouped_product": scaled_grouped_product,
     **dict.fromkeys(("scatter", "scatter_add"), _write),
     **dict.fromkeys(("index_add", "index_copy", "index_put", "index_put_accumulate"), _write),
     "embedding_backward": _embedding_backward,

@@ -211,9 +211,8 @@ OPERAND = Kind(
 
 # `call.name` is an argument that has another kind than the name has in other calls.
 _KINDS: dict[str, Kind] = {
-    "chunk define_vector.size factor num_weights padding_idx": Kind(
-        "an integer of 64 bits", _integer, "int"
-    ),
+    "block_size chunk define_vector.size factor num_weights output_block_scale_size"
+    " padding_idx": Kind("an integer of 64 bits", _integer, "int"),
     "broadcast_dims sizes stride_order strides add_output.shape"
     " define_tensor.shape": Kind("a list of integers", _list_of(_integer), "Sequence[int]"),
     "correction max_norm norm_type": Kind(
@@ -226,7 +225,7 @@ _KINDS: dict[str, Kind] = {
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
     "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short sorted"
-    " sparse stable static_sizes": Kind("True or False", _flag, "bool"),
+    " output_gamma sparse stable static_sizes swizzle_scales": Kind("True or False", _flag, "bool"),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
     "at axis dim inner outer": Kind("an axis", _integer, "int"),
     "dims": Kind(
@@ -248,7 +247,7 @@ _KINDS: dict[str, Kind] = {
     "end_indices new_shape pad_widths shape start_indices": Kind(
         "a list of integers and scalars", _list_of(_size), "Sequence[int | Value | Constant]"
     ),
-    "dtype": Kind(
+    "dtype output_block_scale_dtype": Kind(
         f"a DataType ({', '.join(d.name for d in DataType)})",
         _instance(DataType),
         "DataType",

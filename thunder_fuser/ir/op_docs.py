@@ -16,6 +16,7 @@ import re
 from inspect import Parameter, Signature
 
 from thunder_fuser.ir import kinds
+from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.type_rules import NUMBER_AT, TAKES_NUMBERS
 
@@ -51,6 +52,7 @@ _SHAPES: dict[str | OpKind, str] = {
     "linear": "that of arg, with the first size of weight in place of the last one",
     "grouped_mm": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
     "scaled_product": "[m, n]",
+    "scaled_grouped_product": "[m, n], or [groups, m, n] if mat1 and mat2 are matrices",
     "sdpfa_fwd": "[N, H, L, the last size of value], [N, H, L], [2], []",
     "sdpfa_bwd": "those of query, key and value",
     "embedding_backward": "[num_weights, the last size of grad]",
@@ -67,6 +69,7 @@ _TYPES: dict[str | DtypeRule, str] = {
     DtypeRule.INTEGER: "{common}",
     DtypeRule.REAL: "that of x, of its parts if it is complex" + _HALF,
     DtypeRule.COMPLEX: "ComplexDouble if an operand is a Double, else ComplexFloat",
+    DtypeRule.PACK: "Float4_e2m1fn_x2",
     DtypeRule.SELECT: "the common type of a and b",
     DtypeRule.KEEP: "that of {source}",
     DtypeRule.ACCUMULATE: "that of arg" + _HALF + _COUNTED,
@@ -76,6 +79,7 @@ _TYPES: dict[str | DtypeRule, str] = {
     "min": "that of arg",
     "iota": "dtype, by default Int",
     "scaled_product": "dtype, by default BFloat16",
+    "scaled_grouped_product": "dtype, by default BFloat16",
     "uniform": "dtype, by default Float",
     "normal": "dtype, by default Float",
     "cumsum": "that of arg" + _COUNTED,
@@ -94,13 +98,14 @@ _REFUSED: dict[str | OpKind, str] = {
     "matmul": "operands of several types",
     "linear": "operands of several types",
     "grouped_mm": "matrices of several types, and offsets that are neither Int nor Int32",
-    "scaled_product": "scales that are no Float",
+    "scaled_product": "scales that are no Float, nor those of blocks",
+    "scaled_grouped_product": "scales that are no Float, and as grouped_mm",
     "sdpfa_fwd": "operands of several types, or of another one than Half, BFloat16 and Float",
     "sdpfa_bwd": "operands of several types, or of another one than Half, BFloat16 and Float",
     "embedding_backward": "a grad that is no float, or " + _INDEX,
-    "argsort": "complex numbers and 8-bit floats",
-    "sort": "complex numbers and 8-bit floats",
-    "topk": "complex numbers, bools and 8-bit floats",
+    "argsort": "complex numbers and floats below 16 bits",
+    "sort": "complex numbers and floats below 16 bits",
+    "topk": "complex numbers, bools and floats below 16 bits",
 }
 
 
@@ -182,10 +187,10 @@ def refused(row: Op) -> str:
     if row.rule is DtypeRule.SELECT:
         return "a condition that is no Bool"
     if row.rule is DtypeRule.ATTRIBUTE:
-        return ""
+        return DataType.Float4_e2m1fn_x2.name
     has_complex = row.rule is DtypeRule.ACCUMULATE if collects else bool(row.c_complex)
     found = ["real numbers"] * (not row.c and not collects)
     found += ["complex numbers"] * (not has_complex and row.rule is not DtypeRule.LOGICAL)
     found += ["bools"] * (not row.bools)
-    found += ["floats"] if row.rule is DtypeRule.INTEGER else ["8-bit floats"]
+    found += ["floats"] if row.rule is DtypeRule.INTEGER else ["floats below 16 bits"]
     return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))

@@ -19,8 +19,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and 8-bit
-            floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and floats
+            below 16 bits.
         """
     def neg(self, x: Value | Constant | float) -> Tensor:
         """The negation.
@@ -31,8 +31,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and 8-bit
-            floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and floats
+            below 16 bits.
         """
     def relu(self, x: Value | Constant | float) -> Tensor:
         """x where it is positive, else 0; NaN stays.
@@ -44,7 +44,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def sign(self, x: Value | Constant | float) -> Tensor:
         """-1, 0 or 1, the sign of x.
@@ -56,7 +56,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def ceil(self, x: Value | Constant | float) -> Tensor:
         """The least whole number that is not below x.
@@ -68,7 +68,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def floor(self, x: Value | Constant | float) -> Tensor:
         """The greatest whole number that is not above x.
@@ -80,7 +80,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def trunc(self, x: Value | Constant | float) -> Tensor:
         """x without its fraction.
@@ -92,7 +92,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def round(self, x: Value | Constant | float) -> Tensor:
         """The nearest whole number, and the even one of two.
@@ -104,7 +104,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def exp(self, x: Value | Constant | float, short: bool | None = None) -> Tensor:
         """e to the power x. short=True allows a few wrong digits at the end, on a GPU.
@@ -116,7 +116,8 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
         short: True or False.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def exp2(self, x: Value | Constant | float) -> Tensor:
         """2 to the power x.
@@ -128,7 +129,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def expm1(self, x: Value | Constant | float) -> Tensor:
         """exp(x) - 1, exact near 0.
@@ -140,7 +141,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def log(self, x: Value | Constant | float) -> Tensor:
         """The natural logarithm.
@@ -151,7 +152,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def log2(self, x: Value | Constant | float) -> Tensor:
         """The logarithm to base 2.
@@ -162,7 +164,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def log10(self, x: Value | Constant | float) -> Tensor:
         """The logarithm to base 10.
@@ -174,7 +177,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def log1p(self, x: Value | Constant | float) -> Tensor:
         """log(1 + x), exact near 0.
@@ -186,7 +189,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def sin(self, x: Value | Constant | float) -> Tensor:
         """The sine.
@@ -197,7 +200,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def cos(self, x: Value | Constant | float) -> Tensor:
         """The cosine.
@@ -208,7 +212,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def tanh(self, x: Value | Constant | float, short: bool | None = None) -> Tensor:
         """The hyperbolic tangent. short=True allows a few wrong digits at the end, on a GPU.
@@ -220,7 +225,8 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
         short: True or False.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def tan(self, x: Value | Constant | float) -> Tensor:
         """The tangent.
@@ -231,7 +237,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def asin(self, x: Value | Constant | float) -> Tensor:
         """The inverse sine.
@@ -242,7 +249,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def acos(self, x: Value | Constant | float) -> Tensor:
         """The inverse cosine.
@@ -253,7 +261,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def atan(self, x: Value | Constant | float) -> Tensor:
         """The inverse tangent.
@@ -264,7 +273,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def sinh(self, x: Value | Constant | float) -> Tensor:
         """The hyperbolic sine.
@@ -275,7 +285,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def cosh(self, x: Value | Constant | float) -> Tensor:
         """The hyperbolic cosine.
@@ -286,7 +297,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def asinh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic sine.
@@ -297,7 +309,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def acosh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic cosine.
@@ -308,7 +321,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def atanh(self, x: Value | Constant | float) -> Tensor:
         """The inverse hyperbolic tangent.
@@ -319,7 +333,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def erf(self, x: Value | Constant | float) -> Tensor:
         """The error function.
@@ -331,7 +346,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def erfc(self, x: Value | Constant | float) -> Tensor:
         """1 - erf(x), exact for large x.
@@ -343,7 +358,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def one_plus_tanh(self, x: Value | Constant | float) -> Tensor:
         """1 + tanh(x), exact for x far below 0.
@@ -355,7 +370,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def erfinv(self, x: Value | Constant | float) -> Tensor:
         """The inverse of erf.
@@ -367,7 +382,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def erfcinv(self, x: Value | Constant | float) -> Tensor:
         """The inverse of erfc.
@@ -378,7 +393,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def lgamma(self, x: Value | Constant | float) -> Tensor:
         """The logarithm of the absolute value of the gamma function.
@@ -390,7 +405,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def digamma(self, x: Value | Constant | float) -> Tensor:
         """The derivative of lgamma.
@@ -402,7 +417,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def ndtri(self, x: Value | Constant | float) -> Tensor:
         """The inverse of the normal distribution function.
@@ -414,7 +429,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def sqrt(self, x: Value | Constant | float) -> Tensor:
         """The square root.
@@ -425,7 +440,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def rsqrt(self, x: Value | Constant | float) -> Tensor:
         """1 / sqrt(x).
@@ -436,7 +452,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def reciprocal(self, x: Value | Constant | float) -> Tensor:
         """1 / x.
@@ -447,7 +464,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def frac(self, x: Value | Constant | float) -> Tensor:
         """x - trunc(x).
@@ -459,7 +477,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def sigmoid(self, x: Value | Constant | float) -> Tensor:
         """1 / (1 + exp(-x)).
@@ -470,7 +488,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def silu(self, x: Value | Constant | float) -> Tensor:
         """x * sigmoid(x).
@@ -482,7 +501,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def real(self, x: Value | Constant | float) -> Tensor:
         """The real part.
@@ -493,7 +512,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def imag(self, x: Value | Constant | float) -> Tensor:
         """The imaginary part.
@@ -505,7 +525,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for real numbers and
-            8-bit floats.
+            floats below 16 bits.
         """
     def complex(self, real: Value | Constant | float, imag: Value | Constant | float) -> Tensor:
         """A complex number from its parts.
@@ -517,7 +537,7 @@ class OpMethods:
         real, imag: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def isfinite(self, x: Value | Constant | float) -> Tensor:
         """True where x is neither infinite nor NaN.
@@ -528,7 +548,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def isinf(self, x: Value | Constant | float) -> Tensor:
         """True where x is infinite.
@@ -539,7 +560,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def isnan(self, x: Value | Constant | float) -> Tensor:
         """True where x is NaN.
@@ -550,7 +572,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def isneginf(self, x: Value | Constant | float) -> Tensor:
         """True where x is negative infinity.
@@ -562,7 +585,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def isposinf(self, x: Value | Constant | float) -> Tensor:
         """True where x is positive infinity.
@@ -574,7 +597,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def signbit(self, x: Value | Constant | float) -> Tensor:
         """True where x has a minus sign, which -0.0 has too.
@@ -586,7 +609,7 @@ class OpMethods:
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def isreal(self, x: Value | Constant | float) -> Tensor:
         """True where the imaginary part is 0.
@@ -597,7 +620,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def logical_not(self, x: Value | Constant | float) -> Tensor:
         """True where x is 0.
@@ -608,7 +632,8 @@ class OpMethods:
 
         x: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def bitwise_not(self, x: Value | Constant | float) -> Tensor:
         """Every bit inverted.
@@ -631,7 +656,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def sub(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs - rhs.
@@ -642,8 +668,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and 8-bit
-            floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and floats
+            below 16 bits.
         """
     def mul(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs * rhs.
@@ -654,7 +680,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def div(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs / rhs; of integers, rounded towards 0.
@@ -664,8 +691,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and 8-bit
-            floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for bools and floats
+            below 16 bits.
         """
     def truediv(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs / rhs as a float.
@@ -676,7 +703,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def fmod(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The remainder of lhs / rhs with the sign of lhs, as in C.
@@ -688,7 +716,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def mod(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The same as fmod.
@@ -700,7 +728,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def remainder(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The remainder of lhs / rhs with the sign of rhs, as in Python.
@@ -712,7 +740,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def pow(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs to the power rhs.
@@ -724,7 +752,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def atan2(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The angle of the point (rhs, lhs), from -pi to pi.
@@ -736,7 +764,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def nextafter(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The float next to lhs on the way to rhs.
@@ -748,7 +776,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def zeta(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The Hurwitz zeta function: the sum over k >= 0 of (k + rhs) to the power -lhs.
@@ -760,7 +788,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def minimum(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The lesser of the two; NaN if either is.
@@ -772,7 +800,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def maximum(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The greater of the two; NaN if either is.
@@ -784,7 +812,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def gcd(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """The greatest common divisor.
@@ -807,7 +835,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def ne(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs != rhs.
@@ -818,7 +847,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def lt(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs < rhs.
@@ -830,7 +860,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def le(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs <= rhs.
@@ -842,7 +872,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def gt(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs > rhs.
@@ -854,7 +884,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def ge(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """lhs >= rhs.
@@ -866,7 +896,7 @@ class OpMethods:
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def logical_and(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """True where neither is 0.
@@ -877,7 +907,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def logical_or(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """True where one of them is not 0.
@@ -888,7 +919,8 @@ class OpMethods:
 
         lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def bitwise_and(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
         """Bits that both have.
@@ -973,6 +1005,17 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
             bools and floats.
         """
+    def pack_e2m1(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
+        """lhs and rhs as 4-bit floats in one element, lhs in its low bits; at most 6, as is NaN.
+
+        Shape: that of the operands, which are broadcast as in torch.
+        Type: Float4_e2m1fn_x2.
+
+        lhs, rhs: a tensor, a scalar or a real number, an integer one of 64 bits.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
+            and floats below 16 bits.
+        """
     def where(
         self,
         condition: Value | Constant | float,
@@ -1005,7 +1048,7 @@ class OpMethods:
         start, end, weight: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def clamp(
         self,
@@ -1022,7 +1065,7 @@ class OpMethods:
         x, min, max: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """
     def threshold(
         self,
@@ -1039,7 +1082,7 @@ class OpMethods:
         x, threshold, value: a tensor, a scalar or a real number, an integer one of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def cast(self, arg: Value | Constant | float, dtype: DataType) -> Tensor:
         """arg in another type.
@@ -1050,9 +1093,11 @@ class OpMethods:
 
         arg: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
 
-        Raises DefinitionError if arguments or sizes do not fit.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for
+            Float4_e2m1fn_x2.
         """
     def set(self, arg: Value | Constant | float) -> Tensor:
         """A copy.
@@ -1301,7 +1346,8 @@ class OpMethods:
         shape: a list of integers and scalars.
         fill_value: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
@@ -1320,7 +1366,8 @@ class OpMethods:
         length: an integer of 64 bits, or a scalar.
         start, step: a tensor, a scalar or a real number, an integer one of 64 bits.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for the dtype Bool.
         """
@@ -1342,7 +1389,8 @@ class OpMethods:
             bits.
         shape: a list of integers and scalars.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for a dtype other
             than floats of 16 bits or more.
@@ -1365,7 +1413,8 @@ class OpMethods:
             64 bits.
         shape: a list of integers and scalars.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for a dtype other
             than floats of 16 bits or more.
@@ -1401,10 +1450,12 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def prod(
         self,
@@ -1425,10 +1476,12 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def max(
         self,
@@ -1449,11 +1502,12 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def min(
         self,
@@ -1474,11 +1528,12 @@ class OpMethods:
         dims: an axis or a list of axes.
         keepdim: True or False.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
         chunk: an integer of 64 bits.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def cumsum(self, arg: Value, dim: int) -> Tensor:
         """The sum of all elements up to each one, along dim.
@@ -1490,7 +1545,8 @@ class OpMethods:
         arg: a tensor.
         dim: an axis.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def cumprod(self, arg: Value, dim: int) -> Tensor:
         """The product of all elements up to each one, along dim.
@@ -1502,7 +1558,8 @@ class OpMethods:
         arg: a tensor.
         dim: an axis.
 
-        Raises DefinitionError if arguments or sizes do not fit, DtypeError for 8-bit floats.
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for floats below 16
+            bits.
         """
     def cummax(self, arg: Value, dim: int) -> Tensor:
         """The greatest of all elements up to each one, along dim.
@@ -1515,7 +1572,7 @@ class OpMethods:
         dim: an axis.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def cummin(self, arg: Value, dim: int) -> Tensor:
         """The least of all elements up to each one, along dim.
@@ -1528,7 +1585,7 @@ class OpMethods:
         dim: an axis.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def matmul(self, a: Value, b: Value) -> Tensor:
         """The matrix product.
@@ -1561,17 +1618,40 @@ class OpMethods:
         scale2: Value,
         dtype: DataType | None = None,
     ) -> Tensor:
-        """(mat1 * scale1) @ (mat2 * scale2); a scale is one number, or one a row or column.
+        """(mat1 * scale1) @ (mat2 * scale2); one scale, one a row or column, or one a block.
 
         Shape: [m, n].
         Type: dtype, by default BFloat16.
 
         mat1, mat2, scale1, scale2: a tensor.
         dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
-            Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble).
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
-            no Float.
+            no Float, nor those of blocks.
+        """
+    def scaled_grouped_product(
+        self,
+        mat1: Value,
+        mat2: Value,
+        offsets: Value,
+        scale1: Value,
+        scale2: Value,
+        dtype: DataType | None = None,
+    ) -> Tensor:
+        """As grouped_mm, of mat1 * scale1 and mat2 * scale2.
+
+        Shape: [m, n], or [groups, m, n] if mat1 and mat2 are matrices.
+        Type: dtype, by default BFloat16.
+
+        mat1, mat2, offsets, scale1, scale2: a tensor.
+        dtype: a DataType (Bool, UInt8, Int8, Int16, Int32, Int, Float8_e4m3fn, Float8_e5m2,
+            Float8_e8m0fnu, Half, BFloat16, Float, Double, ComplexFloat, ComplexDouble,
+            Float4_e2m1fn_x2).
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
+            no Float, and as grouped_mm.
         """
     def sdpfa_fwd(
         self,
@@ -1581,13 +1661,15 @@ class OpMethods:
         dropout_p: float | Value | Constant | None = None,
         is_causal: bool | Value | Constant | None = None,
         scale: float | Value | Constant | None = None,
+        attn_mask: Value | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+            attn_mask is added to the scores.
 
         Shape: [N, H, L, the last size of value], [N, H, L], [2], [].
         Type: that of query, Float, Int, Int.
 
-        query, key, value: a tensor.
+        query, key, value, attn_mask: a tensor.
         dropout_p, scale: a real number or a scalar.
         is_causal: True, False or a scalar.
 
@@ -1607,13 +1689,15 @@ class OpMethods:
         philox_seed: Value,
         philox_offset: Value,
         scale: float | Value | Constant | None = None,
+        attn_mask: Value | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, key and value from what sdpfa_fwd took and gave.
 
         Shape: those of query, key and value.
         Type: that of grad_output, that of grad_output, that of grad_output.
 
-        grad_output, query, key, value, output, logsumexp, philox_seed, philox_offset: a tensor.
+        grad_output, query, key, value, output, logsumexp, philox_seed, philox_offset,
+            attn_mask: a tensor.
         dropout_p, scale: a real number or a scalar.
         is_causal: True, False or a scalar.
 
@@ -1748,7 +1832,7 @@ class OpMethods:
         descending, stable: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def sort(
         self,
@@ -1768,7 +1852,7 @@ class OpMethods:
         descending, stable: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
-            and 8-bit floats.
+            and floats below 16 bits.
         """
     def topk(
         self,
@@ -1790,5 +1874,5 @@ class OpMethods:
         largest, sorted: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
-            bools and 8-bit floats.
+            bools and floats below 16 bits.
         """

@@ -131,7 +131,7 @@ def _external(
 
 
 _CAST = "convert<{to}>({0})"
-_ATTENTION = "dropout_p=None, is_causal=None, scale=None"
+_ATTENTION = "dropout_p=None, is_causal=None, scale=None, attn_mask=None"
 _ORDER = "dim=-1, descending=False, stable=False"
 _ORDERED = "dim=dim, descending=descending, stable=stable"
 
@@ -219,6 +219,7 @@ _ROWS = (
     _binary(
         "logical_right_shift", _I, "shift_right_logical", "logical_right_shift(a, b)", bools=False
     ),
+    _binary("pack_e2m1", DtypeRule.PACK, "pack_e2m1_", "pack_e2m1(a, b)", cost=2),
     # ---- ternary
     _pointwise("where", "condition, a, b", DtypeRule.SELECT, "({0} ? {1} : {2})"),
     _pointwise("lerp", "start, end, weight", _F, "lerp_"),
@@ -297,21 +298,26 @@ _ROWS = (
         "scaled_product(a, b, c, d, own)",
     ),
     _external(
+        "scaled_grouped_product", "mat1, mat2, offsets, scale1, scale2, dtype=None", 5,
+        "scaled_grouped_product(operands, own)",
+    ),
+    _external(
         "sdpfa_fwd",
         f"query, key, value, {_ATTENTION}",
-        3,
-        "attention((a, b, c), dropout_p, is_causal, scale)",
+        4,
+        "attention(operands, dropout_p, is_causal, scale)",
         None, DataType.Float, DataType.Int, DataType.Int,
+        keywords=("query", "key", "value", "attn_mask"),
     ),
     _external(
         "sdpfa_bwd",
         "grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, philox_seed, "
-        "philox_offset, scale=None",
-        8,
+        "philox_offset, scale=None, attn_mask=None",
+        9,
         "attention_backward(operands, dropout_p, is_causal, scale)",
         None, None, None,
         keywords=("grad_output", "query", "key", "value", "output", "logsumexp", "philox_seed",
-                  "philox_offset"),
+                  "philox_offset", "attn_mask"),
     ),
     _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
     _external(
@@ -427,6 +433,7 @@ bitwise_xor: Bits that exactly one of them has.
 bitwise_left_shift: lhs * 2**rhs, in the bits of its type.
 bitwise_right_shift: lhs shifted right by rhs bits; the sign stays.
 logical_right_shift: lhs shifted right by rhs bits; zeros come in from the left.
+pack_e2m1: lhs and rhs as 4-bit floats in one element, lhs in its low bits; at most 6, as is NaN.
 where: a where the condition is true, else b.
 lerp: start + weight * (end - start).
 clamp: x, but at least min and at most max.
@@ -465,8 +472,10 @@ cummin: The least of all elements up to each one, along dim.
 matmul: The matrix product.
 linear: arg @ weight.T + bias.
 grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
-scaled_product: (mat1 * scale1) @ (mat2 * scale2); a scale is one number, or one a row or column.
-sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).
+scaled_product: (mat1 * scale1) @ (mat2 * scale2); one scale, one a row or column, or one a block.
+scaled_grouped_product: As grouped_mm, of mat1 * scale1 and mat2 * scale2.
+sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).\
+ attn_mask is added to the scores.
 sdpfa_bwd: The gradients of query, key and value from what sdpfa_fwd took and gave.
 scatter: A copy of arg with src, or one number, written where the index says along dim.
 scatter_add: A copy of arg with src added where the index says along dim.

@@ -46,7 +46,7 @@ def result_types(record: OpRecord, operands: Sequence[Typed]) -> list[DataType]:
         return [given or own.accumulate]
     if row.kind in (OpKind.REDUCTION, OpKind.SCAN):
         return [given or own]
-    if record.op == "scaled_product":
+    if record.op in ("scaled_product", "scaled_grouped_product"):
         return [given or DataType.BFloat16]
     return [own if dtype is None else dtype for dtype in row.results]
 
@@ -83,6 +83,9 @@ def _pointwise_types(
         common = common_type(operands[1:])
         return [DataType.Bool, common, common], common
     common = common_type(operands).compute
+    if rule is DtypeRule.PACK:
+        kept = common if common.is_complex else DataType.Float
+        return [kept] * count, DataType.Float4_e2m1fn_x2
     if rule in (DtypeRule.FLOAT, DtypeRule.COMPLEX) and category(common) < 2:
         common = DataType.Float
     if rule is DtypeRule.COMPARE:
@@ -105,6 +108,14 @@ def common_type(operands: Sequence[Typed]) -> DataType:
     return {2: DataType.Float, 3: common.complex}.get(strongest, DataType.Int)
 
 
+def check_cast(source: DataType, to: DataType) -> None:
+    """DtypeError for packed floats, which are made and moved only."""
+    if source.is_packed or to.is_packed:
+        expected = "a type of which each element is one number"
+        got, do = f"{source.name} to {to.name}", "see ops.pack_e2m1"
+        raise DtypeError("ops.cast", expected=expected, got=got, do=do)
+
+
 def check_collected(record: OpRecord, view: TensorView) -> None:
     """DtypeError for unsupported reductions and scans: complex numbers have sums but no maximum."""
     _check_computes(record, [view])
@@ -118,10 +129,12 @@ def _error(record: OpRecord, expected: str, got: str, do: str = "") -> DtypeErro
 
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
     """DtypeError for arithmetic on 8-bit floats, which torch does not have either."""
+    if record.op == "cast":
+        check_cast(views[0].dtype, record.attr("dtype"))  # type: ignore[arg-type]
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
         return
     for dtype in (view.dtype for view in views):
-        if dtype.is_float8:
+        if dtype.is_stored:
             do = "cast to DataType.Float first"
             raise _error(record, "a type with arithmetic", dtype.name, do)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point, accesses, index_element, linear
@@ -25,6 +26,7 @@ from thunder_fuser.lower.buffers import Buffers
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.guards import whole_steps
 from thunder_fuser.lower.scope import NONE, ROOT, Found, Names, Needs, Scope, SharedMemory
+from thunder_fuser.schedule.axes import is_vector
 
 DOUBLE = DataType.Double
 MOST_WORDS = 16384  # random numbers made in advance: they are on a thread's stack
@@ -175,6 +177,9 @@ class Values:
         position = offset(point.index, self.ctx.part.strides[view.name])
         if self.ctx.loads_vector(point, position):
             return self._load_vector(point, position, scope)
+        pair = self._every_second(point, position, scope)
+        if pair is not None:
+            return pair
         ring = self._ring(point, position)
         if ring is not None:
             needs = ring.first.symbols | ring.at.symbols | ring.condition.symbols
@@ -196,6 +201,27 @@ class Values:
         """This lane's element of a vector."""
         lane = self.ctx.lane_symbol
         return nodes.Lane(str(vector[0]), None, lane), vector[1] | lane.symbols
+
+    def _every_second(self, point: Point, position: Scalar, scope: Scope) -> Found | None:
+        """The lanes' elements of a vector twice as long, which both halves of pairs share.
+
+        T0[16*i + 2*v + 1], v in [0, 8)  ->  lane 2*v + 1 of the 16 elements from 16*i on
+        """
+        ctx, lane, width = self.ctx, self.ctx.lane_symbol, 2 * self.ctx.width
+        fits = partial(
+            is_vector, condition=point.condition, lane=lane, width=width,
+            itemsize=ctx.dtype_of(point.name).bytes, alignment=ctx.alignment(point.name),
+        )
+        starts = {place: position - lane * 2 - place for place in (0, 1)}
+        place = next((one for one, start in starts.items() if fits(start + lane)), None)
+        whole = ctx.width > 1 and ctx.loops.edge is None and ctx.elements(point.name) % width == 0
+        if place is None or not whole:
+            return None
+        base, condition, needs = self._access(starts[place], point.condition, scope)
+        load = nodes.Load(point.name, base, ctx.dtype_of(point.name), width, condition)
+        name = self.name(f"{point.name}_w", (base, condition))
+        scope.define(nodes.Let(name, load.dtype, load, width), needs)
+        return nodes.Lane(name, None, lane * 2 + place), needs | lane.symbols
 
     def _ring(self, point: Point, position: Scalar) -> nodes.RingLoad | None:
         """One load for all lanes, if they walk on in a row whose end they may pass.

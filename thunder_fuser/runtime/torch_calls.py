@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops that are torch's kernels, where the kernel depends on the device: attention, scaled products.
+"""Ops that are torch's kernels, where the kernel depends on the device: attention, products of
+groups.
 
 Random numbers of attention's dropout are torch's. Its seed and offset are UInt64 to torch; as
 values of a fusion they are Int, of the same bits.
@@ -10,46 +11,82 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 _ATEN = torch.ops.aten
 
 
 def attention(
-    tensors: tuple[torch.Tensor, ...],
+    operands: Sequence[torch.Tensor],
     dropout_p: float | None,
     is_causal: bool | None,
     scale: float | None,
 ) -> tuple[torch.Tensor, ...]:
     """(output, logsumexp, seed, offset). A CPU draws no numbers, so its last two are zeros.
 
-    tensors: query, key and value.
+    operands: query, key and value, and a mask that is added, if there is one.
     """
-    given = (*tensors, dropout_p or 0.0, bool(is_causal))
-    if tensors[0].device.type == "cpu":
-        found = _ATEN._scaled_dot_product_flash_attention_for_cpu(*given, scale=scale)
+    query, key, value, *masks = operands
+    given = (query, key, value, dropout_p or 0.0, bool(is_causal))
+    if query.device.type == "cpu":
+        mask = _whole(masks, query, key)
+        found = _ATEN._scaled_dot_product_flash_attention_for_cpu(
+            *given, attn_mask=mask, scale=scale
+        )
         empty = torch.zeros(2, dtype=torch.int64)
         return found[0], found[1], empty, empty[0].clone()
+    if masks:
+        efficient = _ATEN._scaled_dot_product_efficient_attention
+        mask = _whole(masks, query, key)
+        output, sums, seed, offset = efficient(*given[:3], mask, True, *given[3:], scale=scale)
+        seed, offset = (one.to(query.device) for one in (seed, offset))  # the kernel's may be here
+        return output, sums[..., : query.shape[2]], torch.stack([seed, offset]), offset
     found = _ATEN._scaled_dot_product_flash_attention(*given, scale=scale)
     return found[0], found[1], found[6].view(torch.int64), found[7].view(torch.int64)
 
 
+def _whole(
+    masks: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor | None:
+    """The mask with all sizes of the scores, in rows that begin at multiples of 16 bytes."""
+    if not masks:
+        return None
+    (mask,), length = masks, key.shape[2]
+    if query.device.type != "cpu" and length % 8:
+        mask = F.pad(mask.expand(*mask.shape[:-1], length), (0, 8 - length % 8))[..., :length]
+    return mask.expand(*query.shape[:3], length)
+
+
 def attention_backward(
-    tensors: Sequence[torch.Tensor],
+    operands: Sequence[torch.Tensor],
     dropout_p: float | None,
     is_causal: bool | None,
     scale: float | None,
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of query, key and value.
 
-    tensors: the gradient of the output, query, key, value, output, logsumexp, seed, offset.
+    operands: the gradient of the output, query, key, value, output, logsumexp, seed, offset, and
+    the mask, if there is one.
     """
-    *given, seed, offset = tensors
+    given, (seed, offset), masks = operands[:6], operands[6:8], operands[8:]
+    query, key = given[1:3]
     dropout, causal = dropout_p or 0.0, bool(is_causal)
-    if given[0].device.type == "cpu":
+    if query.device.type == "cpu":
         backward = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward
-        return tuple(backward(*given, dropout, causal, scale=scale))
+        mask = _whole(masks, query, key)
+        return tuple(backward(*given, dropout, causal, attn_mask=mask, scale=scale))
+    if masks:
+        mask, length = _whole(masks, query, key), query.shape[2]
+        sums = F.pad(given[5], (0, -length % 32), value=torch.inf)  # as the kernel wrote them
+        backward = _ATEN._scaled_dot_product_efficient_attention_backward
+        asked = [True, True, True, False]
+        states = seed[0], offset
+        if dropout and not torch.cuda.is_current_stream_capturing():
+            states = seed[0].cpu(), offset.cpu()  # which the kernel reads before it is launched
+        return tuple(backward(*given[:4], mask, given[4], sums, *states, dropout, asked, causal,
+                              scale=scale)[:3])  # fmt: skip
     states = (seed.view(torch.uint64), offset.view(torch.uint64))
-    lengths = (None, None, given[1].shape[2], given[2].shape[2])
+    lengths = (None, None, query.shape[2], key.shape[2])
     backward = _ATEN._scaled_dot_product_flash_attention_backward
     return tuple(backward(*given, *lengths, dropout, causal, *states, scale=scale))
 
@@ -64,17 +101,3 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
     rows, columns = x.shape[-2:]
     is_dense = x.stride()[-2:] in ((columns, 1), (1, rows))
     return x if is_dense else x.contiguous()
-
-
-def scaled_product(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """(a * scale_a) @ (b * scale_b), added in float."""
-    is_8_bit = a.dtype.itemsize == 1 and b.dtype.itemsize == 1
-    if not is_8_bit or (a.device.type == "cpu" and scale_a.numel() * scale_b.numel() != 1):
-        wide = torch.float64 if a.dtype is torch.float64 else torch.float32
-        left, right = a.to(wide) * scale_a.to(wide), b.to(wide) * scale_b.to(wide)
-        return (left @ right).to(dtype)
-    columns = b.t().contiguous().t()  # the only layout that torch's kernel takes
-    return torch._scaled_mm(a, columns, scale_a, scale_b, out_dtype=dtype)

@@ -176,7 +176,12 @@ def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
     block = 256 if columns > 16384 else 128
     while found.kept_size < found.target.sm_count and x < 1024 and x * 32 < columns:
         x *= 2  # few rows: the only parallelism left is along the row
-    return inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
+    made = inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
+    vectors = -(-columns // made[0].vectorize)
+    if vectors > x // 2:
+        return made
+    x = 1 << (vectors - 1).bit_length()  # a thread without a vector of a short row would be idle
+    return inner_with(found, alignment, (x, block // x), shifted=shifted)
 
 
 def inner_with(

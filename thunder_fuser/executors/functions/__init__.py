@@ -14,19 +14,24 @@ add one, write a row of the table of its subject:
     reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
     movement        rolls, tiles, shuffles, stacks, views, new tensors
     attention       scaled_dot_product_attention
+    groups          products of groups and counts, as a mixture of experts takes them
     kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Container
 from typing import Any
 
 from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor
+from thunder.torch.default_torch_ops import torch_auto_registered_ops
 
 from thunder_fuser.executors.functions.attention import ATTENTION
 from thunder_fuser.executors.functions.batch_norms import BATCH_NORMS
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, lookasides
+from thunder_fuser.executors.functions.groups import GROUPS
 from thunder_fuser.executors.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.executors.functions.losses import LOSSES
 from thunder_fuser.executors.functions.movement import MOVEMENT
@@ -37,6 +42,7 @@ from thunder_fuser.trace.op import Reject
 TABLES: dict[str, Table] = {
     "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
     "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
+    "groups": GROUPS,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
@@ -44,7 +50,9 @@ FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items
 
 def register(executor: Executor) -> None:
     """Has Thunder call rewrites while it traces, and the executor take composites."""
-    executor._lookasides.update(lookasides(_rewrites()))
+    found = lookasides(_rewrites())
+    executor._lookasides.update(found)
+    _give_to_thunderfx(found)
     for name, one in FUNCTIONS.items():
         if isinstance(one, Composite):
             executor.register_supported(
@@ -59,6 +67,17 @@ def _rewrites() -> dict[str, Rewrite]:
     found = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
     composites = ((name, one) for name, one in FUNCTIONS.items() if isinstance(one, Composite))
     return found | {name: Rewrite(one.rewrite) for name, one in composites if one.rewrite}
+
+
+def _give_to_thunderfx(functions: Container[Any]) -> None:
+    """Lets thunderfx leave these in graphs for Thunder, of which it takes out what Thunder would
+    only call torch for. It reads that list once, when it is imported, which takes long."""
+    for ops in torch_auto_registered_ops.values():
+        ops[:] = [one for one in ops if one not in functions]
+    imported = sys.modules.get("thunder.dynamo.utils")
+    if imported is not None:
+        known = imported.auto_register_ops
+        known -= {one for one in known if one in functions}
 
 
 def composite_of(bsym: BoundSymbol) -> Composite | None:

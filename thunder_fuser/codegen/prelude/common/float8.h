@@ -1,9 +1,11 @@
-// provides: e4m3 e5m2
+// provides: e4m3 e5m2 e8m0 e2m1x2 pack_e2m1_
 // needs: device bits half_bits convert
 // 8-bit floats, storage only: sign, exponent of 4 or 5 bits, mantissa of 3 or 2. The hardware converts
 // them from sm_89 on; integers do it everywhere.
 struct e4m3 { unsigned char bits; };  // no infinities: what is too large is NaN (127)
 struct e5m2 { unsigned char bits; };  // the upper half of an f16
+struct e8m0 { unsigned char bits; };  // the exponent of a float, a power of two; 255 is NaN
+struct e2m1x2 { unsigned char bits; };  // two floats of 4 bits, the first one in the low bits
 
 // A finite float's magnitude, rounded to nearest even.
 template <unsigned MANTISSA, unsigned BIAS> DEVICE unsigned round_to_float8(unsigned magnitude) {
@@ -28,6 +30,19 @@ DEVICE unsigned char float_to_e5m2(float value) {
   const unsigned code = magnitude < 0x47800000u ? finite : large;  // 65536, above every e5m2
   return static_cast<unsigned char>(code | (bits >> 24 & 0x80u));
 }
+// A half rounds to the larger power of two; below the normal floats it rounds down, as in torch.
+DEVICE unsigned char float_to_e8m0(float value) {
+  const unsigned exponent = float_bits(value) >> 23 & 0xffu, rest = float_bits(value) & 0x7fffffu;
+  const unsigned rounded = exponent + (rest >= 0x400000u + (exponent == 0));
+  return static_cast<unsigned char>(exponent == 255 ? 255 : rounded);
+}
+DEVICE unsigned float_to_e2m1(float value) {
+  const unsigned bits = float_bits(value), code = round_to_float8<1, 1>(bits & 0x7fffffffu);
+  return (code > 7u ? 7u : code) | (bits >> 28 & 8u);
+}
+DEVICE e2m1x2 pack_e2m1_(float low, float high) {
+  return e2m1x2{static_cast<unsigned char>(float_to_e2m1(low) | float_to_e2m1(high) << 4)};
+}
 DEVICE float widen(e4m3 value) {
   const unsigned magnitude = value.bits & 0x7fu;  // as a float, its exponent is 120 too small
   const unsigned scaled = float_bits(float_of_bits(magnitude << 20) * 1.329227995784916e36f);
@@ -37,6 +52,10 @@ DEVICE float widen(e4m3 value) {
 DEVICE float widen(e5m2 value) {
   return f16_to_float(static_cast<unsigned short>(value.bits << 8));
 }
+DEVICE float widen(e8m0 value) {
+  const unsigned bits = value.bits == 0 ? 0x400000u : static_cast<unsigned>(value.bits) << 23;
+  return float_of_bits(value.bits == 255 ? 0x7fc00000u : bits);
+}
 template <> struct Narrow<e4m3> {
   template <typename From> static DEVICE e4m3 from(From value) {
     return e4m3{float_to_e4m3(static_cast<float>(value))};
@@ -45,5 +64,10 @@ template <> struct Narrow<e4m3> {
 template <> struct Narrow<e5m2> {
   template <typename From> static DEVICE e5m2 from(From value) {
     return e5m2{float_to_e5m2(static_cast<float>(value))};
+  }
+};
+template <> struct Narrow<e8m0> {
+  template <typename From> static DEVICE e8m0 from(From value) {
+    return e8m0{float_to_e8m0(static_cast<float>(value))};
   }
 };

@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packed 4-bit floats, quantization in blocks, and the products that take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.cases import Runner, rand
+
+from thunder_fuser import DataType, FusionDefinition
+from thunder_fuser.errors import DefinitionError, DtypeError
+from thunder_fuser.ir.build import define
+from thunder_fuser.ir.language import rebuild
+from thunder_fuser.runtime.evaluate import evaluate
+from thunder_fuser.runtime.scaled import from_tiles, pack_e2m1, unpack_e2m1
+
+PACKED, E4M3, E8M0 = torch.float4_e2m1fn_x2, torch.float8_e4m3fn, torch.float8_e8m0fnu
+FLOAT4, FLOAT8 = DataType.Float4_e2m1fn_x2, DataType.Float8_e4m3fn
+SIZES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.view(torch.uint8)
+
+
+def equal(results: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    """Equal in dtype, and to the bit."""
+    pairs = list(zip(results, expected, strict=True))
+    return all(a.dtype is b.dtype and torch.equal(bits(a), bits(b)) for a, b in pairs)
+
+
+# ---- packed floats
+
+MOVES: dict[str, tuple[Callable[..., Any], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "set": (lambda o, t: o.set(t), lambda x: x),
+    "permute": (lambda o, t: o.permute(t, [1, 0]), lambda x: x.t()),
+    "reshape": (lambda o, t: o.reshape(t, [4, 24]), lambda x: x.reshape(4, 24)),
+    "slice": (lambda o, t: o.slice(t, [1, 3], [5, 16]), lambda x: x[1:5, 3:16]),
+    "pad": (lambda o, t: o.pad(t, [1, 2]), lambda x: F.pad(x, (1, 2))),
+    "cat": (lambda o, t: o.cat([t, t], 1), lambda x: torch.cat([x, x], 1)),
+    "flip": (lambda o, t: o.flip(t, [1]), lambda x: x.flip(1)),
+    "where": (lambda o, t: o.where(o.eq(1, 1), t, t), lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_packed_floats_move(run: Runner, name: str) -> None:
+    """As bytes do; also op by op in torch, which lacks most of these."""
+    call, expected = MOVES[name]
+    x = torch.arange(96, dtype=torch.uint8).reshape(6, 16)
+    fd = FusionDefinition()
+    fd.add_output(call(fd.ops, fd.from_pytorch(x.view(PACKED))))
+    wanted = [expected(x).contiguous().view(PACKED)]
+    assert equal(run.execute(fd, [x.view(PACKED)]), wanted)
+    assert equal(evaluate(fd.fusion, [x.view(PACKED)]), wanted)
+
+
+def test_numbers_are_packed(run: Runner) -> None:
+    """Every size, what lies between two, its neighbours, infinity, NaN, and both signs."""
+    sizes = torch.tensor(SIZES)
+    middle = (sizes[1:] + sizes[:-1]) / 2
+    around = [torch.nextafter(middle, torch.tensor(to)) for to in (-torch.inf, torch.inf)]
+    edges = torch.tensor([7.0, 8.0, 1e38, torch.inf, 1e-45])
+    x = torch.cat([sizes, middle, *around, edges])
+    x = torch.cat([x, -x, torch.tensor([torch.nan, 0.0])])
+    nearest = (x.abs()[:, None] - sizes).abs().nan_to_num(posinf=0.0)
+    fd = FusionDefinition()
+    t = fd.from_pytorch(x)
+    fd.add_output(fd.ops.cast(t, DataType.Float4_e2m1fn))
+    fd.add_output(fd.ops.pack_e2m1(t, 1.5))
+    packed, beside = run.execute(fd, [x])
+    assert equal([packed, beside], [pack_e2m1(x[::2], x[1::2]), pack_e2m1(x, torch.tensor(1.5))])
+    numbers = unpack_e2m1(packed)
+    finite = x.abs() <= 6
+    least = nearest.min(1).values[finite]
+    assert torch.equal((numbers - x).abs()[finite], least)
+    ties = ((nearest == nearest.min(1, keepdim=True).values).sum(1) == 2) & finite
+    assert (unpacked_codes(packed)[ties] % 2 == 0).all()
+    assert torch.equal(numbers[~finite].abs(), torch.full_like(numbers[~finite], 6.0))
+    assert torch.equal(numbers.signbit(), x.signbit())
+
+
+def unpacked_codes(packed: torch.Tensor) -> torch.Tensor:
+    return torch.stack([bits(packed) & 7, bits(packed) >> 4 & 7], -1).flatten()
+
+
+# ---- quantization
+
+def with_extremes(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Blocks of zeros, of tiny numbers, of huge ones, with infinity, with NaN."""
+    x = rand(*shape, dtype=torch.float32) * torch.logspace(-3, 3, shape[0])[:, None]
+    for row, value in enumerate((0.0, 1e-42, 1e38, torch.inf, torch.nan)):
+        x[row, : 32 if row < 3 else 1] = value
+    return x.to(dtype)
+
+
+def to_float4(x: torch.Tensor, scale: torch.Tensor | None) -> list[torch.Tensor]:
+    blocks = x.float().unflatten(-1, (-1, 16))
+    most = blocks.abs().amax(-1) * (1.0 if scale is None else scale)
+    scales = (most * (1 / 6)).clamp(max=448.0).to(E4M3)
+    wide = scales.float()
+    by = torch.where(wide > 0, wide.reciprocal() * (1.0 if scale is None else scale), 0.0)
+    numbers = (blocks * by[..., None]).flatten(-2)
+    return [pack_e2m1(numbers[..., ::2], numbers[..., 1::2]), scales]
+
+
+def to_float8(x: torch.Tensor) -> list[torch.Tensor]:
+    """A scale is the next power of two from max / 448 on."""
+    blocks = x.float().unflatten(-1, (-1, 32))
+    least = blocks.abs().amax(-1) * (1 / 448)
+    mantissa, exponent = torch.frexp(least.double())
+    power = torch.ldexp(torch.ones_like(mantissa), exponent - (mantissa == 0.5).int())
+    scale = torch.where(least > 2.0**-127, power, 2.0**-127).to(torch.float32)
+    scale = torch.where(least.isfinite(), scale, torch.nan)
+    return [(blocks * scale.reciprocal()[..., None]).flatten(-2).to(E4M3), scale.to(E8M0)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_blocks_of_4_bit_floats(run: Runner, dtype: torch.dtype, scaled: bool) -> None:
+    x, scale = with_extremes(7, 96, dtype=dtype), torch.tensor(2.5)
+    fd = FusionDefinition()
+    t, s = fd.from_pytorch(x), fd.define_tensor([], dtype=DataType.Float)
+    for one in fd.ops.nv_block_quantize(t, s if scaled else None):
+        fd.add_output(one)
+    assert equal(run.execute(fd, [x, scale]), to_float4(x, scale if scaled else None))
+    (segment,) = fd.plan([x, scale], target="h200").segments
+    assert segment.scheduler.name == "persistent"
+    assert rebuild(repr(fd)) == define(fd.definition)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("static", [False, True])
+def test_blocks_of_8_bit_floats(run: Runner, dtype: torch.dtype, static: bool) -> None:
+    x = with_extremes(7, 128, dtype=dtype)
+    fd = FusionDefinition()
+    t = fd.from_pytorch(x, static_sizes=static)
+    for one in fd.ops.nv_block_quantize(t, None, False, 32, FLOAT8):
+        fd.add_output(one)
+    results, expected = run.execute(fd, [x]), to_float8(x)
+    assert torch.equal(results[0].float().nan_to_num(), expected[0].float().nan_to_num())
+    assert equal(results[1:], expected[1:])
+    (segment,) = fd.plan([x], target="h200").segments
+    assert segment.scheduler.name == "persistent"
+
+
+def test_other_ranks_and_work_around(run: Runner) -> None:
+    """Between a norm before and nothing after; one axis, three axes."""
+    x, y = rand(2, 3, 64, dtype=torch.bfloat16), rand(32, dtype=torch.bfloat16, seed=1)
+    fd = FusionDefinition()
+    t, u = fd.from_pytorch(x), fd.from_pytorch(y)
+    for one in (*fd.ops.nv_block_quantize(fd.ops.mul(t, 2.0)), *fd.ops.nv_block_quantize(u)):
+        fd.add_output(one)
+    assert equal(run.execute(fd, [x, y]), [*to_float4(x * 2, None), *to_float4(y, None)])
+
+
+# ---- scales in tiles
+
+
+def tiles(scales: torch.Tensor) -> torch.Tensor:
+    """By the words of the format: row r, column c of a tile at (r % 32) * 16 + r // 32 * 4 + c."""
+    rows, columns = scales.shape
+    high, wide = -(-rows // 128), -(-columns // 4)
+    found = torch.zeros(high * wide * 512, dtype=torch.uint8)
+    r, c = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    tile, inside = r // 128 * wide + c // 4, r % 32 * 16 + r % 128 // 32 * 4 + c % 4
+    found[(tile * 512 + inside).flatten()] = bits(scales).flatten()
+    return found.view(high * 128, wide * 4).view(scales.dtype)
+
+
+@pytest.mark.parametrize("sizes", [(5, 96), (128, 64), (200, 352)])
+@pytest.mark.parametrize("dtype", [FLOAT4, FLOAT8])
+def test_scales_in_tiles(run: Runner, dtype: DataType, sizes: tuple[int, int]) -> None:
+    x = rand(*sizes)
+    fd = FusionDefinition()
+    block = 16 if dtype is FLOAT4 else 32
+    _, scales = fd.ops.nv_block_quantize(fd.from_pytorch(x), None, True, block, dtype)
+    fd.add_output(scales)
+    (result,) = run.execute(fd, [x])
+    linear = (to_float4(x, None) if dtype is FLOAT4 else to_float8(x))[1]
+    assert equal([result], [tiles(linear)])
+    assert equal([from_tiles(result, *linear.shape)], [linear])
+
+
+@pytest.mark.parametrize("counts", [(3, 0, 130, 4), (0, 0, 137, 0), (1,)])
+def test_scales_of_groups(run: Runner, counts: tuple[int, ...]) -> None:
+    """Tiles of a group begin at multiples of 128 rows; some groups are empty."""
+    x = rand(sum(counts), 96)
+    ends = torch.tensor(counts).cumsum(0)
+    starts = (ends - torch.tensor(counts)).int()
+    whole = -(-torch.tensor(counts) // 128) * 128
+    placed = (whole.cumsum(0) - whole).int()
+    fd = FusionDefinition()
+    for one in fd.ops.nv_grouped_block_quantize(*map(fd.from_pytorch, (x, starts, placed))):
+        fd.add_output(one)
+    numbers, scales = run.execute(fd, [x, starts, placed])
+    expected, linear = to_float4(x, None)
+    groups = [tiles(linear[a:b]) for a, b in zip(starts, ends, strict=True) if b > a]
+    rest = scales.shape[0] - sum(len(one) for one in groups)
+    assert 0 <= rest <= 128 * len(counts)
+    empty = torch.zeros(rest, 8, dtype=torch.uint8).view(E4M3)
+    placed_groups = torch.cat([bits(one) for one in [*groups, empty]]).view(E4M3)
+    assert equal([numbers, scales], [expected, placed_groups])
+
+
+# ---- products
+
+
+@pytest.mark.parametrize("dtype", [FLOAT4, FLOAT8])
+def test_a_product_of_quantized_matrices(run: Runner, dtype: DataType) -> None:
+    """One is quantized in the definition, the other comes quantized; alpha and a bias."""
+    a, b, bias = rand(40, 64), rand(24, 64, seed=1), rand(24, seed=2)
+    block, quantize = (16, lambda x: to_float4(x, None)) if dtype is FLOAT4 else (32, to_float8)
+    numbers, linear = quantize(b)
+    other, scales = numbers.t(), tiles(linear)
+
+    def build(fd: FusionDefinition) -> None:
+        x, y, s, c = map(fd.from_pytorch, (a, other, scales, bias))
+        left, scale = fd.ops.nv_block_quantize(x, None, True, block, dtype)
+        out, _, _ = fd.ops.scaled_mm(left, y, scale, s, 2.0, c, dtype=DataType.Float)
+        fd.add_output(out)
+        fd.add_output(fd.ops.scaled_mm(left, y, scale, s)[0])
+
+    wide = [number_of(*quantize(x), block) for x in (a, b)]
+    product = wide[0] @ wide[1].t()
+    run(build, [a, other, scales, bias], [2 * product + bias, product.bfloat16()], tolerance=1e-2)
+    error = (2 * product - 2 * a @ b.t()).norm() / (2 * a @ b.t()).norm()
+    assert error < (0.2 if dtype is FLOAT4 else 0.05)  # it is a quantization of that product
+
+
+@pytest.mark.parametrize("dtype", [FLOAT4, FLOAT8])
+def test_a_product_with_a_quantized_result(run: Runner, dtype: DataType) -> None:
+    a, b, scale = (rand(*shape) for shape in ((8, 16), (16, 64), ()))
+    quantize, size, of = (
+        (lambda x: to_float4(x, None), 16, DataType.Float8_e4m3fn) if dtype is FLOAT4
+        else (to_float8, 32, DataType.Float8_e8m0fnu)
+    )  # fmt: skip
+    fd = FusionDefinition()
+    x, y, s = map(fd.from_pytorch, (a, b, scale))
+    s = fd.ops.broadcast(fd.ops.abs(s), [])
+    numbers, scales, gamma = fd.ops.scaled_mm(
+        x, y, s, s, dtype=dtype, output_block_scale_size=size, output_block_scale_dtype=of
+    )
+    assert gamma is None
+    fd.add_output(numbers)
+    fd.add_output(scales)
+    wide = (a * scale.abs()) @ (b * scale.abs())
+    assert equal(run.execute(fd, [a, b, scale]), quantize(wide))
+
+
+def number_of(numbers: torch.Tensor, scales: torch.Tensor, block: int) -> torch.Tensor:
+    wide = unpack_e2m1(numbers) if numbers.dtype is PACKED else numbers.float()
+    return wide * scales.float().repeat_interleave(block, -1)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, torch.bfloat16], ids=str)
+def test_a_grouped_product_with_scales(run: Runner, dtype: torch.dtype) -> None:
+    a, b = rand(16, 32).to(dtype), rand(3, 32, 16, seed=1).to(dtype)
+    one, two = rand(16, 1, seed=2).abs() + 0.5, rand(3, 1, 16, seed=3).abs() + 0.5
+    ends = torch.tensor([4, 4, 16], dtype=torch.int32)
+    left, right = a.float() * one, b.float() * two
+    product = torch.cat([left[:4] @ right[0], left[4:] @ right[2]])
+
+    def build(fd: FusionDefinition) -> None:
+        x, y, o, s = map(fd.from_pytorch, (a, b, ends, two))
+        t = fd.define_tensor([-1, 1], True)
+        out, no_scale, no_gamma = fd.ops.grouped_mm(x, y, o, t, s)
+        assert no_scale is None and no_gamma is None
+        fd.add_output(out)
+        fd.add_output(fd.ops.grouped_mm(x, y, o, t, s, alpha=2.0, dtype=DataType.Float)[0])
+
+    run(build, [a, b, ends, two, one], [product.bfloat16(), 2 * product], tolerance=1e-2)
+
+
+# ---- what is refused
+
+REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
+    "arithmetic": (lambda o, t, p: o.add(p, p), DtypeError, "a type with arithmetic, got Float4"),
+    "cast": (lambda o, t, p: o.cast(p, DataType.Float), DtypeError, "each element is one number"),
+    "a number": (lambda o, t, p: o.where(o.eq(1, 1), p, 0), DtypeError, "a number of type Float4"),
+    "full": (lambda o, t, p: o.full([3], 0.0, FLOAT4), DtypeError, "a number of type Float4"),
+    "pad": (lambda o, t, p: o.pad(p, [1, 1], 2.0), DtypeError, "a number of type Float4"),
+    "beside": (lambda o, t, p: o.cat([p, t]), DtypeError, "equal dtypes"),
+    "complex": (
+        lambda o, t, p: o.pack_e2m1(o.complex(t, t), t), DtypeError, "expected a real type",
+    ),
+    "block size": (
+        lambda o, t, p: o.nv_block_quantize(t, None, False, 32)[0],
+        DefinitionError, "block_size: expected 16 for Float4_e2m1fn_x2, got 32",
+    ),
+    "a part of a block": (
+        lambda o, t, p: o.nv_block_quantize(o.slice(t, [0, 0], [4, 24]))[0],
+        DefinitionError, "an axis, the last, of blocks of 16",
+    ),
+    "integers": (
+        lambda o, t, p: o.nv_block_quantize(o.cast(t, DataType.Int))[0],
+        DtypeError, "input: expected floats, got Int",
+    ),
+    "another type": (
+        lambda o, t, p: o.nv_block_quantize(t, None, False, 32, DataType.Float8_e5m2)[0],
+        DtypeError, "dtype: expected Float4_e2m1fn_x2 or Float8_e4m3fn",
+    ),
+    "a global scale": (
+        lambda o, t, p: o.nv_block_quantize(t, 2.0, False, 32, FLOAT8)[0],
+        DefinitionError, "expected None for 8-bit floats",
+    ),
+    "a scale of the result": (
+        lambda o, t, p: o.scaled_mm(t, t, t, t, output_gamma=True)[0],
+        DefinitionError, "output_gamma: expected False",
+    ),
+    "scales of blocks": (
+        lambda o, t, p: o.scaled_product(p, p, *[o.nv_block_quantize(t)[1]] * 2),
+        DefinitionError, r"scale1: expected 128 x 4 scales, in tiles, got \[4, 2\]",
+    ),
+    "scales of other blocks": (
+        lambda o, t, p: o.scaled_product(
+            p, p, *[o.nv_block_quantize(t, None, True, 32, FLOAT8)[1]] * 2
+        ),
+        DtypeError, "scale1: expected Float, or Float8_e4m3fn for Float4_e2m1fn_x2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    call, kind, message = REFUSED[name]
+    fd = FusionDefinition()
+    with pytest.raises(kind, match=message):
+        t, p = fd.define_tensor([4, 32]), fd.define_tensor([16, 16], dtype=FLOAT4)
+        fd.add_output(call(fd.ops, t, p))
+        fd.fusion

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of matrices with scales: torch's kernels where a device has them, else in Float.
+
+Scales are Float, one number or one for each row and column, or one a block of the summed axis:
+e4m3 a block of 16 4-bit floats, e8m0 a block of 32 e4m3, in the tiles of ir/quantized.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from thunder_fuser.runtime.torch_calls import grouped_mm
+
+BLACKWELL = (10, 0)  # the compute capability from which torch has kernels for scales of blocks
+_PACKED = torch.float4_e2m1fn_x2
+
+
+def scaled_product(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """(a * scale_a) @ (b * scale_b), added in float."""
+    if _has_kernel(a, b, scale_a, scale_b):
+        columns = b.t().contiguous().t()  # the only layout that torch's kernel takes
+        return torch._scaled_mm(a, columns, scale_a, scale_b, out_dtype=dtype)
+    if scale_a.dtype.itemsize == 1:
+        return (_of_blocks(a, scale_a) @ _of_blocks(b.t(), scale_b).t()).to(dtype)
+    return (_scaled(a, scale_a) @ _scaled(b, scale_b)).to(dtype)
+
+
+def _has_kernel(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+) -> bool:
+    if not a.dtype.itemsize == b.dtype.itemsize == 1:
+        return False
+    if scale_a.dtype.itemsize == 1:
+        return _is_from(a.device, BLACKWELL)
+    return a.device.type != "cpu" or scale_a.numel() * scale_b.numel() == 1
+
+
+def _is_from(device: torch.device, capability: tuple[int, int]) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= capability
+
+
+def _scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+    return x.to(wide) * scale.to(wide)
+
+
+def _of_blocks(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The numbers [m, k] of quantized elements, from scales in tiles."""
+    values = unpack_e2m1(x) if x.dtype is _PACKED else x.float()
+    block = 16 if x.dtype is _PACKED else 32
+    rows, count = values.shape[0], values.shape[1] // block
+    each = from_tiles(scales, rows, count).float().repeat_interleave(block, 1)
+    return values * each
+
+
+def from_tiles(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Scales in tiles of 128 rows and 4 columns  ->  [rows, columns]"""
+    high, wide = -(-rows // 128), -(-columns // 4)
+    tiles = scales.reshape(high, wide, 32, 4, 4).permute(0, 3, 2, 1, 4)
+    return tiles.reshape(128 * high, 4 * wide)[:rows, :columns]
+
+
+def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """A product with scales for each group, added in float. torch has a kernel on Hopper.
+
+    operands: a, b, the ends of groups, and the scales: of groups of rows [m, 1] and [groups, 1, n].
+    """
+    a, b, offsets, scale_a, scale_b = operands
+    is_e4m3 = a.dtype is b.dtype is torch.float8_e4m3fn
+    is_of_rows = a.dim() == 2 and b.dim() == 3 and dtype is torch.bfloat16
+    if is_e4m3 and is_of_rows and a.is_cuda and not _is_from(a.device, BLACKWELL):
+        columns = b.mT.contiguous().mT
+        rows, each = scale_a.reshape(-1), scale_b.reshape(b.shape[0], -1)
+        sizes = ((a.shape[0],), (b.shape[0], b.shape[2]))
+        if (tuple(rows.shape), tuple(each.shape)) == sizes:
+            return torch._scaled_grouped_mm(a, columns, rows, each, offsets.int(), out_dtype=dtype)
+    left, right = _scaled(a, scale_a), _scaled(b, scale_b)
+    return grouped_mm(left, right, offsets).to(dtype)
+
+
+# Between two 4-bit floats; one that lies there goes to the even code: 0, 1, 1, 2, 2, 4, 4 or 6.
+_SIZES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+
+
+def pack_e2m1(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """Two numbers as two 4-bit floats, rounded to nearest even, in one element."""
+    low, high = torch.broadcast_tensors(low, high)
+    return (_e2m1(low) | _e2m1(high) << 4).view(torch.float4_e2m1fn_x2)
+
+
+def _e2m1(x: torch.Tensor) -> torch.Tensor:
+    """The codes, as uint8: a sign and three bits for 0, 0.5, 1, 1.5, 2, 3, 4, 6; NaN is 6."""
+    size = x.abs().nan_to_num(nan=6.0)
+    above = [size >= one if at % 2 else size > one for at, one in enumerate(_MIDDLES)]
+    return torch.stack(above).sum(0, dtype=torch.uint8) | x.signbit().to(torch.uint8) << 3
+
+
+def unpack_e2m1(packed: torch.Tensor) -> torch.Tensor:
+    """The numbers of 4-bit floats, as float32: twice as many along the last axis."""
+    bits = packed.view(torch.uint8)
+    codes = torch.stack([bits & 15, bits >> 4], -1).flatten(-2)
+    sizes = torch.tensor(_SIZES + tuple(-one for one in _SIZES), device=packed.device)
+    return sizes[codes.int()]
