@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from helpers.cases import TARGETS, Runner
 from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from helpers.watch import compile_waiting, watched
 
+from thunder_fuser import threads
 from thunder_fuser.threads import WARNED
 
 TESTS = Path(__file__).resolve().parent
@@ -120,6 +122,8 @@ def _watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     WARNED._values.clear()  # each test is told what went wrong, as a process is
     with watched(monkeypatch, request.node.nodeid):
         yield
+        while not threads.BACKGROUND.is_idle():  # what the test began ends under its settings
+            time.sleep(0.001)
 
 
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:

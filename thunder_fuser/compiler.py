@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -31,7 +32,7 @@ from thunder_fuser.dump import (
 )
 from thunder_fuser.errors import CompileError
 from thunder_fuser.failures import explaining
-from thunder_fuser.host.program import HostProgram, Launcher, launcher_for, plan
+from thunder_fuser.host.program import HostProgram, Launcher, build, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.logs import log
 from thunder_fuser.lower.lower import lower
@@ -49,29 +50,64 @@ from thunder_fuser.target import Target
 from thunder_fuser.threads import run_jobs
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The kernels of a fusion as text, None for a segment that torch runs. dump: of the stages."""
+
+    segmented: SegmentedFusion
+    sources: tuple[KernelSource | None, ...]
+    dump: Dump
+
+
 @nvtx.annotate("thunder_fuser.compile")
-def compile_fusion(
+def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
     fusion: Fusion,
     keys: tuple[InputKey, ...],
     target: Target,
     options: CompileOptions,
     device: torch.device,
+    planned: Planned | None = None,
 ) -> HostProgram:
-    """Compiles a fusion for arguments with these keys, on a device."""
-    dump = Dump(options.dump)
+    """Compiles a fusion for arguments with these keys, on a device. planned: by `plan_kernels`."""
+    dump = planned.dump if planned else Dump(options.dump)
     with explaining(dump):
-        segmented = plan_segments(fusion, keys, target, options, dump)
-        alignment = alignments(segmented, keys)
-        jobs = []
-        for number, one in enumerate(segmented.segments):
-            scheduled = dump.add(SCHEDULE.format(number), schedule(one, alignment))
-            source = emit(scheduled)
-            dump.add(_kernel_file(number, source), source, _text)
-            jobs.append(partial(_launcher, number, one, source, target, device))
+        planned = planned or plan_kernels(fusion, keys, target, options, dump)
+        segmented = planned.segmented
+        jobs = [
+            partial(_launcher, number, one, source, target, device)
+            for number, (one, source) in enumerate(
+                zip(segmented.segments, planned.sources, strict=True)
+            )
+        ]
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
             return dump.add(PROGRAM, plan(segmented, launchers, device))
+
+
+def plan_kernels(
+    fusion: Fusion,
+    keys: tuple[InputKey, ...],
+    target: Target,
+    options: CompileOptions,
+    dump: Dump,
+) -> Planned:
+    """The segments and kernels of a fusion for arguments with these keys. Compiles nothing."""
+    segmented = plan_segments(fusion, keys, target, options, dump)
+    alignment = alignments(segmented, keys)
+    sources = []
+    for number, one in enumerate(segmented.segments):
+        scheduled = dump.add(SCHEDULE.format(number), schedule(one, alignment))
+        sources.append(emit(scheduled))
+        dump.add(_kernel_file(number, sources[-1]), sources[-1], _text)
+    return Planned(segmented, tuple(sources), dump)
+
+
+def build_kernels(planned: Planned, target: Target) -> None:
+    """Compiles the kernels and loads none, so that `compile_fusion` finds their binaries."""
+    sources = {source.text: source for source in planned.sources if source is not None}
+    with stage("compile"):
+        run_jobs([partial(build, source, target) for source in sources.values()], threads=4)
 
 
 def _launcher(

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextvars import ContextVar
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -75,6 +76,21 @@ class SingleFlight(Generic[V]):
                 turn.users -= 1
                 if not turn.users:
                     self._turns.pop(key, None)
+
+    def wait_for(self, key: Hashable) -> V | None:
+        """The value of `key` if there is one, or if another thread is making it; else None."""
+        with self._guard:
+            turn = self._turns.get(key)
+        if turn is not None:
+            with turn.lock:
+                pass
+        with self._guard:
+            return self.values.get(key)
+
+    def drop(self, key: Hashable) -> None:
+        """Forgets the value of `key`, if there is one."""
+        with self._guard:
+            self.values.pop(key, None)
 
     def _get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
         with self._guard:
@@ -168,8 +184,12 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
             check_abandoned()
     """
     abandoned = threading.Event()
+    context = copy_context()  # a new thread has an empty one
 
     def begin(job: Callable[[], V]) -> V:
+        return context.copy().run(do, job)
+
+    def do(job: Callable[[], V]) -> V:
         _abandoned.set(abandoned)
         check_abandoned()
         return job()
@@ -189,6 +209,7 @@ def _result(future: Future[V]) -> V:
     """
     while not future.done():
         wait([future], timeout=POLL_SECONDS)
+        check_abandoned()
     return future.result()
 
 
@@ -197,3 +218,106 @@ def check_abandoned() -> None:
     abandoned = _abandoned.get()
     if abandoned is not None and abandoned.is_set():
         raise AbandonedError
+
+
+# ---- jobs that nobody waits for
+
+
+class Background:
+    """Jobs whose results will be needed soon, if at all. Threads take them in their order.
+
+    A job of a group that raises ends the group: what needs its result does the same work, and
+    raises where somebody can be told. At the interpreter's exit jobs are abandoned.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._guard = make_lock()
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)  # its threads are the parent's
+        # Before the interpreter waits for its threads; `atexit` would come after that.
+        threading._register_atexit(self.stop)  # type: ignore[attr-defined]
+
+    def _reset(self) -> None:
+        self._groups: deque[deque[Callable[[], object]]] = deque()
+        self._threads = 0
+        self._stopped = threading.Event()
+
+    def add(self, jobs: Sequence[Callable[[], object]]) -> None:
+        """Begins a group of jobs."""
+        with self._guard:
+            if not jobs or self._stopped.is_set():
+                return
+            self._groups.append(deque(jobs))
+            wanted = min(self._most, self._threads + len(jobs))
+            new, self._threads = wanted - self._threads, wanted
+        for _ in range(new):
+            threading.Thread(target=self._run, name="thunder_fuser background").start()
+
+    def stop(self) -> None:
+        """Abandons all jobs, also those that run."""
+        self._stopped.set()
+        self._groups.clear()
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs."""
+        return not self._threads
+
+    def _run(self) -> None:
+        _abandoned.set(self._stopped)
+        while (taken := self._next()) is not None:
+            group, job = taken
+            try:
+                job()
+            except Exception:  # whatever it is: the call that needs the result raises it again
+                group.clear()
+
+    def _next(self) -> tuple[deque[Callable[[], object]], Callable[[], object]] | None:
+        with self._guard:
+            while self._groups and not self._groups[0]:
+                self._groups.popleft()
+            if self._groups:
+                return self._groups[0], self._groups[0].popleft()
+            self._threads -= 1
+            return None
+
+
+class ForkGate:
+    """Keeps a fork waiting while other threads are in code with locks of its own.
+
+    A child has none of those threads, and such a lock would stay closed in it.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._close, after_in_parent=self._open, after_in_child=self._reset
+            )
+
+    @contextmanager
+    def passed(self) -> Iterator[None]:
+        """A fork waits until the block ends."""
+        with self._changed:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def _reset(self) -> None:
+        self._changed, self._inside = threading.Condition(threading.Lock()), 0
+
+    def _close(self) -> None:
+        self._changed.acquire()
+        self._changed.wait_for(lambda: not self._inside)
+
+    def _open(self) -> None:
+        self._changed.release()
+
+
+MOST_BACKGROUND = 8  # threads; they compile in as many at a time as there are cores
+BACKGROUND = Background(min(os.cpu_count() or 1, MOST_BACKGROUND))

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from thunder.core import dtypes
@@ -28,7 +28,14 @@ from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
-from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
+from thunder_fuser.executors.result_orders import Orders
+from thunder_fuser.executors.translate import (
+    Layout,
+    layout_of,
+    orders_of_results,
+    record_region,
+    whole_layout,
+)
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
 from thunder_fuser.failures import build_error, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
@@ -42,6 +49,7 @@ from thunder_fuser.stages import stage
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]
+T = TypeVar("T")
 
 
 class RegionCallable:
@@ -151,6 +159,23 @@ class RegionCallable:
         warn_of_fallback(failure, definition, args, name=self.name, ops=ops, where=where)
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
+
+    def ahead(
+        self, prepare: Callable[[Definition, Sequence[Any]], T], args: Sequence[Any]
+    ) -> T | None:
+        """What `prepare` makes of the definition that a call will look up, under its options.
+
+        args: like those of the call, tensors on the meta device. None on a mesh.
+        """
+        if self.on_mesh:
+            return None
+        freed = self.region.donated_if_freed  # most often a backward frees what it reads
+        with in_force(self._given):
+            return prepare(self._define((*self.region.donated, *freed), args), args)
+
+    def orders(self, args: Sequence[Any]) -> Orders:
+        """The stride orders of the results of such a call; without one: contiguous."""
+        return orders_of_results(self.region, [*map(self._layout, self.region.inputs, args)])
 
     @stage("record")
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:

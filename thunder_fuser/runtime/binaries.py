@@ -26,7 +26,9 @@ from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
 from thunder_fuser.threads import Recent, SingleFlight, make_lock
 
-NEWEST_KEPT = 64  # binaries cached in memory, for threads that ask together and for several devices
+# Binaries cached in memory, for threads that ask together, for several devices, and for what is
+# compiled ahead of its first call.
+NEWEST_KEPT = 256
 
 
 class Binaries(NamedTuple):

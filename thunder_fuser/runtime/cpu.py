@@ -14,7 +14,12 @@ import torch
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import OutOfRangeError
-from thunder_fuser.runtime.toolchain import find_compiler, load_library
+from thunder_fuser.runtime.toolchain import (
+    find_compiler,
+    library,
+    library_recipe,
+    load_library,
+)
 
 # Never -ffast-math: it breaks inf and NaN, and a library linked with it makes the process flush
 # subnormals to zero. No contraction, so that a mul and an add round twice, as in torch.
@@ -40,6 +45,11 @@ class CpuKernel:
 
     source: KernelSource
     function: Callable[..., None]
+
+
+def build_cpu(source: KernelSource) -> None:
+    """Builds a kernel of the cpu dialect, so that `compile_cpu` finds it."""
+    library(library_recipe(source.name, source.text, _flags(), {}), {})
 
 
 def compile_cpu(source: KernelSource) -> CpuKernel:
