@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from torch import nn
 
 from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.cache import executable
-from thunder_fuser.errors import FallbackWarning, ToolchainError
+from thunder_fuser.errors import CompileError, FallbackWarning
 from thunder_fuser.executors import fuser as of_fuser
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.explain.blocks import BLOCKS, SMALL, make_block, make_input
 from thunder_fuser.options import options
 from thunder_fuser.runtime import toolchain
 from thunder_fuser.runtime.binaries import binaries
-from thunder_fuser.threads import BACKGROUND
+from thunder_fuser.threads import BACKGROUND, WARNED
 
 
 class Planned:
@@ -194,7 +195,7 @@ def test_a_definition_of_a_call_and_one_ahead_are_one(planned: Planned) -> None:
     assert planned.ahead == plans
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.sin(fd.from_pytorch(x)))
-    assert torch.equal(fd.execute([x])[0], x.sin())
+    torch.testing.assert_close(fd.execute([x])[0], x.sin())
 
 
 # ------------------------------------------------------------------------------------- failures
@@ -227,9 +228,9 @@ def residual(x: torch.Tensor) -> torch.Tensor:
 def test_a_failure_is_raised_by_the_call_as_without() -> None:
     found = []
     for ahead in (True, False):
-        with pytest.raises(ToolchainError) as caught:
+        with pytest.raises(CompileError) as caught:
             jit(residual, strict=True, compile_ahead=ahead)(torch.randn(4, 4))
-        found.append(str(caught.value).partition("\n")[0])
+        found.append(str(caught.value).splitlines()[0])
     assert found[0] == found[1] and "thunderFusion0" in found[0]
 
 
@@ -240,8 +241,9 @@ def test_a_failure_is_announced_as_often_as_without() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.testing.assert_close(jit(residual, compile_ahead=ahead)(x), residual(x))
-        found.append([one.category for one in caught])
-    assert found[0] == [FallbackWarning] and found[1] in ([FallbackWarning], [])
+        found.append([one for one in caught if one.category is FallbackWarning])
+        WARNED._values.clear()
+    assert len(found[0]) == len(found[1]) == 1
 
 
 def test_an_error_of_a_definition_is_not_raised_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,8 +263,8 @@ from thunder_fuser import fuser
 from thunder_fuser.threads import BACKGROUND
 
 def layers(x):
-    for at in range(12):
-        x = torch.sin(x @ x) * at + x.sum(at % 2, keepdim=True).exp()
+    for at in range(3):
+        x = torch.sin(x @ x) * at + x.exp()
     return x
 
 x = torch.rand(4, 4, requires_grad=True)
@@ -278,7 +280,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.parametrize("program", [FORKS, "jitted(x)\nprint(0)", "jitted.__call__\nprint(0)"])
+@pytest.mark.parametrize("program", [FORKS, "jitted(x)\nprint(0)"])
 def test_a_process_forks_or_exits_while_regions_compile(program: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", HEAD + program], capture_output=True, text=True,
@@ -288,8 +290,6 @@ def test_a_process_forks_or_exits_while_regions_compile(program: str) -> None:
 
 
 def test_threads_call_while_regions_compile() -> None:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
-
     model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.GELU()) for _ in range(3)))
     jitted, x = thunder.jit(model, executors=[of_fuser.fuser], fuser_strict=True), torch.randn(2, 6)
     jitted(x)

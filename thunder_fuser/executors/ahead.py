@@ -23,12 +23,14 @@ from thunder.common import CompileData
 from thunder.core import proxies
 from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import to_torch_device
+from thunder.core.prims import OpTags
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.pytree import tree_iter, tree_map
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.callables import RegionCallable, callable_of
+from thunder_fuser.executors.channels_last import FORMATS, is_convolution
 from thunder_fuser.executors.regions import Region, only
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.executors.support import leaves_of
@@ -48,6 +50,8 @@ Values = dict[str, Any]  # tensors without memory and numbers, by the names of t
 
 # Executors whose functions call operators of aten, each of which torch can run without memory.
 _OWN = ("thunder_fuser_kernels", "thunder_fuser_attention")
+_TORCH = (torch, torch.nn.functional)
+_ALIGNMENT = 16  # no kernel asks for more bytes, so neither for more elements
 _META = torch.device("meta")
 
 # {what is compiled: {identity of a proxy's history: the history, the tensor without memory}}
@@ -71,10 +75,15 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The same layout on the meta device; contiguous if it has none."""
+    """The same layout and alignment on the meta device; contiguous if it has none."""
     if tensor.layout is not torch.strided:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+    sizes, strides = tensor.shape, tensor.stride()
+    offset = tensor.storage_offset() % _ALIGNMENT
+    steps = zip(sizes, strides, strict=True)
+    length = offset + 1 + sum(max(size - 1, 0) * stride for size, stride in steps)
+    whole = torch.empty(length, dtype=tensor.dtype, device=_META)
+    return whole.as_strided(sizes, strides, offset)
 
 
 def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
@@ -94,8 +103,8 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
         one = callable_of(bsym)
         if one is not None and not one.region.makes_views:
             jobs.update(_prepared(one, values, prepare))
-        made = _results(bsym, one, values)
-        values.update(zip((proxy.name for proxy in makes(bsym)), made, strict=True))
+        for proxy, made in zip(makes(bsym), _results(bsym, one, values), strict=True):
+            values.setdefault(proxy.name, made)  # what is unpacked is known already
     return [*jobs.values()]
 
 
@@ -169,10 +178,36 @@ def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
         yield from (values[proxy.name] for proxy in read)
     elif bsym.sym.id in COPIES:
         yield values[read[1].name]
-    elif bsym.sym.executor is not None and bsym.sym.executor.name in _OWN:
-        function = bsym._call_ctx[bsym.sym.name]
+    elif (function := _function_of(bsym)) is not None:
         args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
-        yield from tree_iter(function(*args, **kwargs))
+        is_last = is_convolution(bsym) and any(_is_last(values[proxy.name]) for proxy in read)
+        yield from map(_last if is_last else _same, tree_iter(function(*args, **kwargs)))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_last(value: Any) -> bool:
+    """True for images that are channels last. One among its operands makes a convolution so, which
+    torch forgets where tensors have no memory."""
+    layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
+    return bool(layout and value.is_contiguous(memory_format=layout) and not value.is_contiguous())
+
+
+def _last(value: Any) -> Any:
+    layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
+    return value.contiguous(memory_format=layout) if layout else value
+
+
+def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
+    """What Thunder will call, if torch can run that without memory and without effects."""
+    symbol = bsym.sym
+    if symbol.executor is None or has_tags(bsym, {OpTags.RANDOM_OP}):
+        return None
+    if symbol.executor.name in _OWN:
+        return bsym._call_ctx[symbol.name]  # type: ignore[no-any-return]
+    return getattr(symbol.module, symbol.name, None) if symbol.module in _TORCH else None
 
 
 def _given(value: Any, values: Values) -> Any:
