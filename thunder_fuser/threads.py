@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -48,6 +49,17 @@ class _Turn:
     users: int = 0
 
 
+@contextmanager
+def _taken(lock: threading.Lock) -> Iterator[None]:
+    """Holds the lock; ends the wait for it in a job whose result is no longer needed."""
+    while not lock.acquire(timeout=POLL_SECONDS):
+        check_abandoned()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class SingleFlight(Generic[V]):
     """A table in which one thread makes a missing value while others wait for it.
 
@@ -69,7 +81,7 @@ class SingleFlight(Generic[V]):
             turn = self._turns.setdefault(key, _Turn())
             turn.users += 1
         try:
-            with turn.lock:
+            with _taken(turn.lock):
                 return self._get_or_make(key, make)
         finally:
             with self._guard:
@@ -82,7 +94,7 @@ class SingleFlight(Generic[V]):
         with self._guard:
             turn = self._turns.get(key)
         if turn is not None:
-            with turn.lock:
+            with _taken(turn.lock):
                 pass
         with self._guard:
             return self.values.get(key)
@@ -227,7 +239,7 @@ class Background:
     """Jobs whose results will be needed soon, if at all. Threads take them in their order.
 
     A job of a group that raises ends the group: what needs its result does the same work, and
-    raises where somebody can be told. At the interpreter's exit jobs are abandoned.
+    raises where somebody can be told. At the interpreter's exit all are abandoned.
     """
 
     def __init__(self, most: int) -> None:
@@ -237,17 +249,18 @@ class Background:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._reset)  # its threads are the parent's
         # Before the interpreter waits for its threads; `atexit` would come after that.
-        threading._register_atexit(self.stop)  # type: ignore[attr-defined]
+        threading._register_atexit(self._end)  # type: ignore[attr-defined]
 
     def _reset(self) -> None:
         self._groups: deque[deque[Callable[[], object]]] = deque()
         self._threads = 0
-        self._stopped = threading.Event()
+        self._abandoned = threading.Event()
+        self._is_over = False
 
     def add(self, jobs: Sequence[Callable[[], object]]) -> None:
         """Begins a group of jobs."""
         with self._guard:
-            if not jobs or self._stopped.is_set():
+            if not jobs or self._is_over:
                 return
             self._groups.append(deque(jobs))
             wanted = min(self._most, self._threads + len(jobs))
@@ -255,19 +268,28 @@ class Background:
         for _ in range(new):
             threading.Thread(target=self._run, name="thunder_fuser background").start()
 
-    def stop(self) -> None:
-        """Abandons all jobs, also those that run."""
-        self._stopped.set()
+    def abandon(self) -> None:
+        """Ends all jobs, and returns when those that ran have ended."""
+        with self._guard:
+            self._groups.clear()
+            abandoned, self._abandoned = self._abandoned, threading.Event()
+        abandoned.set()
+        while not self.is_idle():
+            sleep(POLL_SECONDS / 10)
+
+    def _end(self) -> None:
+        self._is_over = True
         self._groups.clear()
+        self._abandoned.set()
 
     def is_idle(self) -> bool:
         """Whether nothing runs."""
         return not self._threads
 
     def _run(self) -> None:
-        _abandoned.set(self._stopped)
         while (taken := self._next()) is not None:
             group, job = taken
+            _abandoned.set(self._abandoned)
             try:
                 job()
             except Exception:  # whatever it is: the call that needs the result raises it again

@@ -83,7 +83,7 @@ def measure(wanted: Wanted) -> Measured:
         wait(device)
     after = binaries()
     return Measured(
-        time.perf_counter() - clock, _cpu_seconds() - cpu, float(loss),
+        time.perf_counter() - clock, _cpu_seconds() - cpu, float(loss.detach()),
         pstats.Stats(profile).total_calls if profile else 0,  # type: ignore[attr-defined]
         after.compiled - before.compiled, after.from_store - before.from_store,
         {name: one.calls for name, one in stages.items()},

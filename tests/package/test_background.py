@@ -69,7 +69,7 @@ def test_a_failure_ends_its_group_alone() -> None:
     assert seen == ["another"]
 
 
-def test_stopping_abandons_what_runs_and_what_waits() -> None:
+def test_what_runs_and_what_waits_is_abandoned() -> None:
     background, seen, begun = Background(1), list[str](), threading.Event()
 
     def waiting() -> None:
@@ -87,10 +87,14 @@ def test_stopping_abandons_what_runs_and_what_waits() -> None:
 
     background.add([job, lambda: seen.append("never")])
     begun.wait(PATIENCE)
-    background.stop()
+    background.abandon()
+    assert background.is_idle() and seen == ["abandoned"]
+    background.add([lambda: seen.append("later")])
     until(background.is_idle)
+    assert seen == ["abandoned", "later"]
+    background._end()  # at the interpreter's exit
     background.add([lambda: seen.append("too late")])
-    assert seen == ["abandoned"] and background.is_idle()
+    assert seen == ["abandoned", "later"] and background.is_idle()
 
 
 def test_a_job_has_the_options_of_where_it_was_made() -> None:

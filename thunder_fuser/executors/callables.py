@@ -46,6 +46,7 @@ from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.progress import working
 from thunder_fuser.stages import stage
+from thunder_fuser.threads import BACKGROUND
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]
@@ -142,6 +143,9 @@ class RegionCallable:
                 return self._compile(definition, self.name, args)
             except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
+            except KeyboardInterrupt:
+                BACKGROUND.abandon()  # it may be what the call was waiting for
+                raise
             except Exception as error:  # no other name for it: its frames hold the arguments
                 return self._fallback(build_error(error), definition, args)
 
