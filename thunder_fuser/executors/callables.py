@@ -62,7 +62,7 @@ class RegionCallable:
     """
 
     __slots__ = (
-        "__weakref__", "_compile", "_freeing", "_given", "_keeping", "call", "context",
+        "__weakref__", "_compile", "_expected", "_freeing", "_given", "_keeping", "call", "context",
         "definitions", "fallbacks", "name", "on_mesh", "place", "region",
     )
 
@@ -79,6 +79,8 @@ class RegionCallable:
         self.fallbacks: tuple[str, ...] = ()
         self._compile = compile_region
         self._given = given
+        # What was recorded ahead of the first call: for which layouts, and the definition.
+        self._expected: tuple[Any, Definition] | None = None
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
         self._keeping: Any = None
@@ -174,24 +176,38 @@ class RegionCallable:
         if self.on_mesh:
             return None
         freed = self.region.donated_if_freed  # most often a backward frees what it reads
+        donated, layouts = (*self.region.donated, *freed), self._layouts(args)
         with in_force(self._given):
-            return prepare(self._define((*self.region.donated, *freed), args), args)
+            definition = self._recorded(donated, layouts)
+            self._expected = (donated, layouts), definition
+            return prepare(definition, args)
 
     def orders(self, args: Sequence[Any]) -> Orders:
         """The stride orders of the results of such a call; without one: contiguous."""
-        return orders_of_results(self.region, [*map(self._layout, self.region.inputs, args)])
+        return orders_of_results(self.region, self._layouts(args))
 
-    @stage("record")
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:
-        region = self.region
         for name, tensor in self._tensors(args):
             check_plain(name, tensor)
-        layouts = [*map(self._layout, region.inputs, args)]
-        definition = record_region(region, layouts, donated)
-        definition = FusionCache.get().own(sharded(definition, region.inputs))
+        layouts, expected = self._layouts(args), self._expected
+        self._expected = None
+        if expected is not None and expected[0] == (donated, layouts):
+            definition = FusionCache.get().own(expected[1])
+        else:
+            definition = self._recorded(donated, layouts)
         if definition not in self.definitions:  # other sizes are most often the same one
             self.definitions += (definition,)
         return definition
+
+    @stage("record")
+    def _recorded(
+        self, donated: tuple[str, ...], layouts: Sequence[Layout | None]
+    ) -> Definition:
+        definition = record_region(self.region, layouts, donated)
+        return FusionCache.get().own(sharded(definition, self.region.inputs))
+
+    def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
+        return [*map(self._layout, self.region.inputs, args)]
 
     def _layout(self, proxy: Proxy, arg: Any) -> Layout | None:
         if not isinstance(arg, torch.Tensor):
