@@ -99,6 +99,11 @@ class SingleFlight(Generic[V]):
         with self._guard:
             return self.values.get(key)
 
+    def keys(self) -> list[Hashable]:
+        """Those of the values, and of what is being made."""
+        with self._guard:
+            return [*self.values, *self._turns]
+
     def drop(self, key: Hashable) -> None:
         """Forgets the value of `key`, if there is one."""
         with self._guard:

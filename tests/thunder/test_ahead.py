@@ -257,10 +257,10 @@ def test_an_error_of_a_definition_is_not_raised_ahead(monkeypatch: pytest.Monkey
 
 # ------------------------------------------------------------------------------------ processes
 
-HEAD = """
+# The parent ends while its backward may still be compiling.
+FORKS = """
 import os, torch, thunder
 from thunder_fuser import fuser
-from thunder_fuser.threads import BACKGROUND
 
 def layers(x):
     for at in range(3):
@@ -268,10 +268,7 @@ def layers(x):
     return x
 
 x = torch.rand(4, 4, requires_grad=True)
-jitted = thunder.jit(layers, executors=[fuser], fuser_cache="off")
-"""
-FORKS = """
-result = jitted(x)
+result = thunder.jit(layers, executors=[fuser], fuser_cache="off")(x)
 child = os.fork()
 result.sum().backward()
 os._exit(0) if child == 0 else None
@@ -280,11 +277,10 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.parametrize("program", [FORKS, "jitted(x)\nprint(0)"])
-def test_a_process_forks_or_exits_while_regions_compile(program: str) -> None:
+def test_a_process_forks_and_exits_while_regions_compile() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", HEAD + program], capture_output=True, text=True,
-        check=True, timeout=120,
+        [sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True, check=True,
+        timeout=300,
     )  # fmt: skip
     assert done.stdout.strip() == "0" and not done.stderr
 

@@ -39,7 +39,8 @@ def proxy() -> TensorProxy:
 TREES: tuple[Any, ...] = (
     (), [], {}, None, (1, [2.0, {"b": None, "a": (3,)}], "text"), Pair(1, [2]), torch.Size([2, 3]),
     slice(1, 2), (slice(0, None), torch.Size([1])), dtypes.float32, 3, True, 2.5, "text",
-    (torch.float32, torch.device("cpu")), [torch.Size([])], OrderedDict(b=1, a=2), [OrderedDict(b=1, a=2)],
+    (torch.float32, torch.device("cpu")), [torch.Size([])], OrderedDict(b=1, a=2),
+    [OrderedDict(b=1, a=2)],
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ A call may give logical sizes that a storage does not determine. They become par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,7 +86,7 @@ class Programs:
         self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
     ) -> None:
         """Plans and compiles for calls with such arguments, and loads nothing."""
-        if self._is_held(keys, target, options):
+        if self._is_called(keys, target, options):
             return
 
         def planned() -> Planned:
@@ -94,14 +94,15 @@ class Programs:
 
         key = (target, keys, options)
         build_kernels(self._ahead.get(key, planned), target)
-        if self._is_held(keys, target, options):  # a call was faster
+        if self._is_called(keys, target, options):  # the call was faster
             self._ahead.drop(key)
 
-    def _is_held(
+    def _is_called(
         self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
     ) -> bool:
-        wanted = (target, keys, options)
-        return any((known[0], *known[2:]) == wanted for known, _ in self.items())
+        """Whether a call has or makes the program."""
+        known: Iterable[Any] = self._flight.keys()
+        return any((one[0], *one[2:]) == (target, keys, options) for one in known)
 
     def _planned_ahead(
         self, target: Target, keys: tuple[InputKey, ...], options: CompileOptions

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from thunder.common import CompileData
-from thunder.core import proxies
+from thunder.core import dtypes, proxies
 from thunder.core.compile_data import get_compile_data
 from thunder.core.devices import to_torch_device
 from thunder.core.prims import OpTags
@@ -34,7 +34,7 @@ from thunder_fuser.executors.channels_last import FORMATS, is_convolution
 from thunder_fuser.executors.regions import Region, only
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.executors.support import leaves_of
-from thunder_fuser.executors.types import known_type
+from thunder_fuser.executors.types import data_type
 from thunder_fuser.executors.without_kernel import view_function
 from thunder_fuser.host.dispatch import alignment_of
 from thunder_fuser.ir.record import Definition
@@ -90,14 +90,14 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
     """A job for each region of a trace whose sizes are known, in their order; equal ones once."""
     data = get_compile_data()
     noted = _NOTED.pop(data, {}) if data is not None else {}
+    if not all(_is_sized(made) for bsym in trace.bound_symbols for made in makes(bsym)):
+        return []
     values: Values = {}
     for proxy in trace.args or ():
         _, tensor = noted.get(id(proxy.history), (None, None))
         values[proxy.name] = _value(proxy) if tensor is None else tensor
     jobs: dict[Hashable, Job] = {}
     for bsym in trace.bound_symbols:
-        if not all(map(_is_sized, (*reads(bsym), *makes(bsym)))):
-            return []
         for proxy in reads(bsym):
             values.setdefault(proxy.name, _value(proxy))
         one = callable_of(bsym)
@@ -161,8 +161,9 @@ def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> S
 
 def _of_region(one: RegionCallable, values: Values) -> Iterator[torch.Tensor]:
     args = [values[proxy.name] for proxy in one.region.inputs]
-    if one.region.makes_views:
-        yield from view_function(one.region)(*args)
+    views = view_function(one.region) if one.region.makes_views else one.views(args)
+    if views is not None:
+        yield from views(*args)
         return
     orders = one.orders(args)
     for proxy in one.region.outputs:
@@ -217,7 +218,8 @@ def _given(value: Any, values: Values) -> Any:
 def _value(proxy: Proxy, order: Sequence[int] | None = None) -> Any:
     """A tensor without memory, or a number that is not known yet."""
     if isinstance(proxy, TensorProxy):
-        dtype = to_torch_dtype(known_type(proxy.dtype))
+        own = data_type(proxy.dtype)
+        dtype = dtypes.to_torch_dtype(proxy.dtype) if own is None else to_torch_dtype(own)
         strides = contiguous_strides(proxy._shape, order)
         return torch.empty_strided(proxy._shape, strides, dtype=dtype, device=_META)
     if isinstance(proxy, NumberProxy):

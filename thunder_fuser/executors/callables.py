@@ -116,9 +116,12 @@ class RegionCallable:
         """What its calls have run, for each layout and shape of theirs."""
         return [run for known in self.tables for run in known.values()]
 
+    def views(self, args: Sequence[Any]) -> Runner | None:
+        """What gives the results as views of such arguments, if they are."""
+        return views_for(self.region, args) if self.region.moves_only else None
+
     def _miss(self, args: Sequence[Any]) -> Runner:
-        views = views_for(self.region, args) if self.region.moves_only else None
-        return views or self._compiled(self.region.donated, args)
+        return self.views(args) or self._compiled(self.region.donated, args)
 
     def _miss_freeing(self, args: Sequence[Any]) -> Runner:
         return self._compiled((*self.region.donated, *self.region.donated_if_freed), args)
@@ -171,9 +174,10 @@ class RegionCallable:
     ) -> T | None:
         """What `prepare` makes of the definition that a call will look up, under its options.
 
-        args: like those of the call, tensors on the meta device. None on a mesh.
+        args: like those of the call, tensors on the meta device. None on a mesh, and where views
+        are enough.
         """
-        if self.on_mesh:
+        if self.on_mesh or self.views(args) is not None:
             return None
         freed = self.region.donated_if_freed  # most often a backward frees what it reads
         donated, layouts = (*self.region.donated, *freed), self._layouts(args)
