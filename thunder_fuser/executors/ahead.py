@@ -87,10 +87,14 @@ def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
-    """A job for each region of a trace whose sizes are known, in their order; equal ones once."""
+    """A job for each region of a trace whose sizes are known, in their order; equal ones once.
+
+    None for a trace that is transformed by hand, outside thunder.jit, and may never be called.
+    """
     data = get_compile_data()
     noted = _NOTED.pop(data, {}) if data is not None else {}
-    if not all(_is_sized(made) for bsym in trace.bound_symbols for made in makes(bsym)):
+    made = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
+    if data is None or not all(map(_is_sized, made)):
         return []
     values: Values = {}
     for proxy in trace.args or ():
@@ -103,8 +107,8 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
         one = callable_of(bsym)
         if one is not None and not one.region.makes_views:
             jobs.update(_prepared(one, values, prepare))
-        for proxy, made in zip(makes(bsym), _results(bsym, one, values), strict=True):
-            values.setdefault(proxy.name, made)  # what is unpacked is known already
+        for proxy, value in zip(makes(bsym), _results(bsym, one, values), strict=True):
+            values.setdefault(proxy.name, value)  # what is unpacked is known already
     return [*jobs.values()]
 
 
