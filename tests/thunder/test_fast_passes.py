@@ -14,8 +14,11 @@ import torch
 from thunder.core import dtypes, prims, pytree, symbol, utils
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import TraceCtx, tracectx
+from thunder.core.trace_interpreter import TraceSubstitutionProcessor
+from thunder.distributed import prims as distributed
 
 from thunder_fuser.executors import fast_passes
+from thunder_fuser.executors.fuser import fuser
 
 Pair = namedtuple("Pair", "one other")
 
@@ -89,6 +92,39 @@ def test_arguments_are_bound_as_before() -> None:
         prims.add.normalize(one)
     symbol_of_a_method = symbol.Symbol("made", Output(1).cache.append)
     assert symbol_of_a_method.normalize(3) == ((3,), {})
+
+
+def claims(monkeypatch: pytest.MonkeyPatch, **given: Any) -> int:
+    """How often Thunder substitutes the bound symbols of a trace while it compiles a function."""
+    found, run = [], TraceSubstitutionProcessor.__call__
+
+    def noted(self: Any) -> Any:
+        found.append(self)
+        return run(self)
+
+    x = torch.randn(3, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(TraceSubstitutionProcessor, "__call__", noted)
+        jitted = thunder.jit(lambda x: torch.sin(x @ x) * 2, **given)
+        torch.testing.assert_close(jitted(x), torch.sin(x @ x) * 2)
+    return len(found)
+
+
+def test_operations_are_claimed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, ours = claims(monkeypatch, executors=[]), claims(monkeypatch, executors=[fuser])
+    assert ours == alone - 1
+    monkeypatch.setattr(fast_passes, "_waits", lambda trace: True)
+    assert claims(monkeypatch, executors=[fuser]) == alone
+
+
+def test_a_trace_that_waits_for_a_collective() -> None:
+    """The primitive of Thunder may be a part of a bound symbol."""
+    trace = TraceCtx(None)
+    trace.bound_symbols = [symbol.BoundSymbol(prims.add, (1, 2), {}, 3)]
+    assert not fast_passes._waits(trace)
+    wait = symbol.BoundSymbol(distributed.wait, (), {}, None)
+    trace.bound_symbols.append(symbol.BoundSymbol(prims.add, (1, 2), {}, 3, (wait,)))
+    assert fast_passes._waits(trace)
 
 
 def test_a_model_returns_a_dataclass() -> None:

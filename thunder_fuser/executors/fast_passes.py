@@ -6,12 +6,17 @@
     Symbol.normalize              asks for the signature of a function again and again
 
 What they give is the same for every argument, so they stand for Thunder's in all of it.
+
+Before it claims the operations of a trace, Thunder claims them on trial, to see whether the result
+waits for a collective, and does it again. A function that is jitted with this executor has no trial
+unless its trace waits: `claim_once`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from importlib import import_module
 from types import FunctionType
 from typing import Any
@@ -21,6 +26,13 @@ import optree
 from thunder.core import pytree
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import Symbol
+from thunder.core.trace import TraceCtx
+from thunder.distributed.prims import PrimIDs as Collectives
+from thunder.executors import passes
+from thunder.executors.torchex import wait_prim_impl
+
+from thunder_fuser.executors.source_lines import data_of
+from thunder_fuser.trace.proxies import parts
 
 # Those that call the functions once or more for each bound symbol, by names of their own.
 _MODULES = (
@@ -40,6 +52,32 @@ def pass_fast() -> None:
     _replace("tree_flatten", _flatten_of_thunder, tree_flatten)
     _replace("tree_flatten_with_dataclass", _peel_of_thunder, tree_flatten_with_dataclass)
     Symbol.normalize = _normalize
+
+
+def claim_once(executor: str) -> None:
+    """From now on functions jitted with this executor have no trial."""
+    claims = passes._transform_for_operator_executor_execution
+    whole = passes.transform_for_execution
+    is_real: ContextVar[bool] = ContextVar("is_real", default=False)
+
+    def claimed(trace: TraceCtx, executors: Any) -> TraceCtx:
+        is_trial = not is_real.get() and data_of(executor) is not None
+        return trace if is_trial and not _waits(trace) else claims(trace, executors)
+
+    def transform_for_execution(trace: TraceCtx, executors_list: Any) -> TraceCtx:
+        token = is_real.set(True)
+        try:
+            return whole(trace, executors_list)
+        finally:
+            is_real.reset(token)
+
+    passes._transform_for_operator_executor_execution = claimed
+    passes.transform_for_execution = transform_for_execution
+
+
+def _waits(trace: TraceCtx) -> bool:
+    found = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
+    return any(one in (Collectives.WAIT, wait_prim_impl.id) for one in found)
 
 
 def _replace(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:

@@ -32,7 +32,7 @@ from thunder_fuser.executors.channels_last import with_channels_last
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.donation import with_donations
-from thunder_fuser.executors.fast_passes import pass_fast
+from thunder_fuser.executors.fast_passes import claim_once, pass_fast
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
@@ -315,5 +315,6 @@ register_executor(fuser)
 user_lines_first(fuser.name)
 trace_fast(fuser.name)
 pass_fast()
+claim_once(fuser.name)
 note_layouts(fuser.name)
 treat_as_torch(ThunderFuser)
