@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +22,7 @@ from helpers.cases import TARGETS, Runner
 from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from helpers.watch import compile_waiting, watched
 
-from thunder_fuser import threads
-from thunder_fuser.threads import WARNED
+from thunder_fuser.threads import BACKGROUND, WARNED
 
 TESTS = Path(__file__).resolve().parent
 
@@ -122,8 +120,7 @@ def _watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     WARNED._values.clear()  # each test is told what went wrong, as a process is
     with watched(monkeypatch, request.node.nodeid):
         yield
-        while not threads.BACKGROUND.is_idle():  # what the test began ends under its settings
-            time.sleep(0.001)
+        BACKGROUND.abandon()  # what the test began ends under its settings
 
 
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:

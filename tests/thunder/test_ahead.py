@@ -268,7 +268,8 @@ def layers(x):
     return x
 
 x = torch.rand(4, 4, requires_grad=True)
-result = thunder.jit(layers, executors=[fuser], fuser_cache="off")(x)
+given = {"fuser_cache": "off", "fuser_native_calls": False}
+result = thunder.jit(layers, executors=[fuser], **given)(x)
 child = os.fork()
 result.sum().backward()
 os._exit(0) if child == 0 else None
