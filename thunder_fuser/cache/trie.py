@@ -32,7 +32,7 @@ from thunder_fuser.host.arguments import check_count
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
-from thunder_fuser.logs import log
+from thunder_fuser.logs import log, timing
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.stages import stage
@@ -88,7 +88,8 @@ class FusionEntry:
     ) -> None:
         """Plans and compiles for calls with such arguments on a device, and loads nothing."""
         programs = self.prepare().programs
-        programs.plan_ahead(keys, target_for(device, options), options)
+        with timing(f"definition {self.number}, ahead"):
+            programs.plan_ahead(keys, target_for(device, options), options)
 
     def pin(self) -> None:
         """Until `unpin` the cache does not evict the entry. Pins are counted."""

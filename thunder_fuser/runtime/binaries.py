@@ -44,7 +44,12 @@ def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
 
     CacheMissError on a miss with the option assert_cache_hit.
     """
-    return _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
+    found = _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
+    if _ORIGIN.get():  # somebody will ask
+        with _counting:
+            ahead = _AHEAD.pop(recipe.key, "")
+        _ORIGIN.set(ahead or _ORIGIN.get())
+    return found
 
 
 def binaries() -> Binaries:
@@ -84,7 +89,7 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
                     return made
         _count(from_store=1)
         log("cache", lambda: f"store: hit {recipe.key[:12]} {recipe.name}")
-        _ORIGIN.set("found in the store")
+        _is_from("found in the store", recipe)
         return found
     finally:
         _count(nanoseconds=time.perf_counter_ns() - start)
@@ -100,8 +105,17 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):
         made = Binary(recipe.name, compile_it())
     _count(compiled=1)
-    _ORIGIN.set("compiled")
+    _is_from("compiled", recipe)
     return made
+
+
+def _is_from(where: str, recipe: Recipe) -> None:
+    """Notes the origin of a binary; of one that is made ahead, for the first who asks for it."""
+    if _ORIGIN.get():
+        _ORIGIN.set(where)
+        return
+    with _counting:
+        _AHEAD[recipe.key] = where
 
 
 def _count(**more: int) -> None:
@@ -116,6 +130,7 @@ def _after_fork() -> None:
 
 _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 _NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
+_AHEAD: Recent[str] = Recent(lambda: NEWEST_KEPT)
 _COUNTS: Counter[str] = Counter()
 _counting = make_lock()
 _slots = threading.BoundedSemaphore(os.cpu_count() or 1)
