@@ -24,6 +24,7 @@ from benchmarks import (
 )
 from benchmarks.compile_time import run as compile_time
 from benchmarks.facts import facts
+from benchmarks.first_step import run as first_step
 from benchmarks.kernels import run as kernels
 from benchmarks.overlap import run as overlap
 from benchmarks.plans import run as plans
@@ -41,6 +42,7 @@ COMMANDS = {
     "train_step": train_step,
     "memory": saved_memory,
     "compile": compile_time,
+    "first_step": first_step,
     "sizes": sizes,
     "warm_path": warm_path,
     "plan": plans,

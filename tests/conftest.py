@@ -22,7 +22,7 @@ from helpers.cases import TARGETS, Runner
 from helpers.quick import pytest_collection_finish, pytest_configure  # noqa: F401
 from helpers.watch import compile_waiting, watched
 
-from thunder_fuser.threads import WARNED
+from thunder_fuser.threads import BACKGROUND, WARNED
 
 TESTS = Path(__file__).resolve().parent
 
@@ -120,6 +120,7 @@ def _watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     WARNED._values.clear()  # each test is told what went wrong, as a process is
     with watched(monkeypatch, request.node.nodeid):
         yield
+        BACKGROUND.abandon()  # what the test began ends under its settings
 
 
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -34,7 +34,7 @@ from thunder_fuser.dump import (
 )
 from thunder_fuser.errors import CompileError, GivenScheduleError
 from thunder_fuser.failures import explaining
-from thunder_fuser.host.program import HostProgram, Launcher, launcher_for, plan
+from thunder_fuser.host.program import HostProgram, Launcher, build, launcher_for, plan
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.logs import log
 from thunder_fuser.lower.lower import lower
@@ -53,42 +53,51 @@ from thunder_fuser.target import Target
 from thunder_fuser.threads import run_jobs
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The kernels of a fusion as text, None for a segment that torch runs. dump: of the stages.
+
+    choices: what autotuning chose, None where it was not asked.
+    """
+
+    segmented: SegmentedFusion
+    sources: tuple[KernelSource | None, ...]
+    choices: tuple[Choice | None, ...]
+    dump: Dump
+
+
 @nvtx.annotate("thunder_fuser.compile")
-def compile_fusion(
+def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
     fusion: Fusion,
     keys: tuple[InputKey, ...],
     target: Target,
     options: CompileOptions,
     device: torch.device,
+    planned: Planned | None = None,
 ) -> HostProgram:
-    """Compiles a fusion for arguments with these keys, on a device."""
-    dump = Dump(options.dump)
+    """Compiles a fusion for arguments with these keys, on a device. planned: by `plan_kernels`."""
+    dump = planned.dump if planned else Dump(options.dump)
     with explaining(dump):
-        segmented = plan_segments(fusion, keys, target, options, dump)
-        alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
-        jobs, choices = [], list[Choice | None]()
-        for number, one in enumerate(segmented.segments):
-            scheduled = schedule(one, alignment, given.get(number))
-            choice = None if number in given else _choice(scheduled, device, options)
-            if choice is not None and choice.schedule:
-                scheduled = _chosen(one, alignment, choice) or scheduled
-            choices.append(choice)
-            dump.add(SCHEDULE.format(number), scheduled)
-            source = emit(scheduled)
-            dump.add(_kernel_file(number, source), source, _text)
-            jobs.append(partial(_launcher, number, one, source, target, device))
+        planned = planned or plan_kernels(fusion, keys, target, options, dump, device)
+        segmented = planned.segmented
+        jobs = [
+            partial(_launcher, number, one, source, target, device)
+            for number, (one, source) in enumerate(
+                zip(segmented.segments, planned.sources, strict=True)
+            )
+        ]
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
             program = dump.add(PROGRAM, plan(segmented, launchers, device))
-            return replace(program, choices=tuple(choices))
+            return replace(program, choices=planned.choices)
 
 
 def _choice(
-    scheduled: ScheduledFusion | None, device: torch.device, options: CompileOptions
+    scheduled: ScheduledFusion | None, device: torch.device | None, options: CompileOptions
 ) -> Choice | None:
     """The autotuned choice for a kernel, if the option asks for one."""
-    if scheduled is None or not options.autotune:
+    if scheduled is None or device is None or not options.autotune:
         return None
     return Tuner(emit, device, options.autotune).choice(scheduled)
 
@@ -101,6 +110,39 @@ def _chosen(one: Segment, alignment: dict[str, int], choice: Choice) -> Schedule
         told = f"a stored choice is not used: {error}"
         log("kernels", lambda: told)
         return None
+
+
+def plan_kernels(  # noqa: PLR0917  the five of a plan, and the device
+    fusion: Fusion,
+    keys: tuple[InputKey, ...],
+    target: Target,
+    options: CompileOptions,
+    dump: Dump,
+    device: torch.device | None = None,
+) -> Planned:
+    """The segments and kernels of a fusion for arguments with these keys. Compiles nothing.
+
+    device: where to autotune, if the option asks for it; None: nothing is measured.
+    """
+    segmented = plan_segments(fusion, keys, target, options, dump)
+    alignment, given = alignments(segmented, keys), numbered(segmented, options.schedules)
+    sources, choices = [], list[Choice | None]()
+    for number, one in enumerate(segmented.segments):
+        scheduled = schedule(one, alignment, given.get(number))
+        choice = None if number in given else _choice(scheduled, device, options)
+        if choice is not None and choice.schedule:
+            scheduled = _chosen(one, alignment, choice) or scheduled
+        choices.append(choice)
+        sources.append(emit(dump.add(SCHEDULE.format(number), scheduled)))
+        dump.add(_kernel_file(number, sources[-1]), sources[-1], _text)
+    return Planned(segmented, tuple(sources), tuple(choices), dump)
+
+
+def build_kernels(planned: Planned, target: Target) -> None:
+    """Compiles the kernels and loads none, so that `compile_fusion` finds their binaries."""
+    sources = {source.text: source for source in planned.sources if source is not None}
+    with stage("compile"):
+        run_jobs([partial(build, source, target) for source in sources.values()], threads=4)
 
 
 def _launcher(

@@ -16,8 +16,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError, nearest
@@ -25,6 +26,7 @@ from thunder_fuser.errors import OptionError, nearest
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+T = TypeVar("T")
 Value = bool | int | float | str
 PREFIX = "THUNDER_FUSER_"  # of environment variables
 
@@ -110,6 +112,10 @@ OPTIONS: Mapping[str, Option] = {
             "donation", bool, True, "results may overwrite arguments that a region reads last"
         ),
         Option("fast_tracing", bool, True, "Thunder reads a program by shorter ways"),
+        Option(
+            "compile_ahead", bool, True, "all regions of a trace compile together, before their"
+            " first calls",
+        ),
         Option("cuda_graphs", bool, False, "calls on a GPU are captured in CUDA graphs"),
         Option("max_cuda_graphs", int, 32, "the most graphs of a function on a device", least=1),
         Option("native_calls", bool, True, "C finds programs, allocates and launches, if built"),
@@ -165,6 +171,7 @@ class OptionValues(TypedDict, total=False):
     repeatable: bool
     donation: bool
     fast_tracing: bool
+    compile_ahead: bool
     cuda_graphs: bool
     max_cuda_graphs: int
     native_calls: bool
@@ -184,13 +191,17 @@ class OptionValues(TypedDict, total=False):
     progress: str
 
 
-_scopes: list[dict[str, Value]] = []
+_Scope = Mapping[str, Value]
+_scopes: list[_Scope] = []
+# In a thread that does the work of another: the scopes that were open there.
+_held: ContextVar[tuple[_Scope, ...] | None] = ContextVar("held", default=None)
 
 
 def option(name: str) -> Value:
     """The current value."""
     row = _row(name)
-    for scope in reversed(_scopes):
+    held = _held.get()
+    for scope in reversed(_scopes if held is None else held):
         if name in scope:
             return scope[name]
     text = os.environ.get(row.env)
@@ -221,6 +232,20 @@ def in_force(values: Mapping[str, object]) -> Iterator[None]:
         yield
     finally:
         del _scopes[next(at for at, one in enumerate(_scopes) if one is scope)]
+
+
+def with_options_as_now(job: Callable[[], T]) -> Callable[[], T]:
+    """The job, with the values that options have now, whenever and on whichever thread it runs."""
+    scopes = (*_scopes,)
+
+    def run() -> T:
+        token = _held.set(scopes)
+        try:
+            return job()
+        finally:
+            _held.reset(token)
+
+    return run
 
 
 def unknown_variables() -> dict[str, str]:

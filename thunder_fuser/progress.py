@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A line on stderr while a compilation takes long, which says what is being waited for.
 
-    thunder_fuser: region 12 of 40, 15 s
+    thunder_fuser: compiling 12 of 40, 15 s
 
 It comes after 3 seconds and is erased as soon as the work ends. The option `progress` turns it
 off, or on where stderr is no terminal. The cursor waits at its beginning, so that what others print

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, MutableMapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextvars import ContextVar
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -47,6 +49,17 @@ class _Turn:
     users: int = 0
 
 
+@contextmanager
+def _taken(lock: threading.Lock) -> Iterator[None]:
+    """Holds the lock; ends the wait for it in a job whose result is no longer needed."""
+    while not lock.acquire(timeout=POLL_SECONDS):
+        check_abandoned()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class SingleFlight(Generic[V]):
     """A table in which one thread makes a missing value while others wait for it.
 
@@ -68,13 +81,33 @@ class SingleFlight(Generic[V]):
             turn = self._turns.setdefault(key, _Turn())
             turn.users += 1
         try:
-            with turn.lock:
+            with _taken(turn.lock):
                 return self._get_or_make(key, make)
         finally:
             with self._guard:
                 turn.users -= 1
                 if not turn.users:
                     self._turns.pop(key, None)
+
+    def wait_for(self, key: Hashable) -> V | None:
+        """The value of `key` if there is one, or if another thread is making it; else None."""
+        with self._guard:
+            turn = self._turns.get(key)
+        if turn is not None:
+            with _taken(turn.lock):
+                pass
+        with self._guard:
+            return self.values.get(key)
+
+    def keys(self) -> list[Hashable]:
+        """Those of the values, and of what is being made."""
+        with self._guard:
+            return [*self.values, *self._turns]
+
+    def drop(self, key: Hashable) -> None:
+        """Forgets the value of `key`, if there is one."""
+        with self._guard:
+            self.values.pop(key, None)
 
     def _get_or_make(self, key: Hashable, make: Callable[[], V]) -> V:
         with self._guard:
@@ -168,8 +201,12 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
             check_abandoned()
     """
     abandoned = threading.Event()
+    context = copy_context()  # a new thread has an empty one
 
     def begin(job: Callable[[], V]) -> V:
+        return context.copy().run(do, job)
+
+    def do(job: Callable[[], V]) -> V:
         _abandoned.set(abandoned)
         check_abandoned()
         return job()
@@ -189,6 +226,7 @@ def _result(future: Future[V]) -> V:
     """
     while not future.done():
         wait([future], timeout=POLL_SECONDS)
+        check_abandoned()
     return future.result()
 
 
@@ -197,3 +235,116 @@ def check_abandoned() -> None:
     abandoned = _abandoned.get()
     if abandoned is not None and abandoned.is_set():
         raise AbandonedError
+
+
+# ---- jobs that nobody waits for
+
+
+class Background:
+    """Jobs whose results will be needed soon, if at all. Threads take them in their order.
+
+    A job of a group that raises ends the group: what needs its result does the same work, and
+    raises where somebody can be told. At the interpreter's exit all are abandoned.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._guard = make_lock()
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)  # its threads are the parent's
+        # Before the interpreter waits for its threads; `atexit` would come after that.
+        threading._register_atexit(self._end)  # type: ignore[attr-defined]
+
+    def _reset(self) -> None:
+        self._groups: deque[deque[Callable[[], object]]] = deque()
+        self._threads = 0
+        self._abandoned = threading.Event()
+        self._is_over = False
+
+    def add(self, jobs: Sequence[Callable[[], object]]) -> None:
+        """Begins a group of jobs."""
+        with self._guard:
+            if not jobs or self._is_over:
+                return
+            self._groups.append(deque(jobs))
+            wanted = min(self._most, self._threads + len(jobs))
+            new, self._threads = wanted - self._threads, wanted
+        for _ in range(new):
+            threading.Thread(target=self._run, name="thunder_fuser background").start()
+
+    def abandon(self) -> None:
+        """Ends all jobs, and returns when those that ran have ended."""
+        with self._guard:
+            self._groups.clear()
+            abandoned, self._abandoned = self._abandoned, threading.Event()
+        abandoned.set()
+        while not self.is_idle():
+            sleep(POLL_SECONDS / 10)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._groups.clear()
+        self._abandoned.set()
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs."""
+        return not self._threads
+
+    def _run(self) -> None:
+        while (taken := self._next()) is not None:
+            group, job = taken
+            _abandoned.set(self._abandoned)
+            try:
+                job()
+            except Exception:  # whatever it is: the call that needs the result raises it again
+                group.clear()
+
+    def _next(self) -> tuple[deque[Callable[[], object]], Callable[[], object]] | None:
+        with self._guard:
+            while self._groups and not self._groups[0]:
+                self._groups.popleft()
+            if self._groups:
+                return self._groups[0], self._groups[0].popleft()
+            self._threads -= 1
+            return None
+
+
+class ForkGate:
+    """Keeps a fork waiting while other threads are in code with locks of its own.
+
+    A child has none of those threads, and such a lock would stay closed in it.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._close, after_in_parent=self._open, after_in_child=self._reset
+            )
+
+    @contextmanager
+    def passed(self) -> Iterator[None]:
+        """A fork waits until the block ends."""
+        with self._changed:
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def _reset(self) -> None:
+        self._changed, self._inside = threading.Condition(threading.Lock()), 0
+
+    def _close(self) -> None:
+        self._changed.acquire()
+        self._changed.wait_for(lambda: not self._inside)
+
+    def _open(self) -> None:
+        self._changed.release()
+
+
+MOST_BACKGROUND = 8  # threads; they compile in as many at a time as there are cores
+BACKGROUND = Background(min(os.cpu_count() or 1, MOST_BACKGROUND))

@@ -320,7 +320,7 @@ def test_tracing_planning_and_each_region(said: list[str]) -> None:
     x, w = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8)
     jitted(x, w).sum().backward()
     assert list(dict.fromkeys(said)) == [
-        "tracing", "planning", "region 1 of 3", "region 2 of 3", "region 3 of 3"
+        "tracing", "planning", "compiling 1 of 3", "compiling 2 of 3", "compiling 3 of 3"
     ]  # fmt: skip
     said.clear()
     jitted(x, w).sum().backward()
@@ -356,5 +356,5 @@ print(float(thunder.jit(f, executors=[fuser], fuser_strict=True)(torch.zeros(3))
 """,
         CXX=str(compiler), THUNDER_FUSER_CACHE="off",
     )  # fmt: skip
-    assert texts(screen) >= {"tracing", "region 1 of 1"}
+    assert texts(screen) >= {"tracing", "compiling 1 of 1"}
     assert screen.lines[-2:] == ["0.0", ""] and "thunder_fuser: " not in "".join(screen.lines)

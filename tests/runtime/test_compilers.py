@@ -286,7 +286,8 @@ def test_an_interrupt_ends_the_compiler(
     pids, again = tmp_path / "pids", tmp_path / "again"
     compiler(
         f"[ -e {again} ] && exec $real $all\n"
-        f"sleep 600 & echo $$ $! >> {pids}; kill -INT {os.getpid()}; wait"
+        # Later, so that the call waits for what is compiled ahead of it.
+        f"sleep 600 & echo $$ $! >> {pids}; sleep 0.5; kill -INT {os.getpid()}; wait"
     )
     x = torch.rand(6, 2)
     function, fd = jit(lambda x: torch.exp(x) * 2.0), definition(x)

@@ -246,7 +246,7 @@ def test_what_is_no_failure_to_build_is_raised(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiler, "launcher_for", fails(error))
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(type(error)) as caught, options(compile_ahead=False):
         jit()(X)
     assert caught.value is error
     assert list(Path(tempfile.gettempdir()).iterdir()) == []

@@ -12,14 +12,15 @@ A call may give logical sizes that a storage does not determine. They become par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.compiler import compile_fusion
+from thunder_fuser.compiler import Planned, build_kernels, compile_fusion, plan_kernels
+from thunder_fuser.dump import Dump
 from thunder_fuser.host.arguments import (
     check_arguments,
     check_count,
@@ -36,6 +37,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.options import compile_options, option
+from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.stages import stage
 from thunder_fuser.target import CPU, EMULATOR, Target
@@ -58,6 +60,7 @@ class Programs:
         self.fusion = fusion
         most = partial(option, "max_programs")
         self._flight: SingleFlight[HostProgram] = SingleFlight(Recent(most))
+        self._ahead: SingleFlight[Planned] = SingleFlight(Recent(most))
 
     def items(self) -> list[tuple[ProgramKey, HostProgram]]:
         """The programs with their keys, the least recently used first."""
@@ -75,9 +78,40 @@ class Programs:
 
         def compiled() -> HostProgram:
             with timing("definition"):
-                return compile_fusion(self.fusion, keys, chosen, options, device)
+                planned = self._planned_ahead(chosen, keys, options)
+                return compile_fusion(self.fusion, keys, chosen, options, device, planned)
 
         return self._flight.get((chosen, device, keys, options), compiled)
+
+    def plan_ahead(
+        self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
+    ) -> None:
+        """Plans and compiles for calls with such arguments, and loads nothing."""
+        if self._is_called(keys, target, options):
+            return
+
+        def planned() -> Planned:
+            return plan_kernels(self.fusion, keys, target, options, Dump(options.dump))
+
+        key = (target, keys, options)
+        build_kernels(self._ahead.get(key, planned), target)
+        if self._is_called(keys, target, options):  # the call was faster
+            self._ahead.drop(key)
+
+    def _is_called(
+        self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions
+    ) -> bool:
+        """Whether a call has or makes the program."""
+        known: Iterable[Any] = self._flight.keys()
+        return any((one[0], *one[2:]) == (target, keys, options) for one in known)
+
+    def _planned_ahead(
+        self, target: Target, keys: tuple[InputKey, ...], options: CompileOptions
+    ) -> Planned | None:
+        """What `plan_ahead` has planned, or is planning; it is used once."""
+        planned = self._ahead.wait_for((target, keys, options))
+        self._ahead.drop((target, keys, options))
+        return planned
 
 
 def target_for(device: torch.device, options: CompileOptions) -> Target:

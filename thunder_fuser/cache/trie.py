@@ -24,15 +24,23 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from thunder_fuser.cache.executable import MOST_VARIANTS, Executable, ProgramKey, Schedules
+from thunder_fuser.cache.executable import (
+    MOST_VARIANTS,
+    Executable,
+    ProgramKey,
+    Schedules,
+    target_for,
+)
 from thunder_fuser.cache.sharded import ShardedEntry, is_dtensor, shard
+from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError
 from thunder_fuser.host.arguments import check_count
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition, OpRecord, record_text
-from thunder_fuser.logs import log
+from thunder_fuser.logs import log, timing
 from thunder_fuser.options import compile_options, option
+from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.stages import stage
 from thunder_fuser.target import Target
 from thunder_fuser.threads import Bounded, make_lock
@@ -48,6 +56,7 @@ class FusionEntry:
         self._executable: Executable | None = None
         self._lock = make_lock()
         self._sharded: Bounded[ShardedEntry] = Bounded(MOST_VARIANTS)
+        self.is_expected = False  # made ahead of the first lookup of a call
         # An item for each call that runs: append and pop are atomic, a counter is not.
         self.users: list[None] = []
 
@@ -79,6 +88,14 @@ class FusionEntry:
         return self.prepare().programs.items()
 
     # ---- use
+
+    def plan_ahead(
+        self, keys: tuple[InputKey, ...], device: torch.device, options: CompileOptions
+    ) -> None:
+        """Plans and compiles for calls with such arguments on a device, and loads nothing."""
+        programs = self.prepare().programs
+        with timing(f"definition {self.number}, ahead"):
+            programs.plan_ahead(keys, target_for(device, options), options)
 
     def pin(self) -> None:
         """Until `unpin` the cache does not evict the entry. Pins are counted."""
@@ -245,6 +262,16 @@ class FusionCache:
             entry.unpin()
         return entry
 
+    def expect(self, definition: Definition) -> FusionEntry:
+        """The entry of a definition that a call will look up, where it counts as a miss."""
+        with self._lock:
+            node, depth = self._walk(definition)
+            if node.entry is not None and depth == len(definition):
+                return node.entry
+            entry = self._add(node, depth, definition, visits=0)
+            entry.is_expected = True
+            return entry
+
     def own(self, definition: Definition) -> Definition:
         """The cache's equal definition, so that callers share one object; else the argument.
 
@@ -272,16 +299,24 @@ class FusionCache:
 
     def _find(self, definition: Definition) -> FusionEntry:
         node, depth = self._walk(definition, visits=1)
-        if node.entry is not None and depth == len(definition):
-            self.hits += 1
-            self._leaves.move_to_end(node.entry.number)
-            return node.entry
-        self.misses += 1
+        if node.entry is None or depth < len(definition):
+            self.misses += 1
+            return self._add(node, depth, definition, visits=1)
+        self.misses += node.entry.is_expected
+        self.hits += not node.entry.is_expected
+        node.entry.is_expected = False
+        self._leaves.move_to_end(node.entry.number)
+        return node.entry
+
+    def _add(
+        self, node: TrieNode, depth: int, definition: Definition, visits: int
+    ) -> FusionEntry:
+        """A new path from the node of the first `depth` records on."""
         hash(definition)  # raises before a new path is begun
         entry = self._evicted.pop(definition, None)
         entry = entry or FusionEntry(definition, next(self._numbers))
         for record in definition[depth:]:
-            node.children[record] = TrieNode(record, visits=1)
+            node.children[record] = TrieNode(record, visits=visits)
             node = node.children[record]
             self._nodes += 1
         node.entry = self._leaves[entry.number] = entry

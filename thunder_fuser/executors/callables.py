@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from thunder.core import dtypes
@@ -28,7 +28,14 @@ from thunder_fuser.executors.donation import may_be_freed
 from thunder_fuser.executors.dtensor import on_dtensors, on_locals, sharded
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.executors.repro import warn_of_fallback
-from thunder_fuser.executors.translate import Layout, layout_of, record_region, whole_layout
+from thunder_fuser.executors.result_orders import Orders
+from thunder_fuser.executors.translate import (
+    Layout,
+    layout_of,
+    orders_of_results,
+    record_region,
+    whole_layout,
+)
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
 from thunder_fuser.failures import build_error, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
@@ -39,9 +46,11 @@ from thunder_fuser.logs import timing
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.progress import working
 from thunder_fuser.stages import stage
+from thunder_fuser.threads import BACKGROUND
 
 Runner = Callable[..., Sequence[torch.Tensor]]
 Compile = Callable[[Definition, str, Sequence[Any]], Runner]
+T = TypeVar("T")
 
 
 class RegionCallable:
@@ -53,7 +62,7 @@ class RegionCallable:
     """
 
     __slots__ = (
-        "__weakref__", "_compile", "_freeing", "_given", "_keeping", "call", "context",
+        "__weakref__", "_compile", "_expected", "_freeing", "_given", "_keeping", "call", "context",
         "definitions", "fallbacks", "name", "on_mesh", "place", "region",
     )
 
@@ -70,6 +79,8 @@ class RegionCallable:
         self.fallbacks: tuple[str, ...] = ()
         self._compile = compile_region
         self._given = given
+        # What was recorded ahead of the first call: for which layouts, and the definition.
+        self._expected: tuple[Any, Definition] | None = None
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
         self._keeping: Any = None
@@ -105,9 +116,12 @@ class RegionCallable:
         """What its calls have run, for each layout and shape of theirs."""
         return [run for known in self.tables for run in known.values()]
 
+    def views(self, args: Sequence[Any]) -> Runner | None:
+        """What gives the results as views of such arguments, if they are."""
+        return views_for(self.region, args) if self.region.moves_only else None
+
     def _miss(self, args: Sequence[Any]) -> Runner:
-        views = views_for(self.region, args) if self.region.moves_only else None
-        return views or self._compiled(self.region.donated, args)
+        return self.views(args) or self._compiled(self.region.donated, args)
 
     def _miss_freeing(self, args: Sequence[Any]) -> Runner:
         return self._compiled((*self.region.donated, *self.region.donated_if_freed), args)
@@ -134,6 +148,9 @@ class RegionCallable:
                 return self._compile(definition, self.name, args)
             except (LaunchError, EmulatorError, OptionError, CacheMissError, Warning):
                 raise  # a kernel that misbehaves, or a broken promise, is never papered over
+            except KeyboardInterrupt:
+                BACKGROUND.abandon()  # it may be what the call was waiting for
+                raise
             except Exception as error:  # no other name for it: its frames hold the arguments
                 return self._fallback(build_error(error), definition, args)
 
@@ -152,17 +169,49 @@ class RegionCallable:
         run = torch_function(self.region, self.name)
         return on_dtensors(run, self.region.inputs) if self.on_mesh else run
 
-    @stage("record")
+    def ahead(
+        self, prepare: Callable[[Definition, Sequence[Any]], T], args: Sequence[Any]
+    ) -> T | None:
+        """What `prepare` makes of the definition that a call will look up, under its options.
+
+        args: like those of the call, tensors on the meta device. None on a mesh, and where views
+        are enough.
+        """
+        if self.on_mesh or self.views(args) is not None:
+            return None
+        freed = self.region.donated_if_freed  # most often a backward frees what it reads
+        donated, layouts = (*self.region.donated, *freed), self._layouts(args)
+        with in_force(self._given):
+            definition = self._recorded(donated, layouts)
+            self._expected = (donated, layouts), definition
+            return prepare(definition, args)
+
+    def orders(self, args: Sequence[Any]) -> Orders:
+        """The stride orders of the results of such a call; without one: contiguous."""
+        return orders_of_results(self.region, self._layouts(args))
+
     def _define(self, donated: tuple[str, ...], args: Sequence[Any]) -> Definition:
-        region = self.region
         for name, tensor in self._tensors(args):
             check_plain(name, tensor)
-        layouts = [*map(self._layout, region.inputs, args)]
-        definition = record_region(region, layouts, donated)
-        definition = FusionCache.get().own(sharded(definition, region.inputs))
+        layouts, expected = self._layouts(args), self._expected
+        self._expected = None
+        if expected is not None and expected[0] == (donated, layouts):
+            definition = FusionCache.get().own(expected[1])
+        else:
+            definition = self._recorded(donated, layouts)
         if definition not in self.definitions:  # other sizes are most often the same one
             self.definitions += (definition,)
         return definition
+
+    @stage("record")
+    def _recorded(
+        self, donated: tuple[str, ...], layouts: Sequence[Layout | None]
+    ) -> Definition:
+        definition = record_region(self.region, layouts, donated)
+        return FusionCache.get().own(sharded(definition, self.region.inputs))
+
+    def _layouts(self, args: Sequence[Any]) -> list[Layout | None]:
+        return [*map(self._layout, self.region.inputs, args)]
 
     def _layout(self, proxy: Proxy, arg: Any) -> Layout | None:
         if not isinstance(arg, torch.Tensor):

@@ -29,7 +29,7 @@ from thunder_fuser.executors.regions import Item, made_by, read_by
 from thunder_fuser.trace.proxies import makes, reads
 
 _aten = torch.ops.aten
-_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 # How many operands each has, and the place of `groups` among its arguments.
 _CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.default: (3, 9)}
 
@@ -64,7 +64,7 @@ def with_channels_last(items: Sequence[Item], seen: Set[str]) -> list[Item]:
 
 def _may_run_last(item: BoundSymbol) -> bool:
     images = [one for one in (*reads(item), *makes(item)) if isinstance(one, TensorProxy)]
-    sizes = [one for one in images if one.ndim in _FORMATS]
+    sizes = [one for one in images if one.ndim in FORMATS]
     return (
         len(sizes) > 1
         and all(one.device.devicetype is DeviceType.CUDA for one in sizes)
@@ -124,7 +124,7 @@ def _call(function: str) -> Callable[..., torch.Tensor]:
 
 def _copied(image: torch.Tensor) -> torch.Tensor:
     """The image in channels-last order: itself, if it is."""
-    form = _FORMATS.get(image.ndim)
+    form = FORMATS.get(image.ndim)
     return image if form is None else image.contiguous(memory_format=form)
 
 

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shorter ways for Thunder through a user's program, of which it interprets each instruction.
 
-    model(x)          ->  model.forward(x)            where neither it nor torch has hooks
-    a global's name   ->  dict.__getitem__(globals, name)
+    model(x)            ->  model.forward(x)            where neither it nor torch has hooks
+    a global's name     ->  dict.__getitem__(globals, name)
+    Thunder's helpers   ->  the calls they make, see fast_helpers.py
 
 nn.Module.__call__ asks eight dictionaries for hooks, each by a name that Thunder resolves as any
-other. A global costs it two functions of one line each, which it interprets too.
+other. A global costs it two functions of one line each, which it interprets too. A function is
+disassembled once, not at each call of it. An exception of the program has a frame of Python for its
+traceback; Thunder makes it in a thread that it waits for up to 5 ms, and here once for each line.
 
 Thunder guards neither hooks nor how a name was found, so traces and guards stay the same; the tests
 compare their texts. Only functions that are jitted with this executor take these ways, and none
@@ -14,8 +17,9 @@ with the option fast_tracing=False.
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Mapping
-from types import FunctionType
+from types import CodeType, FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,8 +29,10 @@ from thunder.core.jit_ext import register_general_jit_lookaside
 from torch import nn
 from torch.nn.modules import module as of_torch
 
+from thunder_fuser.executors.fast_helpers import run, shortened
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.options import OPTIONS, option
+from thunder_fuser.threads import Bounded
 
 _HOOKS = (
     "_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks",
@@ -36,11 +42,16 @@ _GLOBAL_HOOKS: tuple[Mapping[int, Any], ...] = (
     of_torch._global_forward_hooks, of_torch._global_forward_pre_hooks,
 )  # fmt: skip
 
+_MOST_KNOWN = 4096  # codes, and lines that raise
+
 
 def trace_fast(executor: str) -> None:
     """From now on Thunder takes these ways through functions that are jitted with this executor."""
     _detour_calls_of_modules(executor)
     _detour_globals(executor)
+    _detour_helpers(executor)
+    _disassemble_once(executor)
+    _make_frames_once(executor)
 
 
 def _is_on(executor: str) -> bool:
@@ -92,3 +103,43 @@ def _detour_globals(executor: str) -> None:
         return _interpret_call(dict.__getitem__, of_scope, name)
 
     interpreter.globals_lookup = look_up
+
+
+def _detour_helpers(executor: str) -> None:
+    of_thunder = interpreter._setup_frame_and_run_python_function
+
+    def interpret(compiled: Any, running: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        helper = shortened(unwrap(function).__code__)
+        if helper is not None and _is_on(executor):
+            found = run(helper, function, args, kwargs)
+            if found is not NotImplemented:
+                return found
+        return of_thunder(compiled, running, function, *args, **kwargs)
+
+    interpreter._setup_frame_and_run_python_function = interpret
+
+
+def _disassemble_once(executor: str) -> None:
+    # By identity, for equal codes may have other lines; the code is kept with its instructions.
+    known: Bounded[tuple[CodeType, tuple[dis.Instruction, ...]]] = Bounded(_MOST_KNOWN)
+
+    def get_instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+        if not _is_on(executor):
+            return tuple(dis.get_instructions(code))
+        return known.get_or_make(id(code), lambda: (code, tuple(dis.get_instructions(code))))[1]
+
+    interpreter.dis = SimpleNamespace(**{**vars(dis), "get_instructions": get_instructions})
+
+
+def _make_frames_once(executor: str) -> None:
+    of_thunder = interpreter.InterpreterFrame.get_or_make_python_frame
+    known: Bounded[FrameType] = Bounded(_MOST_KNOWN)
+
+    def frame_of(self: Any) -> FrameType:
+        if not _is_on(executor):
+            return of_thunder(self)  # type: ignore[no-any-return]
+        code = self.code
+        place = code.co_filename, code.co_firstlineno, code.co_name, self.qualname
+        return known.get_or_make((*place, self.positions.lineno), lambda: of_thunder(self))
+
+    interpreter.InterpreterFrame.get_or_make_python_frame = frame_of

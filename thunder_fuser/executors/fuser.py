@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from thunder.common import CompileData
 from thunder.core.compile_data import _compile_data, get_compile_data, get_compile_option
 from thunder.core.proxies import unvariableify
@@ -23,12 +25,14 @@ from thunder.extend import FUEL_LEVEL, FusionExecutor, register_executor
 
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.errors import OptionError
+from thunder_fuser.executors.ahead import Prepare, Prepared, jobs_of, keys_of, note_layouts
 from thunder_fuser.executors.asked import check_options, options_of_jit
 from thunder_fuser.executors.callables import Compile, RegionCallable, Runner, bind_callable
 from thunder_fuser.executors.channels_last import with_channels_last
 from thunder_fuser.executors.comments import Comments
 from thunder_fuser.executors.cuda_graphs import add_cuda_graphs
 from thunder_fuser.executors.donation import with_donations
+from thunder_fuser.executors.fast_passes import claim_once, pass_fast
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
@@ -50,11 +54,12 @@ from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.executors.unseen import seen_results, with_unseen
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
-from thunder_fuser.options import Value, compile_options, in_force, option
+from thunder_fuser.options import Value, compile_options, in_force, option, with_options_as_now
 from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
 from thunder_fuser.rematerialization.policy import policy_of
 from thunder_fuser.stages import stage
+from thunder_fuser.threads import BACKGROUND
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.prepared import run
 from thunder_fuser.trace.proxies import makes
@@ -74,9 +79,12 @@ class ThunderFuser(FusionExecutor):
     `claims_of` and `recomputation_of` give those of any compilation whose traces still live.
     """
 
-    def __init__(self, name: str, compile_region: Compile) -> None:
+    def __init__(
+        self, name: str, compile_region: Compile, prepare_region: Prepare | None = None
+    ) -> None:
+        """prepare_region: the job that compiles a region ahead of its first call."""
         super().__init__(name, version=__version__)
-        self.compile_region = compile_region
+        self.compile_region, self.prepare_region = compile_region, prepare_region
         self.last_fused_trace: TraceCtx | None = None
         self.last_claims: Claims | None = None
         # By the first trace of the compilation: Thunder's cache keeps it with the final ones.
@@ -138,7 +146,10 @@ class ThunderFuser(FusionExecutor):
             note_trace(trace)
             if option("cuda_graphs"):
                 add_cuda_graphs()
-            return self._fused(trace, given)
+            fused = self._fused(trace, given)
+            if self.prepare_region and _compiles_ahead():
+                BACKGROUND.add(jobs_of(fused, self.prepare_region))
+            return fused
 
     @stage("claim")
     def _fused(self, trace: TraceCtx, given: dict[str, Value]) -> TraceCtx:
@@ -235,7 +246,7 @@ class ThunderFuser(FusionExecutor):
         given = options_of_jit() if given is None else given
         prefix = _VIEWS if region.makes_views else _prefix(given)
         name = f"{prefix}{fusion_counter}"  # Thunder reads the number back out of it
-        place = f"region {fusion_counter + 1} of {total}" if total else name
+        place = f"compiling {fusion_counter + 1} of {total}" if total else name
         made = RegionCallable(name, region, self.compile_region, given, place)
         symbol = Symbol(
             name, made.meta, is_fusion=not region.makes_views, executor=self,
@@ -255,6 +266,11 @@ def _region_of(region: Any) -> Region:
     inputs, outputs = tuple(map(unvariableify, region.inputs)), map(unvariableify, region.outputs)
     is_backward = any(BoundSymbolTag.BACKWARD in bsym.tags for bsym in bsyms)
     return Region(leaves, inputs, tuple(outputs), is_backward)
+
+
+def _compiles_ahead() -> bool:
+    """Dumps are written, and schedules measured, call by call."""
+    return bool(option("compile_ahead")) and not option("dump") and not option("autotune")
 
 
 def _left_out(
@@ -288,8 +304,22 @@ def compile_region(definition: Definition, name: str, args: Sequence[Any]) -> Ru
     return FusionCache.get().look_up(definition).program_for(args, name=name).run
 
 
-fuser = ThunderFuser("thunder_fuser", compile_region)
+def prepare_region(
+    definition: Definition, args: Sequence[Any], device: torch.device
+) -> Prepared | None:
+    """The job that plans and compiles such a program; None if that needs numbers of the call."""
+    entry = FusionCache.get().expect(definition)
+    if entry.error is not None or entry.fusion.shape_scalars:
+        return None
+    what = keys_of(args), device, compile_options()
+    return (entry.number, *what), with_options_as_now(partial(entry.plan_ahead, *what))
+
+
+fuser = ThunderFuser("thunder_fuser", compile_region, prepare_region)
 register_executor(fuser)
 user_lines_first(fuser.name)
 trace_fast(fuser.name)
+pass_fast()
+claim_once(fuser.name)
+note_layouts(fuser.name)
 treat_as_torch(ThunderFuser)

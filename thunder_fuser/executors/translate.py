@@ -91,12 +91,17 @@ def record_region(
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
     fd, env = _recorded(region.leaves, inputs, layouts, donated, on_gpu)
     given = {env[proxy.name] for proxy in inputs}
-    orders = orders_in(region, _orders(inputs, layouts))
+    orders = orders_of_results(region, layouts)
     for proxy in outputs:
         value = env[proxy.name]
         order = orders.get(proxy.name)
         fd.add_output(fd.ops.set(value) if value in given else value, stride_order=order)
     return fd.definition
+
+
+def orders_of_results(region: Region, layouts: Sequence[Layout | None]) -> Orders:
+    """The stride orders in which results of a region lie; without one: contiguous."""
+    return orders_in(region, _orders(region.inputs, layouts))
 
 
 def types_of_results(

@@ -32,8 +32,8 @@ from thunder_fuser.host.ranges import ranged
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
 from thunder_fuser.options import option
-from thunder_fuser.runtime.cpu import compile_cpu
-from thunder_fuser.runtime.cuda import load_kernel
+from thunder_fuser.runtime.cpu import build_cpu, compile_cpu
+from thunder_fuser.runtime.cuda import compile_cubin, load_kernel
 from thunder_fuser.runtime.emulator import EmulatedKernel, compile_emulated
 from thunder_fuser.runtime.evaluate import evaluate_part
 from thunder_fuser.runtime.random import draw
@@ -84,6 +84,14 @@ def launcher_for(
     kernel = load_kernel(source, target.arch, index)
     call = f"{{run}}(stream({index}), ({{arguments}}, ))"
     return Launcher(kernel.launch, call, source=source, in_c=cuda_launch(kernel))
+
+
+def build(source: KernelSource, target: Target) -> None:
+    """Compiles a kernel and loads nothing, so that `launcher_for` finds its binary."""
+    if target.is_cpu:
+        build_cpu(source)
+    else:
+        compile_cubin(source.text, source.name, target.arch)
 
 
 def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tensor]:

@@ -26,7 +26,9 @@ from thunder_fuser.store.inspection import why_missed
 from thunder_fuser.store.store import current_store
 from thunder_fuser.threads import Recent, SingleFlight, make_lock
 
-NEWEST_KEPT = 64  # binaries cached in memory, for threads that ask together and for several devices
+# Binaries cached in memory, for threads that ask together, for several devices, and for what is
+# compiled ahead of its first call.
+NEWEST_KEPT = 256
 
 
 class Binaries(NamedTuple):
@@ -47,7 +49,12 @@ def binary(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
         made = _compiled(recipe, compile_it)
         unkept.append((recipe, made))
         return made
-    return _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
+    found = _NEWEST.get(recipe.key, lambda: _found_or_made(recipe, compile_it))
+    if _ORIGIN.get():  # somebody will ask
+        with _counting:
+            ahead = _AHEAD.pop(recipe.key, "")
+        _ORIGIN.set(ahead or _ORIGIN.get())
+    return found
 
 
 @contextmanager
@@ -98,7 +105,7 @@ def _found_or_made(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
                     return made
         _count(from_store=1)
         log("cache", lambda: f"store: hit {recipe.key[:12]} {recipe.name}")
-        _ORIGIN.set("found in the store")
+        _is_from("found in the store", recipe)
         return found
     finally:
         _count(nanoseconds=time.perf_counter_ns() - start)
@@ -114,8 +121,17 @@ def _compiled(recipe: Recipe, compile_it: Callable[[], bytes]) -> Binary:
     with _slots, annotate(f"thunder_fuser.compile {recipe.name}"):
         made = Binary(recipe.name, compile_it())
     _count(compiled=1)
-    _ORIGIN.set("compiled")
+    _is_from("compiled", recipe)
     return made
+
+
+def _is_from(where: str, recipe: Recipe) -> None:
+    """Notes the origin of a binary; of one that is made ahead, for the first who asks for it."""
+    if _ORIGIN.get():
+        _ORIGIN.set(where)
+        return
+    with _counting:
+        _AHEAD[recipe.key] = where
 
 
 def _count(**more: int) -> None:
@@ -131,6 +147,7 @@ def _after_fork() -> None:
 _ORIGIN: ContextVar[str] = ContextVar("origin", default="")
 _UNSTORED: ContextVar[list[tuple[Recipe, Binary]] | None] = ContextVar("unstored", default=None)
 _NEWEST: SingleFlight[Binary] = SingleFlight(Recent(lambda: NEWEST_KEPT))
+_AHEAD: Recent[str] = Recent(lambda: NEWEST_KEPT)
 _COUNTS: Counter[str] = Counter()
 _counting = make_lock()
 _slots = threading.BoundedSemaphore(os.cpu_count() or 1)

@@ -14,7 +14,12 @@ import torch
 from thunder_fuser.codegen.prelude.libm import vector_functions
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.errors import OutOfRangeError
-from thunder_fuser.runtime.toolchain import find_compiler, library_recipe, load_library
+from thunder_fuser.runtime.toolchain import (
+    find_compiler,
+    library,
+    library_recipe,
+    load_library,
+)
 from thunder_fuser.store.entry import Recipe
 
 # Never -ffast-math: it breaks inf and NaN, and a library linked with it makes the process flush
@@ -41,6 +46,11 @@ class CpuKernel:
 
     source: KernelSource
     function: Callable[..., None]
+
+
+def build_cpu(source: KernelSource) -> None:
+    """Builds a kernel of the cpu dialect, so that `compile_cpu` finds it."""
+    library(library_recipe(source.name, source.text, _flags(), {}), {})
 
 
 def compile_cpu(source: KernelSource) -> CpuKernel:

@@ -26,7 +26,7 @@ from thunder_fuser.errors import CompileError, LaunchError, ToolchainError
 from thunder_fuser.runtime.binaries import binary
 from thunder_fuser.runtime.rejected import rejected
 from thunder_fuser.store.entry import Binary, Recipe
-from thunder_fuser.threads import SingleFlight, make_lock
+from thunder_fuser.threads import ForkGate, SingleFlight, make_lock
 
 FLAGS = ("--std=c++17", "--minimal")
 SMEM_ATTRIBUTE = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -86,7 +86,8 @@ def _compile(recipe: Recipe) -> bytes:
     (program,) = _nvrtc(nvrtc.nvrtcCreateProgram, text.encode(), file.encode(), 0, [], [])
     try:
         options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        with _NVRTC.passed():
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         if status:
             log = _read(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
             words = log.decode(errors="replace").rstrip("\0\n")
@@ -292,6 +293,7 @@ def _error_name(status: Any) -> str:
     return f"{(name or b'unknown error').decode()} ({(words or b'').decode()})"
 
 
+_NVRTC = ForkGate()
 # Weak: a module is retired with its last kernel.
 _MODULES: SingleFlight[Module] = SingleFlight(WeakValueDictionary())
 _RETIRED: deque[tuple[int, Any]] = deque()

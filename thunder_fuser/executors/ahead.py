@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The regions of a fused trace -> jobs that plan and compile them before their first calls.
+
+    def computation(x, w):                  x: [4, 8], as the user passed it; w: the same
+      t1 = linear(x, w)                     contiguous, as all products are
+      [t2, t3] = thunderFusion0(t1)    ->   a job; t2, t3 in the orders that the definition gives
+      t4 = transpose(t2, 0, 1)              what torch makes of a tensor without memory
+      [t5] = thunderFusion1(t4)        ->   a job
+
+So the regions of forward and backward compile beside each other, and beside what Thunder still
+does. Layouts are guessed: what a call looks up is found by the layouts of its arguments. A wrong
+guess costs a compilation, and an error in a job is raised by the call that needs its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from thunder.common import CompileData
+from thunder.core import dtypes, proxies
+from thunder.core.compile_data import get_compile_data
+from thunder.core.devices import to_torch_device
+from thunder.core.prims import OpTags
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.pytree import tree_iter, tree_map
+from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.core.trace import TraceCtx
+
+from thunder_fuser.executors.callables import RegionCallable, callable_of
+from thunder_fuser.executors.channels_last import FORMATS, is_convolution
+from thunder_fuser.executors.regions import Region, only
+from thunder_fuser.executors.source_lines import data_of
+from thunder_fuser.executors.support import leaves_of
+from thunder_fuser.executors.types import data_type
+from thunder_fuser.executors.without_kernel import view_function
+from thunder_fuser.host.dispatch import alignment_of
+from thunder_fuser.ir.record import Definition
+from thunder_fuser.ir.strides import contiguous_strides
+from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.runtime.torch_types import to_torch_dtype
+from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads
+
+Job = Callable[[], object]
+Prepared = tuple[Hashable, Job]  # equal for equal jobs, and the job
+Prepare = Callable[[Definition, Sequence[Any], torch.device], Prepared | None]
+Values = dict[str, Any]  # tensors without memory and numbers, by the names of their proxies
+
+# Executors whose functions call operators of aten, each of which torch can run without memory.
+_OWN = ("thunder_fuser_kernels", "thunder_fuser_attention")
+_TORCH = (torch, torch.nn.functional)
+_ALIGNMENT = 16  # no kernel asks for more bytes, so neither for more elements
+_META = torch.device("meta")
+
+# {what is compiled: {identity of a proxy's history: the history, the tensor without memory}}
+_NOTED: WeakKeyDictionary[CompileData, dict[int, tuple[Any, torch.Tensor]]] = WeakKeyDictionary()
+
+
+def note_layouts(executor: str) -> None:
+    """From now on the layouts of tensors are noted, for functions jitted with this executor."""
+    of_thunder = proxies.tensorproxy
+
+    def tensorproxy(tensor: Any, /, *, name: str | None, history: Any = None) -> TensorProxy:
+        data = data_of(executor)
+        if data is not None and history is not None and type(tensor) in _PLAIN:
+            _NOTED.setdefault(data, {})[id(history)] = history, _without_memory(tensor)
+        return of_thunder(tensor, name=name, history=history)
+
+    proxies.tensorproxy = tensorproxy
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The same layout and alignment on the meta device; contiguous if it has none."""
+    if tensor.layout is not torch.strided:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=_META)
+    sizes, strides = tensor.shape, tensor.stride()
+    offset = tensor.storage_offset() % _ALIGNMENT
+    steps = zip(sizes, strides, strict=True)
+    length = offset + 1 + sum(max(size - 1, 0) * stride for size, stride in steps)
+    whole = torch.empty(length, dtype=tensor.dtype, device=_META)
+    return whole.as_strided(sizes, strides, offset)
+
+
+def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
+    """A job for each region of a trace whose sizes are known, in their order; equal ones once.
+
+    None for a trace that is transformed by hand, outside thunder.jit, and may never be called.
+    """
+    data = get_compile_data()
+    noted = _NOTED.pop(data, {}) if data is not None else {}
+    made = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
+    if data is None or not all(map(_is_sized, made)):
+        return []
+    values: Values = {}
+    for proxy in trace.args or ():
+        _, tensor = noted.get(id(proxy.history), (None, None))
+        values[proxy.name] = _value(proxy) if tensor is None else tensor
+    jobs: dict[Hashable, Job] = {}
+    for bsym in trace.bound_symbols:
+        for proxy in reads(bsym):
+            values.setdefault(proxy.name, _value(proxy))
+        one = callable_of(bsym)
+        if one is not None and not one.region.makes_views:
+            jobs.update(_prepared(one, values, prepare))
+        for proxy, value in zip(makes(bsym), _results(bsym, one, values), strict=True):
+            values.setdefault(proxy.name, value)  # what is unpacked is known already
+    return [*jobs.values()]
+
+
+def keys_of(args: Sequence[Any]) -> tuple[InputKey, ...]:
+    """What a kernel may depend on in such arguments, which begin where torch's memory begins."""
+    return tuple(map(_key, args))
+
+
+def _key(value: Any) -> InputKey:
+    if not isinstance(value, torch.Tensor):
+        return InputKey()
+    place = value.storage_offset() * value.element_size()
+    return InputKey(tuple(value.shape), tuple(value.stride()), alignment_of(place))
+
+
+def _is_sized(proxy: Proxy) -> bool:
+    return not isinstance(proxy, TensorProxy) or all(type(size) is int for size in proxy._shape)
+
+
+def _prepared(one: RegionCallable, values: Values, prepare: Prepare) -> Sequence[Prepared]:
+    """The job of a region, if there is one."""
+    args, device = [values[proxy.name] for proxy in one.region.inputs], _device(one.region)
+    try:
+        found = one.ahead(lambda definition, args: prepare(definition, args, device), args)
+    except Exception:  # whatever it is: the call raises it again, where it can be told
+        return ()
+    return () if found is None else (found,)
+
+
+def _device(region: Region) -> torch.device:
+    """That of the calls: of a tensor on a GPU if there is one."""
+    tensors = (one for one in (*region.inputs, *region.outputs) if isinstance(one, TensorProxy))
+    found = {to_torch_device(one.device) for one in tensors}
+    device = next((one for one in found if one.type != "cpu"), torch.device("cpu"))
+    return device if device.index is not None or device.type == "cpu" else torch.device("cuda", 0)
+
+
+# ----------------------------------------------------------------------------------------- results
+
+
+def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> Sequence[Any]:
+    """What a call gives, as a guess; contiguous tensors where nothing is known."""
+    made = makes(bsym)
+    try:
+        found = [*(_of_torch(bsym, values) if one is None else _of_region(one, values))]
+    except Exception:  # torch cannot run it without memory
+        found = []
+    shapes = [tuple(value.shape) for value in found if isinstance(value, torch.Tensor)]
+    if shapes != [proxy._shape for proxy in made if isinstance(proxy, TensorProxy)]:
+        return [*map(_value, made)]
+    tensors = (value for value in found if isinstance(value, torch.Tensor))
+    return [next(tensors) if isinstance(one, TensorProxy) else _value(one) for one in made]
+
+
+def _of_region(one: RegionCallable, values: Values) -> Iterator[torch.Tensor]:
+    args = [values[proxy.name] for proxy in one.region.inputs]
+    views = view_function(one.region) if one.region.makes_views else one.views(args)
+    if views is not None:
+        yield from views(*args)
+        return
+    orders = one.orders(args)
+    for proxy in one.region.outputs:
+        yield _value(proxy, orders.get(proxy.name))
+
+
+def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
+    read = list({proxy.name: proxy for proxy in reads(bsym)}.values())
+    if only(bsym, VIEWS):
+        region = Region(tuple(leaves_of(bsym)), tuple(read), tuple(makes(bsym)), is_backward=False)
+        yield from view_function(region)(*(values[proxy.name] for proxy in read))
+    elif bsym.sym.id in FENCES:
+        yield from (values[proxy.name] for proxy in read)
+    elif bsym.sym.id in COPIES:
+        yield values[read[1].name]
+    elif (function := _function_of(bsym)) is not None:
+        args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
+        is_last = is_convolution(bsym) and any(_is_last(values[proxy.name]) for proxy in read)
+        yield from map(_last if is_last else _same, tree_iter(function(*args, **kwargs)))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_last(value: Any) -> bool:
+    """True for images that are channels last. One among its operands makes a convolution so, which
+    torch forgets where tensors have no memory."""
+    layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
+    return bool(layout and value.is_contiguous(memory_format=layout) and not value.is_contiguous())
+
+
+def _last(value: Any) -> Any:
+    layout = FORMATS.get(value.ndim) if isinstance(value, torch.Tensor) else None
+    return value.contiguous(memory_format=layout) if layout else value
+
+
+def _function_of(bsym: BoundSymbol) -> Callable[..., Any] | None:
+    """What Thunder will call, if torch can run that without memory and without effects."""
+    symbol = bsym.sym
+    if symbol.executor is None or has_tags(bsym, {OpTags.RANDOM_OP}):
+        return None
+    if symbol.executor.name in _OWN:
+        return bsym._call_ctx[symbol.name]  # type: ignore[no-any-return]
+    return getattr(symbol.module, symbol.name, None) if symbol.module in _TORCH else None
+
+
+def _given(value: Any, values: Values) -> Any:
+    return values[value.name] if isinstance(value, Proxy) else value
+
+
+def _value(proxy: Proxy, order: Sequence[int] | None = None) -> Any:
+    """A tensor without memory, or a number that is not known yet."""
+    if isinstance(proxy, TensorProxy):
+        own = data_type(proxy.dtype)
+        dtype = dtypes.to_torch_dtype(proxy.dtype) if own is None else to_torch_dtype(own)
+        strides = contiguous_strides(proxy._shape, order)
+        return torch.empty_strided(proxy._shape, strides, dtype=dtype, device=_META)
+    if isinstance(proxy, NumberProxy):
+        return proxy.python_type() if proxy.value is None else proxy.value
+    return None

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thunder's own helpers, which it interprets as it does a user's program -> the calls they make.
+
+    for x in xs        Thunder interprets   def _next_impl(tos): return next(tos)
+                       and in it            def impl(iterator): return iterator.__next__()
+                       and in it            SequenceIter.__next__, of twenty instructions
+
+An instruction costs Thunder 20 us or more. A function here makes the calls that a helper would
+make, through Thunder's interpreter and in the same order. So what they guard, and what the user's
+own methods do, stays the same. What is not a call (a comparison of lengths, a test of a type) is
+done by Python: Thunder's helpers do it with values that it guards by the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+from thunder.core import interpreter
+from thunder.core.interpreter import (
+    INTERPRETER_SIGNALS,
+    do_raise,
+    get_interpreterruntimectx,
+    unwrap,
+    wrap_args_from_list,
+    wrap_const,
+    wrap_kwargs_from_dict,
+)
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_flatten
+from thunder.torch.experimental import dtensor_torch_and_prims as of_dtensors
+from thunder.torch.experimental.dtensor_proxy import DTensorProxy
+from torch import nn
+
+Helper = Callable[..., Any]
+
+
+class _RaisedError(Exception):
+    """The interpreted program has raised; Thunder knows what."""
+
+
+def shortened(code: CodeType) -> Helper | None:
+    """What stands for an interpreted function with this code; None for most.
+
+    It takes what the function takes, the function itself first. It gives its result, Thunder's
+    signal of an exception, or NotImplemented before it has called anything.
+    """
+    return _HELPERS.get(id(code))
+
+
+def run(helper: Helper, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The helper's result, or Thunder's signal of an exception."""
+    try:
+        return helper(function, *args, **kwargs)
+    except _RaisedError:
+        return INTERPRETER_SIGNALS.EXCEPTION_RAISED
+
+
+# ------------------------------------------------------------------------------------------- steps
+
+
+def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
+    found = interpreter._interpret_call(function, *args, **kwargs)
+    if found is INTERPRETER_SIGNALS.EXCEPTION_RAISED:
+        raise _RaisedError
+    return found
+
+
+def _raise(error: BaseException) -> None:
+    do_raise(error)
+    raise _RaisedError
+
+
+def _attribute(of: Any, name: str) -> Any:
+    return _call(getattr, of, wrap_const(name))
+
+
+def _method(of: Any, name: str, *args: Any) -> Any:
+    return _call(_attribute(of, name), *args)
+
+
+def _has(value: Any, name: str) -> bool:
+    return hasattr(type(unwrap(value)), name)
+
+
+def _each(iterable: Any) -> Iterator[Any]:
+    """The items, as a loop takes them."""
+    iterator = _call(iter, iterable)
+    while True:
+        try:
+            item = _call(next, iterator)
+        except _RaisedError:
+            context = get_interpreterruntimectx()
+            if not isinstance(context.curexc, StopIteration):
+                raise
+            context.curexc = None
+            return
+        yield item
+
+
+# ----------------------------------------------------------------------------------------- helpers
+
+
+def _next(_: Any, iterator: Any) -> Any:
+    return _method(iterator, "__next__")
+
+
+def _next_of_loop(_: Any, iterator: Any) -> Any:
+    return _call(next, iterator)
+
+
+def _next_of_sequence(_: Any, self: Any) -> Any:
+    if _attribute(self, "is_reversed").value:
+        return NotImplemented
+    sequence, at = _attribute(self, "s"), _attribute(self, "next_pos")
+    if at.value >= _call(len, sequence).value:
+        _raise(StopIteration())
+    found = _item(None, sequence, at)
+    _call(setattr, self, wrap_const("next_pos"), wrap_const(at.value + 1))
+    return found
+
+
+def _iter(_: Any, iterable: Any) -> Any:
+    return _method(iterable, "__iter__") if _has(iterable, "__iter__") else NotImplemented
+
+
+def _item(_: Any, of: Any, key: Any) -> Any:
+    return _method(of, "__getitem__", key)
+
+
+def _contains(_: Any, box: Any, item: Any) -> Any:
+    return _method(box, "__contains__", item) if _has(box, "__contains__") else NotImplemented
+
+
+def _length(_: Any, of: Any) -> Any:
+    if not _has(of, "__len__"):
+        return NotImplemented
+    found = _method(of, "__len__")
+    length = unwrap(found)
+    if not isinstance(length, int):
+        name = type(length).__name__
+        _raise(TypeError(f"'{name}' object cannot be interpreted as an integer"))
+    if length < 0:
+        _raise(ValueError("__len__() should return >= 0"))
+    return found
+
+
+def _extend(_: Any, one: Any, other: Any) -> Any:
+    return _method(one, "extend", other)
+
+
+def _update(_: Any, other: Any, one: Any) -> Any:
+    return _method(one, "update", other)
+
+
+def _update_by_keys(_: Any, one: Any, other: Any) -> Any:
+    for key in _each(_method(other, "keys")):
+        _method(one, "__setitem__", key, _item(None, other, key))
+    return wrap_const(None)
+
+
+def _union(_: Any, one: Any, other: Any) -> Any:
+    if not isinstance(unwrap(other), dict):
+        return NotImplemented
+    made = _method(one, "copy")
+    _method(made, "update", other)
+    return made
+
+
+def _store(_: Any, of: Any, name: Any, value: Any) -> Any:
+    _call(setattr, of, name, value)
+    return wrap_const(None)
+
+
+def _set(_: Any, kind: Any, of: Any, name: Any, value: Any) -> Any:
+    return _method(kind, "__setattr__", of, name, value)
+
+
+def _in_place(_: Any, one: Any, other: Any, name: Any) -> Any:
+    return _operator(one, other, name)
+
+
+def _out_of_place(_: Any, one: Any, other: Any, left: Any, right: Any, sign: Any) -> Any:
+    found = _operator(one, other, left)
+    if unwrap(found) is NotImplemented:
+        found = _operator(other, one, right)
+    if unwrap(found) is NotImplemented:
+        kinds = f"'{type(unwrap(one))}' and '{type(unwrap(other))}'"
+        _raise(TypeError(f"unsupported operand type(s) for {unwrap(sign)}: {kinds}"))
+    return found
+
+
+def _operator(one: Any, other: Any, name: Any) -> Any:
+    kind = _call(type, one)
+    if not hasattr(unwrap(kind), unwrap(name)):
+        return wrap_const(NotImplemented)
+    return _call(_call(getattr, kind, name), one, other)
+
+
+def _bound(_: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+    return _call(_attribute(method, "__func__"), _attribute(method, "__self__"), *args, **kwargs)
+
+
+def _partial(_: Any, partial: Any, *args: Any, **kwargs: Any) -> Any:
+    function = _attribute(partial, "func")
+    first = wrap_args_from_list(_attribute(partial, "args"))
+    keywords = wrap_kwargs_from_dict(_attribute(partial, "keywords"))
+    return _call(function, *first, *args, **{**keywords, **kwargs})
+
+
+def _attribute_of_module(_: Any, module: Any, name: Any) -> Any:
+    """nn.Module.__getattr__: a parameter, a buffer or a submodule."""
+    own = _attribute(module, "__dict__")
+    for kind in map(wrap_const, ("_parameters", "_buffers", "_modules")):
+        if _contains(None, own, kind).value:
+            known = _item(None, own, kind)
+            if _contains(None, known, name).value:
+                return _item(None, known, name)
+    text = f"'{type(unwrap(module)).__name__}' object has no attribute '{unwrap(name)}'"
+    return _raise(AttributeError(text))
+
+
+def _on_dtensors(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """The symbol for DTensors if all tensors are some, else the one for tensors."""
+    cells = unwrap(function).__code__.co_freevars, unwrap(function).__closure__
+    symbols = {name: cell.cell_contents for name, cell in zip(*cells, strict=True)}
+    given = tuple(map(unwrap, args)), {name: unwrap(value) for name, value in kwargs.items()}
+    tensors = [one for one in tree_flatten(given)[0] if isinstance(one, TensorProxy)]
+    is_spread = bool(tensors) and all(isinstance(one, DTensorProxy) for one in tensors)
+    chosen = symbols["dtensor_symbol" if is_spread else "single_device_symbol"]
+    return _call(chosen, *args, **kwargs)
+
+
+# ------------------------------------------------------------------------------------------- codes
+
+
+def _inside(code: CodeType, name: str) -> CodeType:
+    """The code of a function that is defined in another, also in a comprehension of it."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            found = one if one.co_name == name else _inside(one, name)
+            if found.co_name == name:
+                return found
+    return code
+
+
+def _codes() -> Iterator[tuple[CodeType, Helper]]:
+    of_dicts = interpreter.MutMappingWrapperMethods
+    by_function: Mapping[tuple[Any, str], Helper] = {
+        (interpreter._next_lookaside, "impl"): _next,
+        (interpreter._for_iter_handler, "_next_impl"): _next_of_loop,
+        (interpreter._iter_lookaside, "nosentinel_impl"): _iter,
+        (interpreter._binary_subscr_handler, "getitem_impl"): _item,
+        (interpreter.wrap_args_from_list, "<lambda>"): _item,
+        (interpreter.wrap_kwargs_from_dict, "<lambda>"): _item,
+        (interpreter._setup_frame_and_run_python_function, "<lambda>"): _item,
+        (interpreter._contains_op_handler, "impl"): _contains,
+        (interpreter._len_lookaside, "impl"): _length,
+        (interpreter._list_extend_handler, "<lambda>"): _extend,
+        (interpreter._dict_merge_handler, "<lambda>"): _update,
+        (of_dicts.update, "impl_other_keys"): _update_by_keys,
+        (of_dicts.__or__, "impl"): _union,
+        (interpreter._store_attr_handler, "impl"): _store,
+        (interpreter._setattr_lookaside, "<lambda>"): _set,
+        (interpreter._binary_op, "inplace_impl"): _in_place,
+        (interpreter._binary_op, "outofplace_impl"): _out_of_place,
+        (interpreter._call_dispatch, "_impl"): _bound,
+        (interpreter.partial_call_lookaside, "partial_call_impl"): _partial,
+        (of_dtensors.dispatch_to_impl, "wrapper"): _on_dtensors,
+    }
+    for (outer, name), helper in by_function.items():
+        yield _inside(outer.__code__, name), helper
+    yield interpreter.SequenceIter.__next__.__code__, _next_of_sequence
+    yield nn.Module.__getattr__.__code__, _attribute_of_module
+
+
+CODES = tuple(_codes())  # before anything in Thunder is replaced
+# By identity: codes are compared by content.
+_HELPERS: dict[int, Helper] = {id(code): helper for code, helper in CODES}

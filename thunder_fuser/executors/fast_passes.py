@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that Thunder's passes call for every bound symbol -> the same functions, faster.
+
+    tree_flatten                  makes a set of 30 types at each call, to look its argument up in
+    tree_flatten_with_dataclass   flattens a tree and builds it anew before it flattens it again
+    Symbol.normalize              asks for the signature of a function again and again
+
+What they give is the same for every argument, so they stand for Thunder's in all of it.
+
+Before it claims the operations of a trace, Thunder claims them on trial, to see whether the result
+waits for a collective, and does it again. A function that is jitted with this executor has no trial
+unless its trace waits: `claim_once`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from importlib import import_module
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import optree
+from thunder.core import pytree
+from thunder.core.proxies import Proxy
+from thunder.core.symbol import Symbol
+from thunder.core.trace import TraceCtx
+from thunder.distributed.prims import PrimIDs as Collectives
+from thunder.executors import passes
+from thunder.executors.torchex import wait_prim_impl
+
+from thunder_fuser.executors.source_lines import data_of
+from thunder_fuser.trace.proxies import parts
+
+# Those that call the functions once or more for each bound symbol, by names of their own.
+_MODULES = (
+    "core.pytree", "core.symbol", "core.utils", "core.codeutils", "core.transforms",
+    "core.transform_common", "clang.langctx", "torch.langctx", "executors.passes",
+    "transforms.autodiff",
+)  # fmt: skip
+_TREES = (tuple, list, dict, type(None))
+
+_flatten_of_thunder = pytree.tree_flatten
+_peel_of_thunder = pytree.tree_flatten_with_dataclass
+_signatures: WeakKeyDictionary[FunctionType, inspect.Signature] = WeakKeyDictionary()
+
+
+def pass_fast() -> None:
+    """From now on Thunder's passes call these functions."""
+    _replace("tree_flatten", _flatten_of_thunder, tree_flatten)
+    _replace("tree_flatten_with_dataclass", _peel_of_thunder, tree_flatten_with_dataclass)
+    Symbol.normalize = _normalize
+
+
+def claim_once(executor: str) -> None:
+    """From now on functions jitted with this executor have no trial."""
+    claims = passes._transform_for_operator_executor_execution
+    whole = passes.transform_for_execution
+    is_real: ContextVar[bool] = ContextVar("is_real", default=False)
+
+    def claimed(trace: TraceCtx, executors: Any) -> TraceCtx:
+        is_trial = not is_real.get() and data_of(executor) is not None
+        return trace if is_trial and not _waits(trace) else claims(trace, executors)
+
+    def transform_for_execution(trace: TraceCtx, executors_list: Any) -> TraceCtx:
+        token = is_real.set(True)
+        try:
+            return whole(trace, executors_list)
+        finally:
+            is_real.reset(token)
+
+    passes._transform_for_operator_executor_execution = claimed
+    passes.transform_for_execution = transform_for_execution
+
+
+def _waits(trace: TraceCtx) -> bool:
+    found = (part.sym.id for bsym in trace.bound_symbols for part in parts(bsym))
+    return any(one in (Collectives.WAIT, wait_prim_impl.id) for one in found)
+
+
+def _replace(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    for module in map(import_module, (f"thunder.{one}" for one in _MODULES)):
+        if getattr(module, name, None) is old:
+            setattr(module, name, new)
+
+
+def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:
+    """The leaves of a tree, and its structure; TypeError for a tree of another type."""
+    if type(args) in _TREES or isinstance(args, Proxy):
+        return optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
+    return _flatten_of_thunder(args, namespace)
+
+
+def tree_flatten_with_dataclass(tree: Any) -> Any:
+    """The same, into dataclasses. Thunder registers each of them when it is first seen."""
+    if type(tree) not in _TREES and not isinstance(tree, Proxy):
+        return _peel_of_thunder(tree)
+    leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=pytree.OPTREE_NAMESPACE)
+    is_more = any(hasattr(type(leaf), "__dataclass_fields__") for leaf in leaves)
+    if is_more or "Size[" in repr(spec):  # a torch.Size is built anew as a tuple
+        return _peel_of_thunder(tree)
+    return leaves, spec
+
+
+def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """All arguments of a call, with those that are not given."""
+    bound = _signature_of(self.meta).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args, bound.kwargs
+
+
+def _signature_of(function: Any) -> inspect.Signature:
+    if type(function) is not FunctionType:  # a method is another one each time
+        return inspect.signature(function)
+    found = _signatures.get(function)
+    if found is None:
+        found = _signatures[function] = inspect.signature(function)
+    return found
