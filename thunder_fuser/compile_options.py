@@ -7,7 +7,9 @@ the cache's key, so a cached program always has the options of its key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from thunder_fuser.multi_device import MultiDeviceParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +21,4 @@ class CompileOptions:
     cuda_graphs: bool
     dump: str
     max_registers_bytes: int
+    multi_device: MultiDeviceParams = field(default_factory=MultiDeviceParams)

@@ -121,6 +121,10 @@ class CommunicationError(MeshError):
     """An expression on sharded tensors that needs elements of other devices."""
 
 
+class PeerError(FuserError, RuntimeError):
+    """Another rank of a group runs something else, or did not answer in time."""
+
+
 class InputError(FuserError, ValueError):
     """Arguments of a call that do not match the definition: number, rank, size, dtype, device."""
 
@@ -185,6 +189,10 @@ class CacheWarning(UserWarning):
 
 class FallbackWarning(UserWarning):
     """A fusion could not be compiled; its torch ops run instead."""
+
+
+class CommunicationWarning(UserWarning):
+    """The devices of a group cannot be used as planned; torch's collectives run instead."""
 
 
 class GraphWarning(UserWarning):

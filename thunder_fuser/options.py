@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError, nearest
+from thunder_fuser.multi_device import MultiDeviceParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Value = bool | int | str
+Value = bool | int | str | MultiDeviceParams
 PREFIX = "THUNDER_FUSER_"  # of environment variables
 
 
@@ -102,6 +103,10 @@ OPTIONS: Mapping[str, Option] = {
         Option("native_calls", bool, True, "C finds programs, allocates and launches, if built"),
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
+        Option(
+            "multi_device", MultiDeviceParams, MultiDeviceParams(),
+            "what programs on several devices do, as a MultiDeviceParams",
+        ),
         Option("max_fusions", int, 8192, "the most definitions in the process's cache", least=1),
         Option("max_programs", int, 256, "the most programs of a definition", least=1),
         Option(
@@ -145,6 +150,7 @@ class OptionValues(TypedDict, total=False):
     native_calls: bool
     dump: str
     max_registers_bytes: int
+    multi_device: MultiDeviceParams
     max_fusions: int
     max_programs: int
     cache: str

@@ -20,6 +20,7 @@ import torch
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.compiler import compile_fusion
+from thunder_fuser.host.agree import agree, digest, meshes_of
 from thunder_fuser.host.arguments import (
     check_arguments,
     check_count,
@@ -31,11 +32,13 @@ from thunder_fuser.host.bind import Bound
 from thunder_fuser.host.dispatch import input_keys, make_dispatch, on_resolved
 from thunder_fuser.host.guards import note_miss
 from thunder_fuser.host.program import HostProgram, Runner
+from thunder_fuser.host.statements import statements
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.options import compile_options, option
+from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.stages import stage
 from thunder_fuser.target import CPU, EMULATOR, Target
@@ -55,6 +58,7 @@ class Programs:
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
+        self._agreed: set[tuple[Any, ...]] = set()
         most = partial(option, "max_programs")
         self._flight: SingleFlight[HostProgram] = SingleFlight(Recent(most))
 
@@ -74,9 +78,28 @@ class Programs:
 
         def compiled() -> HostProgram:
             with timing("definition"):
-                return compile_fusion(self.fusion, keys, chosen, options, device)
+                program = compile_fusion(self.fusion, keys, chosen, options, device)
+            self._agree(program, keys, chosen, options, device)
+            return program
 
         return self._flight.get((chosen, device, keys, options), compiled)
+
+
+    def _agree(
+        self, program: HostProgram, keys: tuple[InputKey, ...], target: Target,
+        options: CompileOptions, device: torch.device,
+    ) -> None:
+        """Compares a program that communicates with those of the other ranks, once for such sizes.
+
+        All ranks come here for the same sizes; strides and addresses may differ from rank to rank.
+        """
+        fusion = program.segmented.fusion
+        meshes = meshes_of(fusion)
+        key = (target, options, tuple((one.sizes, one.value) for one in keys))
+        if meshes and key not in self._agreed:
+            number = digest(fusion, statements(program.text))
+            agree(number, meshes, device, options.multi_device.executor.seconds)
+            self._agreed.add(key)
 
 
 def target_for(device: torch.device, options: CompileOptions) -> Target:

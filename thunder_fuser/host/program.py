@@ -12,6 +12,12 @@ Where native.cpp is built, C runs in place of some lines:
 
     T4 = empty_T4()
     kernel_0_in_c(T1, T0, T4)
+
+Communication is posted, and awaited where it is read (statements.py has the rules):
+
+    T3_sent = all_reduce(T2, mesh=(0, 1), on='mesh_x', reduce='sum')
+    T3 = wait(T3_sent, 'T3')
+    del T3_sent
 """
 
 from __future__ import annotations
@@ -27,10 +33,15 @@ import torch
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.communication.collectives import COLLECTIVES, wait
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
 from thunder_fuser.host.ranges import ranged
+from thunder_fuser.host.statements import SENT, statements, verify_program
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
+from thunder_fuser.multi_device import ExecutorParams
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import compile_cpu
 from thunder_fuser.runtime.cuda import load_kernel
@@ -53,6 +64,7 @@ class Launcher:
 
     pointer: how the call names a tensor's memory. source: None if torch runs the segment and
     allocates its results. in_c: the same, as a function of tensors and numbers, if there is one.
+    moves: it posts communication.
     """
 
     run: Callable[..., Any]
@@ -60,12 +72,16 @@ class Launcher:
     pointer: str = "{}.data_ptr()"
     source: KernelSource | None = None
     in_c: Callable[..., Any] | None = None
+    moves: bool = False
 
 
 def launcher_for(
     part: Part, source: KernelSource | None, target: Target, device: torch.device
 ) -> Launcher:
     """Compiles a segment's kernel for the target, or prepares its torch call."""
+    if part.exprs[0].row.kind is OpKind.COMMUNICATION:
+        (expr,) = part.exprs
+        return Launcher(COLLECTIVES[expr.op], _post_text(expr), moves=True)
     if source is None:
         targets = "".join(f"{name}, " for name in part.outputs)
         in_torch = partial(_in_torch, part, device)
@@ -84,6 +100,20 @@ def launcher_for(
     kernel = load_kernel(source, target.arch, index)
     call = f"{{run}}(stream({index}), ({{arguments}}, ))"
     return Launcher(kernel.launch, call, source=source, in_c=cuda_launch(kernel))
+
+
+def _post_text(expr: OpRecord) -> str:
+    """The line that posts a communication."""
+    (name,) = names_of(expr)
+    attrs = (f"{key}={_literal(value)}" for key, value in expr.attrs)
+    return f"{expr.outputs[0]}{SENT} = {expr.op}({name}, {', '.join(attrs)})"
+
+
+def _literal(value: AttrValue) -> str:
+    """An attribute as Python, lists as tuples."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
+    return repr(value.value if isinstance(value, Literal) else value)
 
 
 def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tensor]:
@@ -117,9 +147,17 @@ class HostProgram:
 
 
 def plan(
-    segmented: SegmentedFusion, launchers: Sequence[Launcher], device: torch.device
+    segmented: SegmentedFusion,
+    launchers: Sequence[Launcher],
+    device: torch.device,
+    params: ExecutorParams | None = None,
 ) -> HostProgram:
-    """The program: for each segment its allocations, its call, and a del of dead values."""
+    """The program: for each segment its allocations, its call, and a del of dead values.
+
+    Communication is posted where its segment stands, and awaited by the first segment that reads
+    it; VerifyError if the text that comes of it is not sound.
+    """
+    params = params or ExecutorParams()
     fusion = segmented.fusion
     dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
     names: dict[str, Any] = {
@@ -130,13 +168,23 @@ def plan(
         "threads": torch.get_num_threads,
         "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
+        "wait": partial(wait, seconds=params.seconds),
+        **COLLECTIVES,
         "coordinate": coordinate,
         **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     dead = _last_reads(segmented)
+    under_way: list[str] = []
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         source = launcher.source
+        lines += _waits(segmented, under_way, segment.part.inputs)
+        if launcher.moves:
+            lines.append("    " + launcher.call)
+            under_way += segment.part.outputs
+            lines += _waits(segmented, under_way, () if params.early else segment.part.outputs)
+            lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
+            continue
         run = f"torch_{number}" if source is None else f"kernel_{number}"
         names[run] = launcher.run
         if source is None:
@@ -150,7 +198,27 @@ def plan(
                 "    pop_range()",
             ]
         lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
-    return _program([*lines, *_ending(segmented, device)], names, segmented, launchers)
+    lines += [*_waits(segmented, under_way, tuple(under_way)), *_ending(segmented, device)]
+    return _program(lines, names, segmented, launchers)
+
+
+def _waits(
+    segmented: SegmentedFusion, under_way: list[str], wanted: Sequence[str]
+) -> list[str]:
+    """The lines that await those of the wanted values that are under way, which they are no
+    longer."""
+    found = [name for name in under_way if name in wanted]
+    under_way[:] = [name for name in under_way if name not in found]
+    return [
+        line for name in found
+        for line in (f"    {name} = {_wait(segmented, name)}", f"    del {name}{SENT}")
+    ]
+
+
+def _wait(segmented: SegmentedFusion, name: str) -> str:
+    strides = segmented.strides[name]
+    is_plain = strides == contiguous_strides(segmented.fusion.tensors[name].sizes)
+    return f"wait({name}{SENT}, {name!r}{'' if is_plain else f', strides={strides!r}'})"
 
 
 def _program(
@@ -165,6 +233,8 @@ def _program(
     runs = "".join(f"{line.in_c or line.text}\n" for line in known)
     scope = {**names, **dict(line.function for line in known)}
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
+    if any(launcher.moves for launcher in launchers):
+        verify_program(statements(text))
     return HostProgram(text, _function(runs, scope), segmented, sources)
 
 

@@ -130,6 +130,11 @@ def _external(
     return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds, **more)
 
 
+def _communication(name: str, signature: str, torch: str = "None") -> Op:
+    """The host program has the call; torch: what it is to a process that is all devices."""
+    return Op(name, OpKind.COMMUNICATION, signature, 1, DtypeRule.KEEP, torch, cost=0)
+
+
 _CAST = "convert<{to}>({0})"
 _ATTENTION = "dropout_p=None, is_causal=None, scale=None"
 _ORDER = "dim=-1, descending=False, stable=False"
@@ -339,6 +344,13 @@ _ROWS = (
         None,
         DataType.Int,
     ),
+    # ---- communication
+    _communication("redistribute", "arg, placements", "a"),
+    _communication("all_gather", "arg, dim, mesh, on"),
+    _communication("reduce_scatter", "arg, dim, mesh, on, reduce='sum'"),
+    _communication("all_reduce", "arg, mesh, on, reduce='sum'"),
+    _communication("all_to_all", "arg, split_dim, cat_dim, mesh, on"),
+    _communication("broadcast_from", "arg, root, mesh, on"),
 )
 
 # The reduction with the same operator as a scan.
@@ -478,6 +490,12 @@ embedding_backward: The gradient of an embedding's weight from that of its resul
 argsort: The indices that sort arg along dim.
 sort: (elements of arg in order along dim, their indices).
 topk: (the k greatest elements along dim, or the least, their indices).
+redistribute: arg in other placements on its mesh: Shard(axis), Replicate() or Partial(sum).
+all_gather: The tensors of a group of devices, one after the other along dim.
+reduce_scatter: This device's part, along dim, of the reduction of a group's tensors.
+all_reduce: The reduction of the tensors of a group of devices, element by element.
+all_to_all: Each device's part along split_dim for this one, one after the other along cat_dim.
+broadcast_from: The tensor of the device with this coordinate along a dimension of the mesh.
 """
 _SUMMARY = dict(line.split(": ", 1) for line in _SUMMARIES.strip().splitlines())
 
