@@ -26,7 +26,7 @@ from thunder_fuser.multi_device import MultiDeviceParams
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Value = bool | int | str | MultiDeviceParams
+Value = bool | int | str
 PREFIX = "THUNDER_FUSER_"  # of environment variables
 
 
@@ -104,7 +104,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("dump", str, "", "a folder for the text of every stage of every fusion"),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
         Option(
-            "multi_device", MultiDeviceParams, MultiDeviceParams(),
+            "multi_device", MultiDeviceParams, MultiDeviceParams(),  # type: ignore[arg-type]
             "what programs on several devices do, as a MultiDeviceParams",
         ),
         Option("max_fusions", int, 8192, "the most definitions in the process's cache", least=1),

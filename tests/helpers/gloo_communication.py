@@ -170,23 +170,18 @@ def check_two_dimensions() -> None:
 
 def check_by_hand(mesh: DeviceMesh) -> None:
     """Local tensors, and the mesh and the placement of each value in the definition."""
-    size = mesh.size()
-    x = make(8, 6)
+    size, rank, x = mesh.size(), dist.get_rank(), make(8, 12)
     with FusionDefinition() as fd:
         t = fd.from_pytorch(x)
         y = fd.ops.sum(t, [0])
         fd.add_output(y)
-        for tensor, axis in ((t, 0), (y, 0)):
+        for tensor in (t, y):
             tensor.set_device_mesh(mesh)
-            tensor.outer_split(axis, size if axis or tensor is t else min(size, 2))
-        if size == 2:
-            t.axis(0).parallelize("mesh_x")
-            y.axis(0).parallelize("mesh_x")
-    if size != 2:
-        return
-    (found,) = fd.execute([x.chunk(2)[dist.get_rank()]])
-    torch.testing.assert_close(found, x.sum(0).chunk(2)[dist.get_rank()])
-    assert "reduce_scatter" in str(fd.program([x.chunk(2)[dist.get_rank()]]))
+            tensor.outer_split(0, size).axis(0).parallelize("mesh_x")
+    part = x.chunk(size)[rank]
+    (found,) = fd.execute([part])
+    torch.testing.assert_close(found, x.sum(0).chunk(size)[rank])
+    assert "reduce_scatter" in str(fd.program([part]))
 
 
 def check_local_calls(mesh: DeviceMesh) -> None:

@@ -82,7 +82,8 @@ class Layouts:
             if not any(isinstance(one, Parallelize) for one in chain):
                 raise _not_set(view, "transforms")
             view = replace(view, domain=_on_devices(view, chain))
-        if view.mesh is not None or view.partial or any(a.parallel.is_device for a in view.domain.transformed):
+        on_devices = any(axis.parallel.is_device for axis in view.domain.transformed)
+        if view.mesh is not None or view.partial or on_devices:
             shards(view)  # raises for an invalid sharding
         return view
 
@@ -160,11 +161,10 @@ def shards(view: TensorView) -> Sharding:
     """The sharding in a tensor's domains; MeshError if it is invalid."""
     on, terms = _devices(view.domain), [kind for kind, _ in view.partial]
     if (on or terms) and view.mesh is None:
-        found = "a partial tensor" if terms else f"axis {next(iter(on))}"
+        thing = "a partial tensor" if terms else f"axis {next(iter(on))}"
         expected, do = "a mesh for what is on devices", "call set_device_mesh first"
-        raise MeshError(f"{view.name}: {found}", expected=expected, got="none", do=do)
-    for kind in terms:
-        assert view.mesh is not None
+        raise MeshError(f"{view.name}: {thing}", expected=expected, got="none", do=do)
+    for kind in terms if view.mesh is not None else ():
         view.mesh.dimension(kind)  # raises if the mesh lacks it
     if len({*on.values(), *terms}) != len(on) + len(terms):
         listed = ", ".join(f"{name}@{kind.value}" for name, kind in on.items())

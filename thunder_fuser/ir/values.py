@@ -145,7 +145,7 @@ class Tensor(Value):
 
     @checked
     def set_partial(self, on: str, reduce: str = "sum") -> Tensor:
-        """Each device along a dimension of the mesh holds a term of the tensor, not its elements."""
+        """Each device along a dimension of the mesh holds a term of the tensor."""
         return self._record("set_partial", on=on, reduce=reduce)
 
     def _domain(self) -> TensorDomain:
