@@ -71,7 +71,8 @@ def compile_fusion(
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
-            return dump.add(PROGRAM, plan(segmented, launchers, device, options.multi_device.executor))
+            made = plan(segmented, launchers, device, options.multi_device.executor)
+            return dump.add(PROGRAM, made)
 
 
 def _launcher(

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import nn
 
 from thunder_fuser import fuser
+from thunder_fuser.errors import CommunicationError
 
 import thunder  # isort: skip
 from thunder.distributed import FSDPBucketingStrategy, FSDPType, ddp, fsdp  # isort: skip
@@ -149,9 +151,71 @@ def check_tensor_parallel() -> None:
     assert regions() >= 2
 
 
+def check_functional_collectives() -> None:
+    """Sequence parallelism by hand: rows gathered before a product, its result scattered."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    torch.manual_seed(9)
+    x, up, down = torch.randn(8, 16), torch.randn(32, 16) / 4, torch.randn(16, 32) / 4
+
+    def parallel(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        whole = functional.all_gather_tensor(torch.tanh(x), 0, group)
+        product = F.linear(F.gelu(F.linear(whole, up)), down)
+        part = functional.reduce_scatter_tensor(product, "sum", 0, group)
+        return part * 2 + x
+
+    def alone(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.gelu(F.linear(torch.tanh(x), up)), down) * 2 + x
+
+    given = [x.chunk(size)[rank], up.chunk(size)[rank], down.chunk(size, 1)[rank]]
+    given = [one.clone().requires_grad_() for one in given]
+    found = thunder.jit(parallel, **OPTIONS)(*given)
+    plain = [one.clone().requires_grad_() for one in (x, up, down)]
+    expected = alone(*plain)
+    torch.testing.assert_close(found, expected.chunk(size)[rank])
+    found.sum().backward()  # an expanded gradient
+    expected.sum().backward()
+    for ours, theirs, dim in zip(given, plain, (0, 0, 1), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad.chunk(size, dim)[rank])
+    assert regions() >= 2
+
+
+def check_functional_operations() -> None:
+    """Other axes and reductions, and the operations under the functions."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group, name = dist.group.WORLD, dist.group.WORLD.group_name
+    every = [torch.randn(4, 8, generator=torch.Generator().manual_seed(at)) for at in range(size)]
+    stack = torch.stack(every)
+    ops = torch.ops._c10d_functional
+    for call, expected in (
+        (lambda x: functional.all_gather_tensor(x, 1, group), torch.cat(every, 1)),
+        (lambda x: functional.reduce_scatter_tensor(x, "avg", 1, group),
+         stack.mean(0).chunk(size, 1)[rank]),
+        (lambda x: functional.all_reduce(x, "sum", group), stack.sum(0)),
+        (lambda x: functional.all_reduce(x, "max", group), stack.amax(0)),
+        (lambda x: ops.wait_tensor(ops.all_gather_into_tensor(x, size, name)),
+         torch.cat(every, 0)),
+        (lambda x: ops.wait_tensor(ops.reduce_scatter_tensor(x, "sum", size, name)),
+         stack.sum(0).chunk(size)[rank]),
+    ):  # fmt: skip
+        found = thunder.jit(lambda x, call=call: torch.tanh(call(x * 1)), **OPTIONS)(every[rank])
+        torch.testing.assert_close(found, expected.tanh())
+    try:
+        thunder.jit(lambda x: functional.reduce_scatter_tensor(x, "sum", 0, group), **OPTIONS)(
+            torch.ones(size + 1)
+        )
+    except CommunicationError as error:
+        assert f"axis 0: expected a multiple of {size} devices" in str(error)
+    else:
+        raise AssertionError("an axis that does not divide")
+
+
 def main() -> None:
     dist.init_process_group("gloo")
-    for check in (check_ddp, check_fsdp, check_tensor_parallel):
+    for check in (
+        check_functional_collectives, check_functional_operations, check_ddp, check_fsdp,
+        check_tensor_parallel,
+    ):  # fmt: skip
         check()
         if dist.get_rank() == 0:
             print(check.__name__, flush=True)

@@ -46,8 +46,11 @@ class Posted:
 def wait(
     sent: Posted, buffer: str, seconds: float = 300.0, strides: tuple[int, ...] | None = None
 ) -> torch.Tensor:
-    """The result, row-major unless strides are given. PeerError names this rank, the collective and the buffer if a device of the
-    group is dead, or has not come within `seconds` (on a GPU: within the group's own time-out)."""
+    """The result, row-major unless strides are given.
+
+    PeerError names this rank, the collective and the buffer if a device of the group is dead, or
+    has not come within `seconds` (on a GPU: within the group's own time-out).
+    """
     try:
         if sent.work is not None:
             on_cpu = sent.given.device.type == "cpu"
@@ -160,7 +163,7 @@ def _post(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
         raise _lost(call.__name__, "what is sent", 0, error) from error
 
 
-def _sent(
+def _sent(  # noqa: PLR0917 - the fields of Posted
     name: str, mesh: Any, on: str, work: Any, result: Callable[[], torch.Tensor],
     given: torch.Tensor,
 ) -> Posted:

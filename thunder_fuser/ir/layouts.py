@@ -164,8 +164,9 @@ def shards(view: TensorView) -> Sharding:
         thing = "a partial tensor" if terms else f"axis {next(iter(on))}"
         expected, do = "a mesh for what is on devices", "call set_device_mesh first"
         raise MeshError(f"{view.name}: {thing}", expected=expected, got="none", do=do)
-    for kind in terms if view.mesh is not None else ():
-        view.mesh.dimension(kind)  # raises if the mesh lacks it
+    if view.mesh is not None:
+        for kind in terms:
+            view.mesh.dimension(kind)  # raises if the mesh lacks it
     if len({*on.values(), *terms}) != len(on) + len(terms):
         listed = ", ".join(f"{name}@{kind.value}" for name, kind in on.items())
         expected = "at most one axis for each dimension of the mesh"

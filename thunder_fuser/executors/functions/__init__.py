@@ -14,6 +14,7 @@ add one, write a row of the table of its subject:
     reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
     movement        rolls, tiles, shuffles, stacks, views, new tensors
     attention       scaled_dot_product_attention
+    collectives     all_gather_tensor and the like, of torch.distributed
     kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
 """
 
@@ -24,8 +25,10 @@ from typing import Any
 from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor
 
+from thunder_fuser.executors.functions import collectives
 from thunder_fuser.executors.functions.attention import ATTENTION
 from thunder_fuser.executors.functions.batch_norms import BATCH_NORMS
+from thunder_fuser.executors.functions.collectives import COLLECTIVES
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, lookasides
 from thunder_fuser.executors.functions.kernels import KERNELS_OF_TORCH
 from thunder_fuser.executors.functions.losses import LOSSES
@@ -37,6 +40,7 @@ from thunder_fuser.trace.op import Reject
 TABLES: dict[str, Table] = {
     "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
     "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
+    "collectives": COLLECTIVES,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
@@ -46,6 +50,7 @@ def register(executor: Executor) -> None:
     """Has Thunder call rewrites while it traces, and the executor take composites."""
     rewrites = {name: one for name, one in FUNCTIONS.items() if isinstance(one, Rewrite)}
     executor._lookasides.update(lookasides(rewrites))
+    executor._lookasides.update(collectives.lookasides())
     for name, one in FUNCTIONS.items():
         if isinstance(one, Composite):
             executor.register_supported(
