@@ -24,6 +24,7 @@ from benchmarks import (
 from benchmarks.compile_time import run as compile_time
 from benchmarks.facts import facts
 from benchmarks.kernels import run as kernels
+from benchmarks.overlap import run as overlap
 from benchmarks.plans import run as plans
 from benchmarks.report import Report
 from benchmarks.saved_memory import run as saved_memory
@@ -43,6 +44,7 @@ COMMANDS = {
     "plan": plans,
     "prices": prices,
     "cache_stress": cache_stress,
+    "overlap": overlap,
     "sanitize": sanitize,
     "fuzz": fuzz,
 }

@@ -52,7 +52,7 @@ def on_each(
     return found
 
 
-def run_gloo(script: str, size: int, seconds: int = 150) -> None:
+def run_gloo(script: str, size: int, *arguments: str, seconds: int = 150) -> None:
     """The script in `size` processes; AssertionError with their output if one fails."""
     path = Path(__file__).with_name(script)
     port = 29500 + os.getpid() % 2000 + size
@@ -64,7 +64,7 @@ def run_gloo(script: str, size: int, seconds: int = 150) -> None:
     }  # fmt: skip
     processes = [
         subprocess.Popen(
-            [sys.executable, str(path)], env={**environment, "RANK": str(rank)},
+            [sys.executable, str(path), *arguments], env={**environment, "RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(size)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that lasts from call to call: what shares it, what does not, and what is freed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thunder_fuser.communication.buffers import BufferCache, BufferKey, Plain, persistent
+from thunder_fuser.ir.strides import contiguous_strides
+
+
+def key(*sizes: int, **changed: object) -> BufferKey:
+    made = BufferKey("p", "T3", sizes, tuple(contiguous_strides(sizes)), torch.float32, "cpu")
+    return replace(made, **changed)  # type: ignore[arg-type]
+
+
+def take(cache: BufferCache, of: BufferKey, *, escapes: bool = False, zeroed: bool = False):
+    return persistent(of, escapes=escapes, zeroed=zeroed, cache=cache)
+
+
+class Held:
+    """An entry that says when it is freed."""
+
+    def __init__(self, name: str, size: int, log: list[str]) -> None:
+        self.name, self.bytes, self._log = name, size, log
+
+    def close(self) -> None:
+        self._log.append(self.name)
+
+
+def test_the_same_memory_again() -> None:
+    cache = BufferCache()
+    first = take(cache, key(4, 3))
+    first.fill_(7)
+    again = take(cache, key(4, 3))
+    assert again.data_ptr() == first.data_ptr()
+    assert (again == 7).all()
+    assert str(cache) == "1 of 48 bytes; 1 hit, 1 miss, 0 evicted"
+
+
+def test_results_are_new_memory() -> None:
+    cache = BufferCache()
+    results = [take(cache, key(4, 3), escapes=True) for _ in range(2)]
+    assert results[0].data_ptr() != results[1].data_ptr()
+    assert not cache.entries()
+
+
+def test_zeros_are_filled_at_each_use() -> None:
+    cache = BufferCache()
+    for _ in range(2):
+        found = take(cache, key(5), zeroed=True)
+        assert (found == 0).all()
+        found.fill_(3)
+
+
+@pytest.mark.parametrize("changed", [
+    {"program": "q"}, {"statement": "T4"}, {"strides": (1, 4)}, {"dtype": torch.int32},
+    {"stream": 1}, {"group": "0"}, {"parity": 1}, {"sizes": (3, 4), "strides": (4, 1)},
+], ids=lambda changed: next(iter(changed)))  # fmt: skip
+def test_every_field_is_part_of_the_key(changed: dict[str, object]) -> None:
+    cache = BufferCache()
+    one, other = take(cache, key(4, 3)), take(cache, key(4, 3, **changed))
+    assert one.data_ptr() != other.data_ptr()
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=2, max_size=12))
+def test_after_a_change_of_shape_nothing_old_is_read(shapes: list[tuple[int, int]]) -> None:
+    """nvFuser's cache maps a node to a tensor, whatever its sizes and zero_init."""
+    cache = BufferCache(most_bytes=64)
+    for number, shape in enumerate(shapes):
+        found = take(cache, key(*shape), zeroed=True)
+        assert found.shape == shape
+        assert (found == 0).all()
+        found.fill_(number + 1)
+        assert (take(cache, key(*shape)) == number + 1).all()
+
+
+def test_the_least_recently_used_of_a_group_go_in_pairs() -> None:
+    cache, log = BufferCache(most_bytes=100), []
+
+    def use(statement: str, group: str = "0") -> Held:
+        of = key(1, statement=statement, group=group)
+        return cache.next(
+            of, lambda: Held(statement, 20, log), lambda: log.append(f"before {group}")
+        )
+
+    first = [use("a"), use("a"), use("a")]
+    assert first[0] is first[2] is not first[1]
+    use("b"), use("b")
+    use("a")
+    assert log == []
+    use("c"), use("c")
+    assert log == ["before 0", "b", "b"]
+    use("x", "1"), use("x", "1"), use("y", "1"), use("y", "1")
+    assert len(log) == 3  # another group has a bound of its own
+    use("b"), use("b")
+    assert log[3:] == ["before 0", "a", "a"]
+
+
+def test_the_newest_stays_whatever_its_size() -> None:
+    cache, log = BufferCache(most_bytes=10), []
+    one = cache.next(key(1), lambda: Held("a", 50, log), lambda: None)
+    other = cache.next(key(1), lambda: Held("a", 50, log), lambda: None)
+    assert one is not other
+    assert log == []
+
+
+def test_released_groups_begin_anew() -> None:
+    cache, log = BufferCache(), []
+    for statement in ("a", "b"):
+        cache.next(key(1, statement=statement, group="0"), lambda: Held("x", 1, log), lambda: None)
+    cache.release("0", lambda: log.append("before"), statement="a")
+    assert log == ["before", "x"]
+    assert [one.statement for one in cache.entries()] == ["b"]
+    cache.release("0", lambda: log.append("before"))
+    cache.release("0", lambda: log.append("before"))
+    assert log == ["before", "x"] * 2
+    cache.next(key(1, group="0"), lambda: Plain(torch.empty(1)), lambda: None)
+    assert [one.parity for one in cache.entries()] == [0]

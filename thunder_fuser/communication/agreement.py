@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of a group tell each other on the host: seldom, and before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from thunder_fuser.errors import FuserError, PeerError
+
+V = TypeVar("V")
+
+
+def from_all(value: V, group: ProcessGroup) -> list[V]:
+    """The value of each rank. No rank returns before all have called: it is a barrier too."""
+    found: list[V | None] = [None] * group.size()
+    dist.all_gather_object(found, value, group=group)
+    return found  # type: ignore[return-value]
+
+
+def from_first(value: V, group: ProcessGroup) -> V:
+    """The value of the group's first rank."""
+    found = [value]
+    dist.broadcast_object_list(found, group=group, group_src=0)
+    return found[0]
+
+
+def agree(what: str, value: object, group: ProcessGroup) -> None:
+    """PeerError on every rank unless all ranks have the same value."""
+    texts = from_all(repr(value), group)
+    if len(set(texts)) > 1:
+        raise PeerError(
+            what, expected="the same on all ranks",
+            got="; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts)),
+            do="run the same program, with the same shapes, on all ranks of the group",
+        )  # fmt: skip
+
+
+def together(what: str, step: Callable[[], V], group: ProcessGroup) -> V:
+    """What the step returns; PeerError on every rank if it failed on one. A barrier too."""
+    made, problem = None, ""
+    try:
+        made = step()
+    except (OSError, RuntimeError, FuserError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    problems = [
+        f"rank {rank}: {one}" for rank, one in enumerate(from_all(problem, group)) if one
+    ]
+    if problems:
+        raise PeerError(what, expected="success on all ranks", got="; ".join(problems))
+    return made  # type: ignore[return-value]

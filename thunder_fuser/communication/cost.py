@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A product with communication -> whether a pipeline or a collective runs, and in how many chunks.
+
+Both ways are played through with the machine's rates: one clock for the matrix products, one for
+the copy engine. Only sizes, dtype, the number of ranks and rates that the ranks have agreed on are
+read, so all ranks decide alike.
+
+>>> print(decide(KINDS[0], 16384, 8192, 4096, dtype="bfloat16", world=2, rates=H200))
+all_gather_matmul 16384 x 8192 x 4096 bfloat16, 2 ranks: pipeline in 1 chunk; \
+predicted: pipeline 1.327 ms, collective 1.888 ms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, isfinite
+
+from thunder_fuser.errors import CommunicationError
+
+KINDS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
+LEAST_CHUNK = 64 << 20  # bytes of a copy: smaller ones are slower
+_CHUNKS = (1, 2, 4, 8)
+# Rows and columns of a kernel's tile, and its rate beside that of the largest.
+_TILES = ((128, 256, 1.0), (128, 128, 0.85), (64, 128, 0.7))
+_CONTENTION = 1e-13  # seconds by which a byte on its way delays the products beside it
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """The rates of a machine. Seconds, bytes a second in one direction, operations a second.
+
+    flops: {dtype: rate of a large matrix product} as pairs. launch: from the end of one kernel to
+    the begin of the next. copy: by a copy engine to a peer; 0 where there is none. collective: what
+    a rank receives in an all-gather. units: multiprocessors, which take a tile each.
+    """
+
+    flops: tuple[tuple[str, float], ...]
+    launch: float
+    copy: float
+    copy_latency: float
+    collective: float
+    collective_latency: float
+    units: int
+
+    def rate(self, dtype: str) -> float:
+        """Of a product; of a dtype that was not measured, the lowest."""
+        known = dict(self.flops)
+        return known.get(dtype, min(known.values()))
+
+
+# Measured on two H200 of one host without multicast; what tests and predictions use.
+H200 = Bandwidths(
+    flops=(("bfloat16", 870e12), ("float16", 870e12), ("float32", 50e12)), launch=5e-6,
+    copy=367e9, copy_latency=8e-6, collective=242e9, collective_latency=25e-6, units=132,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a product with communication runs, and the predicted seconds of both ways."""
+
+    kind: str
+    sizes: tuple[int, int, int]
+    dtype: str
+    world: int
+    pipeline: bool
+    chunks: int
+    pipeline_seconds: float
+    collective_seconds: float
+
+    def __str__(self) -> str:
+        m, k, n = self.sizes
+        way = "collective"
+        if self.pipeline:
+            way = f"pipeline in {self.chunks} chunk{'s' * (self.chunks > 1)}"
+        return (
+            f"{self.kind} {m} x {k} x {n} {self.dtype}, {self.world} ranks: {way};"
+            f" predicted: pipeline {_ms(self.pipeline_seconds)},"
+            f" collective {_ms(self.collective_seconds)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """m, k, n: of the whole product on a rank: [m, k] times [k, n]."""
+
+    m: int
+    k: int
+    n: int
+    dtype: str
+    world: int
+    rates: Bandwidths
+
+    @property
+    def rows(self) -> int:
+        """Of each rank's part."""
+        return ceil(self.m / self.world)
+
+    def product(self, rows: int) -> float:
+        """Seconds of a product of so many rows."""
+        tiles = (
+            (ceil(ceil(rows / high) * ceil(self.n / wide) / self.rates.units) * high * wide / rate)
+            for high, wide, rate in _TILES
+        )
+        flops = 2 * self.k * min(tiles) * self.rates.units
+        return self.rates.launch + flops / self.rates.rate(self.dtype)
+
+    def bytes(self, columns: int) -> int:
+        """Of a rank's part."""
+        return self.rows * columns * BYTES.get(self.dtype, 8)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms" if isfinite(seconds) else "impossible"
+
+
+def decide(
+    kind: str, m: int, k: int, n: int, *, dtype: str, world: int, rates: Bandwidths
+) -> Decision:
+    """The way with the shorter predicted time; a collective where no copy engine reaches a peer.
+
+    m, k, n: of the product [m, k] @ [k, n] that one rank computes. dtype: a name, as "bfloat16".
+    """
+    if kind not in KINDS:
+        raise CommunicationError("kind", expected=f"one of {', '.join(KINDS)}", got=repr(kind))
+    problem = _Problem(m, k, n, dtype, world, rates)
+    collective = _collective_seconds(kind, problem)
+    can = rates.copy > 0 and world > 1 and m >= world and (kind == KINDS[0] or not m % world)
+    found = [(_SECONDS[kind](problem, chunks), chunks) for chunks in _chunks(kind, problem)]
+    seconds, chunks = min(found) if can else (float("inf"), 1)
+    return Decision(
+        kind, (m, k, n), dtype, world, seconds < collective, chunks, seconds, collective
+    )
+
+
+def _chunks(kind: str, problem: _Problem) -> list[int]:
+    """Those whose copies are large. A scatter needs two, or nothing would hide its copies."""
+    size = problem.bytes(problem.k if kind == KINDS[0] else problem.n)
+    least = 1 if kind == KINDS[0] else 2
+    return [one for one in _CHUNKS if one == least or (one > least and size >= one * LEAST_CHUNK)]
+
+
+def _collective_seconds(kind: str, problem: _Problem) -> float:
+    rates = problem.rates
+    if problem.world == 1 or not rates.collective:
+        return problem.product(problem.m)
+    size = problem.bytes(problem.k if kind == KINDS[0] else problem.n)
+    rounds = 2 if kind == KINDS[2] else 1
+    sent = rounds * (problem.world - 1) * size / rates.collective
+    return problem.product(problem.m) + rates.collective_latency + sent
+
+
+def _copy_seconds(problem: _Problem, columns: int, chunks: int) -> float:
+    """Of a chunk of a rank's part."""
+    return problem.rates.copy_latency + problem.bytes(columns) / chunks / problem.rates.copy
+
+
+def _gather_seconds(problem: _Problem, chunks: int) -> float:
+    if not problem.rates.copy:
+        return float("inf")
+    sent = _copy_seconds(problem, problem.k, chunks)
+    product = problem.product(ceil(problem.rows / chunks))
+    clock = problem.product(problem.rows)
+    for number in range((problem.world - 1) * chunks):
+        clock = max(clock, (number + 1) * sent) + product
+    return clock + _CONTENTION * (problem.world - 1) * problem.bytes(problem.k)
+
+
+def _scatter_seconds(problem: _Problem, chunks: int) -> float:
+    return _ring(problem, chunks)[-1]
+
+
+def _ring(problem: _Problem, chunks: int) -> list[float]:
+    """When each chunk of the own sum is there."""
+    if not problem.rates.copy:
+        return [float("inf")]
+    sent = _copy_seconds(problem, problem.n, chunks)
+    delay = _CONTENTION * problem.bytes(problem.n) / chunks
+    product = problem.product(ceil(problem.rows / chunks))
+    clock = copies = 0.0
+    done = [0.0] * chunks
+    for step in range(problem.world):
+        for at in range(chunks):
+            if step:  # all ranks are equally fast: the one before has this chunk when we do
+                copies = max(copies, done[at]) + sent
+                clock = max(clock, copies) + delay
+            clock += product
+            done[at] = clock
+    return done
+
+
+def _all_reduce_seconds(problem: _Problem, chunks: int) -> float:
+    copies = 0.0
+    for done in _ring(problem, chunks):
+        sent = _copy_seconds(problem, problem.n, chunks)
+        copies = max(copies, done) + (problem.world - 1) * sent
+    return copies
+
+
+_SECONDS: dict[str, Callable[[_Problem, int], float]] = dict(
+    zip(KINDS, (_gather_seconds, _scatter_seconds, _all_reduce_seconds), strict=True)
+)

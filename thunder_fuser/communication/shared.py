@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanges of processes on one host, for tensors on the CPU: files that all of them map.
+
+Copies run at once, in the caller's thread. So the order of a pipeline's steps is tested at its
+strictest: one that needs two streams to make progress would stand still here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch.distributed import ProcessGroup
+
+from thunder_fuser.communication.agreement import from_all, together
+from thunder_fuser.communication.exchange import Exchange, Form
+from thunder_fuser.errors import PeerError
+
+SECONDS = 60.0  # to wait for a flag
+_IN_MEMORY = "/dev/shm"
+_NUMBER = 8  # bytes of a flag
+
+
+def make_shared(form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
+    """Maps a file of each rank. Called by all ranks at once; PeerError where one cannot be made."""
+    size = -(-form.bytes // mmap.PAGESIZE) * mmap.PAGESIZE + form.flags * _NUMBER
+    path = together(f"memory of {form}", partial(_file, size), group)
+    try:
+        paths = from_all(path, group)
+        maps = together(f"access to {form}", lambda: [_mapped(one, size) for one in paths], group)
+    finally:
+        os.unlink(path)
+    return SharedExchange(form, group.rank(), maps)
+
+
+def _file(size: int) -> str:
+    folder = _IN_MEMORY if os.path.isdir(_IN_MEMORY) else None
+    file, path = tempfile.mkstemp(prefix="thunder_fuser-", dir=folder)
+    try:
+        os.posix_fallocate(file, 0, size)  # an error now, not a crash at the first write
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(file)
+    return path
+
+
+def _mapped(path: str, size: int) -> torch.Tensor:
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+
+
+class SharedExchange(Exchange):
+    """maps: the file of each rank: its slots, then its flags, at first all 0."""
+
+    def __init__(self, form: Form, rank: int, maps: list[torch.Tensor]) -> None:
+        slots = tuple(one[: form.bytes].view(form.dtype).view(form.shape) for one in maps)
+        super().__init__(form, rank, slots, maps[rank].numel())
+        self._flags = [one[one.numel() - form.flags * _NUMBER :].view(torch.int64) for one in maps]
+
+    def begin(self) -> None:
+        self.epoch += 1
+
+    def put(self, source: torch.Tensor, peer: int, target: torch.Tensor, flag: int) -> None:
+        target.copy_(source)
+        self.raise_flag(peer, flag)
+
+    def get(
+        self, target: torch.Tensor, peer: int, source: torch.Tensor, flag: int
+    ) -> Callable[[], None]:
+        self.await_flag(peer, flag)
+        target.copy_(source)
+        return _nothing
+
+    def raise_flag(self, peer: int, flag: int) -> None:
+        self._flags[peer][flag] = self.epoch
+
+    def await_flag(self, peer: int, flag: int) -> None:
+        flags, limit = self._flags[self.rank], time.monotonic() + SECONDS
+        while int(flags[flag]) < self.epoch:
+            if time.monotonic() > limit:
+                raise PeerError(
+                    f"rank {self.rank}, {self.form}, flag {flag} of rank {peer}",
+                    expected=f"call {self.epoch} within {SECONDS:g} seconds",
+                    got=f"call {int(flags[flag])}", do="look at the log of the other ranks",
+                )  # fmt: skip
+            time.sleep(0)
+
+    def end(self) -> None:
+        pass  # every copy is done
+
+    def finish(self, seconds: float) -> None:
+        pass  # nothing runs behind the caller
+
+    def close(self) -> None:
+        self.peers, self._flags = (), []  # the last reference unmaps a file
+
+
+def _nothing() -> None:
+    pass
