@@ -298,7 +298,7 @@ def test_a_call_of_local_tensors_is_refused_on_a_mesh() -> None:
         x = fd.define_tensor([-1, -1], True)
         fd.add_output(fd.ops.all_gather(x, 0, MESH[2], "mesh_x"))
         shard(x, 0, 2)
-    with pytest.raises(CommunicationError, match="call fd.ops.redistribute"):
+    with pytest.raises(CommunicationError, match=r"call fd\.ops\.redistribute"):
         fd.plan([torch.zeros(4, 4)])
 
 

@@ -172,7 +172,8 @@ class _Placer:
 
     def _expression(self, expr: OpRecord) -> None:
         choice = _Choice(self, expr)
-        if expr.op == "linear" and len(names_of(expr)) == 3 and choice.made(expr.outputs[0]).partial:
+        has_bias = expr.op == "linear" and len(names_of(expr)) == 3
+        if has_bias and choice.made(expr.outputs[0]).partial:
             self._apart(expr)
             return
         operands = {name: self._at(name, choice.operand(name)) for name in names_of(expr)}
