@@ -71,7 +71,7 @@ def compile_fusion(
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
-            made = plan(segmented, launchers, device, options.multi_device.executor)
+            made = plan(segmented, launchers, device, options.multi_device)
             return dump.add(PROGRAM, made)
 
 

@@ -119,6 +119,43 @@ def check_awaited_at_once(mesh: DeviceMesh) -> None:
         torch.testing.assert_close(result.full_tensor(), reference(*inputs), msg=name)
 
 
+def check_overlap(mesh: DeviceMesh) -> None:
+    """Products with communication as one call, in chunks or as the cost model says."""
+    size, rank = mesh.size(), dist.get_rank()
+    where = {"mesh": list(range(size)), "on": "mesh_x"}
+    x, w = make(8, 16), make(16, 12, seed=1)
+    part, columns = x.chunk(size)[rank], x.chunk(size, 1)[rank].contiguous()
+    rows = w.chunk(size)[rank]
+    wide = w.t().contiguous()
+    cases: tuple[tuple[str, list[torch.Tensor], Callable[..., Any], torch.Tensor], ...] = (
+        ("all_gather_matmul", [part, w],
+         lambda fd, a, b: fd.ops.matmul(fd.ops.all_gather(a, 0, **where), b), x @ w),
+        ("all_gather_matmul", [part, wide],
+         lambda fd, a, b: fd.ops.linear(fd.ops.all_gather(a, 0, **where), b), x @ w),
+        ("all_gather_linear", [x, wide.chunk(size)[rank]],
+         lambda fd, a, b: fd.ops.linear(a, fd.ops.all_gather(b, 0, **where)), x @ w),
+        ("matmul_reduce_scatter", [columns, rows],
+         lambda fd, a, b: fd.ops.reduce_scatter(fd.ops.matmul(a, b), 0, **where),
+         (x @ w).chunk(size)[rank]),
+        ("matmul_reduce_scatter", [columns, rows.t().contiguous()],
+         lambda fd, a, b: fd.ops.reduce_scatter(fd.ops.linear(a, b), 0, **where),
+         (x @ w).chunk(size)[rank]),
+        ("matmul_all_reduce", [columns, rows],
+         lambda fd, a, b: fd.ops.all_reduce(fd.ops.matmul(a, b), **where), x @ w),
+    )  # fmt: skip
+    for lower in ({"overlap": "always"}, {"overlap": "always", "chunks": 3},
+                  {"overlap": "always", "backend": "process_group"}, {"overlap": "never"}):
+        with options(multi_device=MultiDeviceParams().with_(lower=lower)):
+            for name, inputs, build, expected in cases:
+                with FusionDefinition() as fd:
+                    given = [fd.ops.mul(fd.from_pytorch(t), 1.0) for t in inputs]
+                    fd.add_output(fd.ops.tanh(build(fd, *given)))
+                (found,) = fd.execute(inputs)
+                torch.testing.assert_close(found, expected.tanh(), msg=f"{name} {lower}")
+                is_joined = f"= {name}(" in str(fd.program(inputs))
+                assert is_joined == (lower["overlap"] != "never"), fd.program(inputs)
+
+
 def check_placements(mesh: DeviceMesh) -> None:
     """From every placement to every other, for dtypes, in any layout."""
     sources, targets = (WHOLE, ROWS, COLUMNS, Partial()), (WHOLE, ROWS, COLUMNS)
@@ -294,7 +331,7 @@ def main() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for check in (
         check_collectives, check_cases, check_awaited_at_once, check_placements, check_by_hand,
-        check_local_calls, check_strides_may_differ, check_programs_differ,
+        check_local_calls, check_overlap, check_strides_may_differ, check_programs_differ,
     ):
         check(mesh)
         if dist.get_rank() == 0:

@@ -97,7 +97,7 @@ class Programs:
         meshes = meshes_of(fusion)
         key = (target, options, tuple((one.sizes, one.value) for one in keys))
         if meshes and key not in self._agreed:
-            number = digest(fusion, statements(program.text))
+            number = digest(fusion, statements(program.text), options.multi_device.lower)
             agree(number, meshes, device, options.multi_device.executor.seconds)
             self._agreed.add(key)
 

@@ -21,6 +21,7 @@ from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import record_text
+from thunder_fuser.multi_device import LowerParams
 
 
 def meshes_of(fusion: Fusion) -> tuple[Mesh, ...]:
@@ -29,7 +30,7 @@ def meshes_of(fusion: Fusion) -> tuple[Mesh, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def digest(fusion: Fusion, program: Statements) -> int:
+def digest(fusion: Fusion, program: Statements, lower: LowerParams) -> int:
     """A number of 63 bits, the same on all ranks that may run the program together."""
     sizes = (
         f"{one.outputs[0]}: {fusion.tensors[one.outputs[0]]}"
@@ -37,7 +38,7 @@ def digest(fusion: Fusion, program: Statements) -> int:
     )
     expressions = map(record_text, fusion.exprs)
     posts = (post.text for post in program.posts)
-    text = "\n".join([*expressions, *sizes, *posts])
+    text = "\n".join([*expressions, *sizes, *posts, repr(lower)])
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1
 
 

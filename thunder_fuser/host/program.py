@@ -34,14 +34,16 @@ import torch
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.collectives import COLLECTIVES, wait
+from thunder_fuser.communication.products import named_products
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
+from thunder_fuser.host.overlap import overlaps, reads_of
+from thunder_fuser.host.posts import overlapped_lines, post_text, waits
 from thunder_fuser.host.ranges import ranged
-from thunder_fuser.host.statements import SENT, statements, verify_program
+from thunder_fuser.host.statements import statements, verify_program
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.multi_device import ExecutorParams
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import compile_cpu
 from thunder_fuser.runtime.cuda import load_kernel
@@ -81,7 +83,7 @@ def launcher_for(
     """Compiles a segment's kernel for the target, or prepares its torch call."""
     if part.exprs[0].row.kind is OpKind.COMMUNICATION:
         (expr,) = part.exprs
-        return Launcher(COLLECTIVES[expr.op], _post_text(expr), moves=True)
+        return Launcher(COLLECTIVES[expr.op], post_text(expr), moves=True)
     if source is None:
         targets = "".join(f"{name}, " for name in part.outputs)
         in_torch = partial(_in_torch, part, device)
@@ -100,20 +102,6 @@ def launcher_for(
     kernel = load_kernel(source, target.arch, index)
     call = f"{{run}}(stream({index}), ({{arguments}}, ))"
     return Launcher(kernel.launch, call, source=source, in_c=cuda_launch(kernel))
-
-
-def _post_text(expr: OpRecord) -> str:
-    """The line that posts a communication."""
-    (name,) = names_of(expr)
-    attrs = (f"{key}={_literal(value)}" for key, value in expr.attrs)
-    return f"{expr.outputs[0]}{SENT} = {expr.op}({name}, {', '.join(attrs)})"
-
-
-def _literal(value: AttrValue) -> str:
-    """An attribute as Python, lists as tuples."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
-    return repr(value.value if isinstance(value, Literal) else value)
 
 
 def _in_torch(part: Part, device: torch.device, *values: Any) -> list[torch.Tensor]:
@@ -150,14 +138,14 @@ def plan(
     segmented: SegmentedFusion,
     launchers: Sequence[Launcher],
     device: torch.device,
-    params: ExecutorParams | None = None,
+    params: MultiDeviceParams | None = None,
 ) -> HostProgram:
     """The program: for each segment its allocations, its call, and a del of dead values.
 
     Communication is posted where its segment stands, and awaited by the first segment that reads
     it; VerifyError if the text that comes of it is not sound.
     """
-    params = params or ExecutorParams()
+    params = params or MultiDeviceParams()
     fusion = segmented.fusion
     dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
     names: dict[str, Any] = {
@@ -168,57 +156,57 @@ def plan(
         "threads": torch.get_num_threads,
         "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
-        "wait": partial(wait, seconds=params.seconds),
+        "wait": partial(wait, seconds=params.executor.seconds),
         **COLLECTIVES,
+        **named_products(params.lower),
         "coordinate": coordinate,
         **{str(dtype).removeprefix("torch."): dtype for dtype in dtypes},
     }
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
-    dead = _last_reads(segmented)
+    joined = overlaps(segmented) if _may_overlap(params, device) else {}
+    read = list(reads_of(segmented, joined))
+    dead = _last_reads(segmented, read)
     under_way: list[str] = []
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
-        source = launcher.source
-        lines += _waits(segmented, under_way, segment.part.inputs)
-        if launcher.moves:
+        lines += waits(segmented, under_way, read[number])
+        if number in joined:
+            lines += overlapped_lines(joined[number])
+        elif launcher.moves:
             lines.append("    " + launcher.call)
             under_way += segment.part.outputs
-            lines += _waits(segmented, under_way, () if params.early else segment.part.outputs)
-            lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
-            continue
-        run = f"torch_{number}" if source is None else f"kernel_{number}"
-        names[run] = launcher.run
-        if source is None:
-            lines.append("    " + launcher.call.format(run=run))
+            at_once = not params.executor.early
+            lines += waits(segmented, under_way, segment.part.outputs if at_once else ())
         else:
-            names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
-            lines += [
-                *_allocations(segmented, segment.part, device),
-                f"    push_range(range_{number})",
-                _launch(run, launcher, segment.part, source),
-                "    pop_range()",
-            ]
+            lines += _computed(segmented, number, launcher, device, names)
         lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
-    lines += [*_waits(segmented, under_way, tuple(under_way)), *_ending(segmented, device)]
+    lines += [*waits(segmented, under_way, tuple(under_way)), *_ending(segmented, device)]
     return _program(lines, names, segmented, launchers)
 
 
-def _waits(
-    segmented: SegmentedFusion, under_way: list[str], wanted: Sequence[str]
-) -> list[str]:
-    """The lines that await those of the wanted values that are under way, which they are no
-    longer."""
-    found = [name for name in under_way if name in wanted]
-    under_way[:] = [name for name in under_way if name not in found]
+def _may_overlap(params: MultiDeviceParams, device: torch.device) -> bool:
+    """True if products with communication are calls of their own. On a CPU collectives are as
+    fast, unless somebody asks."""
+    asked = params.lower.overlap
+    return asked == "always" or (asked == "auto" and device.type == "cuda")
+
+
+def _computed(
+    segmented: SegmentedFusion, number: int, launcher: Launcher, device: torch.device,
+    names: dict[str, Any],
+) -> list[str | Line]:  # fmt: skip
+    """The lines of a segment's kernel, or of its torch call; `names` gets what they name."""
+    source, part = launcher.source, segmented.segments[number].part
+    run = f"torch_{number}" if source is None else f"kernel_{number}"
+    names[run] = launcher.run
+    if source is None:
+        return ["    " + launcher.call.format(run=run)]
+    names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
     return [
-        line for name in found
-        for line in (f"    {name} = {_wait(segmented, name)}", f"    del {name}{SENT}")
+        *_allocations(segmented, part, device),
+        f"    push_range(range_{number})",
+        _launch(run, launcher, part, source),
+        "    pop_range()",
     ]
-
-
-def _wait(segmented: SegmentedFusion, name: str) -> str:
-    strides = segmented.strides[name]
-    is_plain = strides == contiguous_strides(segmented.fusion.tensors[name].sizes)
-    return f"wait({name}{SENT}, {name!r}{'' if is_plain else f', strides={strides!r}'})"
 
 
 def _program(
@@ -302,17 +290,18 @@ def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
+def _last_reads(
+    segmented: SegmentedFusion, read: Sequence[Sequence[str]]
+) -> list[list[str]]:
     """For each segment, the intermediates that it is the last to read."""
     fusion = segmented.fusion
     found = (*fusion.drawn, *fusion.coordinates)
     given = {*fusion.inputs, *(name for name, *_ in found)}
     kept = {*given, *(o.name for o in fusion.outputs)}
-    parts = [segment.part for segment in segmented.segments]
-    last = {name: number for number, part in enumerate(parts) for name in part.inputs}
+    last = {name: number for number, names in enumerate(read) for name in names}
     return [
-        [name for name in part.inputs if last[name] == number and name not in kept]
-        for number, part in enumerate(parts)
+        [name for name in names if last[name] == number and name not in kept]
+        for number, names in enumerate(read)
     ]
 
 
