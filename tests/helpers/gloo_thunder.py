@@ -20,6 +20,8 @@ from torch import nn
 
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
+from thunder_fuser.executors.overlap import overlapped
+from thunder_fuser.multi_device import MultiDeviceParams
 
 import thunder  # isort: skip
 from thunder.distributed import FSDPBucketingStrategy, FSDPType, ddp, fsdp  # isort: skip
@@ -124,12 +126,19 @@ def check_fsdp() -> None:
 
 
 def check_tensor_parallel() -> None:
+    for overlap in ("never", "always"):
+        _check_tensor_parallel(overlap)
+
+
+def _check_tensor_parallel(overlap: str) -> None:
     """Columns of up, rows of down: each rank sees the same batch."""
     rank, size, x = dist.get_rank(), dist.get_world_size(), batch(0)
     plain = block(Mlp)
     result = plain(x)
     result.square().mean().backward()
-    model = thunder.jit(block(Mlp), **OPTIONS)
+    lower = {"overlap": overlap}
+    params = MultiDeviceParams().with_(lower=lower)
+    model = thunder.jit(block(Mlp), **OPTIONS, fuser_multi_device=params)
     for parallel, names in (
         (TransformForColumnWiseParallel, ("up",)), (TransformForRowWiseParallel, ("down",)),
     ):  # fmt: skip
@@ -149,6 +158,8 @@ def check_tensor_parallel() -> None:
             wanted = wanted.chunk(size, 1)[rank]
         torch.testing.assert_close(parameter.grad, wanted, msg=name)
     assert regions() >= 2
+    forward = overlapped(thunder.last_traces(model)[-1].bound_symbols)
+    assert forward == ({"matmul_all_reduce": 1} if overlap == "always" else {}), forward
 
 
 def check_functional_collectives() -> None:
@@ -169,15 +180,24 @@ def check_functional_collectives() -> None:
 
     given = [x.chunk(size)[rank], up.chunk(size)[rank], down.chunk(size, 1)[rank]]
     given = [one.clone().requires_grad_() for one in given]
-    found = thunder.jit(parallel, **OPTIONS)(*given)
     plain = [one.clone().requires_grad_() for one in (x, up, down)]
     expected = alone(*plain)
-    torch.testing.assert_close(found, expected.chunk(size)[rank])
-    found.sum().backward()  # an expanded gradient
     expected.sum().backward()
-    for ours, theirs, dim in zip(given, plain, (0, 0, 1), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad.chunk(size, dim)[rank])
-    assert regions() >= 2
+    for overlap in ("never", "always"):
+        params = MultiDeviceParams().with_(lower={"overlap": overlap})
+        jitted = thunder.jit(parallel, **OPTIONS, fuser_multi_device=params)
+        found = jitted(*given)
+        torch.testing.assert_close(found, expected.chunk(size)[rank])
+        found.sum().backward()  # an expanded gradient
+        for ours, theirs, dim in zip(given, plain, (0, 0, 1), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad.chunk(size, dim)[rank])
+            ours.grad = None
+        assert regions() >= 2
+        forward = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
+        both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
+        assert forward == (both if overlap == "always" else {}), forward
+        with torch.no_grad():
+            torch.testing.assert_close(jitted(*given), expected.chunk(size)[rank])
 
 
 def check_functional_operations() -> None:
