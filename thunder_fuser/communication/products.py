@@ -42,9 +42,8 @@ def _decided(  # noqa: PLR0917 - the key of the cache
 ) -> Decision:  # fmt: skip
     word = str(dtype).removeprefix("torch.")
     if lower.overlap == "auto" and lower.backend != "process_group":
-        is_cuda = device == "cuda"
-        place = torch.device(device, torch.cuda.current_device()) if is_cuda else torch.device(device)
-        rates = bandwidths(group, place)
+        index = f":{torch.cuda.current_device()}" if device == "cuda" else ""
+        rates = bandwidths(group, torch.device(device + index))
         found = decide(kind, *sizes, dtype=word, world=group.size(), rates=rates)
     else:
         uses = lower.overlap == "always" and lower.backend != "process_group"

@@ -134,15 +134,15 @@ class _Finder:
         post = self.items[post_at]
         if not isinstance(post, BoundSymbol) or post.sym.id not in (_SCATTER, _REDUCE):
             return None
-        op, group, is_async = post.args[1:4]
-        rest = post.args[4] if len(post.args) > 4 else None
-        is_first = post.sym.id == _REDUCE or rest in (None, 0)
+        op, group, is_async, dim = [*post.args, None][1:5]
+        is_first = post.sym.id == _REDUCE or dim in (None, 0)
         rows = product._shape[0]
         if op is not DistributedReduceOps.SUM or not is_first or rows % group.size():
             return None
-        (wait_at,) = self.readers.get(post.output.name, ()) if is_async else (None,)
-        if wait_at is None:
+        waits = self.readers.get(post.output.name, [])
+        if not is_async or len(waits) != 1:
             return None
+        wait_at = waits[0]
         if any(self._is_written(one, at, post_at) for one in item.args[:2]):
             return None
         is_scatter = post.sym.id == _SCATTER

@@ -40,10 +40,10 @@ from thunder_fuser.trace.op import Reject
 TABLES: dict[str, Table] = {
     "pointwise": POINTWISE, "losses": LOSSES, "batch_norms": BATCH_NORMS, "reductions": REDUCTIONS,
     "movement": MOVEMENT, "attention": ATTENTION, "kernels": KERNELS_OF_TORCH,
-    "collectives": COLLECTIVES,
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
+FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
 
 def register(executor: Executor) -> None:
