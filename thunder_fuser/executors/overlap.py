@@ -160,7 +160,7 @@ class _Finder:
         """The item that alone reads a value, after those that only lay it out row-major."""
         found: list[int] = []
         name = product.name
-        while len(readers := self.readers.get(name, ())) == 1:
+        while len(readers := self.readers.get(name, [])) == 1:
             found += readers
             item = self.items[readers[0]]
             if not isinstance(item, Region) or not _is_row_major_copy(item):
