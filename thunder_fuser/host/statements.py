@@ -12,6 +12,7 @@ that runs.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from thunder_fuser.errors import VerifyError
 
 SENT = "_sent"  # ends the name of what a post makes
 
+_VALUE = re.compile(r"[A-Z]\d+\w*")  # T3, S1, R0, T3_sent, T3_before
 _CALLS = {"empty_strided": "allocate", "wait": "wait", **dict.fromkeys(COLLECTIVES, "post")}
 
 
@@ -66,19 +68,15 @@ def statements(text: str) -> Statements:
     if not isinstance(function, ast.FunctionDef):
         raise VerifyError("host program", expected="one function", got=type(function).__name__)
     arguments = tuple(one.arg for one in function.args.args)
-    known: set[str] = set(arguments)
-    body = []
-    for node in function.body:
-        body.append(_statement(node, text, known))
-        known.update(body[-1].makes)
-    return Statements(arguments, tuple(body))
+    return Statements(arguments, tuple(_statement(node, text) for node in function.body))
 
 
-def _statement(node: ast.stmt, text: str, known: set[str]) -> Statement:
+def _statement(node: ast.stmt, text: str) -> Statement:
     line = ast.get_source_segment(text, node) or ""
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
     # Functions, dtypes and devices are names too, which no line makes.
-    reads = dict.fromkeys(n.id for n in names if isinstance(n.ctx, ast.Load) and n.id in known)
+    values = (one for one in names if _VALUE.fullmatch(one.id))
+    reads = dict.fromkeys(one.id for one in values if isinstance(one.ctx, ast.Load))
     makes = dict.fromkeys(n.id for n in names if not isinstance(n.ctx, ast.Load))
     return Statement(_kind(node), line, tuple(reads), tuple(makes))
 
@@ -101,11 +99,10 @@ def verify_program(program: Statements) -> Statements:
     line reads only values that are made and not freed; the last line alone returns.
     """
     live, posted = set(program.arguments), dict[str, Statement]()
-    gone: set[str] = set()
     for one in program.body:
         for name in one.reads:
-            if name in gone:
-                raise _broken(one, f"{name} to be alive", "it is freed before")
+            if name not in live:
+                raise _broken(one, f"{name} to be alive", "it is not made, or freed before")
         if one.kind == "wait":
             _check_awaited(one, posted)
         elif read := [n for n in one.reads if n in posted]:
@@ -114,10 +111,8 @@ def verify_program(program: Statements) -> Statements:
             if missing := [name for name in one.makes if name not in live]:
                 raise _broken(one, f"{missing[0]} to be alive", "it is not made, or freed before")
             live -= set(one.makes)
-            gone |= set(one.makes)
         else:
             live |= set(one.makes)
-            gone -= set(one.makes)
         if one.kind == "post":
             posted |= dict.fromkeys(one.makes, one)
     if posted:
