@@ -4,7 +4,7 @@
 >>> params = MultiDeviceParams()
 >>> params.executor.seconds
 300.0
->>> params.with_(executor=dict(streams=2), lower=dict(overlap="never")).lower.overlap
+>>> params.with_(executor=dict(early=False), lower=dict(overlap="never")).lower.overlap
 'never'
 """
 
@@ -17,28 +17,22 @@ from typing import Any
 from thunder_fuser.errors import OptionError, nearest
 
 OVERLAPS = ("auto", "never", "always")
-BACKENDS = ("auto", "symmetric", "process_group")
-PROTOCOLS = ("get", "put")
+BACKENDS = ("auto", "process_group")
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorParams:
     """How a program runs.
 
-    seconds: after which a device that has not come to a collective counts as dead. streams: of
-    copies and products of a pipeline. persistent_buffers: buffers that peers do not see last from
-    call to call too. early: collectives are posted before what they do not need, and awaited by
-    what reads them; else each is awaited at once.
+    seconds: after which a device that has not come to a collective counts as dead. early:
+    collectives are posted early, and awaited by what reads them; else each is awaited at once.
     """
 
     seconds: float = 300.0
-    streams: int = 2
-    persistent_buffers: bool = False
     early: bool = True
 
     def __post_init__(self) -> None:
         _check("seconds", self.seconds, self.seconds > 0, "a positive number")
-        _check("streams", self.streams, self.streams >= 1, "at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +40,16 @@ class LowerParams:
     """What communication becomes.
 
     overlap: whether products and communication become pipelines: auto asks the cost model. chunks:
-    of each device's part; 0: as the cost model says. backend: of pipelines. protocol: who copies.
+    of each device's part; 0: as the cost model says. backend: process_group for collectives of
+    torch.distributed in place of pipelines.
     """
 
     overlap: str = "auto"
     chunks: int = 0
     backend: str = "auto"
-    protocol: str = "get"
 
     def __post_init__(self) -> None:
-        for name, known in (("overlap", OVERLAPS), ("backend", BACKENDS), ("protocol", PROTOCOLS)):
+        for name, known in (("overlap", OVERLAPS), ("backend", BACKENDS)):
             value = getattr(self, name)
             _check(name, value, value in known, f"one of {', '.join(known)}")
         _check("chunks", self.chunks, self.chunks >= 0, "0 or more")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -314,16 +315,28 @@ def check_programs_differ(mesh: DeviceMesh) -> None:
     dist.barrier()
 
 
-def check_dead_peer(mesh: DeviceMesh) -> None:
-    """A rank that does not come ends in an error that names this rank, the call and the value."""
-    if dist.get_rank() == 0:
-        x = collectives.all_reduce(torch.ones(3), mesh=tuple(range(mesh.size())), on="mesh_x")
-        try:
-            collectives.wait(x, "T3", seconds=0.3)
-        except PeerError as error:
-            assert "rank 0: T3 = all_reduce(mesh=" in str(error) and "0.3 s" in str(error), error
-        else:
-            raise AssertionError("nobody came, and nothing was raised")
+def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
+    """Both end in an error that names this rank, the call and the value. The other ranks end."""
+    where = {"mesh": list(range(mesh.size())), "on": "mesh_x"}
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1], True)
+        fd.add_output(fd.ops.neg(fd.ops.all_reduce(fd.ops.exp(t), **where)))
+    params = MultiDeviceParams().with_(executor={"seconds": 0.5})
+    with options(multi_device=params):
+        fd.execute([torch.ones(3)])  # warm: nothing is compared from now on
+        if dist.get_rank() != 0:
+            time.sleep(1)
+            return
+        for late in (True, False):
+            try:
+                fd.execute([torch.ones(3)])
+            except PeerError as error:
+                assert "rank 0: T2 = all_reduce(mesh=" in str(error) or not late, error
+                assert "rank 0: " in str(error) and "all_reduce" in str(error), error
+                assert "0.5 s" in str(error) or not late, error
+            else:
+                raise AssertionError("nobody came, and nothing was raised")
+            time.sleep(1.5)
 
 
 def main() -> None:
@@ -337,7 +350,7 @@ def main() -> None:
         if dist.get_rank() == 0:
             print(check.__name__, flush=True)
     check_two_dimensions()
-    check_dead_peer(mesh)
+    check_late_and_dead_peers(mesh)
 
 
 if __name__ == "__main__":
