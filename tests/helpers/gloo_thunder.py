@@ -99,7 +99,7 @@ def regions() -> int:
 
 def check_ddp() -> None:
     results, gradients = expected()
-    for bucket in (0.0, 25.0):
+    for bucket in (0.0, 25.0)[dist.get_world_size() > 2 :]:  # fewer cases where it is slow
         model = ddp(thunder.jit(block(), **OPTIONS), bucket_size_in_mb=bucket)
         found = step(model, batch(dist.get_rank()))
         torch.testing.assert_close(found, results[dist.get_rank()])
@@ -111,18 +111,18 @@ def check_ddp() -> None:
 def check_fsdp() -> None:
     results, gradients = expected()
     rank, size = dist.get_rank(), dist.get_world_size()
-    for kind in (FSDPType.ZERO2, FSDPType.ZERO3):
-        for bucketing in (FSDPBucketingStrategy.NONE, FSDPBucketingStrategy.LAYER):
-            model = fsdp(
-                thunder.jit(block(), **OPTIONS), device=torch.device("cpu"), sharding_strategy=kind,
-                bucketing_strategy=bucketing,
-            )
-            found = step(model, batch(rank))
-            torch.testing.assert_close(found, results[rank])
-            for name, parameter in parameters_of(model).items():
-                part = gradients[name].chunk(size)[rank]
-                torch.testing.assert_close(parameter.grad, part, msg=f"{name} {kind} {bucketing}")
-            assert regions() >= 2
+    none, layer = FSDPBucketingStrategy.NONE, FSDPBucketingStrategy.LAYER
+    for kind, bucketing in ((FSDPType.ZERO2, none), (FSDPType.ZERO3, layer)):
+        model = fsdp(
+            thunder.jit(block(), **OPTIONS), device=torch.device("cpu"), sharding_strategy=kind,
+            bucketing_strategy=bucketing,
+        )
+        found = step(model, batch(rank))
+        torch.testing.assert_close(found, results[rank])
+        for name, parameter in parameters_of(model).items():
+            part = gradients[name].chunk(size)[rank]
+            torch.testing.assert_close(parameter.grad, part, msg=f"{name} {kind} {bucketing}")
+        assert regions() >= 2
 
 
 def check_tensor_parallel() -> None:

@@ -50,6 +50,22 @@ def test_posts_keep_the_order_of_the_definition() -> None:
     ]  # fmt: skip
 
 
+def test_a_kernel_that_would_turn_the_order_is_cut() -> None:
+    """One kernel for exp and mul would post the second collective first."""
+    where = {"mesh": MESH[2], "on": "mesh_x"}
+    with FusionDefinition() as fd:
+        x, z = (fd.define_tensor([-1, -1], True) for _ in range(2))
+        e = fd.ops.exp(x)
+        first = fd.ops.all_reduce(e, **where, reduce="max")
+        second = fd.ops.all_reduce(z, **where)
+        fd.add_output(first)
+        fd.add_output(fd.ops.mul(e, second))
+    with as_rank(0, 2):
+        program = fd.program([torch.ones(4, 6), torch.ones(4, 6)])
+    posts = statements(str(program)).posts
+    assert ["max" in post.text for post in posts] == [True, False]
+
+
 PROGRAM = """\
 def run(T0):
     T1_sent = all_reduce(T0, mesh=(0, 1), on='mesh_x', reduce='sum')
