@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from thunder_fuser import DataType, FusionDefinition, options
 from thunder_fuser.communication import collectives
-from thunder_fuser.errors import PeerError
+from thunder_fuser.errors import CacheMissError, PeerError
 from thunder_fuser.ir.language import rebuild
 from thunder_fuser.multi_device import MultiDeviceParams
 
@@ -315,6 +315,26 @@ def check_programs_differ(mesh: DeviceMesh) -> None:
     dist.barrier()
 
 
+def check_a_rank_that_cannot_compile(mesh: DeviceMesh) -> None:
+    """It raises its own error, and the others one that names it."""
+    last, where = mesh.size() - 1, {"mesh": list(range(mesh.size())), "on": "mesh_x"}
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1], True)
+        fd.add_output(fd.ops.sinh(fd.ops.all_reduce(fd.ops.exp(t), **where)))
+    is_broken = dist.get_rank() == last
+    # A kernel that is not in the store is an error there.
+    with options(assert_cache_hit=is_broken, cache="off" if is_broken else "rw"):
+        try:
+            fd.execute([torch.ones(3)])
+        except PeerError as error:
+            assert not is_broken and f"none on rank {last}" in str(error)
+        except CacheMissError:
+            assert is_broken
+        else:
+            raise AssertionError("a rank without a program ran")
+    fd.execute([torch.ones(3)])
+
+
 def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
     """Both end in an error that names this rank, the call and the value. The other ranks end."""
     where = {"mesh": list(range(mesh.size())), "on": "mesh_x"}
@@ -345,6 +365,7 @@ def main() -> None:
     for check in (
         check_collectives, check_cases, check_awaited_at_once, check_placements, check_by_hand,
         check_local_calls, check_overlap, check_strides_may_differ, check_programs_differ,
+        check_a_rank_that_cannot_compile,
     ):
         check(mesh)
         if dist.get_rank() == 0:

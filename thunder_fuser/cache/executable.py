@@ -12,7 +12,8 @@ A call may give logical sizes that a storage does not determine. They become par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,8 @@ import torch
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.compiler import compile_fusion
-from thunder_fuser.host.agree import agree, digest, meshes_of
+from thunder_fuser.errors import PeerError
+from thunder_fuser.host.agree import FAILED, agree, digest, meshes_of
 from thunder_fuser.host.arguments import (
     check_arguments,
     check_count,
@@ -37,6 +39,7 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import target_of_device
@@ -78,28 +81,37 @@ class Programs:
 
         def compiled() -> HostProgram:
             with timing("definition"):
-                program = compile_fusion(self.fusion, keys, chosen, options, device)
-            self._agree(program, keys, chosen, options, device)
-            return program
+                return compile_fusion(self.fusion, keys, chosen, options, device)
 
-        return self._flight.get((chosen, device, keys, options), compiled)
+        def agreed() -> HostProgram:
+            return self._agreed_on(compiled, keys, options.multi_device, device)
 
+        return self._flight.get((chosen, device, keys, options), agreed)
 
-    def _agree(
-        self, program: HostProgram, keys: tuple[InputKey, ...], target: Target,
-        options: CompileOptions, device: torch.device,
-    ) -> None:
-        """Compares a program that communicates with those of the other ranks, once for such sizes.
+    def _agreed_on(
+        self, compiled: Callable[[], HostProgram], keys: tuple[InputKey, ...],
+        params: MultiDeviceParams, device: torch.device,
+    ) -> HostProgram:  # fmt: skip
+        """Compiles a program. One that communicates is compared with those of the other ranks, once
+        for such sizes: strides and addresses may differ from rank to rank.
 
-        All ranks come here for the same sizes; strides and addresses may differ from rank to rank.
+        PeerError on all ranks if programs differ, or if one rank cannot compile its own.
         """
-        fusion = program.segmented.fusion
-        meshes = meshes_of(fusion)
-        key = (target, options, tuple((one.sizes, one.value) for one in keys))
-        if meshes and key not in self._agreed:
-            number = digest(fusion, statements(program.text), options.multi_device.lower)
-            agree(number, meshes, device, options.multi_device.executor.seconds)
-            self._agreed.add(key)
+        key = (params, tuple((one.sizes, one.value) for one in keys))
+        meshes = () if key in self._agreed else meshes_of(self.fusion, keys)
+        if not meshes:
+            return compiled()
+        seconds = params.executor.seconds
+        try:
+            program = compiled()
+        except Exception:
+            with suppress(PeerError):  # the others raise it; here the cause says more
+                agree(FAILED, meshes, device, seconds)
+            raise
+        number = digest(program.segmented.fusion, statements(program.text), params.lower)
+        agree(number, meshes, device, seconds)
+        self._agreed.add(key)
+        return program
 
 
 def target_for(device: torch.device, options: CompileOptions) -> Target:

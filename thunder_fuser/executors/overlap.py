@@ -7,7 +7,8 @@
 
 The fuser sees collectives as torch's executor has claimed them. What is gathered may be read by the
 backward as well: then it is gathered again there, so that the shard alone is saved. If something
-else of the forward reads it, as several products of one input, it is gathered once, as it is.
+else of the forward reads it, as several products of one input, it is gathered once, as it is. So is
+a weight of FSDP, which Thunder's passes gather while earlier products run, unless somebody asks.
 communication/products.py decides where the call runs whether it is a pipeline.
 """
 
@@ -102,7 +103,8 @@ class _Finder:
         if (source := self._gather_of(a, at)) is not None:
             shard, group, gone = source
             return self._call("all_gather_matmul", at, gone, item, (shard, b), group, transposed)
-        if transposed and a.ndim == 2 and (source := self._gather_of(b, at)) is not None:
+        is_asked = self.lower.overlap == "always" and transposed and a.ndim == 2
+        if is_asked and (source := self._gather_of(b, at)) is not None and source[2]:
             shard, group, gone = source
             return self._call("all_gather_linear", at, gone, item, (a, shard), group, False)
         return None

@@ -22,11 +22,22 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import record_text
 from thunder_fuser.multi_device import LowerParams
+from thunder_fuser.presegment.localise import localise
+from thunder_fuser.presegment.specialise import InputKey, specialise
+
+FAILED = -1  # in place of a digest, of a rank that could not compile its program
 
 
-def meshes_of(fusion: Fusion) -> tuple[Mesh, ...]:
-    """The meshes over which a local fusion communicates, in order; none if it does not."""
-    found = (Mesh.of(one.attr("mesh")) for one in fusion.exprs if is_communication(one))
+def meshes_of(fusion: Fusion, keys: tuple[InputKey, ...]) -> tuple[Mesh, ...]:
+    """The meshes over which a fusion communicates for such arguments; none if it does not.
+
+    Known before anything is compiled, and the same on all ranks.
+    """
+    on_mesh = any(view.mesh is not None for view in fusion.tensors.values())
+    if not on_mesh and not any(map(is_communication, fusion.exprs)):
+        return ()
+    local = localise(specialise(fusion, keys))
+    found = (Mesh.of(one.attr("mesh")) for one in local.exprs if is_communication(one))
     return tuple(dict.fromkeys(found))
 
 
@@ -59,10 +70,17 @@ def agree(number: int, meshes: Iterable[Mesh], device: torch.device, seconds: fl
 
 
 def _compare(found: dict[int, int]) -> None:
+    rank = dist.get_rank()
+    if failed := [other for other, number in found.items() if number == FAILED]:
+        raise PeerError(
+            f"rank {rank}: the program", expected="a program on all ranks",
+            got=f"none on rank {failed[0]}, which could not compile it",
+            do=f"look at the error of rank {failed[0]}",
+        )  # fmt: skip
     if len(set(found.values())) == 1:
         return
-    listed = "; ".join(f"rank {rank}: {number:016x}" for rank, number in found.items())
+    listed = "; ".join(f"rank {other}: {number:016x}" for other, number in found.items())
     raise PeerError(
-        f"rank {dist.get_rank()}: the program", expected="the same digest on all ranks",
+        f"rank {rank}: the program", expected="the same digest on all ranks",
         got=listed, do="run the same definition, with the same sizes, on all ranks",
     )  # fmt: skip
