@@ -2,15 +2,15 @@
 """What programs on several devices do, as one frozen object.
 
 >>> params = MultiDeviceParams()
->>> params.executor.seconds
-300.0
+>>> print(params)
+executor.seconds=300.0, executor.early=True, lower.overlap=auto, lower.chunks=0, lower.backend=auto
 >>> params.with_(executor=dict(early=False), lower=dict(overlap="never")).lower.overlap
 'never'
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -69,6 +69,47 @@ class MultiDeviceParams:
         return MultiDeviceParams(
             _replaced(self.executor, executor or {}), _replaced(self.lower, lower or {})
         )
+
+
+    def __str__(self) -> str:
+        return ", ".join(f"{room}.{name}={value}" for room, name, value in self._fields())
+
+    def _fields(self) -> Iterator[tuple[str, str, Any]]:
+        for room in ("executor", "lower"):
+            params = getattr(self, room)
+            yield from ((room, one.name, getattr(params, one.name)) for one in fields(params))
+
+    @staticmethod
+    def parse(text: str) -> MultiDeviceParams:
+        """The params of such text, of which fields may be missing. OptionError if it is wrong.
+
+        >>> MultiDeviceParams.parse("lower.overlap=never, executor.seconds=60").lower.overlap
+        'never'
+        """
+        made = MultiDeviceParams()
+        types = {f"{room}.{name}": type(value) for room, name, value in made._fields()}
+        for part in filter(None, text.replace(" ", "").split(",")):
+            name, _, value = part.partition("=")
+            if name not in types:
+                near = nearest(name, types)
+                expected, do = f"one of {', '.join(types)}", f"write {near}" * bool(near)
+                raise OptionError("MultiDeviceParams", expected=expected, got=part, do=do)
+            room, _, field_name = name.partition(".")
+            known = {field_name: _read(name, types[name], value)}
+            made = made.with_(**{room: known})  # type: ignore[arg-type]
+        return made
+
+
+def _read(name: str, kind: type, text: str) -> Any:
+    """A field's value from its text."""
+    if kind is bool:
+        words = {"true": True, "1": True, "false": False, "0": False}
+        _check(name, text, text.lower() in words, "true or false")
+        return words[text.lower()]
+    try:
+        return kind(text)
+    except ValueError:
+        raise OptionError(name, expected=kind.__name__, got=repr(text)) from None
 
 
 def _replaced(params: Any, values: Mapping[str, Any]) -> Any:

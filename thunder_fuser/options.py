@@ -53,6 +53,8 @@ class Option:
             value = {"0": False, "false": False, "1": True, "true": True}.get(value.lower(), value)
         if isinstance(value, str) and self.type is int and value.lstrip("-").isdigit():
             value = int(value)
+        if isinstance(value, str) and self.type is MultiDeviceParams:
+            return self._params(value)
         if self.or_callable and callable(value):
             return value  # type: ignore[return-value]
         expected = do = ""
@@ -68,6 +70,13 @@ class Option:
         if expected:
             raise OptionError(f"option {self.name}", expected=expected, got=repr(value), do=do)
         return value  # type: ignore[return-value]
+
+    def _params(self, text: str) -> Value:
+        try:
+            return MultiDeviceParams.parse(text)  # type: ignore[return-value]
+        except OptionError as error:
+            what, facts = f"option {self.name}", {**error.facts, "got": repr(text)}
+            raise OptionError(what, **facts) from None
 
     def _wrong(self, value: object) -> list[str]:
         """The words that are no choices."""

@@ -29,7 +29,8 @@ def test_params_are_frozen_nested_and_keys() -> None:
     other = params.with_(executor={"seconds": 4}, lower={"overlap": "never"})
     assert other.executor.seconds == 4 and other.lower.overlap == "never"
     assert params == MultiDeviceParams() != other and len({params, other}) == 2
-    assert "LowerParams(overlap='never'" in str(other)
+    assert "LowerParams(overlap='never'" in repr(other)
+    assert MultiDeviceParams.parse(str(other)) == other
     with pytest.raises(FrozenInstanceError):
         params.lower.overlap = "never"  # type: ignore[misc]
     with options(multi_device=other):
@@ -46,6 +47,10 @@ WRONG: tuple[tuple[Callable[[], Any], str], ...] = (
     (lambda: MultiDeviceParams().with_(lower={"chunks": -1}), "0 or more"),
     (lambda: MultiDeviceParams().with_(executor={"seconds": 0}), "a positive number"),
     (lambda: MultiDeviceParams().with_(lower={"backend": "nccl"}), "one of auto, process_group"),
+    (lambda: MultiDeviceParams.parse("lower.overlap=often"), "one of auto, never, always"),
+    (lambda: MultiDeviceParams.parse("lower.overlapp=never"), r"write lower\.overlap"),
+    (lambda: MultiDeviceParams.parse("executor.early=maybe"), "true or false"),
+    (lambda: MultiDeviceParams.parse("lower.chunks=few"), "expected int"),
     (lambda: options(multi_device=3).__enter__(), "the type MultiDeviceParams"),  # type: ignore[arg-type]
 )
 
