@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from benchmarks.overlap.points import SHAPES, SMALL, points
-from benchmarks.overlap.ways import Operands, Problem, Way, alone, ways
+from benchmarks.overlap.ways import Operands, Problem, Way, pieces, ways
 from thunder_fuser.communication.agreement import from_all, from_first
 from thunder_fuser.communication.bandwidths import bandwidths
 from thunder_fuser.communication.buffers import CACHE
@@ -120,7 +120,7 @@ def _point(
         found["errors"][name] = max(map(_error, results, expected))
     del expected
     if not small:
-        timed = {"alone": alone(problem), **calls}
+        timed = {**pieces(problem), **calls}
         found["ms"], found["host_us"] = _times(timed, sets, problem, seconds)
     exchanges = [one for one in CACHE.entries().values() if isinstance(one, SymmetricExchange)]
     found["flags"] = "kernels" if any(one.by_kernels for one in exchanges) else "stream"

@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _END_SECONDS = 30.0  # beyond the given time, until ranks are killed
 _POLL_SECONDS = 0.2
 _SHOWN = 60  # lines of the log of a rank that failed
-_COLUMNS = ("alone", "NCCL", "torch", "decided", "in 1", "in 2", "in 4")
+_COLUMNS = ("alone", "part", "copy", "NCCL", "torch", "decided", "in 1", "in 2", "in 4")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

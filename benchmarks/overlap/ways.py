@@ -12,7 +12,9 @@ from torch.distributed import ProcessGroup
 
 from benchmarks.overlap.points import GATHER, Point
 from thunder_fuser.communication.cost import Decision
+from thunder_fuser.communication.exchange import Form
 from thunder_fuser.communication.pipelines import all_gather_matmul, matmul_reduce_scatter
+from thunder_fuser.communication.transports import exchange_for
 
 Operands = tuple[torch.Tensor, torch.Tensor]
 Way = Callable[[Operands], torch.Tensor]
@@ -70,12 +72,27 @@ def ways(problem: Problem, decision: Decision, *, is_small: bool) -> dict[str, W
     return found
 
 
-def alone(problem: Problem) -> Way:
-    """The product without communication, of operands of its own."""
+def pieces(problem: Problem) -> dict[str, Way]:
+    """What a pipeline is made of, on operands of its own: the product `alone`, without
+    communication, that of one rank's `part` of the rows, and the `copy` of a part to a peer."""
     m, k, n = problem.point.m, problem.point.k, problem.point.n
+    group, world = problem.group, problem.group.size()
     a, b = (torch.randn(*size, device=problem.device) for size in ((m, k), (k, n)))
     a, b = a.to(problem.dtype), b.to(problem.dtype)
-    return lambda operands: a @ b
+    part = a[: m // world]
+    sent = part if problem.point.kind == GATHER else a.new_zeros(m // world, n)
+    form = Form("overlap", 1, sent.shape[0], sent.shape[1], sent.dtype, 1)
+
+    def copy(_: Operands) -> torch.Tensor:
+        exchange = exchange_for(form, group, problem.device)
+        if exchange is not None:
+            peer = (group.rank() + 1) % world
+            with exchange.call():
+                exchange.put(sent, peer, exchange.peers[peer][0], 0)
+                exchange.await_flag((group.rank() - 1) % world, 0)
+        return sent
+
+    return {"alone": lambda _: a @ b, "part": lambda _: part @ b, "copy": copy}
 
 
 def _gather(operands: Operands, group: ProcessGroup, decision: Decision) -> torch.Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from thunder_fuser.communication.bandwidths import read, write
+from thunder_fuser.communication.bandwidths import kept, read, write
 from thunder_fuser.communication.cost import H200
 from thunder_fuser.errors import CacheWarning
 from thunder_fuser.store.store import Store
@@ -18,8 +18,9 @@ NAME = "bandwidths-0123456789abcdef.json"
 
 def test_written_and_read(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", "rw", 1 << 20)
-    assert read(store, NAME) is None
+    assert (read(store, NAME), kept(store)) == (None, 0)
     write(store, NAME, H200)
+    assert kept(store) == 1
     assert read(store, NAME) == H200
     store.clear()
     assert read(store, NAME) == H200  # of the machine, not of a kernel

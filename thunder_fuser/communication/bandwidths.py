@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import statistics
 import time
 import warnings
@@ -34,6 +35,7 @@ from thunder_fuser.store.store import Store, current_store
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _SIZES = {"cuda": (8192, 8 << 20, 128 << 20), "cpu": (256, 4096, 1 << 20)}
 _REPEATS = 7
+_NAME = re.compile(r"bandwidths-[0-9a-f]{16}\.json\Z")
 _GROUPS: WeakKeyDictionary[ProcessGroup, dict[str, Bandwidths]] = WeakKeyDictionary()
 
 
@@ -78,6 +80,15 @@ def read(store: Store, name: str) -> Bandwidths | None:
     except (RefusedError, OSError, ValueError, TypeError, KeyError) as error:
         _warn(store.root / name, f"{error}. It is measured again.")
         return None
+
+
+def kept(store: Store) -> int:
+    """How many files of rates there are."""
+    try:
+        with files.opened(store.root, create=False) as folder:
+            return len(files.listed(folder, _NAME))
+    except (FileNotFoundError, RefusedError):
+        return 0
 
 
 def _parsed(content: bytes) -> Bandwidths:

@@ -24,6 +24,7 @@ from thunder_fuser.errors import PeerError
 SECONDS = 60.0  # to wait for a flag
 _IN_MEMORY = "/dev/shm"
 _NUMBER = 8  # bytes of a flag
+_POLL_SECONDS = 5e-5
 
 
 def make_shared(form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
@@ -89,7 +90,7 @@ class SharedExchange(Exchange):
                     expected=f"call {self.epoch} within {SECONDS:g} seconds",
                     got=f"call {int(flags[flag])}", do="look at the log of the other ranks",
                 )  # fmt: skip
-            time.sleep(0)
+            time.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
         pass  # every copy is done

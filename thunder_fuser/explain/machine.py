@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from thunder_fuser.communication.bandwidths import kept
+from thunder_fuser.communication.buffers import CACHE
 from thunder_fuser.errors import FuserError, InputError, OptionError
 from thunder_fuser.executors.asked import problem_of, unknown
 from thunder_fuser.explain.table import kib, table
@@ -99,6 +101,8 @@ def info() -> str:
         ("mode", store.mode),
         ("entries", ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "none"),
         ("KiB", f"{kib(sum(one.size for one in held))} of {kib(store.most_bytes)}"),
+        ("rates of machines", str(kept(store))),
+        ("buffers here", str(CACHE)),
         ("promise", "every kernel is stored" if option("assert_cache_hit") else "none"),
     ]
     return table(("what", "found"), rows)
