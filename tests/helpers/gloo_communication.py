@@ -4,6 +4,7 @@
 Run by tests/definition/test_communication.py, or by hand:
 
     torchrun --nproc-per-node 2 tests/helpers/gloo_communication.py
+    MESH_DEVICE=cuda torchrun --nproc-per-node 2 tests/helpers/gloo_communication.py    NCCL
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from thunder_fuser.errors import CacheMissError, PeerError
 from thunder_fuser.ir.language import rebuild
 from thunder_fuser.multi_device import MultiDeviceParams
 
+DEVICE = os.environ.get("MESH_DEVICE", "cpu")
 WHOLE, ROWS, COLUMNS = Replicate(), Shard(0), Shard(1)
 
 
 def make(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    found = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    found = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE)
     return (found * 4).to(dtype) if not dtype.is_complex else torch.complex(found, found).to(dtype)
 
 
@@ -95,7 +98,7 @@ CASES: tuple[tuple[str, list[torch.Tensor], list[Any], Callable[..., Any], Calla
     ("what is made from nothing", [make(8, 6)], [ROWS],
      lambda fd, x: fd.ops.add(
          fd.ops.sum(x, [0]), fd.ops.iota(fd.ops.size(x, 1), dtype=DataType.Float)),
-     lambda x: x.sum(0) + torch.arange(6.0)),
+     lambda x: x.sum(0) + torch.arange(6.0, device=DEVICE)),
     ("flip", [make(8, 6)], [ROWS], lambda fd, x: fd.ops.flip(x, [0]), lambda x: x.flip(0)),
     ("norm over devices", [make(4, 32), make(32, seed=1)], [COLUMNS, ROWS],
      lambda fd, x, w: fd.ops.mul(
@@ -107,7 +110,8 @@ CASES: tuple[tuple[str, list[torch.Tensor], list[Any], Callable[..., Any], Calla
 def check_cases(mesh: DeviceMesh) -> None:
     for name, inputs, placements, build, reference in CASES:
         expected = reference(*inputs)
-        for target in ("cpu", "emulator") if name.startswith(("softmax", "sum")) else ("cpu",):
+        emulated = DEVICE == "cpu" and name.startswith(("softmax", "sum"))
+        for target in (None, "emulator") if emulated else (None,):
             result = run(build, inputs, placements, mesh, target=target)
             torch.testing.assert_close(result.full_tensor(), expected, msg=name)
 
@@ -189,7 +193,7 @@ def check_two_dimensions() -> None:
     """All pairs of placements on a mesh of two dimensions."""
     if dist.get_world_size() != 4:
         return
-    mesh = init_device_mesh("cpu", (2, 2))
+    mesh = init_device_mesh(DEVICE, (2, 2))
     every = list(itertools.product((WHOLE, ROWS, COLUMNS), repeat=2))
     x = make(8, 12)
     for source, target in itertools.product(every, every):
@@ -255,15 +259,16 @@ def check_collectives(mesh: DeviceMesh) -> None:
     size, rank = mesh.size(), dist.get_rank()
     where = {"mesh": tuple(range(size)), "on": "mesh_x"}
     for dtype in (torch.bool, torch.int16, torch.float16, torch.complex64, torch.float8_e4m3fn):
-        x = (torch.arange(4) + rank).to(dtype)
+        count = torch.arange(4, device=DEVICE)
+        x = (count + rank).to(dtype)
         found = collectives.wait(collectives.all_gather(x, dim=0, **where), "x")
-        expected = torch.cat([(torch.arange(4) + at).to(dtype) for at in range(size)])
+        expected = torch.cat([(count + at).to(dtype) for at in range(size)])
         assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
     for dtype in (torch.int16, torch.bfloat16, torch.complex64):
-        x = torch.ones(4, dtype=dtype) * (rank + 1)
+        x = torch.ones(4, dtype=dtype, device=DEVICE) * (rank + 1)
         found = collectives.wait(collectives.all_reduce(x, **where), "x")
         assert found.dtype == dtype and (found == size * (size + 1) // 2).all()
-    x = torch.tensor([float("nan") if rank == 1 else 5.0, float(rank)])
+    x = torch.tensor([float("nan") if rank == 1 else 5.0, float(rank)], device=DEVICE)
     for found in (
         collectives.wait(collectives.all_reduce(x, reduce="max", **where), "x"),
         collectives.wait(collectives.all_reduce(x, reduce="min", **where), "x"),
@@ -307,7 +312,7 @@ def check_programs_differ(mesh: DeviceMesh) -> None:
         scaled = fd.ops.mul(t, 2.0 if rank else 3.0)
         fd.add_output(fd.ops.all_reduce(scaled, **where))
     try:
-        fd.execute([torch.ones(3)])
+        fd.execute([torch.ones(3, device=DEVICE)])
     except PeerError as error:
         assert "rank 0" in str(error) and f"rank {rank}: the program" in str(error)
     else:
@@ -325,14 +330,14 @@ def check_a_rank_that_cannot_compile(mesh: DeviceMesh) -> None:
     # A kernel that is not in the store is an error there.
     with options(assert_cache_hit=is_broken, cache="off" if is_broken else "rw"):
         try:
-            fd.execute([torch.ones(3)])
+            fd.execute([torch.ones(3, device=DEVICE)])
         except PeerError as error:
             assert not is_broken and f"none on rank {last}" in str(error)
         except CacheMissError:
             assert is_broken
         else:
             raise AssertionError("a rank without a program ran")
-    fd.execute([torch.ones(3)])
+    fd.execute([torch.ones(3, device=DEVICE)])
 
 
 def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
@@ -343,13 +348,13 @@ def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
         fd.add_output(fd.ops.neg(fd.ops.all_reduce(fd.ops.exp(t), **where)))
     params = MultiDeviceParams().with_(executor={"seconds": 0.5})
     with options(multi_device=params):
-        fd.execute([torch.ones(3)])  # warm: nothing is compared from now on
+        fd.execute([torch.ones(3, device=DEVICE)])  # warm: nothing is compared from now on
         if dist.get_rank() != 0:
             time.sleep(1)
             return
         for late in (True, False):
             try:
-                fd.execute([torch.ones(3)])
+                fd.execute([torch.ones(3, device=DEVICE)])
             except PeerError as error:
                 assert "rank 0: T2 = all_reduce(mesh=" in str(error) or not late, error
                 assert "rank 0: " in str(error) and "all_reduce" in str(error), error
@@ -360,8 +365,10 @@ def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo")
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     for check in (
         check_collectives, check_cases, check_awaited_at_once, check_placements, check_by_hand,
         check_local_calls, check_overlap, check_strides_may_differ, check_programs_differ,
@@ -371,7 +378,8 @@ def main() -> None:
         if dist.get_rank() == 0:
             print(check.__name__, flush=True)
     check_two_dimensions()
-    check_late_and_dead_peers(mesh)
+    if DEVICE == "cpu":  # NCCL's own watchdog ends a process that waits for a dead one
+        check_late_and_dead_peers(mesh)
 
 
 if __name__ == "__main__":
