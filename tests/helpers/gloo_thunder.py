@@ -198,6 +198,26 @@ def check_functional_collectives() -> None:
         assert forward == (both if overlap == "always" else {}), forward
         with torch.no_grad():
             torch.testing.assert_close(jitted(*given), expected.chunk(size)[rank])
+        _check_batches(rank, size, overlap)
+
+
+def _check_batches(rank: int, size: int, overlap: str) -> None:
+    """Operands of three axes, without gradients; the first axis is gathered and scattered."""
+    torch.manual_seed(11)
+    x, w = torch.randn(4, 3, 16), torch.randn(8, 16)
+    group = dist.group.WORLD
+
+    def parallel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.linear(functional.all_gather_tensor(x * 2, 0, group), w)
+        return functional.reduce_scatter_tensor(F.linear(torch.tanh(y), w.t()), "sum", 0, group) + 1
+
+    params = MultiDeviceParams().with_(lower={"overlap": overlap})
+    jitted = thunder.jit(parallel, **OPTIONS, fuser_multi_device=params)
+    expected = F.linear(torch.tanh(F.linear(x * 2, w)), w.t()) * size + 1
+    torch.testing.assert_close(jitted(x.chunk(size)[rank], w), expected.chunk(size)[rank])
+    calls = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
+    both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
+    assert calls == (both if overlap == "always" else {}), calls
 
 
 def check_functional_operations() -> None:

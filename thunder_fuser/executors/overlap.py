@@ -5,7 +5,7 @@
     p = linear(a, w); f = reduce_scatter(p); y = wait(f)       ->  y = matmul_reduce_scatter(a, w)
     p = linear(a, w); f = all_reduce(p); y = wait(f)           ->  y = matmul_all_reduce(a, w)
 
-The fuser sees collectives as torch's executor has claimed them. What is gathered may be read by the
+What is gathered may be read by the
 backward as well: then it is gathered again there, so that the shard alone is saved. If something
 else of the forward reads it, as several products of one input, it is gathered once, as it is. So is
 a weight of FSDP, which Thunder's passes gather while earlier products run, unless somebody asks.
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from thunder.core.prims import PrimIDs
+from thunder.core.prims import PrimIDs as Primitives
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
-from thunder.distributed.prims import DistributedReduceOps
+from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 
 from thunder_fuser.communication.products import PRODUCTS
 from thunder_fuser.executors.callables import bind_callable
@@ -33,8 +33,10 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.trace.proxies import is_product, overwritten
 
+# Where there are gradients, torch's executor has claimed them; else they are still primitives.
 _GATHER, _SCATTER, _REDUCE, _WAIT = (
-    f"torch_{name}_prim_impl" for name in ("all_gather", "reduce_scatter", "all_reduce", "wait")
+    (prim, f"torch_{prim.name.lower()}_prim_impl")
+    for prim in (PrimIDs.ALL_GATHER, PrimIDs.REDUCE_SCATTER, PrimIDs.ALL_REDUCE, PrimIDs.WAIT)
 )
 _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 
@@ -134,10 +136,10 @@ class _Finder:
         product = item.output
         *copies, post_at = self._only_readers(product)
         post = self.items[post_at]
-        if not isinstance(post, BoundSymbol) or post.sym.id not in (_SCATTER, _REDUCE):
+        if not isinstance(post, BoundSymbol) or post.sym.id not in (*_SCATTER, *_REDUCE):
             return None
         op, group, is_async, dim = [*post.args, None][1:5]
-        is_first = post.sym.id == _REDUCE or dim in (None, 0)
+        is_first = post.sym.id in _REDUCE or dim in (None, 0)
         rows = product._shape[0]
         if op is not DistributedReduceOps.SUM or not is_first or rows % group.size():
             return None
@@ -147,7 +149,7 @@ class _Finder:
         wait_at = waits[0]
         if any(self._is_written(one, at, post_at) for one in item.args[:2]):
             return None
-        is_scatter = post.sym.id == _SCATTER
+        is_scatter = post.sym.id in _SCATTER
         name = "matmul_reduce_scatter" if is_scatter else "matmul_all_reduce"
         wait = self.items[wait_at]
         assert isinstance(wait, BoundSymbol)  # nothing else reads a future
@@ -172,10 +174,10 @@ class _Finder:
 
     # ---- both
 
-    def _item(self, name: str, wanted: str) -> BoundSymbol | None:
-        """The bound symbol of this id that makes a value."""
+    def _item(self, name: str, wanted: tuple[object, ...]) -> BoundSymbol | None:
+        """The bound symbol of one of these ids that makes a value."""
         found = self.items[self.maker[name]] if name in self.maker else None
-        is_it = isinstance(found, BoundSymbol) and found.sym.id == wanted
+        is_it = isinstance(found, BoundSymbol) and found.sym.id in wanted
         return found if is_it else None  # type: ignore[return-value]
 
     def _is_written(self, one: TensorProxy, start: int, end: int) -> bool:
@@ -205,7 +207,7 @@ def _is_backward(item: Item) -> bool:
 def _is_row_major_copy(region: Region) -> bool:
     """True if a region does nothing but lay its input out row-major: a product's result is so."""
     (leaf, *more) = region.leaves
-    if more or leaf.sym.id is not PrimIDs.STRIDE_ORDER:
+    if more or leaf.sym.id is not Primitives.STRIDE_ORDER:
         return False
     rank = leaf.args[0].ndim
     return tuple(leaf.args[1]) == tuple(range(rank - 1, -1, -1))
