@@ -131,9 +131,9 @@ def _external(
     return Op(name, OpKind.EXTERNAL, signature, arity, DtypeRule.KEEP, torch, results=kinds, **more)
 
 
-def _communication(name: str, signature: str, torch: str = "None") -> Op:
-    """The host program has the call; torch: what it is to a process that is all devices."""
-    return Op(name, OpKind.COMMUNICATION, signature, 1, DtypeRule.KEEP, torch, cost=0)
+def _communication(name: str, signature: str) -> Op:
+    """The host program has the call. To a device that is alone it is nothing."""
+    return Op(name, OpKind.COMMUNICATION, signature, 1, DtypeRule.KEEP, "a", cost=0)
 
 
 _CAST = "convert<{to}>({0})"
@@ -346,7 +346,7 @@ _ROWS = (
         DataType.Int,
     ),
     # ---- communication
-    _communication("redistribute", "arg, placements", "a"),
+    _communication("redistribute", "arg, placements"),
     _communication("all_gather", "arg, dim, mesh, on"),
     _communication("reduce_scatter", "arg, dim, mesh, on, reduce='sum'"),
     _communication("all_reduce", "arg, mesh, on, reduce='sum'"),
