@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import OPTIONS, options
 from thunder_fuser.target import Target
 from thunder_fuser.versions import __version__, check_versions
@@ -58,6 +59,7 @@ __all__ = [
     "DataType",
     "FusionCache",
     "FusionDefinition",
+    "MultiDeviceParams",
     "ParallelType",
     "PythonProfiler",
     "Schedule",

@@ -7,8 +7,10 @@ the cache's key, so a cached program always has the options of its key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from thunder_fuser.multi_device import MultiDeviceParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class CompileOptions:
     max_registers_bytes: int
     autotune: float = 0.0
     schedules: tuple[tuple[int | str, Any], ...] = ()
+    multi_device: MultiDeviceParams = field(default_factory=MultiDeviceParams)
 
     @property
     def of_stages(self) -> CompileOptions:

@@ -89,7 +89,8 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
-            program = dump.add(PROGRAM, plan(segmented, launchers, device))
+            made = plan(segmented, launchers, device, options.multi_device)
+            program = dump.add(PROGRAM, made)
             return replace(program, choices=planned.choices)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.errors import OptionError, nearest
+from thunder_fuser.multi_device import MultiDeviceParams
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,6 +58,8 @@ class Option:
             value = int(value)
         if self.type is float:
             value = self._number(value)
+        if isinstance(value, str) and self.type is MultiDeviceParams:
+            return self._params(value)
         if self.or_callable and callable(value):
             return value  # type: ignore[return-value]
         expected = do = ""
@@ -82,6 +85,12 @@ class Option:
             with suppress(ValueError, OverflowError):
                 return float(value)
         return value
+    def _params(self, text: str) -> Value:
+        try:
+            return MultiDeviceParams.parse(text)  # type: ignore[return-value]
+        except OptionError as error:
+            what, facts = f"option {self.name}", {**error.facts, "got": repr(text)}
+            raise OptionError(what, **facts) from None
 
     def _wrong(self, value: object) -> list[str]:
         """The words that are no choices."""
@@ -129,6 +138,10 @@ OPTIONS: Mapping[str, Option] = {
             "autotune_total", float, 600.0, "the most seconds that a process autotunes", least=0
         ),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
+        Option(
+            "multi_device", MultiDeviceParams, MultiDeviceParams(),  # type: ignore[arg-type]
+            "what programs on several devices do, as a MultiDeviceParams",
+        ),
         Option("max_fusions", int, 8192, "the most definitions in the process's cache", least=1),
         Option("max_programs", int, 256, "the most programs of a definition", least=1),
         Option(
@@ -179,6 +192,7 @@ class OptionValues(TypedDict, total=False):
     autotune: float | str
     autotune_total: float
     max_registers_bytes: int
+    multi_device: MultiDeviceParams
     max_fusions: int
     max_programs: int
     cache: str

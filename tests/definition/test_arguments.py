@@ -114,6 +114,12 @@ RIGHT: dict[str, Callable[[Given], Any]] = {
     **dict.fromkeys(("mat1", "arg1"), lambda g: g.t),
     "dropout_p": lambda g: 0.0,
     "is_causal": lambda g: False,
+    "cat_dim": lambda g: 1,
+    "on": lambda g: "mesh_x",
+    "placements": lambda g: ["Replicate()"],
+    "reduce": lambda g: "sum",
+    "root": lambda g: 0,
+    "split_dim": lambda g: 0,
     "indices": lambda g: g.i,
     "mesh": lambda g: [0, 1],
     "values": lambda g: [1, 2],
@@ -121,6 +127,10 @@ RIGHT: dict[str, Callable[[Given], Any]] = {
     **dict.fromkeys(("lo", "hi", "mean", "std", "fill_value", "alpha"), lambda g: 1.0),
 }
 RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
+    **{
+        (call, "mesh"): lambda g: [0] for call in
+        ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast_from")
+    },
     ("permute", "dims"): lambda g: [1, 0],
     ("squeeze", "arg"): lambda g: g.fd.ops.broadcast(g.t, [True, False, False]),
     ("imag", "x"): lambda g: g.c,

@@ -10,11 +10,11 @@ import pytest
 import torch
 from helpers.meshes import as_rank
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from thunder_fuser import DataType, FusionDefinition
-from thunder_fuser.errors import CommunicationError, InputError, MeshError
-from thunder_fuser.ir.language import Recorder
+from thunder_fuser.errors import InputError, MeshError
 
 WHOLE = Replicate()
 
@@ -78,10 +78,9 @@ Arguments = Callable[[DeviceMesh], list[Any]]
 REFUSED: tuple[tuple[Arguments, type[Exception], str], ...] = (
     (lambda m: [dtensor(torch.ones(2), m, Shard(0)), torch.ones(8)], InputError,
      "argument T1: expected a DTensor like the other arguments"),
-    (lambda m: [dtensor(torch.ones(2), m, Shard(0)), dtensor(torch.ones(8), m, WHOLE)],
-     CommunicationError, "sharded alike, got mesh_x and whole"),
-    (lambda m: [dtensor(torch.ones(8), m, Partial()), dtensor(torch.ones(8), m, WHOLE)],
-     InputError, "argument T0: expected placements Shard and Replicate"),
+    (lambda m: [dtensor(torch.ones(8), m, _StridedShard(0, split_factor=2)),
+                dtensor(torch.ones(8), m, WHOLE)],
+     InputError, "argument T0: expected placements Shard, Replicate and Partial"),
     (lambda m: [dtensor(torch.ones(8), m, Shard(0), shape=(31,), stride=(1,))] * 2,
      InputError, r"axis 0: expected a multiple of 4 devices.* got size 31"),
     (lambda m: [dtensor(torch.ones(2), m, Shard(0)),
@@ -112,12 +111,16 @@ def test_placements_of_the_definition_are_kept(mesh: DeviceMesh) -> None:
         fd.execute([dtensor(torch.ones(2, 4), mesh, Shard(1))])
 
 
-def test_a_sum_over_devices_is_reported(mesh: DeviceMesh) -> None:
-    def build(fd: Recorder) -> Any:
-        x = fd.define_tensor([-1, -1], True)
-        return fd.ops.sum(x, [0])
-
+def test_a_sum_over_devices_is_reduced(mesh: DeviceMesh) -> None:
+    """Where the elements come from is tested with real processes: test_communication.py."""
     with FusionDefinition() as fd:
-        fd.add_output(build(fd))
-    with pytest.raises(CommunicationError, match="axis 0 of T0"):
-        fd.execute([dtensor(torch.ones(2, 4), mesh, Shard(0))])
+        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], True), [0]))
+    (result,) = fd.execute([dtensor(torch.ones(2, 4), mesh, Shard(0))])
+    assert result.placements == (WHOLE,) and result.shape == (4,)
+
+
+def test_whole_beside_sharded_is_cut(mesh: DeviceMesh) -> None:
+    given = [dtensor(torch.arange(2.0), mesh, Shard(0)), dtensor(torch.arange(8.0), mesh, WHOLE)]
+    (result,) = added(1, 1).execute(given)
+    assert result.placements == (Shard(0),)
+    assert torch.equal(result.to_local(), torch.tensor([2.0, 4.0]))  # rank 1 has rows 2 and 3

@@ -13,6 +13,7 @@ from helpers.meshes import MESH, as_rank, on_each, shard
 
 from thunder_fuser import DataType, FusionDefinition, ParallelType
 from thunder_fuser.errors import CommunicationError, DefinitionError, InputError, MeshError
+from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.ir.language import Recorder, rebuild
 from thunder_fuser.ir.values import Tensor
 
@@ -187,8 +188,8 @@ def test_ops_on_axes_that_are_whole(target: str, devices: int) -> None:
         return fd
 
     if devices == 4:  # [2, 4, 12] has two rows
-        with as_rank(0, 4), pytest.raises(CommunicationError, match="a multiple of 4 devices"):
-            build(True).execute([x[:2], w, b, index[:2]], target=target)
+        plan = build(True).plan([x[:2], w, b, index[:2]], target=target)
+        assert any(is_communication(e) for one in plan.segments for e in one.ops)
         return
     expected = build(False).execute([x, w, b, index], target=target)
     found = on_each(
@@ -248,7 +249,7 @@ def test_text_holds_mesh_and_sharding() -> None:
     assert fd.fusion != whole_tensor_facts(4).fusion
 
 
-# ---- what needs other devices' elements
+# ---- what needs other devices' elements; helpers/gloo_communication.py computes with them
 
 
 def _fewer_rows(fd: Recorder, y: Tensor) -> Any:
@@ -257,40 +258,48 @@ def _fewer_rows(fd: Recorder, y: Tensor) -> Any:
 
 
 NEEDS: tuple[tuple[Callable[[Recorder, Tensor, Tensor], Any], str], ...] = (
-    (lambda fd, x, y: fd.ops.sum(x, [0]), r"sum\(T0, dims=\[0\].*axis 0 of T0"),
-    (lambda fd, x, y: fd.ops.sum(x), "axis 0 of T0"),
-    (lambda fd, x, y: fd.ops.cumsum(x, 0), "cumsum"),
-    (lambda fd, x, y: fd.ops.flip(x, [0]), "flip"),
-    (lambda fd, x, y: fd.ops.slice(x, [1, 0], [8, 4]), "slice"),
-    (lambda fd, x, y: fd.ops.pad(x, [0, 0, 1, 0]), "pad"),
-    (lambda fd, x, y: fd.ops.cat([x, x], 0), "cat"),
-    (lambda fd, x, y: fd.ops.add(x, y), "sharded alike, got mesh_x and whole"),
-    (lambda fd, x, y: fd.ops.add(x, fd.ops.permute(fd.ops.reshape(x, [4, 8]), [1, 0])), "alike"),
-    (lambda fd, x, y: fd.ops.matmul(fd.ops.permute(x, [1, 0]), x), "matmul.*whole"),
-    (lambda fd, x, y: fd.ops.matmul(x, fd.ops.permute(x, [1, 0])), "one axis for each dimension"),
-    (lambda fd, x, y: fd.ops.index_select(x, 3, 0), "index_select"),
-    (lambda fd, x, y: fd.ops.gather(x, _fewer_rows(fd, y), 1), "gather"),
-    (lambda fd, x, y: fd.ops.sort(x, 0)[0], "sort"),
+    (lambda fd, x, y: fd.ops.sum(x, [0]), "all_reduce"),
+    (lambda fd, x, y: fd.ops.sum(x), "all_reduce"),
+    (lambda fd, x, y: fd.ops.cumsum(x, 0), "all_gather"),
+    (lambda fd, x, y: fd.ops.flip(x, [0]), "all_gather"),
+    (lambda fd, x, y: fd.ops.slice(x, [1, 0], [8, 4]), "all_gather"),
+    (lambda fd, x, y: fd.ops.pad(x, [0, 0, 1, 0]), "all_gather"),
+    (lambda fd, x, y: fd.ops.cat([x, x], 0), "all_gather"),
+    (lambda fd, x, y: fd.ops.add(x, y), ""),  # each device cuts its rows from y
+    (lambda fd, x, y: fd.ops.add(x, fd.ops.permute(fd.ops.reshape(x, [4, 8]), [1, 0])),
+     "all_to_all"),
+    (lambda fd, x, y: fd.ops.matmul(fd.ops.permute(x, [1, 0]), x), "all_reduce"),
+    (lambda fd, x, y: fd.ops.matmul(x, fd.ops.permute(x, [1, 0])), "all_gather"),
+    (lambda fd, x, y: fd.ops.index_select(x, 3, 0), "all_gather"),
+    (lambda fd, x, y: fd.ops.gather(x, _fewer_rows(fd, y), 1), "all_gather"),
+    (lambda fd, x, y: fd.ops.sort(x, 0)[0], "all_gather"),
     (lambda fd, x, y: fd.ops.reshape(x, [1, 32]), ""),
-    (lambda fd, x, y: fd.ops.reshape(fd.ops.permute(x, [1, 0]), [32]), "reshape"),
-)
+    (lambda fd, x, y: fd.ops.reshape(fd.ops.permute(x, [1, 0]), [32]), "all_gather"),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(("build", "message"), NEEDS)
+@pytest.mark.parametrize(("build", "communication"), NEEDS)
 def test_what_needs_communication(
-    build: Callable[[Recorder, Tensor, Tensor], Any], message: str
+    build: Callable[[Recorder, Tensor, Tensor], Any], communication: str
 ) -> None:
     with FusionDefinition() as fd:
         x, y = (fd.define_tensor([-1, -1], True) for _ in range(2))
         fd.add_output(build(fd, x, y))
         shard(x, 0, 2)
         y.set_device_mesh(MESH[2])
-    with as_rank(1, 2):
-        if not message:
-            fd.execute([torch.zeros(4, 4), torch.zeros(8, 4)])
-            return
-        with pytest.raises(CommunicationError, match=message):
-            fd.execute([torch.zeros(4, 4), torch.zeros(8, 4)])
+    plan = fd.plan([torch.zeros(4, 4), torch.zeros(8, 4)])
+    found = {e.op for one in plan.segments for e in one.ops if is_communication(e)}
+    assert found == ({communication} if communication else set())
+    assert all(len(one.ops) == 1 for one in plan.segments if is_communication(one.ops[0]))
+
+
+def test_a_call_of_local_tensors_is_refused_on_a_mesh() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], True)
+        fd.add_output(fd.ops.all_gather(x, 0, MESH[2], "mesh_x"))
+        shard(x, 0, 2)
+    with pytest.raises(CommunicationError, match=r"call fd\.ops\.redistribute"):
+        fd.plan([torch.zeros(4, 4)])
 
 
 # ---- bad input

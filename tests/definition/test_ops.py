@@ -14,6 +14,7 @@ from thunder_fuser.definition import FusionDefinition
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.language import rebuild
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.runtime.evaluate import evaluate
 
@@ -28,7 +29,9 @@ def fusion_of(sample: Sample) -> Fusion:
 
 
 def test_every_row_has_a_sample() -> None:
-    assert {sample.row for sample in SAMPLES} == set(OPS)
+    """But for communication, which gloo_communication.py runs in several processes."""
+    alone = {name for name, row in OPS.items() if row.kind is not OpKind.COMMUNICATION}
+    assert {sample.row for sample in SAMPLES} == alone
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=repr)

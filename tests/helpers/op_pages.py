@@ -67,6 +67,7 @@ _TITLES = {
     OpKind.REDUCTION: "Reductions",
     OpKind.SCAN: "Scans",
     OpKind.EXTERNAL: "Calls of torch",
+    OpKind.COMMUNICATION: "Communication between devices",
 }
 _PAGE = """\
 # Operations

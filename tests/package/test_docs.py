@@ -22,6 +22,7 @@ import thunder.torch as ltorch
 import torch
 from helpers.eviction_example import transcript
 from helpers.graphs import softmax, turned
+from helpers.meshes import as_rank
 
 import benchmarks
 import thunder_fuser
@@ -48,7 +49,7 @@ from thunder_fuser.trace.prepared import run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- dump: (\S+) -->\n```\w*\n)(.*?)(^```$)", re.DOTALL | re.MULTILINE)
-PAGES = ("pipeline", "domains", "schedulers", "caches", "status")
+PAGES = ("pipeline", "domains", "several-devices", "schedulers", "caches", "status")
 D = DataType
 
 
@@ -194,6 +195,21 @@ def on_devices() -> tuple[FusionDefinition, list[torch.Tensor]]:
     return fd, [torch.ones(4, 6)]
 
 
+def communicating() -> str:
+    """A sum over two devices, of which each wants a half; its host program on rank 0."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1, -1], True) for _ in range(2))
+        total = fd.ops.sum(fd.ops.exp(x), [0])
+        fd.add_output(fd.ops.redistribute(total, ["Shard(0)"]))
+        fd.add_output(fd.ops.sum(y, [1]))
+        for tensor in (x, y):
+            tensor.set_device_mesh([0, 1])
+            tensor.outer_split(0, 2).axis(0).parallelize("mesh_x")
+    with as_rank(0, 2):
+        program = fd.program([torch.ones(4, 6), torch.ones(4, 6)])
+    return f"{program.segmented}\n{program}"
+
+
 def before_and_after(made: tuple[FusionDefinition, list[torch.Tensor]]) -> str:
     fd, inputs = made
     keys = input_keys(fd.fusion, tuple(inputs))
@@ -234,6 +250,7 @@ DUMPS: dict[str, Callable[[], str]] = {
     "inner_outer": lambda: before_and_after(reordered()),
     "inner_outer_kernel": lambda: kernel_only(emitted(scheduled(*reordered(), CPU), CPU)),
     "on_devices": lambda: before_and_after(on_devices()),
+    "communication": communicating,
     "softmax_segment": softmax_fusion,
     "softmax_axes": softmax_axes,
     "softmax_schedule": lambda: str(softmax_schedule()),

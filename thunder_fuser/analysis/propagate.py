@@ -74,8 +74,8 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
     Raises CommunicationError naming an expression that needs elements of other devices.
     """
     mesh, classes = mesh_of(fusion), _Classes(fusion)
-    tensors = {name: _without_broadcasts(view) for name, view in fusion.tensors.items()}
-    facts = [(expr, list(_facts(expr, tensors))) for expr in fusion.exprs]
+    tensors = {name: without_broadcasts(view) for name, view in fusion.tensors.items()}
+    facts = [(expr, list(facts_of(expr, tensors))) for expr in fusion.exprs]
     for expr, found in facts:
         for fact in found:
             if isinstance(fact, Same):
@@ -162,7 +162,7 @@ def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh 
 # ---- the rules
 
 
-def _facts(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+def facts_of(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
     if expr.op == "reshape":
         return _reshape(expr, tensors)
     if expr.op in ("linear", "matmul"):
@@ -179,7 +179,7 @@ def _rank(tensors: Mapping[str, TensorView], name: str) -> int:
     return len(tensors[name].shape)
 
 
-def _without_broadcasts(view: TensorView) -> TensorView:
+def without_broadcasts(view: TensorView) -> TensorView:
     """The tensor with every axis as a plain one: one of size 1 may be on a mesh of one device."""
     kinds = {IterType.BROADCAST: IterType.ITERATION}
     axes = (replace(axis, kind=kinds.get(axis.kind, axis.kind)) for axis in view.domain.logical)

@@ -12,7 +12,8 @@ A call may give logical sizes that a storage does not determine. They become par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,8 @@ import torch
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.compiler import Planned, build_kernels, compile_fusion, plan_kernels
 from thunder_fuser.dump import Dump
+from thunder_fuser.errors import PeerError
+from thunder_fuser.host.agree import FAILED, agree, digest, meshes_of
 from thunder_fuser.host.arguments import (
     check_arguments,
     check_count,
@@ -32,10 +35,12 @@ from thunder_fuser.host.bind import Bound
 from thunder_fuser.host.dispatch import input_keys, make_dispatch, on_resolved
 from thunder_fuser.host.guards import note_miss
 from thunder_fuser.host.program import HostProgram, Runner
+from thunder_fuser.host.statements import statements
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import compile_options, option
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import target_of_device
@@ -58,6 +63,7 @@ class Programs:
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
+        self._agreed: set[tuple[Any, ...]] = set()
         most = partial(option, "max_programs")
         self._flight: SingleFlight[HostProgram] = SingleFlight(Recent(most))
         self._ahead: SingleFlight[Planned] = SingleFlight(Recent(most))
@@ -81,7 +87,35 @@ class Programs:
                 planned = self._planned_ahead(chosen, keys, options)
                 return compile_fusion(self.fusion, keys, chosen, options, device, planned)
 
-        return self._flight.get((chosen, device, keys, options), compiled)
+        def agreed() -> HostProgram:
+            return self._agreed_on(compiled, keys, options.multi_device, device)
+
+        return self._flight.get((chosen, device, keys, options), agreed)
+
+    def _agreed_on(
+        self, compiled: Callable[[], HostProgram], keys: tuple[InputKey, ...],
+        params: MultiDeviceParams, device: torch.device,
+    ) -> HostProgram:  # fmt: skip
+        """Compiles a program. One that communicates is compared with those of the other ranks, once
+        for such sizes: strides and addresses may differ from rank to rank.
+
+        PeerError on all ranks if programs differ, or if one rank cannot compile its own.
+        """
+        key = (params, tuple((one.sizes, one.value) for one in keys))
+        meshes = () if key in self._agreed else meshes_of(self.fusion, keys)
+        if not meshes:
+            return compiled()
+        seconds = params.executor.seconds
+        try:
+            program = compiled()
+        except Exception:
+            with suppress(PeerError):  # the others raise it; here the cause says more
+                agree(FAILED, meshes, device, seconds)
+            raise
+        number = digest(program.segmented.fusion, statements(program.text), params.lower)
+        agree(number, meshes, device, seconds)
+        self._agreed.add(key)
+        return program
 
     def plan_ahead(
         self, keys: tuple[InputKey, ...], target: Target, options: CompileOptions

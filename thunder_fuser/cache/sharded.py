@@ -18,19 +18,22 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
 
-from thunder_fuser.analysis.propagate import propagate
+from thunder_fuser.analysis.place import place
 from thunder_fuser.cache.executable import Executable, Schedules
+from thunder_fuser.communication.collectives import remember
 from thunder_fuser.errors import CommunicationError, InputError, MeshError, VerifyError
 from thunder_fuser.host.arguments import check_arguments
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.ir.build import define
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.layouts import Sharding, shards
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord
+from thunder_fuser.ir.placements import Placement, read, word_of
+from thunder_fuser.ir.record import LAYOUT, AttrValue, OpRecord, names_of
 from thunder_fuser.presegment.specialise import specialise
 from thunder_fuser.runtime.evaluate import values_of
 from thunder_fuser.target import Target
@@ -47,6 +50,7 @@ class ShardedEntry:
     def __init__(self, executable: Executable, arguments: Sequence[Any]) -> None:
         self._executable = executable
         self.mesh = _first(arguments).device_mesh
+        remember(self.mesh)
         self._specs: Bounded[list[Any]] = Bounded(MOST_SHAPES)
 
     def execute(
@@ -78,10 +82,19 @@ class ShardedEntry:
         check_arguments(executable.fusion, values)
         special = specialise(fusion, input_keys(fusion, tuple(values)))
         whole = (record for record in special.definition if record.op not in LAYOUT)
-        spread, mesh = propagate(special), mesh_of(_first(arguments))
-        every = [placements_of(spread[o.name], mesh, o.name) for o in special.outputs]
-        check_placements(define(tuple(whole)), arguments, every)
+        placed, mesh = place(special), mesh_of(_first(arguments))
+        names = [names_of(r)[0] for r in placed.definition if r.op == "add_output"]
+        every = [_result_placements(placed.places[name], mesh, name) for name in names]
+        if not placed.moves:  # DTensor may move something else, and give other placements
+            check_placements(define(tuple(whole)), arguments, every)
         return [p for p, o in zip(every, special.outputs, strict=True) if o.alias is None]
+
+
+def _result_placements(place: Placement, mesh: Mesh, name: str) -> Placements:
+    found = list(placements_of(place.axes, mesh, name))
+    for kind, reduce in place.partial:
+        found[mesh.dimension(kind)] = Partial(reduce)
+    return tuple(found)
 
 
 def _first(arguments: Sequence[Any]) -> Any:
@@ -98,13 +111,14 @@ def shard(executable: Executable, arguments: Sequence[Any]) -> ShardedEntry:
         view = fusion.tensors[name]
         if is_dtensor(value):
             _check_dtensor(view, value, view.mesh if has_meshes else mesh)
-            sharding = sharding_of(name, value)
+            found = placement_of(name, value)
             if not has_meshes:
-                records += layout_records(name, mesh, sharding)
-            elif sharding != shards(view):
+                records += layout_records(name, mesh, found.axes, found.partial)
+            elif found != Placement(shards(view), view.partial):
+                wanted = Placement(shards(view), view.partial)
                 raise InputError(
                     f"argument {name}: placements", got=str(value.placements),
-                    expected=str(placements_of(shards(view), mesh, name)),
+                    expected=str(_result_placements(wanted, mesh, name)),
                 )  # fmt: skip
         elif isinstance(value, torch.Tensor) and value.dim():
             raise InputError(
@@ -149,19 +163,22 @@ def local_of(value: Any) -> torch.Tensor:
 
 def sharding_of(name: str, value: Any) -> Sharding:
     """The sharding of a DTensor; InputError if it is not Shard and Replicate in equal parts."""
-    mesh, rank = mesh_of(value), value.ndim
-    found: list[list[Any]] = [[] for _ in range(rank)]
-    for dimension, placement in enumerate(value.placements):
-        if placement.is_replicate():
-            continue
-        if not placement.is_shard() or type(placement).__name__ != "Shard":
-            raise InputError(
-                f"argument {name}", expected="placements Shard and Replicate", got=str(placement),
-                do="redistribute it first",
-            )  # fmt: skip
-        axis = placement.dim % rank
-        found[axis].append(mesh.parallel(dimension))
-    for axis, on in enumerate(found):
+    found = placement_of(name, value)
+    if found.partial:
+        raise _unplaced(name, "Shard and Replicate", value.placements)
+    return found.axes
+
+
+def placement_of(name: str, value: Any) -> Placement:
+    """The placement of a DTensor; InputError if it is not Shard, Replicate and Partial, or if the
+    devices do not divide an axis."""
+    try:
+        words = list(map(word_of, value.placements))
+    except ValueError:
+        raise _unplaced(name, "Shard, Replicate and Partial", value.placements) from None
+    mesh = mesh_of(value)
+    found = read(words, mesh, value.ndim, f"argument {name}")
+    for axis, on in enumerate(found.axes):
         parts = prod(map(mesh.size, on))
         if value.shape[axis] % parts:
             raise InputError(
@@ -169,7 +186,12 @@ def sharding_of(name: str, value: Any) -> Sharding:
                 expected=f"a multiple of {parts} devices: a split over devices must divide",
                 got=f"size {value.shape[axis]}", do="pad the axis first",
             )  # fmt: skip
-    return tuple(map(tuple, found))
+    return found
+
+
+def _unplaced(name: str, expected: str, got: Any) -> InputError:
+    do = "redistribute it first"
+    return InputError(f"argument {name}", expected=f"placements {expected}", got=str(got), do=do)
 
 
 def placements_of(sharding: Sharding, mesh: Mesh, name: str = "a result") -> Placements:
@@ -187,7 +209,9 @@ def placements_of(sharding: Sharding, mesh: Mesh, name: str = "a result") -> Pla
     return tuple(found)
 
 
-def layout_records(name: str, mesh: Mesh, sharding: Sharding) -> list[OpRecord]:
+def layout_records(
+    name: str, mesh: Mesh, sharding: Sharding, partial: tuple[tuple[ParallelType, str], ...] = ()
+) -> list[OpRecord]:
     """The calls that give a tensor of a definition this sharding.
 
     T0.set_device_mesh([0, 1]); T0.split(0, 2, False); T0.parallelize(0, "mesh_x")
@@ -204,6 +228,7 @@ def layout_records(name: str, mesh: Mesh, sharding: Sharding) -> list[OpRecord]:
             found.append(call("parallelize", axis=at, type=kind.value))
             at += 1
         at += 1
+    found += [call("set_partial", on=kind.value, reduce=word) for kind, word in partial]
     return found
 
 

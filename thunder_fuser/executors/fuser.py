@@ -37,6 +37,7 @@ from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.operands import treat_as_torch
+from thunder_fuser.executors.overlap import with_overlap
 from thunder_fuser.executors.passes import TRACE_PASSES, read_trace, target_of
 from thunder_fuser.executors.regions import (
     Claims,
@@ -54,6 +55,7 @@ from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.executors.unseen import seen_results, with_unseen
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import Value, compile_options, in_force, option, with_options_as_now
 from thunder_fuser.progress import working
 from thunder_fuser.rematerialization.apply import Recomputation, rematerialize
@@ -165,6 +167,7 @@ class ThunderFuser(FusionExecutor):
             check_in_place(items, _prefix(given))
         seen = seen_results(items, written_views(prepared.ops))
         items = with_channels_last(with_unseen(items, seen), seen)
+        items = with_overlap(items, params_of(given).lower, self)
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]
         fused = from_trace(trace)
         fused.bound_symbols = [*self._bound(items, recomputation, given)]
@@ -289,6 +292,11 @@ def _left_out(
 def _fuel_of(given: Mapping[str, Value]) -> int:
     """The most regions that may be fused; -1: all."""
     return int(given.get("fuel", option("fuel")))
+
+
+def params_of(given: Mapping[str, Value]) -> MultiDeviceParams:
+    """What the trace does on several devices."""
+    return given.get("multi_device", option("multi_device"))  # type: ignore[return-value]
 
 
 def _prefix(given: dict[str, Value]) -> str:

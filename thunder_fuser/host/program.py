@@ -12,6 +12,12 @@ Where native.cpp is built, C runs in place of some lines:
 
     T4 = empty_T4()
     kernel_0_in_c(T1, T0, T4)
+
+Communication is posted, and awaited where it is read (statements.py has the rules):
+
+    T3_sent = all_reduce(T2, mesh=(0, 1), on='mesh_x', reduce='sum')
+    T3 = wait(T3_sent, 'T3')
+    del T3_sent
 """
 
 from __future__ import annotations
@@ -27,10 +33,17 @@ import torch
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
+from thunder_fuser.communication.collectives import COLLECTIVES, wait
+from thunder_fuser.communication.products import named_products
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
+from thunder_fuser.host.overlap import overlaps, reads_of
+from thunder_fuser.host.posts import overlapped_lines, post_text, waits
 from thunder_fuser.host.ranges import ranged
+from thunder_fuser.host.statements import statements, verify_program
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
+from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import build_cpu, compile_cpu
 from thunder_fuser.runtime.cuda import compile_cubin, load_kernel
@@ -53,6 +66,7 @@ class Launcher:
 
     pointer: how the call names a tensor's memory. source: None if torch runs the segment and
     allocates its results. in_c: the same, as a function of tensors and numbers, if there is one.
+    moves: it posts communication.
     """
 
     run: Callable[..., Any]
@@ -60,12 +74,16 @@ class Launcher:
     pointer: str = "{}.data_ptr()"
     source: KernelSource | None = None
     in_c: Callable[..., Any] | None = None
+    moves: bool = False
 
 
 def launcher_for(
     part: Part, source: KernelSource | None, target: Target, device: torch.device
 ) -> Launcher:
     """Compiles a segment's kernel for the target, or prepares its torch call."""
+    if part.exprs[0].row.kind is OpKind.COMMUNICATION:
+        (expr,) = part.exprs
+        return Launcher(COLLECTIVES[expr.op], post_text(expr), moves=True)
     if source is None:
         targets = "".join(f"{name}, " for name in part.outputs)
         in_torch = partial(_in_torch, part, device)
@@ -129,9 +147,17 @@ class HostProgram:
 
 
 def plan(
-    segmented: SegmentedFusion, launchers: Sequence[Launcher], device: torch.device
+    segmented: SegmentedFusion,
+    launchers: Sequence[Launcher],
+    device: torch.device,
+    params: MultiDeviceParams | None = None,
 ) -> HostProgram:
-    """The program: for each segment its allocations, its call, and a del of dead values."""
+    """The program: for each segment its allocations, its call, and a del of dead values.
+
+    Communication is posted where its segment stands, and awaited by the first segment that reads
+    it; VerifyError if the text that comes of it is not sound.
+    """
+    params = params or MultiDeviceParams()
     fusion = segmented.fusion
     dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
     names: dict[str, Any] = {
@@ -142,27 +168,57 @@ def plan(
         "threads": torch.get_num_threads,
         "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
+        "wait": partial(wait, seconds=params.executor.seconds),
+        **COLLECTIVES,
+        **named_products(params.lower),
         "coordinate": coordinate,
         **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
     }
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
-    dead = _last_reads(segmented)
+    joined = overlaps(segmented) if _may_overlap(params, device) else {}
+    read = list(reads_of(segmented, joined))
+    dead = _last_reads(segmented, read)
+    under_way: list[str] = []
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
-        source = launcher.source
-        run = f"torch_{number}" if source is None else f"kernel_{number}"
-        names[run] = launcher.run
-        if source is None:
-            lines.append("    " + launcher.call.format(run=run))
+        lines += waits(segmented, under_way, read[number])
+        if number in joined:
+            lines += overlapped_lines(joined[number])
+        elif launcher.moves:
+            lines.append("    " + launcher.call)
+            under_way += segment.part.outputs
+            at_once = not params.executor.early
+            lines += waits(segmented, under_way, segment.part.outputs if at_once else ())
         else:
-            names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
-            lines += [
-                *_allocations(segmented, segment.part, device),
-                f"    push_range(range_{number})",
-                _launch(run, launcher, segment.part, source),
-                "    pop_range()",
-            ]
+            lines += _computed(segmented, number, launcher, device, names)
         lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
-    return _program([*lines, *_ending(segmented, device)], names, segmented, launchers)
+    lines += [*waits(segmented, under_way, tuple(under_way)), *_ending(segmented, device)]
+    return _program(lines, names, segmented, launchers)
+
+
+def _may_overlap(params: MultiDeviceParams, device: torch.device) -> bool:
+    """True if products with communication are calls of their own. On a CPU collectives are as
+    fast, unless somebody asks."""
+    asked = params.lower.overlap
+    return asked == "always" or (asked == "auto" and device.type == "cuda")
+
+
+def _computed(
+    segmented: SegmentedFusion, number: int, launcher: Launcher, device: torch.device,
+    names: dict[str, Any],
+) -> list[str | Line]:  # fmt: skip
+    """The lines of a segment's kernel, or of its torch call; `names` gets what they name."""
+    source, part = launcher.source, segmented.segments[number].part
+    run = f"torch_{number}" if source is None else f"kernel_{number}"
+    names[run] = launcher.run
+    if source is None:
+        return ["    " + launcher.call.format(run=run)]
+    names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
+    return [
+        *_allocations(segmented, part, device),
+        f"    push_range(range_{number})",
+        _launch(run, launcher, part, source),
+        "    pop_range()",
+    ]
 
 
 def _program(
@@ -177,6 +233,8 @@ def _program(
     runs = "".join(f"{line.in_c or line.text}\n" for line in known)
     scope = {**names, **dict(line.function for line in known)}
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
+    if any(launcher.moves for launcher in launchers):
+        verify_program(statements(text))
     return HostProgram(text, _function(runs, scope), segmented, sources)
 
 
@@ -244,17 +302,18 @@ def _shapes_given(segmented: SegmentedFusion) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _last_reads(segmented: SegmentedFusion) -> list[list[str]]:
+def _last_reads(
+    segmented: SegmentedFusion, read: Sequence[Sequence[str]]
+) -> list[list[str]]:
     """For each segment, the intermediates that it is the last to read."""
     fusion = segmented.fusion
     found = (*fusion.drawn, *fusion.coordinates)
     given = {*fusion.inputs, *(name for name, *_ in found)}
     kept = {*given, *(o.name for o in fusion.outputs)}
-    parts = [segment.part for segment in segmented.segments]
-    last = {name: number for number, part in enumerate(parts) for name in part.inputs}
+    last = {name: number for number, names in enumerate(read) for name in names}
     return [
-        [name for name in part.inputs if last[name] == number and name not in kept]
-        for number, part in enumerate(parts)
+        [name for name in names if last[name] == number and name not in kept]
+        for number, names in enumerate(read)
     ]
 
 

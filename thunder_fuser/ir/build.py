@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import indexed, shapes
+from thunder_fuser.ir import communication, indexed, shapes
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
@@ -291,7 +291,7 @@ class Definer:
         if (name, dtype) not in self._casts:
             record = OpRecord("cast", (name,), (), (("dtype", dtype),))
             domain = TensorDomain.of(view.domain.no_reductions)
-            view = replace(view, dtype=dtype, domain=domain, is_cpu=False)
+            view = replace(view, dtype=dtype, domain=domain, is_cpu=False, partial=())
             self._casts[name, dtype] = self._emit(record, view)
         return self._casts[name, dtype]
 
@@ -420,6 +420,10 @@ class Definer:
         axes = indexed.axes(record, operands, self.sizes, self.fresh)
         self._emit(record, *map(_view, result_types(record, operands), axes))
 
+    def _communicate(self, record: OpRecord) -> None:
+        (view,) = self._views(record)
+        self._emit(record, _view(view.dtype, communication.axes(record, view, self.fresh)))
+
 
 _BY_KIND: dict[OpKind, Callable[[Definer, OpRecord], object]] = {
     OpKind.POINTWISE: Definer._pointwise,
@@ -431,6 +435,7 @@ _BY_KIND: dict[OpKind, Callable[[Definer, OpRecord], object]] = {
     OpKind.RANDOM: Definer._random,
     OpKind.SCALAR: Definer._size_of,
     OpKind.EXTERNAL: Definer._call,
+    OpKind.COMMUNICATION: Definer._communicate,
 }
 
 

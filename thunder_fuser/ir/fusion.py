@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 
-from thunder_fuser.ir.domain import TensorDomain
+from thunder_fuser.ir.domain import ParallelType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_table import OPS
@@ -33,6 +33,7 @@ class TensorView:
     is_scalar: bool = False
     is_cpu: bool = False
     mesh: Mesh | None = None  # the devices, each of which holds a part
+    partial: tuple[tuple[ParallelType, str], ...] = ()  # where each holds a term, see placements.py
 
     @property
     def shape(self) -> tuple[Scalar, ...]:

@@ -10,16 +10,19 @@ The op's own rule checks later that axes exist and sizes agree.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from numbers import Integral
 from typing import Any, Protocol, TypeVar, cast
 
-from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, shown
+from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, MeshError, shown
+from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType, fits
 from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import bind
+from thunder_fuser.ir.placements import REDUCTIONS, word_of
 from thunder_fuser.ir.record import Definition, Number, Operand, OpRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -189,6 +192,38 @@ def _list_of(entry: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return taken
 
 
+def _one_of(words: Sequence[str]) -> Callable[[Any], Any]:
+    def taken(value: Any) -> Any:
+        if value not in words:
+            raise _Refused
+        return value
+
+    return taken
+
+
+def _device_type(value: Any) -> str:
+    try:
+        kind = ParallelType(value)
+    except ValueError:
+        raise _Refused from None
+    if not kind.is_device:
+        raise _Refused
+    return kind.value
+
+
+def _mesh(value: Any) -> Any:
+    """The ranks of torch's DeviceMesh, or of nested lists, as nested tuples."""
+    ranks = getattr(value, "mesh", value)
+    return Mesh.of(ranks.tolist() if hasattr(ranks, "tolist") else ranks).nested
+
+
+def _placements(value: Any) -> tuple[str, ...]:
+    try:
+        return tuple(map(word_of, value))
+    except (TypeError, ValueError):
+        raise _Refused from None
+
+
 def _moves(value: Any) -> dict[int, int]:
     if not isinstance(value, Mapping):
         raise _Refused
@@ -227,7 +262,14 @@ _KINDS: dict[str, Kind] = {
     "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short sorted"
     " output_gamma sparse stable static_sizes swizzle_scales": Kind("True or False", _flag, "bool"),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
-    "at axis dim inner outer": Kind("an axis", _integer, "int"),
+    "at axis cat_dim dim inner outer split_dim": Kind("an axis", _integer, "int"),
+    "root": Kind("a coordinate in the mesh", _integer, "int"),
+    "on": Kind('"mesh_x", "mesh_y" or "mesh_z"', _device_type, "str", MeshError),
+    "mesh": Kind("a mesh of devices, or lists of ranks", _mesh, "Any", MeshError),
+    "reduce": Kind(f"one of {', '.join(REDUCTIONS)}", _one_of(REDUCTIONS), "str"),
+    "placements": Kind(
+        "a list of Shard(axis), Replicate() and Partial(sum)", _placements, "Sequence[Any]"
+    ),
     "dims": Kind(
         "an axis or a list of axes",
         _either(_list_of(_integer), lambda axis: (_integer(axis),)),
@@ -272,7 +314,7 @@ _KINDS: dict[str, Kind] = {
     ),
     "set_allocation_domain.domain": Kind("a list of axes", _list_of(lambda axis: axis)),
     # The call itself checks these.
-    "define_scalar.coordinate parallelize.parallel set_device_mesh.mesh": Kind("", lambda it: it),
+    "define_scalar.coordinate parallelize.parallel": Kind("", lambda it: it),
 }
 _BY_NAME: dict[str, Kind] = {name: kind for names, kind in _KINDS.items() for name in names.split()}
 

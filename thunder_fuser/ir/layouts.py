@@ -58,6 +58,9 @@ class Layouts:
             if view.mesh not in (None, mesh):
                 raise MeshError(f"{name}: mesh", expected=str(view.mesh), got=str(mesh))
             return replace(view, mesh=mesh)
+        if record.op == "set_partial":
+            term = (ParallelType(record.attr("on")), str(record.attr("reduce")))
+            return replace(view, partial=(*view.partial, term))
         if record.op == "set_allocation_domain":
             self._set.add(name)
             return replace(view, domain=_allocated(view, record, chain))
@@ -79,7 +82,8 @@ class Layouts:
             if not any(isinstance(one, Parallelize) for one in chain):
                 raise _not_set(view, "transforms")
             view = replace(view, domain=_on_devices(view, chain))
-        if view.mesh is not None or any(a.parallel.is_device for a in view.domain.transformed):
+        on_devices = any(axis.parallel.is_device for axis in view.domain.transformed)
+        if view.mesh is not None or view.partial or on_devices:
             shards(view)  # raises for an invalid sharding
         return view
 
@@ -155,11 +159,15 @@ def _on_devices(view: TensorView, chain: tuple[Transform, ...]) -> TensorDomain:
 
 def shards(view: TensorView) -> Sharding:
     """The sharding in a tensor's domains; MeshError if it is invalid."""
-    on = _devices(view.domain)
-    if on and view.mesh is None:
-        what, do = f"{view.name}: axis {next(iter(on))}", "call set_device_mesh first"
-        raise MeshError(what, expected="a mesh for an axis on devices", got="none", do=do)
-    if len(set(on.values())) != len(on):
+    on, terms = _devices(view.domain), [kind for kind, _ in view.partial]
+    if (on or terms) and view.mesh is None:
+        thing = "a partial tensor" if terms else f"axis {next(iter(on))}"
+        expected, do = "a mesh for what is on devices", "call set_device_mesh first"
+        raise MeshError(f"{view.name}: {thing}", expected=expected, got="none", do=do)
+    if view.mesh is not None:
+        for kind in terms:
+            view.mesh.dimension(kind)  # raises if the mesh lacks it
+    if len({*on.values(), *terms}) != len(on) + len(terms):
         listed = ", ".join(f"{name}@{kind.value}" for name, kind in on.items())
         expected = "at most one axis for each dimension of the mesh"
         raise MeshError(view.name, expected=expected, got=listed)

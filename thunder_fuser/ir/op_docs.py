@@ -29,6 +29,10 @@ _SHAPES: dict[str | OpKind, str] = {
     OpKind.RANDOM: "the argument shape",
     OpKind.SCALAR: "none, because the result is a scalar",
     OpKind.EXTERNAL: "that of arg",
+    OpKind.COMMUNICATION: "that of arg",
+    "all_gather": "that of arg, with dim as many times longer as there are devices",
+    "reduce_scatter": "that of arg, with dim divided by the number of devices",
+    "all_to_all": "that of arg, split_dim divided by the number of devices and cat_dim multiplied",
     "set": "that of arg",
     "segment_set": "that of arg",
     "stride_order": "that of arg",
@@ -95,6 +99,8 @@ _REFUSED: dict[str | OpKind, str] = {
     OpKind.RANDOM: "a dtype other than floats of 16 bits or more",
     OpKind.EXTERNAL: _INDEX + ", or src of another type than arg",
     "iota": "the dtype Bool",
+    "reduce_scatter": "the dtype Bool and 8-bit floats",
+    "all_reduce": "the dtype Bool and 8-bit floats",
     "matmul": "operands of several types",
     "linear": "operands of several types",
     "grouped_mm": "matrices of several types, and offsets that are neither Int nor Int32",
@@ -172,7 +178,8 @@ def torch_call(row: Op) -> str:
     """The call of torch with the same result, in the names of the arguments; "" if it is longer."""
     letters = dict(zip("abcd", row.operands, strict=False)) | {"operands": row.operands[0]}
     used = {node.id for node in ast.walk(ast.parse(row.torch)) if isinstance(node, ast.Name)}
-    if row.kind in (OpKind.FACTORY, OpKind.SCALAR) or row.torch in letters:
+    silent = (OpKind.FACTORY, OpKind.SCALAR, OpKind.COMMUNICATION)
+    if row.kind in silent or row.torch in letters:
         return ""  # what the evaluator makes of numbers, or nothing
     if used - letters.keys() - row.parameters.parameters.keys() - {"torch"}:
         return ""  # torch needs several calls, which runtime/evaluate.py has as functions

@@ -1876,3 +1876,89 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers,
             bools and floats below 16 bits.
         """
+    def redistribute(self, arg: Value, placements: Sequence[Any]) -> Tensor:
+        """arg in other placements on its mesh: Shard(axis), Replicate() or Partial(sum).
+
+        Shape: that of arg.
+        Type: that of arg.
+
+        arg: a tensor.
+        placements: a list of Shard(axis), Replicate() and Partial(sum).
+
+        Raises DefinitionError if arguments or sizes do not fit.
+        """
+    def all_gather(self, arg: Value, dim: int, mesh: Any, on: str) -> Tensor:
+        """The tensors of a group of devices, one after the other along dim.
+
+        Shape: that of arg, with dim as many times longer as there are devices.
+        Type: that of arg.
+
+        arg: a tensor.
+        dim: an axis.
+        mesh: a mesh of devices, or lists of ranks.
+        on: "mesh_x", "mesh_y" or "mesh_z".
+
+        Raises DefinitionError if arguments or sizes do not fit.
+        """
+    def reduce_scatter(
+        self,
+        arg: Value,
+        dim: int,
+        mesh: Any,
+        on: str,
+        reduce: str = 'sum',
+    ) -> Tensor:
+        """This device's part, along dim, of the reduction of a group's tensors.
+
+        Shape: that of arg, with dim divided by the number of devices.
+        Type: that of arg.
+
+        arg: a tensor.
+        dim: an axis.
+        mesh: a mesh of devices, or lists of ranks.
+        on: "mesh_x", "mesh_y" or "mesh_z".
+        reduce: one of sum, avg, product, min, max.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for the dtype Bool
+            and 8-bit floats.
+        """
+    def all_reduce(self, arg: Value, mesh: Any, on: str, reduce: str = 'sum') -> Tensor:
+        """The reduction of the tensors of a group of devices, element by element.
+
+        Shape: that of arg.
+        Type: that of arg.
+
+        arg: a tensor.
+        mesh: a mesh of devices, or lists of ranks.
+        on: "mesh_x", "mesh_y" or "mesh_z".
+        reduce: one of sum, avg, product, min, max.
+
+        Raises DefinitionError if arguments or sizes do not fit, DtypeError for the dtype Bool
+            and 8-bit floats.
+        """
+    def all_to_all(self, arg: Value, split_dim: int, cat_dim: int, mesh: Any, on: str) -> Tensor:
+        """Each device's part along split_dim for this one, one after the other along cat_dim.
+
+        Shape: that of arg, split_dim divided by the number of devices and cat_dim multiplied.
+        Type: that of arg.
+
+        arg: a tensor.
+        split_dim, cat_dim: an axis.
+        mesh: a mesh of devices, or lists of ranks.
+        on: "mesh_x", "mesh_y" or "mesh_z".
+
+        Raises DefinitionError if arguments or sizes do not fit.
+        """
+    def broadcast_from(self, arg: Value, root: int, mesh: Any, on: str) -> Tensor:
+        """The tensor of the device with this coordinate along a dimension of the mesh.
+
+        Shape: that of arg.
+        Type: that of arg.
+
+        arg: a tensor.
+        root: a coordinate in the mesh.
+        mesh: a mesh of devices, or lists of ranks.
+        on: "mesh_x", "mesh_y" or "mesh_z".
+
+        Raises DefinitionError if arguments or sizes do not fit.
+        """

@@ -43,7 +43,10 @@ Operand = str | Literal
 AttrValue = bool | int | float | str | DataType | Literal | tuple["AttrValue", ...] | None
 
 # Calls on a tensor that set its allocation domain and its sharding.
-LAYOUT = ("split", "merge", "reorder", "parallelize", "set_allocation_domain", "set_device_mesh")
+LAYOUT = (
+    "split", "merge", "reorder", "parallelize", "set_allocation_domain", "set_device_mesh",
+    "set_partial",
+)  # fmt: skip
 
 # Attributes in which a string is the name of a value.
 NAMED_ATTRS = (

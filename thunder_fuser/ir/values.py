@@ -17,7 +17,6 @@ from typing import Any
 from thunder_fuser.errors import DefinitionError, shown
 from thunder_fuser.ir.domain import IterDomain, ParallelType, TensorDomain
 from thunder_fuser.ir.kinds import Scalar, Value, checked
-from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import AttrValue, OpRecord
 from thunder_fuser.ir.shapes import normalise_axis
 
@@ -142,9 +141,12 @@ class Tensor(Value):
     @checked
     def set_device_mesh(self, mesh: Any) -> Tensor:
         """The devices that hold the tensor: torch's DeviceMesh, or nested lists of ranks."""
-        ranks = getattr(mesh, "mesh", mesh)
-        nested = ranks.tolist() if hasattr(ranks, "tolist") else ranks
-        return self._record("set_device_mesh", mesh=Mesh.of(nested).nested)
+        return self._record("set_device_mesh", mesh=mesh)
+
+    @checked
+    def set_partial(self, on: str, reduce: str = "sum") -> Tensor:
+        """Each device along a dimension of the mesh holds a term of the tensor."""
+        return self._record("set_partial", on=on, reduce=reduce)
 
     def _domain(self) -> TensorDomain:
         return self.owner.view_of(self.name).domain

@@ -7,6 +7,9 @@
     T1 = define_tensor(shape=[4, 4]); S2 = size(T1, dim=0); S3 = mul(S2, 2)
     T4 = iota(8); T5 = reshape(T4, [2, 4]); T6 = index_select(T5, S0, dim=0); ...
 
+    T1 = redistribute(T0: Partial(sum), [Shard(0)])
+->  T1 = reduce_scatter(T0, dim=0, mesh=[0, 1], on="mesh_x")
+
 Sizes, counters and random numbers are those of the whole tensor: each device makes its part of
 them, which its coordinate picks. The coordinate is read at each run.
 """
@@ -17,14 +20,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from thunder_fuser.analysis.propagate import mesh_of, propagate
+from thunder_fuser.analysis.place import Placed, place
+from thunder_fuser.analysis.propagate import mesh_of
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.layouts import local_domain
+from thunder_fuser.ir.layouts import Sharding, local_domain
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.record import Literal, OpRecord, names_of
+from thunder_fuser.ir.placements import Step, steps
+from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
 from thunder_fuser.presegment.lay_out import laid_out, on_storage
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided
@@ -33,47 +38,51 @@ from thunder_fuser.presegment.specialise import strided
 def localise(fusion: Fusion) -> Fusion:
     """The part of one device; the fusion itself if it is on no mesh.
 
-    Raises CommunicationError where a result needs elements of other devices.
+    Raises MeshError or CommunicationError where placements do not fit.
     """
     mesh = mesh_of(fusion)
     if mesh is None:
         return fusion
     domains = {name: local_domain(fusion.tensors[name]) for name in laid_out(fusion)}
-    return define(tuple(on_storage(_Localiser(fusion, mesh).records(), domains)))
+    local = _Localiser(fusion, mesh, place(fusion))
+    return define(tuple(on_storage(local.records(), domains)))
 
 
 class _Localiser:
     """Writes the records that one device computes; `on_storage` then lays tensors out."""
 
-    def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
-        self.fusion, self.mesh = fusion, mesh
-        self.spread = propagate(fusion)
+    def __init__(self, fusion: Fusion, mesh: Mesh, placed: Placed) -> None:
+        self.fusion, self.mesh, self.placed = fusion, mesh, placed
+        self.spread = {name: one.axes for name, one in placed.places.items()}
 
     def records(self) -> Iterator[OpRecord]:
         yield from self._coordinates()
-        for record in self.fusion.definition:
+        for record in self.placed.definition:
             if record.op == "define_tensor":
                 yield self._input(record)
             elif record.op == "size":
                 yield from self._size(record)
+            elif record.op == "redistribute":
+                yield from self._move(record)
             elif any(any(self.spread[name]) for name in record.outputs):
                 yield from self._op(record)
             else:
                 yield record
 
     def _coordinates(self) -> Iterator[OpRecord]:
-        """A scalar for each dimension along which something is made from nothing."""
-        made = [r for r in self.fusion.exprs if r.op in _PLACED]
+        """A scalar for each dimension along which something is made from nothing, or cut."""
+        made = [r for r in self.placed.definition if r.op in _PLACED]
         used = {kind for r in made for on in self.spread[r.outputs[0]] for kind in on}
+        moved = (r for r in self.placed.definition if r.op == "redistribute")
+        used |= {step.on for r in moved for step in self._steps(r) if step.op == "cut"}
         for kind in sorted(used, key=lambda one: one.value):
             attrs = (("dtype", DataType.Int), ("coordinate", (self.mesh.nested, kind.value)))
             yield OpRecord("define_scalar", (), (_coordinate(kind),), attrs)
 
     def _sizes(self, name: str) -> tuple[int, ...]:
         """The sizes of one device's part."""
-        view = self.fusion.tensors[name]
         parts = [self._parts(on) for on in self.spread[name]]
-        return tuple(size // part for size, part in zip(view.sizes, parts, strict=True))
+        return tuple(s // part for s, part in zip(self.placed.sizes[name], parts, strict=True))
 
     def _parts(self, on: tuple[ParallelType, ...]) -> int:
         return prod(map(self.mesh.size, on))
@@ -117,18 +126,54 @@ class _Localiser:
         [8, 4] over two devices  ->  [2, 4, 4], the run of this one [1, 4, 4]  ->  [4, 4]
         """
         (name,) = record.outputs
+        chain = Chain(f"{name}.whole", "part")
+        self._cut(chain, self.spread[name], self._sizes(name))
+        return [replace(record, outputs=(f"{name}.whole",)), *chain.named(name)]
+
+    def _cut(self, chain: Chain, cuts: Sharding, part: tuple[int, ...]) -> None:
+        """Adds the records that take this device's run of each axis."""
         sizes: list[int] = []
         kinds: list[ParallelType | None] = []
-        for on, size in zip(self.spread[name], self._sizes(name), strict=True):
+        for on, size in zip(cuts, part, strict=True):
             sizes += [*map(self.mesh.size, on), size]
             kinds += [*on, None]
-        chain = Chain(f"{name}.whole", "part")
         chain.add("reshape", new_shape=tuple(sizes))
         for dim, kind in enumerate(kinds):
             if kind is not None:
                 chain.add("index_select", _coordinate(kind), dim=dim)
-        chain.add("reshape", new_shape=self._sizes(name))
-        return [replace(record, outputs=(f"{name}.whole",)), *chain.named(name)]
+        chain.add("reshape", new_shape=part)
+
+    # ---- communication
+
+    def _steps(self, record: OpRecord) -> list[Step]:
+        (source,), (name,) = names_of(record), record.outputs
+        return steps(self.placed.places[source], self.placed.places[name], name)
+
+    def _move(self, record: OpRecord) -> list[OpRecord]:
+        """A redistribute as communication along one dimension of the mesh after the other."""
+        (source,), (name,) = names_of(record), record.outputs
+        chain, sizes = Chain(source, f"to.{name}."), list(self._sizes(source))
+        for step in self._steps(record):
+            devices = self.mesh.size(step.on)
+            if step.split >= 0:
+                sizes[step.split] //= devices
+            if step.cat >= 0:
+                sizes[step.cat] *= devices
+            if step.op == "cut":
+                cuts = tuple((step.on,) * (at == step.split) for at in range(len(sizes)))
+                self._cut(chain, cuts, tuple(sizes))
+            else:
+                chain.add(step.op, **self._attrs(step))
+        return chain.named(name) if chain.records else [OpRecord("set", (source,), (name,))]
+
+    def _attrs(self, step: Step) -> dict[str, AttrValue]:
+        group: dict[str, AttrValue] = {"mesh": self.mesh.nested, "on": step.on.value}
+        if step.op == "all_gather":
+            return {"dim": step.cat, **group}
+        if step.op == "all_to_all":
+            return {"split_dim": step.split, "cat_dim": step.cat, **group}
+        dim: dict[str, AttrValue] = {"dim": step.split} if step.op == "reduce_scatter" else {}
+        return {**dim, **group, "reduce": step.reduce}
 
 
 def _coordinate(kind: ParallelType) -> str:

@@ -15,7 +15,13 @@ from typing import Any, TypeAlias
 import torch
 
 from thunder_fuser.analysis.part import Part
-from thunder_fuser.errors import OutOfRangeError, TorchCallError, VerifyError
+from thunder_fuser.errors import (
+    CommunicationError,
+    OutOfRangeError,
+    TorchCallError,
+    VerifyError,
+)
+from thunder_fuser.ir.communication import devices, is_communication
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import DtypeRule, OpKind
@@ -143,6 +149,7 @@ class Evaluator:
             self._run(record)
 
     def _run(self, record: OpRecord) -> None:
+        _check_alone(record)
         operands = [self._operand(o, record) for o in record.inputs]
         try:
             made = self._call(record, operands)
@@ -211,6 +218,15 @@ class Evaluator:
         if dtype.is_complex and self.override is not None:
             return self.override.to_complex()
         return to_torch_dtype(dtype)
+
+
+def _check_alone(record: OpRecord) -> None:
+    """CommunicationError for what other devices take part in: here is one process."""
+    if is_communication(record) and record.op != "redistribute" and devices(record) > 1:
+        raise CommunicationError(
+            record_text(record), expected="a program that communicates, or a mesh of one device",
+            got="an evaluation in one process", do="execute the definition on all ranks",
+        )  # fmt: skip
 
 
 def _typed(

@@ -31,6 +31,19 @@ class ExprEval(Match):
 
 
 @dataclass(frozen=True)
+class Communication(Match):
+    """Exactly one expression that moves elements between devices."""
+
+    name = "communication"
+
+    @classmethod
+    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        if len(part.exprs) != 1 or part.exprs[0].row.kind is not OpKind.COMMUNICATION:
+            return Reject(cls.name, "not a single communication")
+        return cls(part, target, options)
+
+
+@dataclass(frozen=True)
 class NoOp(Match):
     """Expressions without elements, and the numbers that they are given.
 
@@ -41,6 +54,8 @@ class NoOp(Match):
 
     @classmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
+        if any(expr.row.kind is OpKind.COMMUNICATION for expr in part.exprs):
+            return Reject(cls.name, "it moves elements between devices")
         if all(0 in part.tensors[name].sizes for name in part.outputs):
             return cls(part, target, options)
         own = [e for e in part.exprs if not all(part.tensors[n].is_scalar for n in e.outputs)]
@@ -52,6 +67,7 @@ class NoOp(Match):
 
 
 SCHEDULERS: tuple[type[Match], ...] = (
+    Communication,
     NoOp,
     ExprEval,
     Reduction,

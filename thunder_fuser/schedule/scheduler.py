@@ -139,7 +139,7 @@ def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:
         return Reject(scheduler.name, "a tensor has no elements")
     for expr in part.exprs:
         kind = expr.row.kind
-        if kind in scheduler.takes_no:
+        if kind in (*scheduler.takes_no, OpKind.COMMUNICATION):
             reason = f"it takes no {kind.value} op: {expr.op} -> {expr.outputs[0]}"
             return Reject(scheduler.name, reason)
     return None

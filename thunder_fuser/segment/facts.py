@@ -19,6 +19,7 @@ from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.target import Target
 
 SECTOR = 32  # bytes that memory gives at once: an element read alone costs as many
+_CALLED = (OpKind.EXTERNAL, OpKind.COMMUNICATION)
 _SCATTERED = ("take_along_axis", "gather")
 _PLAIN = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
 # Reads that touch only what their result shows of the operand.
@@ -51,7 +52,7 @@ class Facts:
         self.cuts = [e.outputs[0] for e in self.exprs if e.op == "segment_set"]
         self.compares = any(self._compares(expr) for expr in self.exprs)
         self._indices: dict[str, tuple[Scalar, ...]] = {}
-        whole = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL, OpKind.INDEX)
+        whole = (*_CALLED, OpKind.REDUCTION, OpKind.SCAN, OpKind.INDEX)
         self._reads_whole = [e.row.kind in whole for e in self.exprs]
         self.work = [self._work(e) for e in self.exprs]
         self.patterns: list[Pattern | None] = [
@@ -102,7 +103,7 @@ class Facts:
 
     def _work(self, expr: OpRecord) -> float:
         """What computing it once costs, in bytes that memory moves meanwhile."""
-        if expr.row.kind in (OpKind.EXTERNAL, OpKind.SCALAR):
+        if expr.row.kind in (*_CALLED, OpKind.SCALAR):
             return 0.0
         names = names_of(expr) if expr.row.kind is OpKind.REDUCTION else expr.outputs
         count = max((self.elements[n] for n in names), default=0)

@@ -15,7 +15,8 @@ in bytes (candidate.py). Schedulers see every expression of a segment.
 5. What is cheaper to recompute than to move is recomputed (refine.py).
 6. A small plan is searched for a better one (refine.py).
 7. If a segment fits nowhere after all, each expression gets a segment of its own.
-8. Segments run in the order that keeps few bytes alive (liveness.py).
+8. Segments run in the order that keeps few bytes alive (liveness.py), those behind communication
+   that do not wait for it first (posts.py).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from thunder_fuser.segment.merge import (
     merge_greedily,
 )
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
+from thunder_fuser.segment.posts import by_posts
 from thunder_fuser.segment.refine import recompute_cheap_edges, refine
 from thunder_fuser.segment.units import units_of
 from thunder_fuser.target import Target
@@ -76,8 +78,18 @@ def segment(fusion: Fusion, target: Target, options: CompileOptions) -> Segmente
         candidates = refine(acceptance, candidates)
     if any(acceptance.refusals(one) for one in candidates):
         candidates = one_by_one(acceptance)
-    candidates = by_liveness(facts, candidates)
+    candidates = _ordered(acceptance, candidates)
     return planned(acceptance, candidates, _refusals(found[best], candidates))
+
+
+def _ordered(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates in the order in which they run."""
+    facts = acceptance.facts
+    found = by_posts(facts, by_liveness(facts, candidates))
+    if found is None:  # a kernel joins what runs before and behind communication
+        found = by_posts(facts, by_liveness(facts, one_by_one(acceptance)))
+    assert found is not None  # single expressions run in the definition's order
+    return found
 
 
 def _whole(facts: Facts) -> Candidate:

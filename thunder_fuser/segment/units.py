@@ -135,7 +135,7 @@ def units_of(facts: Facts) -> list[Summary]:
 def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
     """One expression with the copies it takes of shared chains, before its readers are known."""
     own = facts.exprs[at]
-    is_external = own.row.kind is OpKind.EXTERNAL
+    is_external = own.row.kind in (OpKind.EXTERNAL, OpKind.COMMUNICATION)
     exprs, reads = {at}, dict[str, list[int]]()
     for name in facts.operands[at]:
         chain = _behind(facts, at, name, {} if is_external else shared)

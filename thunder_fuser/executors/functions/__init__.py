@@ -14,6 +14,7 @@ add one, write a row of the table of its subject:
     reductions      norms, extremes, variances, matrix products, layer_norm, rms_norm
     movement        rolls, tiles, shuffles, stacks, views, new tensors
     attention       scaled_dot_product_attention
+    collectives     all_gather_tensor and the like, of torch.distributed
     groups          products of groups and counts, as a mixture of experts takes them
     kernels         convolutions, pooling, resizing: torch's kernels and torch's gradients
 """
@@ -28,8 +29,10 @@ from thunder.core.symbol import BoundSymbol
 from thunder.extend import Executor
 from thunder.torch.default_torch_ops import torch_auto_registered_ops
 
+from thunder_fuser.executors.functions import collectives
 from thunder_fuser.executors.functions.attention import ATTENTION
 from thunder_fuser.executors.functions.batch_norms import BATCH_NORMS
+from thunder_fuser.executors.functions.collectives import COLLECTIVES
 from thunder_fuser.executors.functions.define import Composite, Rewrite, Table, lookasides
 from thunder_fuser.executors.functions.groups import GROUPS
 from thunder_fuser.executors.functions.kernels import KERNELS_OF_TORCH
@@ -46,11 +49,12 @@ TABLES: dict[str, Table] = {
 }  # fmt: skip
 # By the name that Thunder gives torch's function, which is also that of the tensor's method.
 FUNCTIONS = {name: one for table in TABLES.values() for name, one in table.items()}
+FUNCTIONS |= COLLECTIVES  # Thunder has no names for these
 
 
 def register(executor: Executor) -> None:
     """Has Thunder call rewrites while it traces, and the executor take composites."""
-    found = lookasides(_rewrites())
+    found = lookasides(_rewrites()) | collectives.lookasides()
     executor._lookasides.update(found)
     _give_to_thunderfx(found)
     for name, one in FUNCTIONS.items():

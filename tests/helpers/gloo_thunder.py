@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of a real process group: Thunder's distributed transforms, against one process.
+
+Run by tests/thunder/test_distributed.py, or by hand:
+
+    torchrun --nproc-per-node 2 tests/helpers/gloo_thunder.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.nn.functional as F
+from torch import nn
+
+from thunder_fuser import fuser
+from thunder_fuser.errors import CommunicationError
+from thunder_fuser.executors.overlap import overlapped
+from thunder_fuser.multi_device import MultiDeviceParams
+
+import thunder  # isort: skip
+from thunder.distributed import FSDPBucketingStrategy, FSDPType, ddp, fsdp  # isort: skip
+from thunder.core.transforms import add_transform  # isort: skip
+from thunder.distributed.tensor_parallel.column_wise import (  # isort: skip
+    TransformForColumnWiseParallel,
+)
+from thunder.distributed.tensor_parallel.row_wise import (  # isort: skip
+    TransformForRowWiseParallel,
+)
+
+OPTIONS: dict[str, Any] = {"executors": [fuser], "fuser_strict": True}
+
+
+class Block(nn.Module):
+    """A norm, a gated MLP and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.gate = nn.Linear(16, 32, bias=False)
+        self.up = nn.Linear(16, 32, bias=False)
+        self.down = nn.Linear(32, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Mlp(nn.Module):
+    """As Thunder's tensor parallel takes it: one product after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.up = nn.Linear(16, 32)
+        self.down = nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))) * 2)
+
+
+def block(kind: type[nn.Module] = Block) -> nn.Module:
+    torch.manual_seed(3)
+    return kind()
+
+
+def batch(rank: int) -> torch.Tensor:
+    return torch.randn(8, 16, generator=torch.Generator().manual_seed(50 + rank))
+
+
+def expected() -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """The results of each rank's batch, and the gradients of the mean over ranks."""
+    model = block()
+    results = [model(batch(rank)) for rank in range(dist.get_world_size())]
+    losses = [one.square().mean() for one in results]
+    (sum(losses) / len(losses)).backward()
+    return [r.detach() for r in results], {n: p.grad for n, p in model.named_parameters()}
+
+
+def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    result = model(x)
+    result.square().mean().backward()
+    return result.detach()
+
+
+def parameters_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name.removeprefix("_model."): p for name, p in model.named_parameters()}
+
+
+def regions() -> int:
+    assert fuser.last_claims is not None
+    return len(fuser.last_claims.regions)
+
+
+def check_ddp() -> None:
+    results, gradients = expected()
+    for bucket in (0.0, 25.0)[dist.get_world_size() > 2 :]:  # fewer cases where it is slow
+        model = ddp(thunder.jit(block(), **OPTIONS), bucket_size_in_mb=bucket)
+        found = step(model, batch(dist.get_rank()))
+        torch.testing.assert_close(found, results[dist.get_rank()])
+        for name, parameter in parameters_of(model).items():
+            torch.testing.assert_close(parameter.grad, gradients[name], msg=name)
+        assert regions() >= 2
+
+
+def check_fsdp() -> None:
+    results, gradients = expected()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    none, layer = FSDPBucketingStrategy.NONE, FSDPBucketingStrategy.LAYER
+    for kind, bucketing in ((FSDPType.ZERO2, none), (FSDPType.ZERO3, layer)):
+        model = fsdp(
+            thunder.jit(block(), **OPTIONS), device=torch.device("cpu"), sharding_strategy=kind,
+            bucketing_strategy=bucketing,
+        )
+        found = step(model, batch(rank))
+        torch.testing.assert_close(found, results[rank])
+        for name, parameter in parameters_of(model).items():
+            part = gradients[name].chunk(size)[rank]
+            torch.testing.assert_close(parameter.grad, part, msg=f"{name} {kind} {bucketing}")
+        assert regions() >= 2
+
+
+def check_tensor_parallel() -> None:
+    for overlap in ("never", "always"):
+        _check_tensor_parallel(overlap)
+
+
+def _check_tensor_parallel(overlap: str) -> None:
+    """Columns of up, rows of down: each rank sees the same batch."""
+    rank, size, x = dist.get_rank(), dist.get_world_size(), batch(0)
+    plain = block(Mlp)
+    result = plain(x)
+    result.square().mean().backward()
+    lower = {"overlap": overlap}
+    params = MultiDeviceParams().with_(lower=lower)
+    model = thunder.jit(block(Mlp), **OPTIONS, fuser_multi_device=params)
+    for parallel, names in (
+        (TransformForColumnWiseParallel, ("up",)), (TransformForRowWiseParallel, ("down",)),
+    ):  # fmt: skip
+        transform = parallel(
+            rank=rank, world_size=size, process_group=dist.group.WORLD, target_modules=names
+        )
+        transform.device = torch.device("cpu")  # Thunder takes CUDA for granted
+        model = add_transform(model, transform=[transform])
+    found = step(model, x)
+    torch.testing.assert_close(found, result.detach())
+    gradients = {name: p.grad for name, p in plain.named_parameters()}
+    for name, parameter in parameters_of(model).items():
+        wanted = gradients[name]
+        if name.startswith("up"):
+            wanted = wanted.chunk(size, 0)[rank]
+        elif name == "down.weight":
+            wanted = wanted.chunk(size, 1)[rank]
+        torch.testing.assert_close(parameter.grad, wanted, msg=name)
+    assert regions() >= 2
+    forward = overlapped(thunder.last_traces(model)[-1].bound_symbols)
+    assert forward == ({"matmul_all_reduce": 1} if overlap == "always" else {}), forward
+
+
+def check_functional_collectives() -> None:
+    """Sequence parallelism by hand: rows gathered before a product, its result scattered."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    torch.manual_seed(9)
+    x, up, down = torch.randn(8, 16), torch.randn(32, 16) / 4, torch.randn(16, 32) / 4
+
+    def parallel(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        whole = functional.all_gather_tensor(torch.tanh(x), 0, group)
+        product = F.linear(F.gelu(F.linear(whole, up)), down)
+        part = functional.reduce_scatter_tensor(product, "sum", 0, group)
+        return part * 2 + x
+
+    def alone(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.gelu(F.linear(torch.tanh(x), up)), down) * 2 + x
+
+    given = [x.chunk(size)[rank], up.chunk(size)[rank], down.chunk(size, 1)[rank]]
+    given = [one.clone().requires_grad_() for one in given]
+    plain = [one.clone().requires_grad_() for one in (x, up, down)]
+    expected = alone(*plain)
+    expected.sum().backward()
+    for overlap in ("never", "always"):
+        params = MultiDeviceParams().with_(lower={"overlap": overlap})
+        jitted = thunder.jit(parallel, **OPTIONS, fuser_multi_device=params)
+        found = jitted(*given)
+        torch.testing.assert_close(found, expected.chunk(size)[rank])
+        found.sum().backward()  # an expanded gradient
+        for ours, theirs, dim in zip(given, plain, (0, 0, 1), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad.chunk(size, dim)[rank])
+            ours.grad = None
+        assert regions() >= 2
+        forward = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
+        both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
+        assert forward == (both if overlap == "always" else {}), forward
+        with torch.no_grad():
+            torch.testing.assert_close(jitted(*given), expected.chunk(size)[rank])
+        _check_batches(rank, size, overlap)
+
+
+def _check_batches(rank: int, size: int, overlap: str) -> None:
+    """Operands of three axes, without gradients; the first axis is gathered and scattered."""
+    torch.manual_seed(11)
+    x, w = torch.randn(4, 3, 16), torch.randn(8, 16)
+    group = dist.group.WORLD
+
+    def parallel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.linear(functional.all_gather_tensor(x * 2, 0, group), w)
+        return functional.reduce_scatter_tensor(F.linear(torch.tanh(y), w.t()), "sum", 0, group) + 1
+
+    params = MultiDeviceParams().with_(lower={"overlap": overlap})
+    jitted = thunder.jit(parallel, **OPTIONS, fuser_multi_device=params)
+    expected = F.linear(torch.tanh(F.linear(x * 2, w)), w.t()) * size + 1
+    torch.testing.assert_close(jitted(x.chunk(size)[rank], w), expected.chunk(size)[rank])
+    calls = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
+    both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
+    assert calls == (both if overlap == "always" else {}), calls
+
+
+def check_functional_operations() -> None:
+    """Other axes and reductions, and the operations under the functions."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group, name = dist.group.WORLD, dist.group.WORLD.group_name
+    every = [torch.randn(4, 8, generator=torch.Generator().manual_seed(at)) for at in range(size)]
+    stack = torch.stack(every)
+    ops = torch.ops._c10d_functional
+    for call, expected in (
+        (lambda x: functional.all_gather_tensor(x, 1, group), torch.cat(every, 1)),
+        (lambda x: functional.reduce_scatter_tensor(x, "avg", 1, group),
+         stack.mean(0).chunk(size, 1)[rank]),
+        (lambda x: functional.all_reduce(x, "sum", group), stack.sum(0)),
+        (lambda x: functional.all_reduce(x, "max", group), stack.amax(0)),
+        (lambda x: ops.wait_tensor(ops.all_gather_into_tensor(x, size, name)),
+         torch.cat(every, 0)),
+        (lambda x: ops.wait_tensor(ops.reduce_scatter_tensor(x, "sum", size, name)),
+         stack.sum(0).chunk(size)[rank]),
+    ):  # fmt: skip
+        found = thunder.jit(lambda x, call=call: torch.tanh(call(x * 1)), **OPTIONS)(every[rank])
+        torch.testing.assert_close(found, expected.tanh())
+    try:
+        thunder.jit(lambda x: functional.reduce_scatter_tensor(x, "sum", 0, group), **OPTIONS)(
+            torch.ones(size + 1)
+        )
+    except CommunicationError as error:
+        assert f"axis 0: expected a multiple of {size} devices" in str(error)
+    else:
+        raise AssertionError("an axis that does not divide")
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    for check in (
+        check_functional_collectives, check_functional_operations, check_ddp, check_fsdp,
+        check_tensor_parallel,
+    ):  # fmt: skip
+        check()
+        if dist.get_rank() == 0:
+            print(check.__name__, flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo that still runs at the end of the process would terminate it

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A specialised fusion on a mesh -> where every value is, with a redistribute wherever one moves.
+
+    T0[i0@mesh_x, i1]; T1 = sum(T0, dims=[0]); T2 = tanh(T1)
+->  T1: Partial(sum); T1.0 = redistribute(T1, [Replicate()]); T2 = tanh(T1.0)
+
+Where `propagate` finds shardings that need no communication, they are taken. Else expressions are
+placed in their order:
+
+- axes that an expression walks in step take the sharding over the most devices that one of its
+  operands has, or that its result is wanted in, first those on which all operands agree; to cut a
+  whole operand moves nothing;
+- an axis that must be whole is gathered, unless the expression sums it: then each device sums its
+  part, and the result is Partial;
+- a result is moved where the definition places it; a term is reduced before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from thunder_fuser.analysis.propagate import (
+    Node,
+    Same,
+    Whole,
+    facts_of,
+    mesh_of,
+    propagate,
+    without_broadcasts,
+)
+from thunder_fuser.errors import CommunicationError
+from thunder_fuser.ir.communication import is_communication
+from thunder_fuser.ir.domain import TensorDomain
+from thunder_fuser.ir.fusion import Fusion, TensorView
+from thunder_fuser.ir.layouts import Sharding, shards
+from thunder_fuser.ir.mesh import Mesh
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.placements import On, Placement, read, whole, words_of
+from thunder_fuser.ir.record import Definition, OpRecord, names_of, rename
+from thunder_fuser.ir.scalar import const
+from thunder_fuser.union_find import UnionFind
+
+_REDUCE = {"sum": "sum", "prod": "product", "max": "max", "min": "min"}
+_PRODUCTS = ("linear", "matmul")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The records, redistributes included; of each value its placement and the whole's sizes."""
+
+    definition: Definition
+    places: Mapping[str, Placement]
+    sizes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def moves(self) -> bool:
+        """True if elements of other devices are needed."""
+        return any(record.op == "redistribute" for record in self.definition)
+
+
+def place(fusion: Fusion) -> Placed:
+    """The placement of every value of a specialised fusion on a mesh.
+
+    Raises MeshError for placements that do not fit, and CommunicationError for an expression of
+    local tensors among those of whole ones.
+    """
+    mesh = mesh_of(fusion)
+    assert mesh is not None
+    for expr in fusion.exprs:
+        if is_communication(expr) and expr.op != "redistribute":
+            raise CommunicationError(
+                f"ops.{expr.op}", expected="redistribute in a fusion on a mesh",
+                got=f"{expr.op}, which is of local tensors", do="call fd.ops.redistribute",
+            )  # fmt: skip
+    is_explicit = any(expr.op == "redistribute" for expr in fusion.exprs)
+    if not is_explicit and not any(view.partial for view in fusion.tensors.values()):
+        try:
+            return _in_place(fusion)
+        except CommunicationError:
+            pass  # what needs elements of other devices is placed below
+    return _Placer(fusion, mesh).placed()
+
+
+def _in_place(fusion: Fusion) -> Placed:
+    places = {name: Placement(axes) for name, axes in propagate(fusion).items()}
+    sizes = {name: view.sizes for name, view in fusion.tensors.items()}
+    return Placed(fusion.definition, places, sizes)
+
+
+class _Placer:
+    """Walks a fusion and writes it anew."""
+
+    def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
+        self.fusion, self.mesh = fusion, mesh
+        self.views = dict(fusion.tensors)
+        self.tensors = {name: without_broadcasts(v) for name, v in fusion.tensors.items()}
+        self.records: list[OpRecord] = []
+        self.places: dict[str, Placement] = {}
+        self.sizes: dict[str, tuple[int, ...]] = {}
+        self.moved: dict[tuple[str, Placement], str] = {}
+        self.wanted = _wanted(fusion, mesh, self.tensors)
+
+    def placed(self) -> Placed:
+        for record in self.fusion.definition:
+            if record.op in ("define_tensor", "define_scalar"):
+                self._made(record, record.outputs[0], self._given(record.outputs[0]))
+            elif record.op == "add_output":
+                self._output(record)
+            elif record.op == "redistribute":
+                self._redistribute(record)
+            elif record.op in ("size",) or not record.outputs:
+                self._kept(record)
+            else:
+                self._expression(record)
+        return Placed(tuple(self.records), self.places, self.sizes)
+
+    # ---- records
+
+    def _given(self, name: str) -> Placement:
+        view = self.views[name]
+        return Placement(shards(view), view.partial) if view.mesh else whole(len(view.shape))
+
+    def _kept(self, record: OpRecord) -> None:
+        self.records.append(record)
+        for name in record.outputs:
+            self._note(name, whole(0), ())
+
+    def _made(self, record: OpRecord, name: str, found: Placement) -> None:
+        self.records.append(record)
+        self._note(name, found, self.tensors[name].sizes)
+
+    def _note(self, name: str, found: Placement, sizes: tuple[int, ...]) -> None:
+        self.places[name], self.sizes[name] = found, sizes
+
+    def _output(self, record: OpRecord) -> None:
+        """A result holds no terms, but where the definition says so; one that overwrites an
+        argument lies as that does."""
+        (name,) = names_of(record)
+        alias = record.attr("alias")
+        view = self.views[name]
+        target = replace(self.places[name], partial=view.partial)
+        target = target if alias is None else self.places[str(alias)]
+        self.records.append(rename(record, {name: self._at(name, target)}))
+
+    def _redistribute(self, record: OpRecord) -> None:
+        (source,), (name,) = names_of(record), record.outputs
+        target = self._explicit(record)
+        _check_divides(record, self.tensors[source], target.axes, self.mesh)
+        self._move(source, name, target)
+
+    def _explicit(self, record: OpRecord) -> Placement:
+        return _read(record, self.tensors[names_of(record)[0]], self.mesh)
+
+    def _at(self, name: str, target: Placement) -> str:
+        """The value in another placement; itself if it is in that one."""
+        if self.places[name] == target:
+            return name
+        if (name, target) not in self.moved:
+            made = f"{name}.{len(self.moved)}"
+            self.moved[name, target] = made
+            self._move(name, made, target)
+        return self.moved[name, target]
+
+    def _move(self, source: str, made: str, target: Placement) -> None:
+        attrs = (("placements", words_of(target, self.mesh)),)
+        self.records.append(OpRecord("redistribute", (source,), (made,), attrs))
+        self._note(made, target, self.sizes[source])
+
+    # ---- expressions
+
+    def _expression(self, expr: OpRecord) -> None:
+        choice = _Choice(self, expr)
+        has_bias = expr.op == "linear" and len(names_of(expr)) == 3
+        if has_bias and choice.made(expr.outputs[0]).partial:
+            self._apart(expr)
+            return
+        operands = {name: self._at(name, choice.operand(name)) for name in names_of(expr)}
+        names = {out: self._name(out, choice.made(out)) for out in expr.outputs}
+        outputs = tuple(names[out] for out in expr.outputs)
+        self.records.append(replace(rename(expr, operands), outputs=outputs))
+        for out, name in names.items():
+            self._note(name, choice.made(out), self.tensors[out].sizes)
+            if name != out:
+                self._move(name, out, self._annotated(out))  # type: ignore[arg-type]
+
+    def _name(self, out: str, found: Placement) -> str:
+        """The name under which an expression makes a value: another than that of the result, if
+        the definition places the result elsewhere."""
+        target = self._annotated(out)
+        return out if target is None or target == found else f"{out}.made"
+
+    def _annotated(self, name: str) -> Placement | None:
+        """Where the definition places a computed value."""
+        view = self.views[name]
+        if view.mesh is None or not (view.partial or any(shards(view))):
+            return None
+        return Placement(shards(view), view.partial)
+
+    def _apart(self, expr: OpRecord) -> None:
+        """linear(a, b, bias), each device with a part of the sum: the bias is added behind."""
+        (name,), bias = expr.outputs, names_of(expr)[2]
+        view = replace(self.views[name], mesh=None, partial=())
+        *rows, column = view.domain.no_reductions
+        raised = tuple(replace(axis, extent=const(1)) for axis in rows)
+        product, added, wide = (f"{name}.{word}" for word in ("product", "added", "bias"))
+        domain = TensorDomain.of((*raised, column))
+        for made in (replace(view, name=product), replace(view, name=added),
+                     replace(view, name=wide, domain=domain)):  # fmt: skip
+            self.views[made.name], self.tensors[made.name] = made, without_broadcasts(made)
+        self.wanted |= {added: self.wanted[name]} if name in self.wanted else {}
+        flags = (("is_broadcast_dim", (*(True,) * len(rows), False)),)
+        dtype = (("dtype", view.dtype),)
+        for one in (
+            replace(expr, inputs=expr.inputs[:2], outputs=(product,)),
+            OpRecord("broadcast", (bias,), (wide,), flags),
+            OpRecord("add", (product, wide), (added,)),
+            OpRecord("cast", (added,), (name,), dtype),
+        ):
+            self._expression(one)
+
+
+class _Choice:
+    """Where the operands of one expression should be, and where its results then are."""
+
+    def __init__(self, placer: _Placer, expr: OpRecord) -> None:
+        self.expr, self.placer = expr, placer
+        self.classes: UnionFind[Node] = UnionFind()
+        self.must: list[Node] = []
+        self.nodes: dict[Node, None] = {}
+        for out in expr.outputs:
+            self.nodes |= {(out, at): None for at in range(len(placer.tensors[out].shape))}
+        for fact in facts_of(expr, placer.tensors):
+            if isinstance(fact, Whole):
+                self.must.append(fact.node)
+                self.nodes[fact.node] = None
+            else:
+                self.classes.join(fact.first, fact.second)
+                self.nodes |= {fact.first: None, fact.second: None}
+        self.used: dict[str, set[object]] = {name: set() for name, _ in self.nodes}
+        self.chosen: dict[Node, On] = {}
+        self._choose()
+
+    def operand(self, name: str) -> Placement:
+        """The placement in which an operand is read."""
+        rank = len(self.placer.tensors[name].shape) if name in self.placer.tensors else 0
+        return Placement(tuple(self._on((name, at)) for at in range(rank)))
+
+    def made(self, name: str) -> Placement:
+        """The placement of a result."""
+        rank = len(self.placer.tensors[name].shape)
+        word = _REDUCE.get(self.expr.op, "sum")
+        terms = tuple((kind, word) for node in self.summed() for kind in self._on(node))
+        return Placement(tuple(self._on((name, at)) for at in range(rank)), terms)
+
+    def summed(self) -> list[Node]:
+        """A node for each axis that the expression sums, of which each device may sum its part."""
+        expr = self.expr
+        names = names_of(expr)
+        if expr.op in _PRODUCTS:
+            return [(names[0], len(self.placer.tensors[names[0]].shape) - 1)]
+        if expr.row.kind is not OpKind.REDUCTION or expr.attr("chunk") is not None:
+            return []
+        return [(names[0], at) for at in expr.ints("dims")]
+
+    def _on(self, node: Node) -> On:
+        return self.chosen.get(self.classes.find(node), ())
+
+    def _choose(self) -> None:
+        summed = {self.classes.find(node) for node in self.summed()}
+        must = {self.classes.find(node) for node in self.must} - summed
+        groups: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            groups.setdefault(self.classes.find(node), []).append(node)
+        # An axis on which all operands agree already comes first.
+        for root, members in sorted(groups.items(), key=lambda one: not self._is_agreed(one[1])):
+            names = {name for name, _ in members}
+            names |= set(self.expr.outputs) if root in summed else set()
+            fitting = (on for on in self._candidates(members) if self._fits(on, members, names))
+            best = max(fitting, key=self._devices, default=()) if root not in must else ()
+            self.chosen[root] = best
+            for name in names:
+                self.used.setdefault(name, set()).update(best)
+
+    def _is_agreed(self, members: list[Node]) -> bool:
+        given = [n for n in members if n[0] not in self.expr.outputs]
+        found = {self.placer.places[name].axes[at] for name, at in given}
+        return len(found) == 1 and found != {()}
+
+    def _candidates(self, members: list[Node]) -> Iterator[On]:
+        for name, at in members:
+            if name in self.expr.outputs:
+                yield from (axes[at] for axes in (self.placer.wanted.get(name),) if axes)
+            else:
+                yield self.placer.places[name].axes[at]
+
+    def _fits(self, on: On, members: list[Node], names: set[str]) -> bool:
+        """True if no tensor lies on a dimension twice, and the devices divide every axis."""
+        is_free = all(self.used.get(name, set()).isdisjoint(on) for name in names)
+        sizes = (self.placer.tensors[name].sizes[at] for name, at in members)
+        return is_free and all(size % self._devices(on) == 0 for size in sizes)
+
+    def _devices(self, on: On) -> int:
+        return prod(map(self.placer.mesh.size, on))
+
+
+def _wanted(
+    fusion: Fusion, mesh: Mesh, tensors: Mapping[str, TensorView]
+) -> dict[str, Sharding]:
+    """The shardings in which values are asked for: by the definition, by a redistribute, or by
+    what an expression of one operand makes of them."""
+    found: dict[str, Sharding] = {}
+    for name, view in fusion.tensors.items():
+        if view.mesh is not None and name not in fusion.inputs and any(shards(view)):
+            found[name] = shards(view)
+    for expr in reversed(fusion.exprs):
+        names = [name for name in names_of(expr) if not tensors[name].is_scalar]
+        if expr.op == "redistribute":
+            found.setdefault(names[0], _read(expr, tensors[names[0]], mesh).axes)
+        elif len(names) == 1 and expr.outputs[0] in found:
+            asked = _through(expr, names[0], found[expr.outputs[0]], tensors)
+            found.setdefault(names[0], asked)
+    return found
+
+
+def _through(
+    expr: OpRecord, name: str, asked: Sharding, tensors: Mapping[str, TensorView]
+) -> Sharding:
+    """The sharding of an operand that gives the result this one."""
+    axes: list[On] = [() for _ in tensors[name].shape]
+    for fact in facts_of(expr, tensors):
+        if isinstance(fact, Same):
+            ends = dict((fact.first, fact.second))
+            if name in ends and expr.outputs[0] in ends:
+                axes[ends[name]] = asked[ends[expr.outputs[0]]]
+    return tuple(axes)
+
+
+def _read(record: OpRecord, view: TensorView, mesh: Mesh) -> Placement:
+    words: tuple[str, ...] = record.attr("placements")  # type: ignore[assignment]
+    return read(words, mesh, len(view.shape), f"redistribute of {view.name}")
+
+
+def _check_divides(record: OpRecord, view: TensorView, axes: Sharding, mesh: Mesh) -> None:
+    for at, on in enumerate(axes):
+        devices = prod(map(mesh.size, on))
+        if view.sizes[at] % devices:
+            expected = f"a multiple of {devices} devices: a split over devices must divide"
+            raise CommunicationError(
+                f"{record.op} of {view}: axis {at}", expected=expected,
+                got=f"size {view.sizes[at]}", do="pad the axis first",
+            )  # fmt: skip

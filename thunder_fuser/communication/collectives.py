@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives of a group of devices through torch.distributed: posted now, awaited later.
+
+    sent = all_gather(x, dim=0, mesh=((0, 1)), on="mesh_x")    # [4, 3] on each of two devices
+    y = wait(sent, "T1", seconds=300)                          # [8, 3]
+
+A group is a line of the mesh: the devices that differ in their coordinate along `on` alone. Every
+device of a group must post the same collectives in the same order. What only moves is sent as
+bytes, so any dtype will do; the operand may have any strides, the result is row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from thunder_fuser.errors import MeshError, PeerError
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.mesh import Mesh
+
+_OPS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.SUM, "product": dist.ReduceOp.PRODUCT,
+        "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A collective under way.
+
+    what: its name, for messages. work: torch's handle, None if it needs none. result: makes the
+    result of what has arrived. given: what is read until then.
+    """
+
+    what: str
+    work: Any
+    result: Callable[[], torch.Tensor]
+    given: torch.Tensor
+
+
+def wait(
+    sent: Posted, buffer: str, seconds: float = 300.0, strides: tuple[int, ...] | None = None
+) -> torch.Tensor:
+    """The result, row-major unless strides are given.
+
+    PeerError names this rank, the collective and the buffer if a device of the group is dead, or
+    has not come within `seconds` (on a GPU: within the group's own time-out).
+    """
+    try:
+        if sent.work is not None:
+            on_cpu = sent.given.device.type == "cpu"
+            sent.work.wait(*[timedelta(seconds=seconds)] * on_cpu)
+    except RuntimeError as error:
+        raise _lost(sent.what, buffer, seconds, error) from error
+    result = sent.result()
+    if strides is None or result.stride() == strides:
+        return result
+    laid = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+    return laid.copy_(result)
+
+
+def _lost(what: str, buffer: str, seconds: float, error: RuntimeError) -> PeerError:
+    return PeerError(
+        f"rank {dist.get_rank()}: {buffer} = {what}",
+        expected=f"the other devices of the group within {seconds:g} s",
+        got=str(error).partition("\n")[0],
+        do="look at the logs of the other ranks, of which one has ended or runs something else",
+    )
+
+
+# ---- the collectives
+
+
+def all_gather(given: torch.Tensor, *, dim: int, mesh: Any, on: str) -> Posted:
+    """The tensors of the group, one after the other along `dim`.
+
+    given: [.., s, ..], the same sizes on all devices; the result: [.., devices * s, ..].
+    """
+    group = group_of(mesh, on, given.device.type)
+    dim %= given.ndim
+    sent = given.contiguous()
+    every = _stacked(sent, group)
+    work = _post(dist.all_gather_into_tensor, _bytes(every), _bytes(sent), group=group)
+    return _sent("all_gather", mesh, on, work, lambda: _joined(every, dim), sent)
+
+
+def reduce_scatter(
+    given: torch.Tensor, *, dim: int, mesh: Any, on: str, reduce: str = "sum"
+) -> Posted:
+    """This device's run along `dim` of the reduction of the group's tensors.
+
+    given: [.., s, ..]; the result: [.., s / devices, ..].
+    """
+    group = group_of(mesh, on, given.device.type)
+    parts = _split(_reducible(given), dim, group.size())
+    if _keeps_nan(given, reduce):
+        work, every = _exchanged(parts, group)
+        return _sent("reduce_scatter", mesh, on, work, lambda: _extreme(every, reduce), parts)
+    out = torch.empty_like(parts[0])
+    work = _post(
+        dist.reduce_scatter_tensor, _real(out), _real(parts), op=_OPS[reduce], group=group
+    )
+    end = _end(out, given.dtype, reduce, group.size())
+    return _sent("reduce_scatter", mesh, on, work, end, parts)
+
+
+def all_reduce(given: torch.Tensor, *, mesh: Any, on: str, reduce: str = "sum") -> Posted:
+    """The reduction of the group's tensors, element by element."""
+    group = group_of(mesh, on, given.device.type)
+    if _keeps_nan(given, reduce):
+        sent = given.contiguous()
+        every = _stacked(sent, group)
+        work = _post(dist.all_gather_into_tensor, _bytes(every), _bytes(sent), group=group)
+        return _sent("all_reduce", mesh, on, work, lambda: _extreme(every, reduce), sent)
+    out = _reducible(given).clone(memory_format=torch.contiguous_format)
+    work = _post(dist.all_reduce, _real(out), op=_OPS[reduce], group=group)
+    return _sent(
+        "all_reduce", mesh, on, work, _end(out, given.dtype, reduce, group.size()), out
+    )
+
+
+def all_to_all(
+    given: torch.Tensor, *, split_dim: int, cat_dim: int, mesh: Any, on: str
+) -> Posted:
+    """From each device the run along `split_dim` for this one, one after the other along `cat_dim`.
+
+    given: [s, t]; with split_dim=0, cat_dim=1 the result is [s / devices, devices * t].
+    """
+    group = group_of(mesh, on, given.device.type)
+    parts = _split(given, split_dim, group.size())
+    work, every = _exchanged(parts, group)
+    cat_dim %= given.ndim
+    return _sent("all_to_all", mesh, on, work, lambda: _joined(every, cat_dim), parts)
+
+
+def broadcast_from(given: torch.Tensor, *, root: int, mesh: Any, on: str) -> Posted:
+    """The tensor of the device with the coordinate `root`."""
+    group = group_of(mesh, on, given.device.type)
+    out = given.clone(memory_format=torch.contiguous_format)
+    source = dist.get_global_rank(group, root % group.size())
+    work = _post(dist.broadcast, _bytes(out), source, group=group)
+    return _sent("broadcast_from", mesh, on, work, lambda: out, out)
+
+
+COLLECTIVES: dict[str, Callable[..., Posted]] = {
+    one.__name__: one
+    for one in (all_gather, reduce_scatter, all_reduce, all_to_all, broadcast_from)
+}
+
+
+def _post(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    """torch's handle of a collective. A dead device may be noticed here already."""
+    try:
+        return call(*args, async_op=True, **more)
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise _lost(call.__name__, "what is sent", 0, error) from error
+
+
+def _sent(  # noqa: PLR0917 - the fields of Posted
+    name: str, mesh: Any, on: str, work: Any, result: Callable[[], torch.Tensor],
+    given: torch.Tensor,
+) -> Posted:
+    return Posted(f"{name}(mesh={mesh}, on={on!r})", work, result, given)
+
+
+def _exchanged(parts: torch.Tensor, group: Any) -> tuple[Any, torch.Tensor]:
+    """[devices, ..] -> (the handle, the same with part i of this device from device i)."""
+    every = torch.empty_like(parts)
+    work = _post(dist.all_to_all_single, _bytes(every), _bytes(parts), group=group)
+    return work, every
+
+
+# ---- tensors
+
+
+def _stacked(one: torch.Tensor, group: Any) -> torch.Tensor:
+    return one.new_empty((group.size(), *one.shape))
+
+
+def _joined(every: torch.Tensor, dim: int) -> torch.Tensor:
+    """[devices, .., s, ..] -> [.., devices * s, ..]"""
+    return every.movedim(0, dim).flatten(dim, dim + 1).contiguous()
+
+
+def _split(given: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
+    """[.., s, ..] -> [parts, .., s / parts, ..], contiguous"""
+    dim %= given.ndim
+    sizes = (parts, given.shape[dim] // parts)
+    return given.unflatten(dim, sizes).movedim(dim, 0).contiguous()
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor, for what moves elements only."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers of a contiguous tensor: those of complex ones are added part by part."""
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).view(-1)
+
+
+def _reducible(given: torch.Tensor) -> torch.Tensor:
+    """The tensor in a type that every backend reduces."""
+    return given.to(torch.int32) if given.dtype is torch.int16 else given
+
+
+def _keeps_nan(given: torch.Tensor, reduce: str) -> bool:
+    """True where torch's answer has NaN and a backend's may have a number."""
+    return reduce in ("min", "max") and given.is_floating_point()
+
+
+def _extreme(every: torch.Tensor, reduce: str) -> torch.Tensor:
+    return every.amax(0) if reduce == "max" else every.amin(0)
+
+
+def _end(
+    out: torch.Tensor, dtype: torch.dtype, reduce: str, devices: int
+) -> Callable[[], torch.Tensor]:
+    def end() -> torch.Tensor:
+        return (out / devices if reduce == "avg" else out).to(dtype)
+
+    return end
+
+
+# ---- groups
+
+
+class _Known:
+    """The DeviceMesh of each mesh and kind of device, while one process group lasts."""
+
+    def __init__(self) -> None:
+        self.world: Any = None
+        self.meshes: dict[tuple[Mesh, str], DeviceMesh] = {}
+
+    def of_this_group(self) -> dict[tuple[Mesh, str], DeviceMesh]:
+        world = dist.group.WORLD
+        if world is not self.world:
+            self.world, self.meshes = world, {}
+            _line.cache_clear()
+        return self.meshes
+
+
+_known = _Known()
+
+
+def remember(device_mesh: DeviceMesh) -> None:
+    """Notes the groups of a mesh that the caller has made."""
+    mesh = Mesh.of(device_mesh.mesh.tolist())
+    _known.of_this_group().setdefault((mesh, device_mesh.device_type), device_mesh)
+
+
+def group_of(mesh: Any, on: str, device: str) -> Any:
+    """torch's process group of this device's line along a dimension of a mesh.
+
+    The first call for a mesh makes its groups, which is itself a collective of all ranks.
+    MeshError without a process group, or if this rank is not in the mesh.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise MeshError(
+            "this process", expected="a process group for communication", got="none",
+            do="call torch.distributed.init_process_group",
+        )  # fmt: skip
+    _known.of_this_group()
+    return _line(_tuples(mesh), on, device)
+
+
+def _tuples(mesh: Any) -> Any:
+    return tuple(map(_tuples, mesh)) if isinstance(mesh, (list, tuple)) else mesh
+
+
+@lru_cache(maxsize=256)
+def _line(nested: Any, on: str, device: str) -> Any:
+    mesh, known = Mesh.of(nested), _known.of_this_group()
+    if dist.get_rank() not in mesh.ranks:
+        expected = f"a rank of the mesh {mesh}"
+        raise MeshError(f"rank {dist.get_rank()}", expected=expected, got="another")
+    if (mesh, device) not in known:
+        known[mesh, device] = DeviceMesh(device, torch.tensor(nested))
+    return known[mesh, device].get_group(mesh.dimension(ParallelType(on)))

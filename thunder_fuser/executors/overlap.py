@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Items of a trace -> the same, with products and their communication as one call each.
+
+    f = all_gather(x, group); g = wait(f); y = linear(g, w)    ->  y = all_gather_matmul(x, w)
+    p = linear(a, w); f = reduce_scatter(p); y = wait(f)       ->  y = matmul_reduce_scatter(a, w)
+    p = linear(a, w); f = all_reduce(p); y = wait(f)           ->  y = matmul_all_reduce(a, w)
+
+What is gathered may be read by the
+backward as well: then it is gathered again there, so that the shard alone is saved. If something
+else of the forward reads it, as several products of one input, it is gathered once, as it is. So is
+a weight of FSDP, which Thunder's passes gather while earlier products run, unless somebody asks.
+communication/products.py decides where the call runs whether it is a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from thunder.core.prims import PrimIDs as Primitives
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.distributed.prims import DistributedReduceOps, PrimIDs
+
+from thunder_fuser.communication.products import PRODUCTS
+from thunder_fuser.executors.callables import bind_callable
+from thunder_fuser.executors.regions import Item, Region, made_by, read_by
+from thunder_fuser.executors.types import data_type
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.multi_device import LowerParams
+from thunder_fuser.trace.proxies import is_product, overwritten
+
+# Where there are gradients, torch's executor has claimed them; else they are still primitives.
+_GATHER, _SCATTER, _REDUCE, _WAIT = (
+    (prim, f"torch_{prim.name.lower()}_prim_impl")
+    for prim in (PrimIDs.ALL_GATHER, PrimIDs.REDUCE_SCATTER, PrimIDs.ALL_REDUCE, PrimIDs.WAIT)
+)
+_DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A call in the place `at`, instead of the items `gone`."""
+
+    at: int
+    gone: tuple[int, ...]
+    bsym: BoundSymbol
+
+
+def with_overlap(items: Sequence[Item], lower: LowerParams, executor: Any) -> list[Item]:
+    """The items with such calls: on GPUs if the option allows them, elsewhere if it asks."""
+    if lower.overlap == "never":
+        return list(items)
+    finder = _Finder(items, lower, executor)
+    new: dict[int, Item] = {}
+    gone: set[int] = set()
+    for one in finder.found():
+        if gone.isdisjoint(one.gone) and one.at not in new:
+            new[one.at] = one.bsym
+            gone.update(one.gone)
+    return [new.get(at, item) for at, item in enumerate(items) if at not in gone or at in new]
+
+
+class _Finder:
+    """Who makes and who reads each value of the items."""
+
+    def __init__(self, items: Sequence[Item], lower: LowerParams, executor: Any) -> None:
+        self.items, self.lower, self.executor = items, lower, executor
+        self.maker = {one.name: at for at, item in enumerate(items) for one in made_by(item)}
+        self.readers: dict[str, list[int]] = {}
+        for at, item in enumerate(items):
+            for name in dict.fromkeys(one.name for one in read_by(item)):
+                self.readers.setdefault(name, []).append(at)
+
+    def found(self) -> Iterator[_Joined]:
+        for at, item in enumerate(self.items):
+            if isinstance(item, BoundSymbol) and self._is_taken(item):
+                joined = self._gathered(at, item) or self._reduced(at, item)
+                if joined is not None:
+                    yield joined
+
+    def _is_taken(self, item: BoundSymbol) -> bool:
+        """True for a product without a bias of plain tensors of floats, the second one a matrix."""
+        if not is_product(item) or item.sym.name not in ("linear", "matmul"):
+            return False
+        tensors = [one for one in (*item.args, item.output) if isinstance(one, TensorProxy)]
+        if len(tensors) != 3 or not all(self._is_plain(one) for one in tensors):
+            return False
+        a, b, _ = tensors
+        return a.ndim >= 2 and b.ndim == 2 and a.dtype == b.dtype
+
+    def _is_plain(self, one: TensorProxy) -> bool:
+        known = all(type(size) is int and size for size in one._shape)
+        on = one.device.devicetype.name == "CUDA" or self.lower.overlap == "always"
+        return type(one) is TensorProxy and known and on and data_type(one.dtype) in _DTYPES
+
+    # ---- a gather before a product
+
+    def _gathered(self, at: int, item: BoundSymbol) -> _Joined | None:
+        a, b = item.args[:2]
+        transposed = item.sym.name == "linear"
+        if (source := self._gather_of(a, at)) is not None:
+            shard, group, gone = source
+            return self._call("all_gather_matmul", at, gone, item, (shard, b), group, transposed)
+        is_asked = self.lower.overlap == "always" and transposed and a.ndim == 2
+        if is_asked and (source := self._gather_of(b, at)) is not None and source[2]:
+            shard, group, gone = source
+            return self._call("all_gather_linear", at, gone, item, (a, shard), group, False)
+        return None
+
+    def _gather_of(
+        self, whole: TensorProxy, product: int
+    ) -> tuple[TensorProxy, Any, tuple[int, ...]] | None:
+        """(shard, group, items that go) of a gathered operand; None if it is none, or if more of
+        the same direction reads it."""
+        wait = self._item(whole.name, _WAIT)
+        gather = self._item(wait.args[0].name, _GATHER) if wait is not None else None
+        if wait is None or gather is None or gather.args[3] not in (None, 0):
+            return None
+        shard, group = gather.args[:2]
+        others = [at for at in self.readers[whole.name] if at != product]
+        places = (self.maker[gather.output.name], self.maker[whole.name])
+        is_back = _is_backward(self.items[product])
+        if others and (is_back or not all(_is_backward(self.items[at]) for at in others)):
+            return None
+        if type(shard) is not TensorProxy or self._is_written(shard, places[0], product):
+            return None
+        return shard, group, () if others else places
+
+    # ---- a reduction behind a product
+
+    def _reduced(self, at: int, item: BoundSymbol) -> _Joined | None:
+        product = item.output
+        *copies, post_at = self._only_readers(product)
+        post = self.items[post_at]
+        if not isinstance(post, BoundSymbol) or post.sym.id not in (*_SCATTER, *_REDUCE):
+            return None
+        op, group, is_async, dim = [*post.args, None][1:5]
+        is_first = post.sym.id in _REDUCE or dim in (None, 0)
+        rows = product._shape[0]
+        if op is not DistributedReduceOps.SUM or not is_first or rows % group.size():
+            return None
+        waits = self.readers.get(post.output.name, [])
+        if not is_async or len(waits) != 1:
+            return None
+        wait_at = waits[0]
+        if any(self._is_written(one, at, post_at) for one in item.args[:2]):
+            return None
+        is_scatter = post.sym.id in _SCATTER
+        name = "matmul_reduce_scatter" if is_scatter else "matmul_all_reduce"
+        wait = self.items[wait_at]
+        assert isinstance(wait, BoundSymbol)  # nothing else reads a future
+        transposed = item.sym.name == "linear"
+        made = self._call(
+            name, post_at, (at, *copies, post_at, wait_at), wait, item.args[:2], group, transposed,
+            parts=[item, post, wait],
+        )
+        return made
+
+    def _only_readers(self, product: TensorProxy) -> list[int]:
+        """The item that alone reads a value, after those that only lay it out row-major."""
+        found: list[int] = []
+        name = product.name
+        while len(readers := self.readers.get(name, [])) == 1:
+            found += readers
+            item = self.items[readers[0]]
+            if not isinstance(item, Region) or not _is_row_major_copy(item):
+                break
+            name = item.outputs[0].name
+        return found or [self.maker[product.name]]
+
+    # ---- both
+
+    def _item(self, name: str, wanted: tuple[object, ...]) -> BoundSymbol | None:
+        """The bound symbol of one of these ids that makes a value."""
+        found = self.items[self.maker[name]] if name in self.maker else None
+        is_it = isinstance(found, BoundSymbol) and found.sym.id in wanted
+        return found if is_it else None  # type: ignore[return-value]
+
+    def _is_written(self, one: TensorProxy, start: int, end: int) -> bool:
+        """True if a value is written in place between two items."""
+        between = (item for item in self.items[start:end] if isinstance(item, BoundSymbol))
+        return any(one.name == other.name for item in between for other in overwritten(item))
+
+    def _call(  # noqa: PLR0917 - what a call is made of
+        self, name: str, at: int, gone: tuple[int, ...], result: BoundSymbol,
+        operands: Sequence[TensorProxy], group: Any, transposed: bool,
+        parts: Sequence[BoundSymbol] = (),
+    ) -> _Joined:  # fmt: skip
+        call = ProductCallable(name, group, self.lower, transposed, result.output)
+        symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
+        bsym = BoundSymbol(symbol, tuple(operands), {}, result.output, tuple(parts or [result]))
+        bsym.tags.update(result.tags)
+        bind_callable(bsym)
+        return _Joined(at, gone, bsym)
+
+
+def _is_backward(item: Item) -> bool:
+    if isinstance(item, Region):
+        return item.is_backward
+    return BoundSymbolTag.BACKWARD in item.tags
+
+
+def _is_row_major_copy(region: Region) -> bool:
+    """True if a region does nothing but lay its input out row-major: a product's result is so."""
+    (leaf, *more) = region.leaves
+    if more or leaf.sym.id is not Primitives.STRIDE_ORDER:
+        return False
+    rank = leaf.args[0].ndim
+    return tuple(leaf.args[1]) == tuple(range(rank - 1, -1, -1))
+
+
+class ProductCallable:
+    """What a trace calls: a product of communication/products.py, of tensors of any rank."""
+
+    def __init__(
+        self, name: str, group: Any, lower: LowerParams, transposed: bool, output: Proxy
+    ) -> None:
+        self.name, self.group, self.lower = name, group, lower
+        self.transposed, self.output = transposed, output
+        self.context: dict[str, Callable[..., torch.Tensor]] = {name: self.call}
+
+    def meta(self, *args: Any) -> Proxy:
+        """What Thunder is told of the result."""
+        return self.output
+
+    def call(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """a [.., m, k] with its leading axes as rows; b [k, n], or [n, k] if it is transposed."""
+        rows = a.reshape(-1, a.shape[-1])
+        found = PRODUCTS[self.name](rows, b.t() if self.transposed else b, self.group, self.lower)
+        return found if a.ndim == 2 else found.view(-1, *a.shape[1:-1], found.shape[-1])
+
+
+def overlapped(bsyms: Sequence[BoundSymbol]) -> Counter[str]:
+    """How many calls of each name a trace has."""
+    owners = (getattr(bsym.sym.meta, "__self__", None) for bsym in bsyms)
+    return Counter(one.name for one in owners if isinstance(one, ProductCallable))

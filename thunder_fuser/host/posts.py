@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of a host program that communicate, which are the same on all ranks.
+
+    T3_sent = all_reduce(T2, mesh=(0, 1), on='mesh_x', reduce='sum')
+    T3 = wait(T3_sent, 'T3')
+    del T3_sent
+    T5 = matmul_reduce_scatter(T3, T4, mesh=(0, 1), on='mesh_x')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder_fuser.host.overlap import Overlapped
+from thunder_fuser.host.statements import SENT
+from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
+from thunder_fuser.ir.strides import contiguous_strides
+from thunder_fuser.segment.plan import SegmentedFusion
+
+
+def post_text(expr: OpRecord) -> str:
+    """The line that posts a communication."""
+    (name,) = names_of(expr)
+    attrs = (f"{key}={_literal(value)}" for key, value in expr.attrs)
+    return f"{expr.outputs[0]}{SENT} = {expr.op}({name}, {', '.join(attrs)})"
+
+
+def overlapped_lines(call: Overlapped | None) -> list[str]:
+    """The line of a product with its communication; nothing in the place of the other of both."""
+    if call is None:
+        return []
+    a, b = call.reads
+    attrs = ", ".join(f"{key}={_literal(call.post.attr(key))}" for key in ("mesh", "on"))
+    return [f"    {call.result} = {call.name}({a}, {b}{'.t()' * call.transposed}, {attrs})"]
+
+
+def waits(segmented: SegmentedFusion, under_way: list[str], wanted: Sequence[str]) -> list[str]:
+    """The lines that await the wanted values that are under way, which they then are no longer."""
+    found = [name for name in under_way if name in wanted]
+    under_way[:] = [name for name in under_way if name not in found]
+    return [
+        line for name in found
+        for line in (f"    {name} = {_wait(segmented, name)}", f"    del {name}{SENT}")
+    ]
+
+
+def _wait(segmented: SegmentedFusion, name: str) -> str:
+    strides = segmented.strides[name]
+    is_plain = strides == contiguous_strides(segmented.fusion.tensors[name].sizes)
+    return f"wait({name}{SENT}, {name!r}{'' if is_plain else f', strides={strides!r}'})"
+
+
+def _literal(value: AttrValue) -> str:
+    """An attribute as Python, lists as tuples."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
+    return repr(value.value if isinstance(value, Literal) else value)

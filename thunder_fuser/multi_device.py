@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs on several devices do, as one frozen object.
+
+>>> params = MultiDeviceParams()
+>>> print(params)
+executor.seconds=300.0, executor.early=True, lower.overlap=auto, lower.chunks=0, lower.backend=auto
+>>> params.with_(executor=dict(early=False), lower=dict(overlap="never")).lower.overlap
+'never'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from thunder_fuser.errors import OptionError, nearest
+
+OVERLAPS = ("auto", "never", "always")
+BACKENDS = ("auto", "process_group")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorParams:
+    """How a program runs.
+
+    seconds: after which a device that has not come to a collective counts as dead. early:
+    collectives are posted early, and awaited by what reads them; else each is awaited at once.
+    """
+
+    seconds: float = 300.0
+    early: bool = True
+
+    def __post_init__(self) -> None:
+        _check("seconds", self.seconds, self.seconds > 0, "a positive number")
+
+
+@dataclass(frozen=True, slots=True)
+class LowerParams:
+    """What communication becomes.
+
+    overlap: whether products and communication become pipelines: auto asks the cost model. chunks:
+    of each device's part; 0: as the cost model says. backend: process_group for collectives of
+    torch.distributed in place of pipelines.
+    """
+
+    overlap: str = "auto"
+    chunks: int = 0
+    backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, known in (("overlap", OVERLAPS), ("backend", BACKENDS)):
+            value = getattr(self, name)
+            _check(name, value, value in known, f"one of {', '.join(known)}")
+        _check("chunks", self.chunks, self.chunks >= 0, "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class MultiDeviceParams:
+    """executor: how programs run. lower: what communication becomes."""
+
+    executor: ExecutorParams = field(default_factory=ExecutorParams)
+    lower: LowerParams = field(default_factory=LowerParams)
+
+    def with_(
+        self, *, executor: Mapping[str, Any] | None = None, lower: Mapping[str, Any] | None = None
+    ) -> MultiDeviceParams:
+        """The same with some fields replaced. OptionError for a field that is not there."""
+        return MultiDeviceParams(
+            _replaced(self.executor, executor or {}), _replaced(self.lower, lower or {})
+        )
+
+
+    def __str__(self) -> str:
+        return ", ".join(f"{room}.{name}={value}" for room, name, value in self._fields())
+
+    def _fields(self) -> Iterator[tuple[str, str, Any]]:
+        for room in ("executor", "lower"):
+            params = getattr(self, room)
+            yield from ((room, one.name, getattr(params, one.name)) for one in fields(params))
+
+    @staticmethod
+    def parse(text: str) -> MultiDeviceParams:
+        """The params of such text, of which fields may be missing. OptionError if it is wrong.
+
+        >>> MultiDeviceParams.parse("lower.overlap=never, executor.seconds=60").lower.overlap
+        'never'
+        """
+        made = MultiDeviceParams()
+        types = {f"{room}.{name}": type(value) for room, name, value in made._fields()}
+        for part in filter(None, text.replace(" ", "").split(",")):
+            name, _, value = part.partition("=")
+            if name not in types:
+                near = nearest(name, types)
+                expected, do = f"one of {', '.join(types)}", f"write {near}" * bool(near)
+                raise OptionError("MultiDeviceParams", expected=expected, got=part, do=do)
+            room, _, field_name = name.partition(".")
+            known = {field_name: _read(name, types[name], value)}
+            made = made.with_(**{room: known})  # type: ignore[arg-type]
+        return made
+
+
+def _read(name: str, kind: type, text: str) -> Any:
+    """A field's value from its text."""
+    if kind is bool:
+        words = {"true": True, "1": True, "false": False, "0": False}
+        _check(name, text, text.lower() in words, "true or false")
+        return words[text.lower()]
+    try:
+        return kind(text)
+    except ValueError:
+        raise OptionError(name, expected=kind.__name__, got=repr(text)) from None
+
+
+def _replaced(params: Any, values: Mapping[str, Any]) -> Any:
+    known = [one.name for one in fields(params)]
+    for name in values:
+        if name not in known:
+            what, near = f"{type(params).__name__}.{name}", nearest(name, known)
+            expected, do = f"one of {', '.join(known)}", f"write {near}" * bool(near)
+            raise OptionError(what, expected=expected, got=name, do=do)
+    return replace(params, **values)
+
+
+def _check(name: str, value: object, is_right: bool, expected: str) -> None:
+    if not is_right:
+        raise OptionError(f"MultiDeviceParams: {name}", expected=expected, got=repr(value))
