@@ -126,6 +126,8 @@ RIGHT: dict[str, Callable[[Given], Any]] = {
     "output": lambda g: g.fd.ops.neg(g.t),
     **dict.fromkeys(("lo", "hi", "mean", "std", "fill_value", "alpha"), lambda g: 1.0),
 }
+GROUPED = ("grouped_mm", "scaled_grouped_product")
+SCALED = ("scaled_mm", "scaled_product", "scaled_grouped_product")
 RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     **{
         (call, "mesh"): lambda g: [0] for call in
@@ -150,11 +152,15 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ("sdpfa_bwd", "logsumexp"): lambda g: g.fd.ops.full([1, 2, 3], 0.0, DataType.Float),
     ("sdpfa_bwd", "philox_seed"): lambda g: g.fd.ops.full([2], 0, DataType.Int),
     ("sdpfa_bwd", "philox_offset"): lambda g: g.fd.ops.full([], 0, DataType.Int),
-    ("grouped_mm", "mat1"): lambda g: g.fd.ops.full([8, 4], 1.0, DataType.Float),
-    ("grouped_mm", "mat2"): lambda g: g.fd.ops.full([4, 4, 8], 1.0, DataType.Float),
-    ("grouped_mm", "offsets"): lambda g: g.column,
     **dict.fromkeys(
-        [(op, name) for op in ("scaled_mm", "scaled_product") for name in ("scale1", "scale2")],
+        [(op, "mat1") for op in GROUPED], lambda g: g.fd.ops.full([8, 4], 1.0, DataType.Float)
+    ),
+    **dict.fromkeys(
+        [(op, "mat2") for op in GROUPED], lambda g: g.fd.ops.full([4, 4, 8], 1.0, DataType.Float)
+    ),
+    **dict.fromkeys([(op, "offsets") for op in GROUPED], lambda g: g.column),
+    **dict.fromkeys(
+        [(op, name) for op in SCALED for name in ("scale1", "scale2")],
         lambda g: g.fd.ops.full([], 1.0, DataType.Float),
     ),
     **dict.fromkeys(

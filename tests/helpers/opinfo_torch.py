@@ -23,6 +23,10 @@ def torch_samples() -> list[Sample]:
     return [
         Sample("grouped_mm", "rows", (x, normal(2, 8, 4), torch.tensor([1, 4])),
                lambda fd, a, b, ends: fd.ops.grouped_mm(a, b, ends), 16, 1e-5, False),
+        Sample("scaled_grouped_product", "rows",
+               (x, normal(2, 8, 4), torch.tensor([1, 4]), normal(4, 1), normal(2, 1, 4)),
+               lambda fd, *vs: fd.ops.scaled_grouped_product(*vs, dtype=DataType.Float),
+               16, 1e-5, False),
         Sample("scaled_product", "floats", (x, normal(8, 3), *scales),
                lambda fd, *vs: fd.ops.scaled_product(*vs, dtype=DataType.Float), 16, 1e-5, False),
         Sample("sdpfa_fwd", "causal", tuple(heads[:3]),

@@ -21,6 +21,7 @@ from thunder_fuser import FusionCache, FusionDefinition
 from thunder_fuser.errors import CacheMissError
 from thunder_fuser.executors.traces import jit
 from thunder_fuser.host.native import native
+from thunder_fuser.multi_device import MultiDeviceParams
 from thunder_fuser.options import OPTIONS, Option, compile_options, options
 from thunder_fuser.runtime import binaries, cuda, emulator, toolchain
 from thunder_fuser.runtime.cuda import compile_cubin
@@ -218,6 +219,8 @@ def other_value(row: Option, folder: Path) -> Any:
         return next(choice for choice in row.choices if choice != row.default)
     if row.type is str:
         return str(folder / row.name)
+    if row.type is MultiDeviceParams:
+        return MultiDeviceParams.parse("lower.overlap=never")
     return not row.default if row.type is bool else int(row.default) + 64
 
 

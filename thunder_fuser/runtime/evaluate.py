@@ -264,6 +264,8 @@ def _literal_dtype(
         return result
     if rule is DtypeRule.COMPLEX:
         return result.real
+    if rule is DtypeRule.PACK:
+        return DataType.Float
     as_given = record.op == "cast" or record.row.kind is OpKind.RANDOM
     if rule in (DtypeRule.PREDICATE, DtypeRule.KEEP) or as_given:
         return of_number(literal.value)
