@@ -31,6 +31,7 @@ from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.callables import RegionCallable, callable_of
 from thunder_fuser.executors.channels_last import FORMATS, is_convolution
+from thunder_fuser.executors.functions import attention
 from thunder_fuser.executors.regions import Region, only
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.executors.support import leaves_of
@@ -41,7 +42,7 @@ from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads
+from thunder_fuser.trace.proxies import COPIES, FENCES, TORCH_KERNELS, VIEWS, makes, reads
 
 Job = Callable[[], object]
 Prepared = tuple[Hashable, Job]  # equal for equal jobs, and the job
@@ -49,7 +50,7 @@ Prepare = Callable[[Definition, Sequence[Any], torch.device], Prepared | None]
 Values = dict[str, Any]  # tensors without memory and numbers, by the names of their proxies
 
 # Executors whose functions call operators of aten, each of which torch can run without memory.
-_OWN = ("thunder_fuser_kernels", "thunder_fuser_attention")
+_OWN = (TORCH_KERNELS, attention.KERNELS.name)
 _TORCH = (torch, torch.nn.functional)
 _ALIGNMENT = 16  # no kernel asks for more bytes, so neither for more elements
 _META = torch.device("meta")
