@@ -194,13 +194,15 @@ class Bench:
     def rounds(self, trials: Sequence[Trial], least: int, most: int, until: float) -> None:
         """Times each trial once a round, in turns, so that a drifting clock meets them alike.
 
-        Ends after `most` rounds, or after `least` if `until` (time.monotonic) is past.
+        Ends after `most` rounds, or after `least` if `until` (time.monotonic) is past. Each round
+        begins with another trial: the first one after a wait may be slower than the rest.
         """
         with self._current():
             calls = [(trial, self._call(trial)) for trial in trials]
             for number in range(most):
                 if number >= least and time.monotonic() > until:
                     return
+                calls = calls[1:] + calls[:1]
                 if self.device.type == "cuda":
                     self._cuda_round(calls)
                 else:
@@ -214,18 +216,21 @@ class Bench:
             trial.times.append(time.perf_counter() - begin)
 
     def _cuda_round(self, calls: Sequence[tuple[Trial, Callable[[], object]]]) -> None:
-        """The write over the cache also keeps the device busy until the launch has come."""
-        events = []
-        for trial, call in calls:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        """The writes over the cache also keep the device busy until the launch has come."""
+        pairs = [_event_pair() for _ in calls]
+        self._flush.zero_()  # a queue for the first one too
+        for (_, call), (start, end) in zip(calls, pairs, strict=True):
             self._flush.zero_()
             start.record()
             call()
             end.record()
-            events.append((trial, start, end))
         self._wait()
-        for trial, start, end in events:
+        for (trial, _), (start, end) in zip(calls, pairs, strict=True):
             trial.times.append(start.elapsed_time(end) / 1e3)
+
+
+def _event_pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
 # ---- what counts as equal
