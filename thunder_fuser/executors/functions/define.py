@@ -154,16 +154,17 @@ def rounded_once(function: Function) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, TensorProxy)]
-        if not any(map(_is_16_bit, tensors)):
+        if not any(map(is_16_bit, tensors)):
             return function(*args, **kwargs)
-        args, kwargs = tree_map(lambda one: wide(one) if _is_16_bit(one) else one, (args, kwargs))
+        args, kwargs = tree_map(lambda one: wide(one) if is_16_bit(one) else one, (args, kwargs))
         result = function(*args, **kwargs)
         return result if result is NotImplemented else ltorch.to(result, promoted(*tensors))
 
     return call
 
 
-def _is_16_bit(one: Any) -> bool:
+def is_16_bit(one: Any) -> bool:
+    """True for a tensor of half or bf16."""
     types = (dtypes.float16, dtypes.bfloat16)
     return isinstance(one, TensorProxy) and dtypes.to_strong_dtype(one.dtype) in types
 

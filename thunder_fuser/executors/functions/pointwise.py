@@ -41,6 +41,7 @@ from thunder_fuser.executors.functions.define import (
     Table,
     as_type,
     compute_type,
+    is_16_bit,
     refuses_floats,
     rewrites,
     rounded_once,
@@ -104,6 +105,21 @@ def heaviside(input: Any, values: Any) -> Any:
     if not isinstance(values, TensorProxy) or values.dtype != input.dtype:
         return NotImplemented
     return ltorch.where(input == 0, values, ltorch.to(input > 0, values.dtype))
+
+
+def dropout(input: Any, p: Any = 0.5, training: Any = True, inplace: Any = False) -> Any:
+    """Thunder's draws 256 different numbers for bf16, of which p = 0.1 keeps 231: here float32's.
+
+    With p = 1 the gradient is zeros, as in torch; Thunder has none.
+    """
+    if inplace or not training or not 0 < p <= 1:
+        return NotImplemented
+    if p == 1:
+        return input * 0.0
+    if not is_16_bit(input):
+        return NotImplemented
+    drawn = ltorch.uniform(input.shape, 0.0, 1.0, device=input.device, dtype=dtypes.float32)
+    return input * (drawn < 1 - p) * (1 / (1 - p))
 
 
 def _first(better: Any, x: Any, y: Any) -> Any:
@@ -315,6 +331,7 @@ POINTWISE: Table = {
         rad2deg=lambda input: input * (180 / math.pi),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
     ),
+    **rewrites("torch.nn.functional.", dropout),
     **CASTS,
     # With gradients of their own.
     "torch.celu": _activation(_celu),
