@@ -5,6 +5,7 @@ The kernel's last argument is the number of OpenMP threads.
 """
 
 import ctypes
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,10 @@ FLAGS = (
 # Without it g++ 12 vectorises every simd loop: a bf16 transpose of 4096 columns took 2.5 s instead
 # of 37 ms, because it loaded whole rows and shuffled them. clang has a cost model by default.
 GCC_FLAGS = ("-fsimd-cost-model=dynamic",)
+
+# Where there are vectors of 512 bits, loops call the 16 lanes of a math function, and not 8 of them
+# in a function that computes 16: exp of a row took 1.4 ms instead of 0.2.
+X86_FLAGS = ("-mprefer-vector-width=512",)
 
 # Importing torch loads its OpenMP runtime. The kernels find it by name, so both share one pool of
 # threads.
@@ -86,4 +91,5 @@ def _flags() -> list[str]:
     compiler = find_compiler()
     own = () if compiler.is_clang else GCC_FLAGS
     libraries = ["-lmvec", "-lm"] if vector_functions() else ["-lm"]
-    return [*FLAGS, *own, *compiler.kernel_flags, *libraries]
+    wide = X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ()
+    return [*FLAGS, *own, *wide, *compiler.kernel_flags, *libraries]

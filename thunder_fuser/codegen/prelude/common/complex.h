@@ -32,6 +32,9 @@ template <typename T> DEVICE bool operator!=(Complex<T> a, Complex<T> b) { retur
 template <typename T, typename From> struct Convert<Complex<T>, From> {
   static DEVICE Complex<T> apply(From value) { return {convert<T>(value), T(0)}; }
 };
+template <typename T> struct Convert<Complex<T>, bool> {
+  static DEVICE Complex<T> apply(bool value) { return {convert<T>(value), T(0)}; }
+};
 template <typename T, typename From> struct Convert<Complex<T>, Complex<From>> {
   static DEVICE Complex<T> apply(Complex<From> value) {
     return {static_cast<T>(value.re), static_cast<T>(value.im)};

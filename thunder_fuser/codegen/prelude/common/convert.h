@@ -44,6 +44,14 @@ template <typename To, typename From> struct Convert {
 template <typename T> struct Convert<T, T> {
   static DEVICE T apply(T value) { return value; }
 };
+// A choice between constants is vectorized and needs no conversion: 1.4 instead of 15.6 ms for the
+// gradient of a cross entropy on a CPU.
+template <typename To> struct Convert<To, bool> {
+  static DEVICE To apply(bool value) { return value ? Narrow<To>::from(1) : Narrow<To>::from(0); }
+};
+template <> struct Convert<bool, bool> {
+  static DEVICE bool apply(bool value) { return value; }
+};
 template <typename To, typename From> DEVICE To convert(From value) {
   return Convert<To, From>::apply(value);
 }

@@ -23,11 +23,28 @@ typedef float widest_float __attribute__((vector_size(WIDEST)));
 typedef double widest_double __attribute__((vector_size(WIDEST)));
 #define CALLED extern "C" __attribute__((simd("notinbranch"), const, nothrow))
 #define MADE extern "C" __attribute__((used, noinline, visibility("hidden")))
+// In registers: a wide load of two narrow stores waits for both to reach the cache.
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define DOUBLED(V, W, ...) inline W doubled(V x) { return __builtin_shufflevector(x, x, __VA_ARGS__); }
+#endif
+#endif
+#ifndef DOUBLED
+#define DOUBLED(V, W, ...) inline W doubled(V x) { \
+    W wide; \
+    for (unsigned at = 0; at < 2; ++at) __builtin_memcpy(reinterpret_cast<V*>(&wide) + at, &x, sizeof(V)); \
+    return wide; \
+  }
+#endif
+DOUBLED(float16, float32, 0, 1, 2, 3, 4, 5, 6, 7)
+DOUBLED(float32, float64, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+DOUBLED(double16, double32, 0, 1, 2, 3)
+DOUBLED(double32, double64, 0, 1, 2, 3, 4, 5, 6, 7)
+template <typename W> inline W repeated(float x) { return x - W{}; }  // -0.0 too
+template <typename W> inline W repeated(double x) { return x - W{}; }
 template <typename W, typename V> inline W repeated(V x) {
-  W wide;
-  for (unsigned long at = 0; at < sizeof(W); at += sizeof(V))
-    __builtin_memcpy(reinterpret_cast<char*>(&wide) + at, &x, sizeof(V));
-  return wide;
+  if constexpr (sizeof(W) == sizeof(V)) return x;
+  else return repeated<W>(doubled(x));
 }
 template <typename V, typename W> inline V same_lanes(W (*f)(W), V x) {
   const W wide = f(repeated<W>(x));
