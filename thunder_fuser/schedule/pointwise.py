@@ -19,6 +19,7 @@ from thunder_fuser.schedule.axes import (
     MAX_BYTES,
     coefficient,
     collapse,
+    even_lanes,
     memory_order,
     row_shift,
     size_of,
@@ -133,19 +134,29 @@ def _unroll(found: Pointwise, width: int) -> int:
 
 
 def cpu_with(found: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> Made:
-    """[M, N] -> [M@bx, N@vectorize], in chunks of long rows; across rows in tiles."""
+    """[M, N] -> [M@bx, N@vectorize], in chunks of long rows; across rows in tiles.
+
+    Where a branch or a division changes within rows: [M@bx, N.o, N.i@vectorize].
+    """
     groups = collapse(found.part, found.kept)
-    s = Transforms(found.domain)
-    names = [s.merge(group) for group in groups] or [s.domain[0].name]
-    outer, inner = names[:-1], names[-1]
     across = _fast_elsewhere(found.part, groups)
-    if across is not None:
-        inner = _tile(s, outer, names[across], inner, tile)
-    elif not outer or s.extent(inner) > 4 * chunk:
-        chunks, inner = s.split(inner, chunk)
-        outer.append(chunks)
-    s.bind(BIDX=s.merge(tuple(outer)), VECTORIZE=inner)
-    return HeuristicParams(found.name, s.extent(inner)), tuple(s.made)
+
+    def build(s: Transforms, run: int) -> bool:
+        names = [s.merge(group) for group in groups] or [s.domain[0].name]
+        outer, inner = names[:-1], names[-1]
+        if run and (across is not None or s.extent(inner) % run):
+            return False
+        if across is not None:
+            inner = _tile(s, outer, names[across], inner, tile)
+        elif not outer or s.extent(inner) > 4 * chunk:
+            chunks, inner = s.split(inner, chunk)
+            outer.append(chunks)
+        blocks = s.merge(tuple(outer))
+        s.bind(BIDX=blocks, VECTORIZE=s.split(inner, run)[1] if run else inner)
+        return True
+
+    s = even_lanes(found.part, found.domain, build)
+    return HeuristicParams(found.name, s.lanes.extent.value), tuple(s.made)
 
 
 def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | None:

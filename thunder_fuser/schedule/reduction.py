@@ -29,7 +29,7 @@ from itertools import takewhile
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.schedule.axes import collapse, row_shift, size_of, summed_order
+from thunder_fuser.schedule.axes import collapse, even_lanes, row_shift, size_of, summed_order
 from thunder_fuser.schedule.persistence import place_persistent
 from thunder_fuser.schedule.pointwise import have_one_space
 from thunder_fuser.schedule.row_shape import row_of, width_of
@@ -271,28 +271,35 @@ def outer_with(
 
 def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
     """[K@bx, R, R@vectorize]; where kept axes are the fastest ones, so many columns at once."""
-    s = Transforms(found.domain)
     groups = collapse(found.part, (*found.kept, *found.reduced))
-    kept, reduced = (
-        [s.merge(cut) for group in groups if (cut := tuple(a for a in group if a in side))]
-        for side in (found.kept, found.reduced)
-    )
-    runs: tuple[str, ...] = ()
-    if found.chunk:
-        runs, row = _runs(s, found, s.merge(tuple(reduced)), found.chunk)
-        reduced = [row]
-    if found.inner:
-        lane = reduced.pop()
-    else:
-        chunks, lane = s.split(kept.pop(), columns)
-        kept.append(chunks)
-        s.reorder(*kept, *runs, *reduced, lane)
-    if kept:
-        s.bind(BIDX=s.merge(tuple(kept)))
-    if reduced:
-        s.merge(tuple(reduced))
-    s.bind(VECTORIZE=lane)
-    return HeuristicParams(found.name, s.extent(lane), inner=found.inner), tuple(s.made)
+
+    def build(s: Transforms, run: int) -> bool:
+        kept, reduced = (
+            [s.merge(cut) for group in groups if (cut := tuple(a for a in group if a in side))]
+            for side in (found.kept, found.reduced)
+        )
+        if run and (found.inner or s.extent(kept[-1]) % run):
+            return False
+        runs: tuple[str, ...] = ()
+        if found.chunk:
+            runs, row = _runs(s, found, s.merge(tuple(reduced)), found.chunk)
+            reduced = [row]
+        if found.inner:
+            lane = reduced.pop()
+        else:
+            chunks, lane = s.split(kept.pop(), run or columns)
+            kept.append(chunks)
+            s.reorder(*kept, *runs, *reduced, lane)
+        if kept:
+            s.bind(BIDX=s.merge(tuple(kept)))
+        if reduced:
+            s.merge(tuple(reduced))
+        s.bind(VECTORIZE=lane)
+        return True
+
+    s = even_lanes(found.part, found.domain, build)
+    params = HeuristicParams(found.name, s.lanes.extent.value, inner=found.inner)
+    return params, tuple(s.made)
 
 
 # ---- scans

@@ -247,6 +247,11 @@ class Transforms:
         """The extent of an axis now."""
         return next(a.extent.value for a in self.domain if a.name == axis)
 
+    @property
+    def lanes(self) -> IterDomain:
+        """The axis that is walked by the lanes of a vector."""
+        return next(a for a in self.domain if a.parallel is ParallelType.VECTORIZE)
+
     def add(self, transform: Transform) -> None:
         """One more transform; ScheduleError if the axes now do not have what it names."""
         self.domain = apply(self.domain, transform)
