@@ -25,7 +25,7 @@ MAX_BYTES = 16  # of one access
 WIDTHS = (1, 2, 4, 8, 16)
 SHORTEST_SHIFTED = 1024  # columns; the two ends of shorter rows are too much of their work
 
-RUNS = (64, 32, 16, 8)  # lanes of a CPU's loop where an index or a branch changes within a row
+RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop where an index or a branch changes within a row
 
 # Transforms the axes for vectors of a width. The result is false if the width divides nothing.
 Build = Callable[[Transforms, int], object]
