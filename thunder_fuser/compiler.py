@@ -165,8 +165,7 @@ def _launcher(
 
 def _kernel_text(one: Segment, source: KernelSource, seconds: float, found: str) -> str:
     """name: scheduler, what it reads and writes, where it is from."""
-    part = one.part
-    bytes_in, bytes_out = (sum(map(part.bytes_of, names)) for names in (part.inputs, part.outputs))
+    bytes_in, bytes_out = one.part.moved
     return (
         f"{source.name}: {one.scheduler.name}, reads {bytes_in / 1024:.1f} KiB,"
         f" writes {bytes_out / 1024:.1f} KiB, {found} in {1e3 * seconds:.1f} ms"

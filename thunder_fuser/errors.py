@@ -9,7 +9,7 @@ A message names the thing, what was expected, what came, where, and what to do:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     ('strict', '')
     """
     return next(iter(get_close_matches(name, list(known), n=1)), "")
+
+
+def unknown_name(what: str, name: str, known: Collection[str], got: str = "") -> OptionError:
+    """For a name that is none of the known ones. got: as it was given, where not as it is."""
+    near = nearest(name, known)
+    expected, do = f"one of {', '.join(known)}", f"write {near}" * bool(near)
+    return OptionError(what, expected=expected, got=got or name, do=do)
 
 
 def shown(value: object) -> str:

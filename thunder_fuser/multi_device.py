@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from thunder_fuser.errors import OptionError, nearest
+from thunder_fuser.errors import OptionError, unknown_name
 
 OVERLAPS = ("auto", "never", "always")
 BACKENDS = ("auto", "process_group")
@@ -91,9 +91,7 @@ class MultiDeviceParams:
         for part in filter(None, text.replace(" ", "").split(",")):
             name, _, value = part.partition("=")
             if name not in types:
-                near = nearest(name, types)
-                expected, do = f"one of {', '.join(types)}", f"write {near}" * bool(near)
-                raise OptionError("MultiDeviceParams", expected=expected, got=part, do=do)
+                raise unknown_name("MultiDeviceParams", name, types, part)
             room, _, field_name = name.partition(".")
             known = {field_name: _read(name, types[name], value)}
             made = made.with_(**{room: known})  # type: ignore[arg-type]
@@ -116,9 +114,7 @@ def _replaced(params: Any, values: Mapping[str, Any]) -> Any:
     known = [one.name for one in fields(params)]
     for name in values:
         if name not in known:
-            what, near = f"{type(params).__name__}.{name}", nearest(name, known)
-            expected, do = f"one of {', '.join(known)}", f"write {near}" * bool(near)
-            raise OptionError(what, expected=expected, got=name, do=do)
+            raise unknown_name(f"{type(params).__name__}.{name}", name, known)
     return replace(params, **values)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from thunder_fuser.compile_options import CompileOptions
-from thunder_fuser.errors import OptionError, nearest
+from thunder_fuser.errors import OptionError, nearest, unknown_name
 from thunder_fuser.multi_device import MultiDeviceParams
 
 if TYPE_CHECKING:
@@ -287,9 +287,5 @@ def compile_options(schedules: tuple[tuple[int | str, Any], ...] = ()) -> Compil
 
 def _row(name: str) -> Option:
     if name not in OPTIONS:
-        found = nearest(name, OPTIONS)
-        raise OptionError(
-            "option", expected=f"one of {', '.join(OPTIONS)}", got=repr(name),
-            do=f"write {found}" * bool(found),
-        )  # fmt: skip
+        raise unknown_name("option", name, OPTIONS, repr(name))
     return OPTIONS[name]

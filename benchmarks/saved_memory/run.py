@@ -27,9 +27,9 @@ from benchmarks.saved_memory.rows import COMPILE, POLICIES, THUNDER, Row
 from thunder_fuser.executors.live import Timeline, timeline
 from thunder_fuser.executors.traces import jit, recomputation_of
 from thunder_fuser.explain.blocks import Sizes, make_input
-from thunder_fuser.explain.demo import progress
 from thunder_fuser.explain.pictures import need_matplotlib, picture
 from thunder_fuser.explain.table import kib, table
+from thunder_fuser.progress import working
 
 LAYERS = (1, 4, 12)
 SIZES = Sizes()
@@ -68,7 +68,7 @@ def _rows(given: argparse.Namespace) -> Iterator[Row]:
         yield from (_row(*one) for one in wanted)
         return
     with (
-        progress(f"bytes kept by {len(wanted)} models"),
+        working(f"bytes kept by {len(wanted)} models"),
         ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes,
     ):
         yield from processes.map(_row, *zip(*wanted, strict=True))

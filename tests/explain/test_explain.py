@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from thunder_fuser.errors import InputError
 from thunder_fuser.executors.traces import Jitted, fusions_of, jit, trace_text
 from thunder_fuser.explain import accuracy, demo, dump, kernels
 from thunder_fuser.explain.accuracy import Accuracy
-from thunder_fuser.explain.demo import progress, times_of
+from thunder_fuser.explain.demo import times_of
 from thunder_fuser.explain.reports import fusion_table, report, why
 from thunder_fuser.explain.shown import shown_lines
 from thunder_fuser.explain.table import table
@@ -152,18 +150,6 @@ def test_a_wrong_gradient_does_not_pass() -> None:
 def test_columns_of_numbers_go_to_the_right() -> None:
     text = table(("name", "n"), [("2x a", "1"), ("b", "1.5e-03")])
     assert text.splitlines() == ["  name        n", "  2x a        1", "  b     1.5e-03"]
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_appears_on_a_terminal_only(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    with progress("working", after_s=0.01):
-        time.sleep(0.2)
-    with progress("quick", after_s=10):
-        pass
-    assert capsys.readouterr().err == ("working ...\n" if terminal else "")
 
 
 # ------------------------------------------------------------------------------ the command line

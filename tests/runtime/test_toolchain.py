@@ -103,7 +103,7 @@ def test_unloaded_kernels_leave_openmp_alone() -> None:
 
 
 def test_bytes_that_are_no_library_of_this_machine() -> None:
-    built = toolchain.library(toolchain.library_recipe("odd", "int odd;", SHARED, {}), {}).code
+    built = toolchain.library(toolchain.library_recipe("odd", "int odd;", SHARED)).code
     other = built[:18] + bytes([built[18] ^ 1]) + built[19:]
     for wrong in (b"", b"\x7fELF", built[:19], b"MZ" + built[2:], other):
         with pytest.raises(ToolchainError, match="library odd: expected one for this machine"):

@@ -135,6 +135,11 @@ class Part:
         return bytes_in_memory(self.tensors[name], self.strides[name])
 
     @property
+    def moved(self) -> tuple[int, int]:
+        """The bytes that it reads from memory, and those that it writes."""
+        return sum(map(self.bytes_of, self.inputs)), sum(map(self.bytes_of, self.outputs))
+
+    @property
     def global_tensors(self) -> tuple[str, ...]:
         """The tensors that the part reads from and writes to memory."""
         read = [name for name in self.inputs if not self.tensors[name].by_value]

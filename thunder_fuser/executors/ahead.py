@@ -187,11 +187,8 @@ def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
     elif (function := _function_of(bsym)) is not None:
         args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
         is_last = is_convolution(bsym) and any(_is_last(values[proxy.name]) for proxy in read)
-        yield from map(_last if is_last else _same, tree_iter(function(*args, **kwargs)))
-
-
-def _same(value: Any) -> Any:
-    return value
+        made = tree_iter(function(*args, **kwargs))
+        yield from map(_last, made) if is_last else made
 
 
 def _is_last(value: Any) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from thunder.core.compile_data import get_compile_data, get_compile_option
 
-from thunder_fuser.errors import OptionError, OptionWarning, nearest
+from thunder_fuser.errors import OptionError, OptionWarning, unknown_name
 from thunder_fuser.executors.announce import warn_at
 from thunder_fuser.options import OPTIONS, Value, option, unknown_variables
 from thunder_fuser.rematerialization.policy import policy_of
@@ -46,11 +46,7 @@ def options_of_jit() -> dict[str, Value]:
 def _check_keyword(name: str) -> None:
     known = [_KEYWORD + one for one in OPTIONS]
     if name.startswith(_KEYWORD) and name not in known:
-        found = nearest(name, known)
-        raise OptionError(
-            "thunder.jit", expected=f"one of {', '.join(known)}", got=name,
-            do=f"write {found}" * bool(found),
-        )  # fmt: skip
+        raise unknown_name("thunder.jit", name, known)
     if name in OPTIONS and first_time(("keyword", name)):
         warn_at(
             "",

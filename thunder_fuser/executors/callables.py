@@ -220,7 +220,7 @@ class RegionCallable:
 
 
 def bind_callable(bsym: BoundSymbol) -> None:
-    """Makes a bound symbol of a region call it. Thunder asks for it at each new copy."""
+    """Makes a bound symbol call the owner of its meta. Thunder asks for it at each new copy."""
     bsym._call_ctx = bsym.sym.meta.__self__.context
 
 

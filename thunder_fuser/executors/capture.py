@@ -100,7 +100,7 @@ class Graphs:
     def lasting(self, args: Sequence[Any], places: Sequence[int]) -> tuple[int, ...]:
         """Which of these arguments are where a graph has left them."""
         memory = {place for graph in self.kept.values() for place in graph.places}
-        return tuple(at for at in places if _storage(args[at]) in memory)
+        return tuple(at for at in places if storage_of(args[at]) in memory)
 
 
 class Piece:
@@ -144,8 +144,9 @@ class _Calls:
         inputs = piece.inputs
         self._tensors = tuple(at for at, one in enumerate(inputs) if not one.is_number)
         self._fixed = tuple(
-            at for at in self._tensors if inputs[at].is_fixed or _is_parameter(args[at])
-        )
+            at for at in self._tensors
+            if inputs[at].is_fixed or type(args[at]) is torch.nn.Parameter
+        )  # fmt: skip
         self._saved = tuple(at for at, one in enumerate(inputs) if one.is_saved)
         self._written = tuple(at for at, one in enumerate(inputs) if one.is_written)
         self._lasting: tuple[int, ...] = ()
@@ -279,7 +280,7 @@ class Graph:
 
     def _plan(self, recording: Recording) -> None:
         self._out, self._results, kept = _planned(recording, self._device_type, self._saved)
-        places = {_storage(one) for one in kept}
+        places = {storage_of(one) for one in kept}
         del recording, kept
         self._recording = None
         self.places = {place: torch._C._storage_Use_Count(place) for place in places}
@@ -325,10 +326,6 @@ def _is_plain(arg: object) -> bool:
     return not (arg.is_neg() or arg.is_conj())  # type: ignore[attr-defined]
 
 
-def _is_parameter(arg: object) -> bool:
-    return type(arg) is torch.nn.Parameter
-
-
 def compact(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, without the repetitions of an expanded one.
 
@@ -354,11 +351,11 @@ def _planned(
     share one copy of it. Lengths, and what torch keeps on the CPU, are the same at each call.
     """
     owners = {
-        _storage(one): at
+        storage_of(one): at
         for at, one in enumerate(recording.inputs) if _is_on(one, device_type)
     }
     copied = [
-        _storage(one)
+        storage_of(one)
         for at, one in enumerate(recording.outputs)
         if at not in saved and _is_on(one, device_type)
     ]
@@ -369,7 +366,7 @@ def _planned(
         if not _is_on(one, device_type):
             made.append(_constant(one))
             continue
-        place = _storage(one)
+        place = storage_of(one)
         owner = owners.get(place)
         if owner is not None and _is_view(one, recording.inputs[owner]):
             made.append(_view(one, recording.inputs[owner], owner))
@@ -388,7 +385,8 @@ def _is_on(value: object, device_type: str) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == device_type
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
+    """The identity of its memory, which views share."""
     return int(tensor.untyped_storage()._cdata)
 
 

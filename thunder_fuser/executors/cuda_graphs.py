@@ -38,6 +38,7 @@ from thunder.transforms.cudagraph import CUDAGraphTransform
 
 from thunder_fuser.errors import OptionError
 from thunder_fuser.executors.asked import options_of_jit
+from thunder_fuser.executors.callables import bind_callable
 from thunder_fuser.executors.capture import Graphs, Input, Piece, Recorder
 from thunder_fuser.logs import log
 from thunder_fuser.options import Value, in_force, option
@@ -302,9 +303,9 @@ class _Split:
             saved=() if self.is_backward else saved,
             given=self.given,
         )
-        symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=_bind_piece)
+        symbol = Symbol(name, made.meta, is_prim=True, _bind_postprocess=bind_callable)
         bsym = BoundSymbol(symbol, tuple(inputs), {}, list(results), calls)
-        _bind_piece(bsym)
+        bind_callable(bsym)
         return bsym
 
     def _input(self, proxy: Proxy, is_written: bool) -> Input:
@@ -312,11 +313,6 @@ class _Split:
         is_saved = self.is_backward and not is_number and proxy.name in self.owner.saved
         is_fixed = proxy.name in self.fixed
         return Input(proxy.name, is_number, is_fixed, is_saved, is_written)
-
-
-def _bind_piece(bsym: BoundSymbol) -> None:
-    """Makes a bound symbol of a piece call it."""
-    bsym._call_ctx = bsym.sym.meta.__self__.context
 
 
 def piece_of(bsym: BoundSymbol) -> Piece | None:

@@ -53,7 +53,7 @@ def with_donations(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
     for at, item in enumerate(items):
         if isinstance(item, Region) and not item.makes_views and item.is_backward == trains:
             ended = [proxy for proxy in memory.own(item.inputs) if last[memory.of(proxy)] == at]
-            kept = [p.name for p in ended if trains and not memory.maker_of(p).is_backward]
+            kept = [p.name for p in ended if trains and not memory.makers[memory.of(p)].is_backward]
             own = [p.name for p in ended if p.name not in kept]
             if ended:
                 item = replace(item, donated=tuple(own), donated_if_freed=tuple(kept))
@@ -90,22 +90,22 @@ _has_cuda = cache(torch.cuda.is_available)  # it does not change, and is asked a
 
 
 class _Memory:
-    """Which tensors of a trace may share memory, and which memory a matrix product alone made."""
+    """Which tensors of a trace may share memory. makers: the product that alone made a memory."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self._same = one_memory(ops)
-        self._makers: dict[str, Op] = {}
+        self.makers: dict[str, Op] = {}
         taken = {self._same.get(name, name) for name in written_in_place(ops)}
         taken |= set(map(self.of, ops[-1].reads))  # what the trace returns
         for op in ops:
             made = set(map(self.of, op.makes))
             if is_product(op.bsym):
-                taken |= made & self._makers.keys()
-                self._makers.update(dict.fromkeys(made, op))
+                taken |= made & self.makers.keys()
+                self.makers.update(dict.fromkeys(made, op))
             elif not op.only(VIEWS):
                 taken |= made
         for name in taken:
-            self._makers.pop(name, None)
+            self.makers.pop(name, None)
 
     def of(self, proxy: Proxy) -> str:
         """One name for all that may share the tensor's memory."""
@@ -116,12 +116,8 @@ class _Memory:
         names = list(map(self.of, proxies))
         for proxy, name in zip(proxies, names, strict=True):
             plain = isinstance(proxy, TensorProxy) and not is_dtensor_proxy(proxy)
-            if plain and name in self._makers and names.count(name) == 1:
+            if plain and name in self.makers and names.count(name) == 1:
                 yield proxy
-
-    def maker_of(self, proxy: Proxy) -> Op:
-        """The product."""
-        return self._makers[self.of(proxy)]
 
 
 def _keeps_order(ops: Sequence[Op]) -> bool:

@@ -30,7 +30,7 @@ from thunder.core.prims import make_prim
 from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import Symbol
-from thunder.core.transforms import get_grad, put_grad, register_grad
+from thunder.core.transforms import register_grad
 from thunder.executors.torchex import ex as torch_executor
 from thunder.torch import register_function
 from thunder.torch.experimental import dtensor_torch_and_prims as own
@@ -42,6 +42,7 @@ from thunder.torch.experimental.dtensor_torch_and_prims import DTensorPrimIDs as
 from thunder.torch.experimental.dtensor_utils import run_with_fake_tensor
 from thunder.torch.langctx import register_method
 
+from thunder_fuser.executors.gradients import with_gradients
 from thunder_fuser.executors.rows import Row, op
 from thunder_fuser.executors.types import FLOATS, MATH, NUMBERS, STORED, known_type
 from thunder_fuser.ir.dtypes import DataType
@@ -288,20 +289,6 @@ _GRADIENTS: dict[Symbol, tuple[Gradient | None, ...]] = {
 }  # fmt: skip
 
 
-def _with_gradients(symbol: Symbol, gradients: Sequence[Gradient | None]) -> Callable[..., Any]:
-    """The call of a primitive that tells Thunder's autodiff its gradients."""
-
-    def call(*args: Any) -> Any:
-        y = symbol(*args)
-        g = get_grad(y[0] if isinstance(y, tuple) else y)
-        for operand, gradient in zip(args, gradients, strict=False):
-            if gradient is not None and isinstance(operand, TensorProxy):
-                put_grad(operand, _summed(gradient(g, y, *args), operand))
-        return y
-
-    return call
-
-
 def _summed(g: Any, operand: TensorProxy) -> Any:
     """The gradient summed to the sizes of an operand that was broadcast."""
     lead = g.ndim - operand.ndim
@@ -373,7 +360,7 @@ _FUNCTIONS: tuple[tuple[Sequence[Any], Symbol, Callable[..., Any]], ...] = (
 
 def _register() -> None:
     for symbol, gradients in _GRADIENTS.items():
-        register_grad(symbol, _with_gradients(symbol, gradients))
+        register_grad(symbol, with_gradients(symbol, gradients, _summed))
     for functions, plain, on_dtensors in _FUNCTIONS:
         call = own.dispatch_to_impl(plain, on_dtensors)
         for function in functions:

@@ -19,7 +19,7 @@ result does not ask for one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -30,22 +30,32 @@ from thunder.core.proxies import TensorProxy
 Function = Callable[..., Any]
 
 
-def _with(function: Function, *gradients: Function | None) -> Function:
+def with_gradients(
+    function: Function, gradients: Sequence[Function | None], summed: Function
+) -> Function:
     """y = function(*args), with gradients(g, y, *args) of its first arguments that are tensors.
 
-    A tensor of no dimension may have been broadcast without an op of its own.
+    g: of the first of several results. summed: makes of a gradient one of its operand's shape.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         y = function(*args, **kwargs)
-        g = get_grad(y)
+        g = get_grad(y[0] if isinstance(y, tuple) else y)
         for operand, gradient in zip(args, gradients, strict=False):
             if isinstance(operand, TensorProxy) and gradient is not None:
-                found = gradient(g, y, *args)
-                put_grad(operand, ltorch.sum(found) if found.ndim > operand.ndim else found)
+                put_grad(operand, summed(gradient(g, y, *args), operand))
         return y
 
     return call
+
+
+def _with(function: Function, *gradients: Function | None) -> Function:
+    return with_gradients(function, gradients, _summed)
+
+
+def _summed(g: Any, operand: TensorProxy) -> Any:
+    """A tensor of no dimension may have been broadcast without an op of its own."""
+    return ltorch.sum(g) if g.ndim > operand.ndim else g
 
 
 def _shared(g: Any, x: Any, z: Any) -> Any:

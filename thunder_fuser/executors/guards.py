@@ -119,15 +119,14 @@ class _Writer:
         """Adds its lines; tensors are checked together."""
         name = bsym.sym.name
         if name == "check_tensor_metadata" and isinstance(bsym.args[0], Proxy):
-            self._add_tensor(bsym.args[0].name, _like(*bsym.args[1:]))
+            tensor = bsym.args[0].name
+            checked = self._last if tensor in self._picked else self._pending
+            checked[tensor] = _like(*bsym.args[1:])
         elif name == "python_return":
             self._result = self._of_thunder(bsym)
         elif name != "unpack_trivial" and not self._is_state(bsym):
             self._flush()
             self._lines += self._lines_of(bsym)
-
-    def _add_tensor(self, name: str, like: Like) -> None:
-        (self._last if name in self._picked else self._pending)[name] = like
 
     def _is_state(self, bsym: BoundSymbol) -> bool:
         """Notes what is asked of torch's state."""

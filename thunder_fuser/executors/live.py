@@ -23,6 +23,7 @@ from thunder.core.trace import TraceCtx
 from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 
 from thunder_fuser.errors import InputError
+from thunder_fuser.executors.capture import storage_of
 from thunder_fuser.executors.donation import as_if_freed
 from thunder_fuser.executors.traces import Jitted, final_traces
 
@@ -88,7 +89,7 @@ class _Run:
 
     def __init__(self, trace: TraceCtx, given: Mapping[str, Any], own: Iterable[Any]) -> None:
         self.trace, self.scope = trace, dict(given)
-        self.own = {_storage(tensor) for tensor in _tensors([*own])}
+        self.own = {storage_of(tensor) for tensor in _tensors([*own])}
         self.globals = trace.python_ctx()
         self.returned: Any = None
 
@@ -106,7 +107,7 @@ class _Run:
     def live(self) -> int:
         """Bytes of the storages of all values, each once."""
         found = {
-            _storage(tensor): tensor.untyped_storage().nbytes()
+            storage_of(tensor): tensor.untyped_storage().nbytes()
             for tensor in _tensors(self.scope)
         }
         return sum(size for place, size in found.items() if place not in self.own)
@@ -121,10 +122,6 @@ def _check_local(bsyms: Iterable[BoundSymbol]) -> None:
 
 def _tensors(values: object) -> Iterator[torch.Tensor]:
     return (value for value in tree_iter(values) if isinstance(value, torch.Tensor))
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _made_up(proxy: object) -> Any:

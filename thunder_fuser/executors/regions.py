@@ -79,17 +79,13 @@ class Region:
 
         `views` are the ones outside that may be repeated in it, by the name of their result.
         """
-        whole = Region._whole(ops)
+        whole = Region.whole(ops)
         wanted, exits = exits_of(whole.leaves, outputs)
         return replace(whole.narrowed(wanted, views), exits=exits)
 
     @staticmethod
-    def of_views(ops: Sequence[Op], outputs: Iterable[str]) -> Region:
-        """The region of these views that torch makes all of them."""
-        return Region._whole(ops).narrowed(outputs)
-
-    @staticmethod
-    def _whole(ops: Sequence[Op]) -> Region:
+    def whole(ops: Sequence[Op]) -> Region:
+        """All of these ops, without inputs and outputs yet."""
         leaves = tuple(leaf for op in ops for leaf in op.leaves)
         bsyms = tuple(op.bsym for op in ops)
         where = next(filter(None, map(line_of, bsyms)), "")
@@ -250,7 +246,7 @@ def _formed(ops: Sequence[Op], edges: Edges, users: Users, views: Views) -> Regi
     elif edges.before or edges.after:
         return VIEW
     else:
-        region = Region.of_views(chosen, [*escaping, *_sources(chosen)])
+        region = Region.whole(chosen).narrowed([*escaping, *_sources(chosen)])
     return _refuse_region(region) or region
 
 

@@ -43,8 +43,8 @@ def result_orders(
     inputs: none of numbers, nor of tensors that were expanded along an axis. seen: as the user
     sees them in eager torch; else operands that lie differently give up their order.
     """
-    if all(map(_is_contiguous, inputs.values())):
-        return {}
+    if all(order == tuple(sorted(order, reverse=True)) for order in inputs.values()):
+        return {}  # all are contiguous
     known = dict(inputs)
     for leaf in leaves:
         for made in makes(leaf):
@@ -78,10 +78,6 @@ def _is_last(order: tuple[int, ...]) -> bool:
     """True for channels last: of images and volumes, whose axis 1 is the innermost."""
     rank = len(order)
     return rank > 3 and order == (rank - 1, 0, *range(rank - 2, 0, -1))
-
-
-def _is_contiguous(order: tuple[int, ...]) -> bool:
-    return order == tuple(sorted(order, reverse=True))
 
 
 def _orders_of(

@@ -7,11 +7,8 @@ was not fused and why, the cache's counts, and errors against float64 beside eag
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Timer
 from typing import Any
 
 import torch
@@ -28,6 +25,7 @@ from thunder_fuser.explain.reports import fusion_table, report, why
 from thunder_fuser.explain.table import table
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.presegment.specialise import InputKey
+from thunder_fuser.progress import working
 from thunder_fuser.runtime.binaries import Binaries, binaries
 from thunder_fuser.runtime.torch_types import to_torch_dtype
 
@@ -78,10 +76,10 @@ def _one(given: Demo, name: str, dtype: str) -> bool:
     samples = [make_input(given.sizes, torch_dtype, given.device, seed) for seed in range(SAMPLES)]
     cache = FusionCache.get()
     hits, misses = cache.hits, cache.misses
-    with progress(f"compiling the {name} block in {dtype}"):
+    with working(f"compiling the {name} block in {dtype}"):
         errors = accuracy(block, jitted, samples)
     found = f"{cache.hits - hits} fusions of this block found, {cache.misses - misses} new"
-    with progress(f"timing the fusions of the {name} block in {dtype}"):
+    with working(f"timing the fusions of the {name} block in {dtype}"):
         _print_fusions(given, jitted)
     print(f"Cache: {found}; {cache.num_fusions()} held now\n")
     return _print_errors(errors)
@@ -139,18 +137,3 @@ def _argument(view: TensorView, key: InputKey, device: torch.device) -> Any:
     return (values * (1 if dtype.is_floating_point else 2)).to(dtype).as_strided(
         key.sizes, key.strides
     )
-
-
-@contextmanager
-def progress(what: str, after_s: float = 2.0) -> Iterator[None]:
-    """Prints `what` if the block takes longer than `after_s`; on a terminal only."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    timer = Timer(after_s, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -69,7 +69,9 @@ def page(reports: Sequence[Entries], title: str = "") -> str:
     script = (_HERE / "page.js").read_text("utf-8")
     return _template().render(
         reports=reports, title=f"Fusions of {subject}", version=__version__, texts=_Texts(),
-        css=(_HERE / "page.css").read_text("utf-8"), script=script, script_hash=_hash(script),
+        css=(_HERE / "page.css").read_text("utf-8"), script=script,
+        # as a content security policy names the only script that may run
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
     )  # fmt: skip
 
 
@@ -84,11 +86,6 @@ def _template() -> Any:
     }  # fmt: skip
     environment.globals |= {"hue": _hue, "lines": trace_lines, "picture": picture}
     return environment.get_template("page.html")
-
-
-def _hash(script: str) -> str:
-    """As a content security policy names the only script that may run."""
-    return f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
 
 
 def _hue(at: int) -> int:

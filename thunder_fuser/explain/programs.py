@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from thunder_fuser.autotune.choice import Choice
 from thunder_fuser.cache.trie import FusionCache
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.compiler import schedule, texts, write
+from thunder_fuser.compiler import alignments, schedule, texts, write
 from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
 from thunder_fuser.executors.traces import fusions_of
@@ -111,23 +112,21 @@ class Compiled:
     @property
     def bytes_in(self) -> int:
         """What its segments read from memory."""
-        return sum(map(_read, self.segments))
+        return sum(one.part.moved[0] for one in self.segments)
 
     @property
     def bytes_out(self) -> int:
         """What its segments write to memory."""
-        return sum(map(_written, self.segments))
+        return sum(one.part.moved[1] for one in self.segments)
 
     def described(self) -> tuple[Kernel, ...]:
         """Its kernels for a report."""
-        chosen = self.program.choices or (None,) * len(self.segments)
-        pairs = zip(self.segments, chosen, strict=True)
-        choices = [choice for segment, choice in pairs if segment.scheduler.makes_kernel]
+        choices = [choice for one, choice in self._chosen() if one.scheduler.makes_kernel]
         found = zip(self.kernels, choices, strict=True)
         return tuple(self._kernel(*kernel, str(choice or "")) for kernel, choice in found)
 
     def _kernel(self, segment: Segment, source: KernelSource, tuned: str) -> Kernel:
-        moved = _read(segment), _written(segment)
+        moved = segment.part.moved
         rate = self.target.bandwidth_bytes_per_s / 1e6
         return Kernel(
             source.name, self.name, segment.scheduler.name,
@@ -137,23 +136,20 @@ class Compiled:
 
     def schedules(self) -> list[ScheduledFusion | None]:
         """That of each segment, computed again; None where torch runs it."""
-        inputs = zip(self.program.segmented.fusion.inputs, self.keys, strict=True)
-        alignment = {name: key.alignment for name, key in inputs}
-        chosen = self.program.choices or (None,) * len(self.segments)
-        pairs = zip(self.segments, chosen, strict=True)
-        return [schedule(one, alignment, (made and made.schedule) or None) for one, made in pairs]
+        alignment = alignments(self.program.segmented, self.keys)
+        return [
+            schedule(one, alignment, (made and made.schedule) or None)
+            for one, made in self._chosen()
+        ]
+
+    def _chosen(self) -> list[tuple[Segment, Choice | None]]:
+        """The segments, and what autotuning chose for each."""
+        choices = self.program.choices or (None,) * len(self.segments)
+        return list(zip(self.segments, choices, strict=True))
 
     def texts(self) -> dict[str, str]:
         """File name -> text of a stage."""
         return texts(self.fusion, self.program.segmented, self.schedules(), self.program)
-
-
-def _read(segment: Segment) -> int:
-    return sum(map(segment.part.bytes_of, segment.part.inputs))
-
-
-def _written(segment: Segment) -> int:
-    return sum(map(segment.part.bytes_of, segment.part.outputs))
 
 
 def kernels(jitted: Any) -> Kernels:

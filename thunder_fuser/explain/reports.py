@@ -207,7 +207,7 @@ class Report(Shown):
         reasons = [(one.name, one.state, shortened(one.reason)) for one in rows if one.reason]
         if reasons:
             parts.append(table(("fusion", "state", "why"), reasons))
-        if by_torch := _without_views(self.unfused):
+        if by_torch := tuple(one for one in self.unfused if one.state != VIEWS):
             parts.append(str(Why(self.name, by_torch)))
         kernels = [kernel for one in rows for kernel in one.kernels if kernel.tuned]
         if kernels:
@@ -377,7 +377,3 @@ def _unfused(jitted: Any) -> tuple[NotFused, ...]:
 def _not_fused(one: Unfused, count: int) -> NotFused:
     state = VIEWS if one.is_view else NOT_CLAIMED
     return NotFused(one.name, count, state, str(one.reason), one.where)
-
-
-def _without_views(rows: Sequence[NotFused]) -> tuple[NotFused, ...]:
-    return tuple(one for one in rows if one.state != VIEWS)

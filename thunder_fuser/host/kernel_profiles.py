@@ -142,10 +142,9 @@ def _kernels(program: HostProgram, times: dict[str, float]) -> tuple[KernelProfi
     for number, segment in enumerate(program.segmented.segments):
         part, is_kernel = segment.part, segment.scheduler.makes_kernel
         name = next(sources).name if is_kernel else "torch." + part.exprs[0].op
-        read, made = (sum(map(part.bytes_of, side)) for side in (part.inputs, part.outputs))
         found.append(
             KernelProfile(
-                name, number, segment.scheduler.name, device, times[str(number)], read, made
+                name, number, segment.scheduler.name, device, times[str(number)], *part.moved
             )
         )
     return tuple(found)

@@ -121,7 +121,7 @@ def reshaped_order(
     >>> reshaped_order((3, 0, 2, 1), (8, 6, 5, 4), (8, 30, 4)) is None
     True
     """
-    memory = sorted(range(len(order)), key=lambda axis: -order[axis])
+    memory = allocation_of(order)
     place = {axis: at for at, axis in enumerate(memory)}
     made: dict[int, Sequence[int]] = {}  # by the first of the axes that are joined
     for own, into in _groups(before, after):

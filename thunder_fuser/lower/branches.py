@@ -132,7 +132,7 @@ def _branch(condition: Scalar, statements: Statements) -> nodes.If | None:
         return None
     read = _names(statements)
     bodies = [
-        _without_dead(_assumed(statements, condition, holds), read) for holds in (True, False)
+        _live(_assumed(statements, condition, holds), read, set()) for holds in (True, False)
     ]
     before, after = _count(statements), sum(map(_count, bodies))
     if 2 * before - after < LEAST_SAVED:
@@ -145,8 +145,7 @@ def _count(statements: Statements) -> int:
 
 
 def _defines(s: nodes.Statement) -> set[str]:
-    names = (nodes.Let, nodes.Array, nodes.Words, nodes.Variable, nodes.Stream)
-    return {s.name} if isinstance(s, names) else set()
+    return {s.name} if isinstance(s, nodes.Definition) else set()
 
 
 # ------------------------------------------------------------------------------------ one branch
@@ -175,15 +174,12 @@ def _assumed(statements: Statements, condition: Scalar, holds: bool) -> Statemen
     return nodes.rewritten(statements, change)
 
 
-def _without_dead(statements: Statements, read: set[str]) -> Statements:
+def _live(statements: Sequence[nodes.Statement], read: set[str], needed: set[str]) -> Statements:
     """The statements without those that define what nothing reads any more.
 
     read: the names that something read. Others are made for an effect, as a checked index is.
+    needed: those that what follows reads; those that these statements read are added.
     """
-    return tuple(_live(statements, read, set()))
-
-
-def _live(statements: Sequence[nodes.Statement], read: set[str], needed: set[str]) -> Statements:
     kept: list[nodes.Statement] = []
     for s in reversed(statements):
         if isinstance(s, nodes.Let) and s.name in read and s.name not in needed:

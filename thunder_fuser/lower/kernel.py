@@ -311,10 +311,8 @@ class Block:
     body: tuple[Statement, ...]
 
 
-Statement = (
-    Let | Array | Words | Variable | Stream | Set | Accumulate | Store | Prefetch | Call
-    | For | If | Block
-)  # fmt: skip
+Definition = Let | Array | Words | Variable | Stream
+Statement = Definition | Set | Accumulate | Store | Prefetch | Call | For | If | Block
 
 ALL = 0
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from thunder_fuser.errors import VerifyError
@@ -38,12 +38,13 @@ class Scope:
 
     def find(self, key: Hashable) -> Found | None:
         """A value held here or further out, with the symbols it depends on."""
+        return next((s.values[key] for s in self._outwards() if key in s.values), None)
+
+    def _outwards(self) -> Iterator[Scope]:
         scope: Scope | None = self
         while scope is not None:
-            if key in scope.values:
-                return scope.values[key]
+            yield scope
             scope = scope.parent
-        return None
 
     def home(self, needs: Needs) -> Scope:
         """The outermost enclosing block that has all the symbols."""
@@ -67,22 +68,14 @@ class Scope:
 
         VerifyError if the name has another definition there.
         """
-        known = self._definition(value.name)
-        if known is None:
+        known = [s.definitions[value.name] for s in self._outwards() if value.name in s.definitions]
+        if not known:
             self.put(value, needs)
             self.keep(value.name, (value.name, needs))
             self.home(needs).definitions[value.name] = value
-        elif known != value:
-            raise VerifyError(f"variable {value.name}", expected=str(known), got=str(value))
+        elif known[0] != value:
+            raise VerifyError(f"variable {value.name}", expected=str(known[0]), got=str(value))
         return value.name, needs
-
-    def _definition(self, name: str) -> Let | Words | None:
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.definitions:
-                return scope.definitions[name]
-            scope = scope.parent
-        return None
 
     def declare(self, array: Array) -> None:
         """Puts a declaration in front of all other statements."""

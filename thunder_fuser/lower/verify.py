@@ -20,15 +20,7 @@ from thunder_fuser.ir.record import Literal
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.lower import kernel as nodes
 
-Declaration = (
-    nodes.Parameter
-    | nodes.For
-    | nodes.Let
-    | nodes.Array
-    | nodes.Words
-    | nodes.Variable
-    | nodes.Stream
-)
+Declaration = nodes.Parameter | nodes.For | nodes.Definition
 
 
 def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
@@ -102,7 +94,7 @@ class _Verifier:
             self.inside(s.buffer, s.position, s.width)
         elif isinstance(s, nodes.Set | nodes.Accumulate):
             self.written(s.target.array if isinstance(s.target, nodes.Lane) else s.target)
-        if isinstance(s, nodes.Let | nodes.Array | nodes.Words | nodes.Variable | nodes.Stream):
+        if isinstance(s, nodes.Definition):
             if s.name in here:
                 self.refuse(f"{s.name} is defined twice")
             here.add(s.name)

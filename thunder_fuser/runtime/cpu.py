@@ -55,7 +55,7 @@ class CpuKernel:
 
 def build_cpu(source: KernelSource) -> None:
     """Builds a kernel of the cpu dialect, so that `compile_cpu` finds it."""
-    library(library_recipe(source.name, source.text, _flags(), {}), {})
+    library(library_recipe_of(source))
 
 
 def compile_cpu(source: KernelSource) -> CpuKernel:
@@ -69,7 +69,7 @@ def compile_cpu(source: KernelSource) -> CpuKernel:
 
 def library_recipe_of(source: KernelSource) -> Recipe:
     """The recipe of a kernel's library."""
-    return library_recipe(source.name, source.text, _flags(), {})
+    return library_recipe(source.name, source.text, _flags())
 
 
 def _checked(source: KernelSource, function: Callable[..., None]) -> Callable[..., None]:

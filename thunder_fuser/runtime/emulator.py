@@ -218,12 +218,12 @@ def _runtime(compiler: Compiler) -> tuple[Any, Mapping[str, bytes]]:
     It stays loaded until the process ends. Its soname has a digest of its recipe.
     """
     text = _emulation_file("emulator.h") + "#undef DEVICE\n" + _emulation_file("emulator.cpp")
-    unnamed = library_recipe("emu_run", text, RUNTIME_FLAGS, {})
+    unnamed = library_recipe("emu_run", text, RUNTIME_FLAGS)
     soname = f"libthunder_fuser_emulator_{unnamed.key[:16]}.so"
     flags = (*RUNTIME_FLAGS, f"-Wl,-soname,{soname}")
     types = (ctypes.POINTER(_Launch), ctypes.POINTER(_Error))
     run = load_library("emu_run", text, flags).function("emu_run", types, ctypes.c_int)
-    return run, {soname: library(library_recipe("emu_run", text, flags, {}), {}).code}
+    return run, {soname: library(library_recipe("emu_run", text, flags)).code}
 
 
 def _flags() -> list[str]:

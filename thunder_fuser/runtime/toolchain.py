@@ -135,15 +135,15 @@ def _find_compiler(requested: str, search_path: str) -> Compiler:
 
 
 def load_library(
-    name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes] | None = None
+    name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes] = {}
 ) -> Library:
     """Compiles, links and loads source. Flags for libraries (-l...) come after the source file.
 
     beside: libraries to link with, by file name. The name must be the soname and identify the
     content.
     """
-    recipe = library_recipe(name, text, flags, beside or {})
-    return _LOADED.get(recipe.key, lambda: _load(library(recipe, beside or {})))
+    recipe = library_recipe(name, text, flags, beside)
+    return _LOADED.get(recipe.key, lambda: _load(library(recipe, beside)))
 
 
 def forget() -> None:
@@ -153,14 +153,14 @@ def forget() -> None:
 
 
 def library_recipe(
-    name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes]
+    name: str, text: str, flags: Sequence[str], beside: Mapping[str, bytes] = {}
 ) -> Recipe:
     """The recipe of a library of this machine."""
     wanted = (*flags, *beside)
     return Recipe("library", name, text, machine(), wanted, find_compiler().fingerprint)
 
 
-def library(recipe: Recipe, beside: Mapping[str, bytes]) -> Binary:
+def library(recipe: Recipe, beside: Mapping[str, bytes] = {}) -> Binary:
     """The bytes of a library, and the name of its function."""
     return binary(recipe, lambda: _build(find_compiler(), recipe, beside))
 

@@ -261,13 +261,13 @@ def fits(
     """True if a block keeps a group of which `itemsize` bytes are read for each element."""
     if target.is_cpu:
         return groups >= CPU_GROUPS and rows <= CPU_ROWS
-    return group_shape(rows, columns, itemsize, target, options) is not None
+    return bool(group_shapes(rows, columns, itemsize, target, options))
 
 
-def group_shape(
+def group_shapes(
     rows: int, columns: int, itemsize: int, target: Target, options: CompileOptions
-) -> GroupShape | None:
-    """Who reduces a group, if its elements fit the registers of a block or a small cluster.
+) -> list[GroupShape]:
+    """Who may reduce a group, in the registers of a block or of a small cluster; the best first.
 
     The threads of a row, and the order in which rows are reduced, are those of their lengths
     (row_shape.py), so that another kernel gives a sum the same bits. Of clusters the one is best
@@ -275,19 +275,13 @@ def group_shape(
 
     >>> from thunder_fuser.options import compile_options
     >>> from thunder_fuser.target import A100, H200
-    >>> group_shape(8, 1024, 4, H200, compile_options())
+    >>> group_shapes(8, 1024, 4, H200, compile_options())[0]
     GroupShape(width=8, threads=(64, 8), steps=1, cluster=1)
-    >>> group_shape(10, 4096, 4, H200, compile_options())
+    >>> group_shapes(10, 4096, 4, H200, compile_options())[0]
     GroupShape(width=8, threads=(256, 2), steps=1, cluster=5)
-    >>> group_shape(10, 4096, 4, A100, compile_options())
+    >>> group_shapes(10, 4096, 4, A100, compile_options())
+    []
     """
-    return next(iter(group_shapes(rows, columns, itemsize, target, options)), None)
-
-
-def group_shapes(
-    rows: int, columns: int, itemsize: int, target: Target, options: CompileOptions
-) -> list[GroupShape]:
-    """All that hold a group, the best first."""
     row, over = row_of(columns, target), row_of(rows, target)
     if row.cluster > 1 or over.cluster > 1 or over.threads[0] > WARP:
         return []

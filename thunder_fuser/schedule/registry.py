@@ -22,25 +22,21 @@ class ExprEval(Match):
     """Exactly one expression, which torch has a call for, such as a matmul."""
 
     name = "expr_eval"
+    kind, call = OpKind.EXTERNAL, "torch call"
 
     @classmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        if len(part.exprs) != 1 or part.exprs[0].row.kind is not OpKind.EXTERNAL:
-            return Reject(cls.name, "not a single torch call")
+        if len(part.exprs) != 1 or part.exprs[0].row.kind is not cls.kind:
+            return Reject(cls.name, f"not a single {cls.call}")
         return cls(part, target, options)
 
 
 @dataclass(frozen=True)
-class Communication(Match):
+class Communication(ExprEval):
     """Exactly one expression that moves elements between devices."""
 
     name = "communication"
-
-    @classmethod
-    def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        if len(part.exprs) != 1 or part.exprs[0].row.kind is not OpKind.COMMUNICATION:
-            return Reject(cls.name, "not a single communication")
-        return cls(part, target, options)
+    kind, call = OpKind.COMMUNICATION, "communication"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder_fuser.trace.memory import one_memory, written_in_place
-from thunder_fuser.trace.op import Op, alike, runs
+from thunder_fuser.trace.op import Op, alike, made_at, runs, with_what_they_read
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import COPIES, FENCES, bytes_of
 
@@ -28,10 +28,7 @@ def join_across_copies(prepared: Prepared) -> Prepared:
     """The trace in its new order."""
     if not any(op.kinds & COPIES for op in prepared.ops):
         return prepared
-    order = _order(prepared.ops)
-    if order == [*range(len(order))]:
-        return prepared
-    return prepared.with_ops(prepared.ops[at] for at in order)
+    return prepared.in_order(_order(prepared.ops))
 
 
 def _order(ops: Sequence[Op]) -> list[int]:
@@ -67,7 +64,7 @@ def _joined(
     ops: Sequence[Op], run: Sequence[int], stretch: Sequence[int], own: set[str]
 ) -> list[int]:
     """Of the stretch, what reads the run, directly or not, and may move to it, if that pays."""
-    late, of_run = _made(ops, stretch), _made(ops, run)
+    late, of_run = made_at(ops, stretch), made_at(ops, run)
     free, joined = list[int](), list[int]()
     for at in stretch:
         read = ops[at].read_names
@@ -78,18 +75,8 @@ def _joined(
         if ops[at].reads_any(of_run):
             joined.append(at)
             of_run.update(ops[at].made_names)
-    joined = _with_what_they_read(ops, free, joined)
+    joined = sorted(with_what_they_read(ops, free, joined))
     return joined if _pays(ops, stretch, joined) else []
-
-
-def _with_what_they_read(ops: Sequence[Op], free: Sequence[int], joined: list[int]) -> list[int]:
-    """And those of the free ones that they read, directly or not, in order."""
-    chosen, read = {*joined}, {name for at in joined for name in ops[at].read_names}
-    for at in reversed(free):
-        if at not in chosen and ops[at].makes_any(read):
-            chosen.add(at)
-            read.update(ops[at].read_names)
-    return sorted(chosen)
 
 
 def _pays(ops: Sequence[Op], stretch: Sequence[int], joined: Sequence[int]) -> bool:
@@ -105,7 +92,3 @@ def _pays(ops: Sequence[Op], stretch: Sequence[int], joined: Sequence[int]) -> b
 def _less(places: Sequence[int], others: Sequence[int]) -> list[int]:
     taken = {*others}
     return [at for at in places if at not in taken]
-
-
-def _made(ops: Sequence[Op], places: Sequence[int]) -> set[str]:
-    return {name for at in places for name in ops[at].made_names}

@@ -169,6 +169,24 @@ def runs(ops: Sequence[Op]) -> list[range]:
     return found
 
 
+def made_at(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
+    """The names that the ops at these places make."""
+    return {name for at in places for name in ops[at].made_names}
+
+
+def with_what_they_read(
+    ops: Sequence[Op], free: Sequence[int], places: Iterable[int]
+) -> set[int]:
+    """The places, and those of the free ones whose results they read, directly or not."""
+    closed = set(places)
+    read = {name for at in closed for name in ops[at].read_names}
+    for at in reversed(free):
+        if at not in closed and ops[at].makes_any(read):
+            closed.add(at)
+            read.update(ops[at].read_names)
+    return closed
+
+
 def users_of(ops: Sequence[Op]) -> dict[str, list[int]]:
     """The places where each name is read, in order."""
     users: dict[str, list[int]] = {}

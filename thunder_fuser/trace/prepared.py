@@ -28,6 +28,12 @@ class Prepared:
     def with_ops(self, ops: Iterable[Op]) -> Prepared:
         return replace(self, ops=tuple(ops))
 
+    def in_order(self, places: Sequence[int]) -> Prepared:
+        """The trace with the ops at these places, one after the other."""
+        if places == [*range(len(self.ops))]:
+            return self
+        return self.with_ops(self.ops[at] for at in places)
+
     def renamed(self, proxy: Proxy, suffix: str) -> Proxy:
         """A proxy like this one with a new name, for a copy of its value."""
         with tracectx(self.trace):

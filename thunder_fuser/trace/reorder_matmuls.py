@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from thunder.executors.torchex import ex as torch_executor
 
-from thunder_fuser.trace.op import Op, alike, runs
+from thunder_fuser.trace.op import Op, alike, made_at, runs, with_what_they_read
 from thunder_fuser.trace.prepared import Prepared
 from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS
 
@@ -45,10 +45,7 @@ class _Run:
 
 def reorder_matmuls(prepared: Prepared) -> Prepared:
     """The trace in its new order."""
-    order = _order(prepared.ops)
-    if order == [*range(len(order))]:
-        return prepared
-    return prepared.with_ops(prepared.ops[at] for at in order)
+    return prepared.in_order(_order(prepared.ops))
 
 
 def _order(ops: Sequence[Op]) -> list[int]:
@@ -93,30 +90,19 @@ def _joined(
     An op joins if it reads the run, itself or through others that join, or reads what one of these
     reads; then so does all that it reads. No product between may have to come first.
     """
-    own, late = _made(ops, run.ops), set[str]()
+    own, late = made_at(ops, run.ops), set[str]()
     before = [at for at in run.behind if not _follows(ops[at], own, late)]
     free = [at for at in stretch if not _follows(ops[at], set(), late)]
-    joined = _with_inputs(ops, free, [at for at in free if _follows(ops[at], set(), own)])
-    own |= _made(ops, joined)
+    joined = with_what_they_read(ops, free, [at for at in free if _follows(ops[at], set(), own)])
+    own |= made_at(ops, joined)
     readers = [at for at in free if _follows(ops[at], set(), own)]
-    joined = _with_inputs(ops, free, [*joined, *readers])
+    joined = with_what_they_read(ops, free, [*joined, *readers])
     joins = _without_last_casts(ops, joined)
     if not joins:
         return [], run, set()
     first = set(before)
     behind = [at for at in run.behind if at not in first]
     return before, _Run([*run.ops, *joins], behind), set(joins)
-
-
-def _with_inputs(ops: Sequence[Op], free: Sequence[int], joined: Iterable[int]) -> set[int]:
-    """And those of the free ones that they read, directly or not."""
-    closed = set(joined)
-    read = {name for at in closed for name in ops[at].read_names}
-    for at in reversed(free):
-        if at not in closed and ops[at].makes_any(read):
-            closed.add(at)
-            read.update(ops[at].read_names)
-    return closed
 
 
 def _without_last_casts(ops: Sequence[Op], joined: Iterable[int]) -> list[int]:
@@ -136,7 +122,3 @@ def _follows(op: Op, own: set[str], late: set[str]) -> bool:
         return False
     late.update(op.made_names)
     return True
-
-
-def _made(ops: Sequence[Op], places: Iterable[int]) -> set[str]:
-    return {name for at in places for name in ops[at].made_names}

@@ -230,9 +230,8 @@ class _Call:
         if any(one.dtype != self.query.dtype for one in self.tensors):
             return Reject("attention of several types")
         query, key, value = (tuple(tensor._shape) for tensor in self.tensors)
-        if not len(query) == len(key) == 4 or key != value or query[1] % key[1]:
-            return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
-        if (query[0], query[3]) != (key[0], key[3]):
+        is_known = len(query) == len(key) == 4 and key == value and not query[1] % key[1]
+        if not is_known or (query[0], query[3]) != (key[0], key[3]):
             return Reject("attention of other than [B, H, L, E], [B, H, S, E], [B, H, S, E]")
         return self.refuses_mask()
 

@@ -26,6 +26,7 @@ from thunder.core.utils import check
 from thunder_fuser.executors.functions.define import (
     Backward,
     Table,
+    compute_type,
     refuses_tensors,
     rewrites,
     with_gradient,
@@ -94,7 +95,7 @@ def histc(input: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     if not numbers or not min < max or bins < 1:
         return NotImplemented  # torch looks for the extremes, or refuses
     x = ltorch.reshape(input, (-1,))
-    wide = x.dtype if x.dtype == dtypes.float64 else dtypes.float32
+    wide = compute_type(x)
     place = ltorch.floor((ltorch.to(x, wide) - min) * bins / (max - min))
     place = ltorch.where(ltorch.eq(place, bins), bins - 1, place)
     within = (x >= min) & (x <= max)

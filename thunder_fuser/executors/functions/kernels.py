@@ -193,7 +193,7 @@ def _split(
     given = [node for node in graph.nodes if node.op == "placeholder"]
     made = next(node for node in graph.nodes if node.op == "output").args[0]
     results, found = made[: len(has_gradient)], iter(made[len(has_gradient) :])
-    late = _readers(given[count:])
+    late = _reached(given[count:], lambda node: node.users)
     number = next(_numbers)
 
     def is_given(node: Node) -> bool:
@@ -221,32 +221,21 @@ def _split(
     )
 
 
-def _readers(nodes: Iterable[Node]) -> set[Node]:
-    """These and all that is computed from them."""
+def _reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """These and all that follow them."""
     found, todo = set[Node](), [*nodes]
     while todo:
         node = todo.pop()
         if node not in found:
             found.add(node)
-            todo += node.users
-    return found
-
-
-def _needed(nodes: Iterable[Node], is_given: Callable[[Node], bool]) -> set[Node]:
-    """These and all that they are computed from, to what is given."""
-    found, todo = set[Node](), [*nodes]
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo += () if is_given(node) else node.all_input_nodes
+            todo += following(node)
     return found
 
 
 def _part(
     name: str, graph: Graph, makes: Sequence[Node], is_given: Callable[[Node], bool]
 ) -> _Part:
-    needed = _needed(makes, is_given)
+    needed = _reached(makes, lambda node: () if is_given(node) else node.all_input_nodes)
     nodes = [node for node in graph.nodes if node in needed]
     reads = [node for node in nodes if is_given(node)]
     part = Graph()
