@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank of three or eight: pipelines and communication in definitions, with tiny tensors.
+
+Run by tests/communication/test_processes.py, or by hand:
+
+    torchrun --nproc-per-node 8 tests/helpers/many_ranks.py
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from helpers import gloo_communication as definitions
+from helpers import pipeline_ranks as pipelines
+from helpers.one_rank import join, leave, run_checks
+
+
+def main() -> None:
+    join()
+    torch.set_num_threads(1)
+    run_checks([pipelines.check_results], turns=1, every=(2,))
+    run_checks([pipelines.check_without_waiting], rounds=2)
+    run_checks([pipelines.check_own_groups, pipelines.check_refusals])
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    checks = (
+        definitions.check_collectives, definitions.check_local_calls, definitions.check_overlap,
+    )  # fmt: skip
+    run_checks(checks, mesh)
+    if mesh.size() < 8:  # many small steps: slow where eight processes share two cores
+        run_checks([definitions.check_placements], mesh, dtypes=[torch.float32])
+    leave()
+
+
+if __name__ == "__main__":
+    main()
