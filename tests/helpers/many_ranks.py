@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of three or eight: pipelines and communication in definitions, with tiny tensors.
 
-Run by tests/communication/test_processes.py, or by hand:
+Run by tests/communication/test_processes.py and tests/gpu/test_overlap.py, or by hand:
 
-    torchrun --nproc-per-node 8 tests/helpers/many_ranks.py
+    torchrun --nproc-per-node 8 tests/helpers/many_ranks.py [cuda]
+
+With cuda, ranks share GPUs, and only pipelines run.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from helpers import gloo_communication as definitions
 from helpers import pipeline_ranks as pipelines
-from helpers.one_rank import join, leave, run_checks
+from helpers.one_rank import leave, run_checks
 
 
 def main() -> None:
-    join()
-    torch.set_num_threads(1)
+    pipelines.begin()
     run_checks([pipelines.check_results], turns=1, every=(2,))
     run_checks([pipelines.check_without_waiting], rounds=2)
     run_checks([pipelines.check_own_groups, pipelines.check_refusals])
+    if pipelines.DEVICE.type == "cuda":  # definitions would need NCCL, with a GPU for each rank
+        torch.cuda.synchronize()
+        leave()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     checks = (
         definitions.check_collectives, definitions.check_local_calls, definitions.check_overlap,

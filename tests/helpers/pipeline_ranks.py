@@ -42,7 +42,15 @@ from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.communication.transports import exchange_for, release, why_not
 from thunder_fuser.errors import CommunicationError, CommunicationWarning, PeerError
 
-DEVICE = torch.device("cuda", 0) if sys.argv[1:] == ["cuda"] else torch.device("cpu")
+
+def device_of(rank: int) -> torch.device:
+    """Ranks share GPUs if there are more ranks."""
+    if sys.argv[1:] != ["cuda"]:
+        return torch.device("cpu")
+    return torch.device("cuda", rank % torch.cuda.device_count())
+
+
+DEVICE = device_of(int(os.environ["RANK"]))
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 Case = tuple[str, Callable[[], object], object]
 
@@ -349,14 +357,20 @@ def check_rates() -> None:
     assert found.collective > 0 and dict(found.flops)["float32"] > 0
 
 
-def main() -> None:
+def begin() -> None:
+    """One that stands still says where, before its caller loses patience."""
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
     join()
-    # One that stands still says where, before its caller loses patience.
     faulthandler.dump_traceback_later(75 if DEVICE.type == "cuda" else 110, exit=True)
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(DEVICE)
     torch.manual_seed(0)
     torch.set_num_threads(1)
+
+
+def main() -> None:
+    begin()
     checks = [
         check_results, check_without_waiting, check_changing_shapes, check_memory_is_kept,
         check_subgroup, check_own_groups, check_refusals, check_silent_peer, check_fallback,
