@@ -20,6 +20,7 @@ from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.executors.overlap import overlapped
+from thunder_fuser.explain import report
 from thunder_fuser.multi_device import MultiDeviceParams
 
 import thunder  # isort: skip
@@ -195,6 +196,10 @@ def check_functional_collectives() -> None:
         forward = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
         both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
         assert forward == (both if overlap == "always" else {}), forward
+        lines = report(jitted).products
+        assert len(lines) == (2 if overlap == "always" else 0), lines
+        assert all(f", {size} ranks: pipeline in" in one for one in lines), lines
+        assert all(one in str(report(jitted)) for one in lines)
         with torch.no_grad():
             torch.testing.assert_close(jitted(*given), expected.chunk(size)[rank])
         _check_batches(rank, size, overlap)

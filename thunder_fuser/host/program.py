@@ -36,7 +36,7 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.collectives import COLLECTIVES, wait
 from thunder_fuser.communication.products import named_products
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
-from thunder_fuser.host.overlap import overlaps, reads_of
+from thunder_fuser.host.overlap import may_overlap, overlaps, reads_of
 from thunder_fuser.host.persistent import Memory, read_by_kernels_only
 from thunder_fuser.host.posts import overlapped_lines, post_text, waits
 from thunder_fuser.host.ranges import ranged
@@ -179,7 +179,8 @@ def plan(
         **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
     }
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
-    joined = overlaps(segmented) if _may_overlap(params, device) else {}
+    on_cuda = device.type == "cuda"
+    joined = overlaps(segmented) if may_overlap(params.lower, is_cuda=on_cuda) else {}
     read = list(reads_of(segmented, joined))
     dead = _last_reads(segmented, read)
     is_kernel = [launcher.source is not None for launcher in launchers]
@@ -207,13 +208,6 @@ def plan(
     if kept:
         lasting.freed_with(program.run)
     return program
-
-
-def _may_overlap(params: MultiDeviceParams, device: torch.device) -> bool:
-    """True if products with communication are calls of their own. On a CPU collectives are as
-    fast, unless somebody asks."""
-    asked = params.lower.overlap
-    return asked == "always" or (asked == "auto" and device.type == "cuda")
 
 
 def _computed(
