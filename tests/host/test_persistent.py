@@ -145,6 +145,15 @@ def test_threads_do_not_share() -> None:
     assert not errors
 
 
+def test_streams_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same memory again on the same stream."""
+    fd, x = two_kernels(), torch.randn(ROWS, COLUMNS)
+    for stream in (0, 1, 0, 1):
+        monkeypatch.setattr(buffers, "stream_number", lambda _, stream=stream: stream)
+        check(fd, x)
+    assert len(set(addresses())) == 2
+
+
 def test_what_is_evicted(empty_cache: BufferCache) -> None:
     """The least recently used; results are right before and after."""
     empty_cache.most_bytes = 30  # one buffer of 20 bytes
