@@ -25,6 +25,7 @@ class CompileOptions:
     cuda_graphs: bool
     dump: str
     max_registers_bytes: int
+    persistent_buffers: bool = False
     autotune: float = 0.0
     schedules: tuple[tuple[int | str, Any], ...] = ()
     multi_device: MultiDeviceParams = field(default_factory=MultiDeviceParams)

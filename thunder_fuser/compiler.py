@@ -89,7 +89,10 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
         with stage("compile"):
             launchers = run_jobs(jobs, threads=4)
         with stage("plan"):
-            made = plan(segmented, launchers, device, options.multi_device)
+            made = plan(
+                segmented, launchers, device, options.multi_device,
+                persistent=options.persistent_buffers,
+            )  # fmt: skip
             program = dump.add(PROGRAM, made)
             return replace(program, choices=planned.choices)
 

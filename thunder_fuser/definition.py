@@ -24,6 +24,7 @@ from thunder_fuser.errors import DefinitionError, GivenScheduleError, InputError
 from thunder_fuser.host.arguments import check_arguments, device_of
 from thunder_fuser.host.dispatch import input_keys
 from thunder_fuser.host.kernel_profiles import active
+from thunder_fuser.host.overlap import with_decisions
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.host.script import repro_text
 from thunder_fuser.ir.fusion import Fusion
@@ -186,9 +187,14 @@ class FusionDefinition(Recorder):
         return kernel_sources(fusion, keys, own, options)
 
     def plan(self, inputs: Sequence[Any], *, target: str | Target = "cpu") -> SegmentedFusion:
-        """The segments for these inputs on a target. Meta tensors suffice; compiles nothing."""
+        """The segments for these inputs on a target. Meta tensors suffice; compiles nothing.
+
+        Products with communication have the cost model's decision, with its numbers.
+        """
         fusion, _, keys = self._keyed(inputs)
-        return with_params(plan_segments(fusion, keys, named(target), compile_options()))
+        own = named(target)
+        found = with_params(plan_segments(fusion, keys, own, compile_options()))
+        return with_decisions(found, own)
 
     def _keyed(self, inputs: Sequence[Any]) -> tuple[Fusion, Sequence[Any], tuple[InputKey, ...]]:
         """The fusion for these inputs, the memory behind them, and their keys."""

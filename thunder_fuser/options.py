@@ -139,6 +139,10 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option("max_registers_bytes", int, 256, "persistent bytes a thread may hold", least=0),
         Option(
+            "persistent_buffers", bool, False, "memory between kernels of a region is kept from"
+            " call to call",
+        ),
+        Option(
             "multi_device", MultiDeviceParams, MultiDeviceParams(),  # type: ignore[arg-type]
             "what programs on several devices do, as a MultiDeviceParams",
         ),
@@ -192,6 +196,7 @@ class OptionValues(TypedDict, total=False):
     autotune: float | str
     autotune_total: float
     max_registers_bytes: int
+    persistent_buffers: bool
     multi_device: MultiDeviceParams
     max_fusions: int
     max_programs: int

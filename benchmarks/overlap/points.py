@@ -15,10 +15,13 @@ SHAPES = (
     (16384, 8192, 8192), (16384, 8192, 4096), (16384, 8192, 2048), (8192, 4096, 2048),
     (4096, 8192, 1024),
 )  # fmt: skip
+HEADLINE = (32768, 16384, 8192)  # on four GPUs and more: that of NVIDIA/Fuser#5259
+MANY = 4
 SMALL = ((120, 48, 32), (240, 16, 40))
 # {n: how many times faster than NCCL} at the most rows, how many times faster than torch at all.
 OVER_NCCL = {8192: 1.2, 4096: 1.35, 2048: 1.5}
 OVER_TORCH = 1.15
+HEADLINE_OVER_NCCL, HEADLINE_OF_ALONE = 1.21, 0.95  # speeds, on four ranks and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,18 @@ class Point:
         """Columns or rows of the weight that this rank holds."""
         return self.n if self.kind == GATHER else self.k
 
+    @property
+    def flops(self) -> int:
+        """Operations of each rank's product."""
+        return 2 * self.m * self.k * self.n
+
     def __str__(self) -> str:
         return f"{self.kind} {self.m} x {self.k} x {self.n}"
+
+
+def shapes(ranks: int) -> tuple[tuple[int, int, int], ...]:
+    """What so many ranks measure, one on each GPU."""
+    return (HEADLINE, *SHAPES) if ranks >= MANY else SHAPES
 
 
 def points(shapes: tuple[tuple[int, int, int], ...]) -> Iterator[Point]:
@@ -52,8 +65,18 @@ def points(shapes: tuple[tuple[int, int, int], ...]) -> Iterator[Point]:
         yield Point(SCATTER, m, n, k)
 
 
-def bounds(point: Point, ms: Mapping[str, Any]) -> Iterator[Bound]:
-    """What the times of a point must meet on two H200: ours as decided over another's."""
+def bounds(point: Point, ms: Mapping[str, Any], ranks: int = 2) -> Iterator[Bound]:
+    """What the times of a point must meet on H200: ours as decided over another's."""
+    return _of_two(point, ms) if ranks < MANY else _of_many(point, ms)
+
+
+def _of_many(point: Point, ms: Mapping[str, Any]) -> Iterator[Bound]:
+    if point.m == HEADLINE[0]:
+        for other, factor in (("NCCL", HEADLINE_OVER_NCCL), ("alone", HEADLINE_OF_ALONE)):
+            yield Bound(f"{point}, over {other}", 1 / factor, ms["decided"] / ms[other])
+
+
+def _of_two(point: Point, ms: Mapping[str, Any]) -> Iterator[Bound]:
     most = max(m for m, _, _ in SHAPES)
     times = OVER_NCCL.get(point.held, 1.0) if point.m == most else 1.0
     for other, factor in (("NCCL", times), ("torch", OVER_TORCH)):

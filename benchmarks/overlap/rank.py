@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from benchmarks.overlap.model import measured_rates
-from benchmarks.overlap.points import SHAPES, SMALL, points
+from benchmarks.overlap.points import SMALL, points, shapes
 from benchmarks.overlap.ways import Operands, Problem, Way, pieces, ways
 from thunder_fuser.communication.agreement import from_all, from_first
 from thunder_fuser.communication.bandwidths import bandwidths
@@ -41,6 +41,7 @@ _SETS = 3  # of operands: the next call has other numbers than the last
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 40
 _WARM_UPS = 3
 _TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
+_MOST_BYTES = 32 << 30  # of shared memory: no way evicts that of another between two rounds
 _AHEAD = 2_000_000  # cycles of the device, in which the host can say all that is to be done
 
 
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--step", action="store_true")
     given = parser.parse_args()
     # If it stands still, its threads say where; the caller shows that.
@@ -66,6 +68,7 @@ def main() -> None:
     )  # fmt: skip
     group = dist.group.WORLD
     assert group is not None
+    CACHE.most_bytes = _MOST_BYTES
     _measure(given, group, device)
     dist.barrier()
     faulthandler.cancel_dump_traceback_later()
@@ -98,10 +101,9 @@ def _points(
 ) -> None:  # fmt: skip
     rates = measured_rates(figures)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    todo = [
-        point for point in points(SMALL if given.small else SHAPES)
-        if not point.m % group.size()
-    ]
+    large = given.check or not given.small
+    chosen = (*(SMALL * given.small), *(shapes(group.size()) * large))
+    todo = [point for point in points(chosen) if not point.m % group.size()]
     for number, point in enumerate(todo):
         # The children end well before their time is up: the last fifth is for what takes longer.
         left = 0.8 * given.seconds - (time.monotonic() - start)
@@ -110,7 +112,10 @@ def _points(
         decision = decide(
             point.kind, m, k, n, dtype=str(dtype)[6:], world=group.size(), rates=rates
         )
-        found = _point(problem, decision, given.small, left / (len(todo) - number))
+        found = _point(
+            problem, decision, left / (len(todo) - number), small=given.small,
+            timed=not (given.small or given.check),
+        )  # fmt: skip
         figures["points"].append({**asdict(point), "decision": str(decision), **found})
         _tell(given.out, group, figures, f"{decision}\n  {found}")
         release(group, device)
@@ -126,22 +131,25 @@ def _tell(out: Path, group: ProcessGroup, figures: Mapping[str, Any], text: str)
 
 
 def _point(
-    problem: Problem, decision: Decision, small: bool, seconds: float
+    problem: Problem, decision: Decision, seconds: float, *, small: bool, timed: bool
 ) -> dict[str, Any]:
     """Errors of each way, and its times unless the point is only checked."""
     calls = ways(problem, decision, is_small=small)
     sets = [problem.operands(seed, problem.group.rank()) for seed in range(_SETS)]
     expected = [problem.expected(seed) for seed in range(_SETS)]
-    found: dict[str, Any] = {"errors": {}, "ms": {}, "host_us": {}}
-    for name, call in calls.items():
+    found: dict[str, Any] = {"errors": {}, "ms": {}, "host_us": {}, "failed": {}}
+    for name, call in list(calls.items()):
         _poison(problem, expected[0])
-        results = [call(one) for one in sets]
-        _finish(problem)
-        found["errors"][name] = max(map(_error, results, expected))
+        error, problems = _checked(call, sets, expected, problem)
+        if any(problems):
+            found["failed"][name] = next(filter(None, problems))
+            del calls[name]
+        else:
+            found["errors"][name] = error
     del expected
-    if not small:
-        timed = {**pieces(problem), **calls}
-        found["ms"], found["host_us"] = _times(timed, sets, problem, seconds)
+    if timed:
+        every = {**pieces(problem), **calls}
+        found["ms"], found["host_us"] = _times(every, sets, problem, seconds)
     exchanges = [one for one in CACHE.entries().values() if isinstance(one, SymmetricExchange)]
     found["flags"] = "kernels" if any(one.by_kernels for one in exchanges) else "stream"
     errors = from_all(found["errors"], problem.group)
@@ -149,6 +157,20 @@ def _point(
     limit = _TOLERANCE[problem.dtype]
     found["wrong"] = [name for name, error in found["errors"].items() if not error <= limit]
     return found
+
+
+def _checked(
+    call: Way, sets: Sequence[Operands], expected: Sequence[torch.Tensor], problem: Problem
+) -> tuple[float, list[str]]:
+    """The largest error, and what each rank says is wrong: a way that fails leaves the others."""
+    results, why = [], ""
+    try:
+        results = [call(one) for one in sets]
+    except Exception as error:  # whatever a compiler raises
+        why = f"{type(error).__name__}: {error}"[:2000]
+    _finish(problem)
+    worst = max(map(_error, results, expected)) if not why else math.inf
+    return worst, from_all(why, problem.group)
 
 
 def _error(result: torch.Tensor, expected: torch.Tensor) -> float:

@@ -2,13 +2,15 @@
 """Matrix products with communication on several GPUs, beside NCCL's and torch's fused operations.
 
 Starts a process for each GPU. All-gather + matmul and matmul + reduce-scatter at five shapes: the
-product alone, NCCL and the product one after the other, torch's fused operation, and ours: as the
-cost model decides and in 1, 2 and 4 chunks. Each time is the median over rounds of the slowest
+product alone, NCCL and the product one after the other, torch's fused operation, torch.compile with
+async tensor parallel, and ours: as the cost model decides and in 1, 2 and 4 chunks. Four ranks and
+more also take the shape of NVIDIA/Fuser#5259. Each time is the median over rounds of the slowest
 rank's; a barrier of the devices comes before each call, the host is ahead, and ways take turns.
-Memory is filled with NaN before results are checked, in the same run. On two H200 the bounds of
+Memory is filled with NaN before results are checked, in the same run. On H200 the bounds of
 docs/benchmarks.md are checked.
 
 --ranks more than there are GPUs: ranks share them, and small results are checked, not timed.
+--check: nothing is timed, and results at the large shapes are checked too.
 --step: training steps of Llama in place of products. --target cpu: the same on the CPU.
 --model: only what the cost model predicts.
 """
@@ -43,7 +45,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _END_SECONDS = 30.0  # beyond the given time, until ranks are killed
 _POLL_SECONDS = 0.2
 _SHOWN = 60  # lines of the log of a rank that failed
-_COLUMNS = ("alone", "part", "copy", "NCCL", "torch", "decided", "in 1", "in 2", "in 4")
+_COLUMNS = ("alone", "part", "copy", "NCCL", "torch", "async TP", "decided", "in 1", "in 2", "in 4")
+_SPEEDS = ("alone", "NCCL", "torch", "async TP", "decided")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=at_least_one, help="default: as many as there are GPUs")
     parser.add_argument("--seconds", type=at_least_one, default=120, help="default: 120")
     parser.add_argument("--step", action="store_true", help="training steps of Llama instead")
+    parser.add_argument("--check", action="store_true", help="check large results, time nothing")
     parser.add_argument("--model", action="store_true", help="measure nothing: print predictions")
 
 
@@ -67,11 +71,28 @@ def run(given: argparse.Namespace, report: Report) -> None:
     if gpus:
         report.facts = {**report.facts, **facts(torch.device("cuda"))}
     ranks = given.ranks or gpus or 2
+    _refuse(given, ranks, gpus)
     with report.section("ranks"):
-        more = ["--small"] * (ranks > gpus) + ["--step"] * given.step
+        more = [f"--{name}" for name, is_so in (
+            ("small", ranks > gpus), ("step", given.step), ("check", given.check)
+        ) if is_so]  # fmt: skip
         figures = _figures(given.target, ranks, more, seconds=given.seconds)
         report.figures.update(figures)
         (_judge_steps if given.step else _judge)(figures, report)
+
+
+def _refuse(given: argparse.Namespace, ranks: int, gpus: int) -> None:
+    """What would take hours on a CPU, and what gloo cannot do with tensors on a GPU."""
+    if given.check and not gpus:
+        raise TargetError(
+            "overlap --check", expected="CUDA devices", got=given.target,
+            do="leave out --check: small results are checked",
+        )  # fmt: skip
+    if given.step and 0 < gpus < ranks:
+        raise TargetError(
+            "overlap --step", expected=f"a GPU for each of {ranks} ranks", got=str(gpus),
+            do="leave out --step: products are checked with ranks that share GPUs",
+        )  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------- processes
@@ -167,14 +188,16 @@ def _judge(figures: Mapping[str, Any], report: Report) -> None:
     for one in points:
         wrong = {name: one["errors"][name] for name in one["wrong"]}
         report.check(str(_point(one)), not wrong, f"wrong results, errors {wrong}")
+        for way, why in one["failed"].items():
+            report.check(f"{_point(one)}, {way}", False, why)
     if why := figures["no pipelines"]:
         report.lines.append(f"No pipelines: {why}")
     timed = [one for one in points if one["ms"]]
     if timed:
         report.lines += [*_times(timed), ""]
     report.lines += [one["decision"] for one in points]
-    if figures["ranks"] == 2 and "H200" in str(report.facts.get("device", "")):
-        _bounds(timed, report)
+    if "H200" in str(report.facts.get("device", "")):
+        _bounds(timed, figures["ranks"], report)
 
 
 def _judge_steps(figures: Mapping[str, Any], report: Report) -> None:
@@ -209,24 +232,42 @@ def _point(one: Mapping[str, Any]) -> Point:
 
 def _times(timed: Sequence[Mapping[str, Any]]) -> list[str]:
     head = ("m, k, n", *(f"{name} ms" for name in _COLUMNS), "x NCCL", "x torch", "host us")
+    speeds = ("m, k, n", *_SPEEDS, "decided / alone")
     lines: list[str] = []
     for kind in dict.fromkeys(one["kind"] for one in timed):
-        rows = [
-            (
-                f"{one['m']}, {one['k']}, {one['n']}",
-                *(f"{one['ms'][name]:.3f}" for name in _COLUMNS),
-                *(f"{one['ms'][name] / one['ms']['decided']:.2f}" for name in ("NCCL", "torch")),
-                f"{one['host_us']['decided']:.0f}",
-            )
-            for one in timed
-            if one["kind"] == kind
-        ]
-        lines += ["", kind, table(head, rows)]
+        chosen = [one for one in timed if one["kind"] == kind]
+        lines += ["", kind, table(head, [_time_row(one) for one in chosen])]
+        lines += ["", f"{kind}, TFLOPS a GPU", table(speeds, [_speed_row(one) for one in chosen])]
     return lines
 
 
-def _bounds(timed: Sequence[Mapping[str, Any]], report: Report) -> None:
-    found = [bound for one in timed for bound in bounds(_point(one), one["ms"])]
+def _time_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    ms = one["ms"]
+    return (
+        _size(one), *(_cell(ms, name, 1.0, 3) for name in _COLUMNS),
+        *(_cell(ms, name, 1 / ms["decided"], 2) for name in ("NCCL", "torch")),
+        f"{one['host_us']['decided']:.0f}",
+    )  # fmt: skip
+
+
+def _speed_row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    ms = one["ms"]
+    speeds = {name: _point(one).flops / took / 1e9 for name, took in ms.items()}
+    cells = (_cell(speeds, name, 1.0, 0) for name in _SPEEDS)
+    return (_size(one), *cells, f"{ms['alone'] / ms['decided']:.3f}")
+
+
+def _size(one: Mapping[str, Any]) -> str:
+    return f"{one['m']}, {one['k']}, {one['n']}"
+
+
+def _cell(values: Mapping[str, float], name: str, factor: float, digits: int) -> str:
+    """Empty for a way that failed."""
+    return f"{factor * values[name]:.{digits}f}" if name in values else ""
+
+
+def _bounds(timed: Sequence[Mapping[str, Any]], ranks: int, report: Report) -> None:
+    found = [bound for one in timed for bound in bounds(_point(one), one["ms"], ranks)]
     report.figures["bounds"] = [bound.content() for bound in found]
     report.lines += ["", *map(str, found)]
     for bound in found:

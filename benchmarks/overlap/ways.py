@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
 from benchmarks.overlap.points import GATHER, Point
+from benchmarks.overlap.products import Traced
 from thunder_fuser.communication.cost import Decision
 from thunder_fuser.communication.exchange import Form
 from thunder_fuser.communication.pipelines import all_gather_matmul, matmul_reduce_scatter
@@ -59,7 +61,7 @@ def ways(problem: Problem, decision: Decision, *, is_small: bool) -> dict[str, W
     is_small: ranks talk through gloo, which has no collectives of tensors on a GPU.
     """
     ours = _gather if problem.point.kind == GATHER else _scatter
-    found = {} if is_small else dict(_NCCL[problem.point.kind](problem))
+    found = {} if is_small else _ways_of_others(problem)
     if problem.device.type == "cpu":
         decision = replace(decision, pipeline=False)
     if not is_small or problem.device.type == "cpu":
@@ -95,12 +97,30 @@ def pieces(problem: Problem) -> dict[str, Way]:
     return {"alone": lambda _: a @ b, "part": lambda _: part @ b, "copy": copy}
 
 
+def _async_tp(problem: Problem) -> Way:
+    """torch.compile with async tensor parallel. Compiled anew for each point: sizes are fixed."""
+    name = problem.group.group_name
+    torch._inductor.config._micro_pipeline_tp = True
+    enable_symm_mem_for_group(name)
+    torch._dynamo.reset()
+    traced = Traced(name)
+    run = torch.compile(
+        traced.gather if problem.point.kind == GATHER else traced.scatter, dynamic=False
+    )
+    return lambda operands: run(*operands)
+
+
 def _gather(operands: Operands, group: ProcessGroup, decision: Decision) -> torch.Tensor:
     return all_gather_matmul(*operands, group, decision)
 
 
 def _scatter(operands: Operands, group: ProcessGroup, decision: Decision) -> torch.Tensor:
     return matmul_reduce_scatter(*operands, group, decision)
+
+
+def _ways_of_others(problem: Problem) -> dict[str, Way]:
+    made = _gather_ways if problem.point.kind == GATHER else _scatter_ways
+    return {**made(problem), "async TP": _async_tp(problem)}
 
 
 def _gather_ways(problem: Problem) -> dict[str, Way]:
@@ -132,6 +152,3 @@ def _scatter_ways(problem: Problem) -> dict[str, Way]:
         return torch.ops.symm_mem.fused_matmul_reduce_scatter(*operands, "sum", 0, name)
 
     return {"NCCL": nccl, "torch": fused}
-
-
-_NCCL = {GATHER: _gather_ways, "matmul_reduce_scatter": _scatter_ways}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -12,8 +13,18 @@ import pytest
 import torch
 
 from benchmarks.__main__ import main
-from benchmarks.overlap.points import GATHER, SCATTER, SHAPES, Point, bounds, points
-from benchmarks.overlap.run import _judge_steps, _Rank, _wait
+from benchmarks.overlap.model import RESULTS
+from benchmarks.overlap.points import (
+    GATHER,
+    HEADLINE,
+    SCATTER,
+    SHAPES,
+    Point,
+    bounds,
+    points,
+    shapes,
+)
+from benchmarks.overlap.run import _judge, _judge_steps, _Rank, _wait
 from benchmarks.report import Report
 
 
@@ -56,10 +67,20 @@ def test_without_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert "overlap: expected a machine with CUDA devices, got none" in capsys.readouterr().err
 
 
-def test_predictions(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["overlap", "--model"]) == 0
+def test_predictions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The committed predictions are those that the command makes from the measured rates."""
+    made = tmp_path / "model.json"
+    assert main(["overlap", "--model", "--json", str(made)]) == 0
     shown = capsys.readouterr().out
-    assert all(f"{m}, {k}, {n} " in shown for m, k, n in SHAPES)
+    assert all(f"{m}, {k}, {n} " in shown for m, k, n in shapes(8))
+    figures = json.loads(made.read_text())["figures"]
+    assert figures == json.loads((RESULTS / "overlap_model.json").read_text())["figures"]
+    ratios = [one["ratio"] for one in figures["ratios"]]
+    assert len(ratios) == 5 * len(list(points(SHAPES)))
+    assert all(0.9 < one < 1.1 for one in ratios)
+    for one in figures["predictions"]:
+        nothing = one["ranks"] != 2 or one["m"] == HEADLINE[0]
+        assert (set(one["measured_ms"].values()) == {None}) == nothing
 
 
 @pytest.mark.parametrize("dies", [True, False])
@@ -94,3 +115,42 @@ def test_bounds() -> None:
     assert [one.met for one in bounds(made[6], {**ms, "decided": 1.02})] == [False, True]
     small = Point(GATHER, 4096, 8192, 1024)
     assert [one.limit for one in bounds(small, ms)] == [1.0, 1 / 1.15]
+
+
+def test_four_ranks_and_more() -> None:
+    """They take the headline's shape too, and its bounds alone are checked."""
+    assert [HEADLINE in shapes(ranks) for ranks in (2, 3, 4, 8)] == [False, False, True, True]
+    ms = {"NCCL": 1.22, "alone": 0.94, "decided": 1.0}
+    found = list(bounds(Point(GATHER, *HEADLINE), ms, ranks=8))
+    assert [one.met for one in found] == [True, False]
+    assert not list(bounds(Point(GATHER, *SHAPES[0]), ms, ranks=8))
+
+
+def test_the_speed_of_a_gpu() -> None:
+    """Operations of a rank's product over time; a way that failed has an empty cell."""
+    ms = {
+        "alone": 8.0, "part": 1.0, "copy": 1.0, "NCCL": 16.0, "torch": 11.0, "decided": 10.0,
+        "in 1": 10.0, "in 2": 10.0, "in 4": 10.0,
+    }  # fmt: skip
+    one = {
+        "kind": GATHER, "m": 1000, "k": 1000, "n": 4000, "ms": ms, "host_us": {"decided": 5.0},
+        "errors": {}, "wrong": [], "failed": {"async TP": "no luck"}, "decision": "",
+    }  # fmt: skip
+    report = Report({}, None)
+    _judge({"failed": "", "points": [one], "no pipelines": "", "ranks": 8}, report)
+    assert report.failed == ["all_gather_matmul 1000 x 1000 x 4000, async TP"]
+    speeds = next(line for line in report.lines if "decided / alone" in line)
+    cells = ["1000,", "1000,", "4000", "1", "0", "1", "1", "0.800"]
+    assert speeds.splitlines()[-1].split() == cells
+
+
+@pytest.mark.parametrize("option", ["--check", "--step"])
+def test_what_ranks_that_share_a_gpu_cannot_do(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if option == "--step":
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr("benchmarks.overlap.run.facts", lambda _: {})
+    more = ["--ranks", "8"] if option == "--step" else ["--target", "cpu"]
+    assert main(["overlap", option, *more]) == 1
+    assert f"overlap {option}: expected" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from thunder_fuser.communication.cost import (
 from thunder_fuser.errors import CommunicationError
 
 GATHER, SCATTER, ALL_REDUCE = KINDS
-MEASURED = measured_figures()
+MEASURED = measured_figures(2)
 sizes = st.integers(1, 20_000)
 
 

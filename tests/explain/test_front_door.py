@@ -83,7 +83,7 @@ def test_what_a_dictionary_of_a_report_holds() -> None:
         jitted = called(product)
         found = report(jitted, with_timeline=True).to_dict()
     assert list(found) == ["name", "fusions", "unfused", "saved", "recomputed", "timeline",
-                           "trace", "stages", "graphs"]
+                           "trace", "stages", "graphs", "products"]
     (fusion,) = found["fusions"]
     assert list(fusion) == ["name", "direction", "state", "reason", "where", "ops", "schedulers",
                             "segments", "kernels", "bytes_in", "bytes_out", "definition", "plan",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines behind matrix products, of two and four ranks that share one CUDA device."""
+"""Pipelines behind matrix products, of two to eight ranks that share CUDA devices."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ pytestmark = [
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_on_one_device(size: int) -> None:
     run_gloo("pipeline_ranks.py", size, "cuda", seconds=80)
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_many_ranks_on_few_devices(size: int) -> None:
+    run_gloo("many_ranks.py", size, "cuda", seconds=80)
 
 
 def test_a_rank_that_dies() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import DataType, FusionDefinition, options
 from thunder_fuser.communication import collectives
 from thunder_fuser.errors import CacheMissError, PeerError
@@ -128,7 +128,7 @@ def check_overlap(mesh: DeviceMesh) -> None:
     """Products with communication as one call, in chunks or as the cost model says."""
     size, rank = mesh.size(), dist.get_rank()
     where = {"mesh": list(range(size)), "on": "mesh_x"}
-    x, w = make(8, 16), make(16, 12, seed=1)
+    x, w = make(4 * size, 4 * size), make(4 * size, 3 * size, seed=1)
     part, columns = x.chunk(size)[rank], x.chunk(size, 1)[rank].contiguous()
     rows = w.chunk(size)[rank]
     wide = w.t().contiguous()
@@ -161,25 +161,29 @@ def check_overlap(mesh: DeviceMesh) -> None:
                 assert is_joined == (lower["overlap"] != "never"), fd.program(inputs)
 
 
-def check_placements(mesh: DeviceMesh) -> None:
+def check_placements(
+    mesh: DeviceMesh,
+    dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16, torch.int64),
+) -> None:
     """From every placement to every other, for dtypes, in any layout."""
+    size = mesh.size()
     sources, targets = (WHOLE, ROWS, COLUMNS, Partial()), (WHOLE, ROWS, COLUMNS)
     for source, target in itertools.product(sources, targets):
-        for dtype in (torch.float32, torch.bfloat16, torch.int64):
-            x = make(8, 12, dtype=dtype)
+        for dtype in dtypes:
+            x = make(2 * size, 3 * size, dtype=dtype)
             with FusionDefinition() as fd:
                 t = fd.from_pytorch(x)
                 fd.add_output(fd.ops.redistribute(fd.ops.mul(t, 2), [target]))
             if isinstance(source, Partial):
                 given = DTensor.from_local(x, mesh, [source], run_check=False)
-                expected = x * (2 * mesh.size())
+                expected = x * (2 * size)
             else:
                 given, expected = distribute_tensor(x, mesh, [source]), x * 2
             (result,) = fd.execute([given])
             assert result.placements == (target,), (source, target, result.placements)
             found = result.full_tensor().to(expected.dtype)
             torch.testing.assert_close(found, expected, msg=str((source, target, dtype)))
-        x = make(12, 8).t()
+        x = make(3 * size, 2 * size).t()
         with FusionDefinition() as fd:
             t = fd.define_tensor([-1, -1])
             fd.add_output(fd.ops.redistribute(t, [target]), stride_order=[0, 1])
@@ -367,22 +371,19 @@ def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
 def main() -> None:
     if DEVICE == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo")
+    join("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo")
     mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
-    for check in (
+    checks = (
         check_collectives, check_cases, check_awaited_at_once, check_placements, check_by_hand,
         check_local_calls, check_overlap, check_strides_may_differ, check_programs_differ,
         check_a_rank_that_cannot_compile,
-    ):
-        check(mesh)
-        if dist.get_rank() == 0:
-            print(check.__name__, flush=True)
+    )  # fmt: skip
+    run_checks(checks, mesh)
     check_two_dimensions()
     if DEVICE == "cpu":  # NCCL's own watchdog ends a process that waits for a dead one
         check_late_and_dead_peers(mesh)
+    leave(together=False)
 
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
-    os._exit(0)  # a thread of gloo that still runs at the end of the process would terminate it

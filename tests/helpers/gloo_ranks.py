@@ -8,8 +8,6 @@ Run by tests/definition/test_processes.py, or by hand:
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,6 +16,7 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
+from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import DataType, FusionDefinition, ParallelType
 from thunder_fuser.ir.language import Recorder
 from thunder_fuser.ir.values import Tensor
@@ -163,17 +162,12 @@ def check_two_dimensions() -> None:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    join()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    check_definitions(mesh)
-    check_whole_tensor_facts(mesh)
+    run_checks((check_definitions, check_whole_tensor_facts, check_jit), mesh)
     check_two_dimensions()
-    check_jit(mesh)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
-    os._exit(0)  # a thread of gloo that still runs at the end of the process would terminate it

@@ -8,8 +8,6 @@ Run by tests/thunder/test_distributed.py, or by hand:
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 import torch
@@ -18,9 +16,11 @@ import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.executors.overlap import overlapped
+from thunder_fuser.explain import report
 from thunder_fuser.multi_device import MultiDeviceParams
 
 import thunder  # isort: skip
@@ -196,6 +196,10 @@ def check_functional_collectives() -> None:
         forward = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
         both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
         assert forward == (both if overlap == "always" else {}), forward
+        lines = report(jitted).products
+        assert len(lines) == (2 if overlap == "always" else 0), lines
+        assert all(f", {size} ranks: pipeline in" in one for one in lines), lines
+        assert all(one in str(report(jitted)) for one in lines)
         with torch.no_grad():
             torch.testing.assert_close(jitted(*given), expected.chunk(size)[rank])
         _check_batches(rank, size, overlap)
@@ -251,19 +255,13 @@ def check_functional_operations() -> None:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
-    for check in (
+    join()
+    run_checks((
         check_functional_collectives, check_functional_operations, check_ddp, check_fsdp,
         check_tensor_parallel,
-    ):  # fmt: skip
-        check()
-        if dist.get_rank() == 0:
-            print(check.__name__, flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    ))  # fmt: skip
+    leave()
 
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
-    os._exit(0)  # a thread of gloo that still runs at the end of the process would terminate it

@@ -16,7 +16,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import partial
 from itertools import count
 
@@ -24,6 +23,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.one_rank import join, leave, run_checks
 from thunder_fuser.communication import buffers, shared, transports
 from thunder_fuser.communication.bandwidths import bandwidths
 from thunder_fuser.communication.buffers import BufferCache
@@ -42,7 +42,15 @@ from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.communication.transports import exchange_for, release, why_not
 from thunder_fuser.errors import CommunicationError, CommunicationWarning, PeerError
 
-DEVICE = torch.device("cuda", 0) if sys.argv[1:] == ["cuda"] else torch.device("cpu")
+
+def device_of(rank: int) -> torch.device:
+    """Ranks share GPUs if there are more ranks."""
+    if sys.argv[1:] != ["cuda"]:
+        return torch.device("cpu")
+    return torch.device("cuda", rank % torch.cuda.device_count())
+
+
+DEVICE = device_of(int(os.environ["RANK"]))
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
 Case = tuple[str, Callable[[], object], object]
 
@@ -147,13 +155,16 @@ def close(name: str, found: object, expected: object, dtype: torch.dtype) -> Non
         assert error <= TOLERANCE[dtype], f"{name} on rank {dist.get_rank()}: {error}"
 
 
-def check_results() -> None:
-    """Every pipeline and collective, with poisoned memory between calls."""
+def check_results(turns: int = 3, every: tuple[int, ...] = (1, 3)) -> None:
+    """Every pipeline and collective, in so many chunks, with poisoned memory between calls."""
     world = dist.get_world_size()
-    sizes = [(16, 24, 12, torch.float64), (4 * 7, 5, 9, torch.float32), (32, 16, 8, torch.bfloat16)]
+    sizes = [
+        (4 * world, 24, 3 * world, torch.float64), (7 * world, 5, 9, torch.float32),
+        (8 * world, 16, 8, torch.bfloat16),
+    ]  # fmt: skip
     for m, k, n, dtype in sizes:
-        for chunks in (1, 3):
-            for turn in range(3):
+        for chunks in every:
+            for turn in range(turns):
                 for case in cases((m, k, n), dtype, way(True, chunks), 10 * turn):
                     poison()
                     check(case, dtype)
@@ -162,12 +173,11 @@ def check_results() -> None:
             check(case, torch.float32)
 
 
-def check_without_waiting() -> None:
+def check_without_waiting(rounds: int = 30) -> None:
     """Many calls in a row: no rank waits for another but where a pipeline does."""
     random.seed(dist.get_rank())
     m, k, n = 8 * dist.get_world_size(), 32, 16
     found = []
-    rounds = 30
     for turn in range(rounds):
         for case in cases((m, k, n), torch.float32, way(True, 1 + turn % 2), turn):
             if random.random() < 0.1:
@@ -347,14 +357,20 @@ def check_rates() -> None:
     assert found.collective > 0 and dict(found.flops)["float32"] > 0
 
 
-def main() -> None:
+def begin() -> None:
+    """One that stands still says where, before its caller loses patience."""
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    # One that stands still says where, before its caller loses patience.
+    join()
     faulthandler.dump_traceback_later(75 if DEVICE.type == "cuda" else 110, exit=True)
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(DEVICE)
     torch.manual_seed(0)
     torch.set_num_threads(1)
+
+
+def main() -> None:
+    begin()
     checks = [
         check_results, check_without_waiting, check_changing_shapes, check_memory_is_kept,
         check_subgroup, check_own_groups, check_refusals, check_silent_peer, check_fallback,
@@ -362,17 +378,11 @@ def main() -> None:
     if DEVICE.type == "cpu":
         checks.append(check_rates)
     for one in checks:
-        start = time.monotonic()
-        one()
+        run_checks([one])
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
-        seconds = time.monotonic() - start
-        print(f"rank {dist.get_rank()} {one.__name__}: {seconds:.1f} s", flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
-    os._exit(0)  # a thread of gloo that still runs at the end of the process would terminate it

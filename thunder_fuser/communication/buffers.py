@@ -2,7 +2,8 @@
 """Memory that lasts from call to call, by all that its use depends on.
 
 Two things live here: exchanges, which are expensive to map and must be found by all ranks of a
-group or by none, and plain buffers of a program (`persistent`). Never what a caller gets.
+group or by none, and plain buffers of programs, with the option `persistent_buffers`
+(host/persistent.py). Never what a caller gets.
 
 A key holds no address and no pointer of a stream, which differ between ranks. Each group has a
 bound of its own, and its least recently used entries go when a new one is made: all ranks of a
@@ -11,9 +12,10 @@ group make the same calls of the group, so they agree on what goes and when.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from threading import Lock, get_ident
 from typing import Protocol, TypeVar
 
 import torch
@@ -28,7 +30,8 @@ class BufferKey:
 
     program: the hash of a host program; "" for memory that all programs share. stream: the number
     of the caller's stream in the order of first use. group: a process group's name; "" for memory
-    of this rank alone. parity: which of two buffers that take turns.
+    of this rank alone. parity: which of two buffers that take turns. thread: of memory of this rank
+    alone, since two threads may run one program on one stream.
     """
 
     program: str
@@ -40,6 +43,7 @@ class BufferKey:
     stream: int = 0
     group: str = ""
     parity: int = 0
+    thread: int = 0
 
     def pair(self) -> tuple[BufferKey, BufferKey]:
         """The keys of both parities."""
@@ -132,10 +136,15 @@ class BufferCache:
             self.counts["evicted"] += 1
             one.close()
 
-    def release(self, group: str, before: Callable[[], None], statement: str = "") -> None:
-        """Frees a group's entries, or those of one statement. All ranks call it at one point."""
-        entries = self._groups.get(group, OrderedDict())
-        chosen = {replace(key, parity=0) for key in entries if statement in ("", key.statement)}
+    def release(
+        self, group: str, before: Callable[[], None], statement: str = "", program: str = ""
+    ) -> None:
+        """Frees a group's entries, or those of one statement or program. All ranks call it at one
+        point."""
+        chosen = {
+            replace(key, parity=0) for key in self._groups.get(group, ())
+            if statement in ("", key.statement) and program in ("", key.program)
+        }
         self._close([one for key in chosen for one in self._taken(key)], before)
 
     def entries(self) -> dict[BufferKey, Buffer]:
@@ -148,7 +157,10 @@ class BufferCache:
         return f"{len(held)} of {sum(one.bytes for one in held)} bytes; {counts}"
 
 
-CACHE = BufferCache()
+CACHE = BufferCache()  # of exchanges
+LOCAL = BufferCache()  # of programs
+_LOCK = Lock()  # of LOCAL
+_GONE: deque[str] = deque()
 _STREAMS: dict[int, int] = {}
 
 
@@ -160,19 +172,45 @@ def stream_number(device: torch.device) -> int:
     return _STREAMS.setdefault(torch._C._cuda_getCurrentRawStream(index), len(_STREAMS))
 
 
-def persistent(
-    key: BufferKey, *, escapes: bool, zeroed: bool, cache: BufferCache = CACHE
-) -> torch.Tensor:
-    """A tensor of the key's sizes, strides, dtype and device; the same memory at the next call.
+def persistent(  # noqa: PLR0917  the fields of a key
+    program: str, statement: str, sizes: tuple[int, ...], strides: tuple[int, ...],
+    dtype: torch.dtype, device: torch.device,
+) -> torch.Tensor:  # fmt: skip
+    """Memory for a value of a program; the same at its next call on this stream and thread.
 
-    escapes: a caller gets it, so it is new memory each time. zeroed: it is filled with zeros, at
-    each call; else its content is that of the last call, or anything.
+    Its content is that of the last call, or anything. The memory of a captured graph is new: the
+    graph uses it for as long as it lives.
     """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+    key = BufferKey(
+        program, statement, sizes, strides, dtype, str(device), stream_number(device),
+        thread=get_ident(),
+    )  # fmt: skip
 
     def make() -> Plain:
-        return Plain(
-            torch.empty_strided(key.sizes, key.strides, dtype=key.dtype, device=key.device)
-        )
+        return Plain(torch.empty_strided(sizes, strides, dtype=dtype, device=device))
 
-    tensor = make().tensor if escapes else cache.get(key, make, lambda: None).tensor
-    return tensor.zero_() if zeroed else tensor
+    with _LOCK:
+        return _cleaned().get(key, make, _nothing).tensor
+
+
+def forget(program: str) -> None:
+    """Notes that a program is gone. A collection may call it anywhere: the memory goes later."""
+    _GONE.append(program)
+
+
+def held_by_programs() -> BufferCache:
+    """The memory of all programs that are still there."""
+    with _LOCK:
+        return _cleaned()
+
+
+def _cleaned() -> BufferCache:
+    while _GONE:
+        LOCAL.release("", _nothing, program=_GONE.popleft())
+    return LOCAL
+
+
+def _nothing() -> None:
+    pass

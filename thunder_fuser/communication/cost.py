@@ -76,13 +76,16 @@ class Decision:
     pipeline_seconds: float
     collective_seconds: float
 
+    @property
+    def way(self) -> str:
+        """What runs."""
+        plural = "s" * (self.chunks > 1)
+        return f"pipeline in {self.chunks} chunk{plural}" if self.pipeline else "collective"
+
     def __str__(self) -> str:
         m, k, n = self.sizes
-        way = "collective"
-        if self.pipeline:
-            way = f"pipeline in {self.chunks} chunk{'s' * (self.chunks > 1)}"
         return (
-            f"{self.kind} {m} x {k} x {n} {self.dtype}, {self.world} ranks: {way};"
+            f"{self.kind} {m} x {k} x {n} {self.dtype}, {self.world} ranks: {self.way};"
             f" predicted: pipeline {_ms(self.pipeline_seconds)},"
             f" collective {_ms(self.collective_seconds)}"
         )

@@ -9,57 +9,114 @@ ranks, and the rates of the machine are agreed on by all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from math import isfinite
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
 from thunder_fuser.communication import pipelines
-from thunder_fuser.communication.bandwidths import bandwidths
+from thunder_fuser.communication.bandwidths import bandwidths, known_rates
 from thunder_fuser.communication.collectives import group_of
-from thunder_fuser.communication.cost import KINDS, Decision, decide
+from thunder_fuser.communication.cost import (
+    H200,
+    KINDS,
+    Bandwidths,
+    Decision,
+    decide,
+    pipeline_seconds,
+)
 from thunder_fuser.logs import log
 from thunder_fuser.multi_device import LowerParams
 
 Product = Callable[..., torch.Tensor]
+Shape = Sequence[int]
+Sizes = tuple[int, int, int]
 
 
-def decision_for(
-    kind: str, sizes: tuple[int, int, int], like: torch.Tensor, group: ProcessGroup,
-    lower: LowerParams,
-) -> Decision:  # fmt: skip
-    """Pipeline or collective, and the number of chunks, for [m, k] @ [k, n] on each rank."""
-    return _decided(kind, sizes, like.dtype, like.device.type, group, lower)
+def _rows(a: Shape, b: Shape, _: int) -> Sizes:
+    return a[0], a[1], b[1]
+
+
+# [m, k] @ [k, n] on each rank, from the shapes of both operands and the number of ranks.
+_SIZES: dict[str, tuple[str, Callable[[Shape, Shape, int], Sizes]]] = {
+    "all_gather_matmul": (KINDS[0], lambda a, b, world: (a[0] * world, a[1], b[1])),
+    # the transpose of the product
+    "all_gather_linear": (KINDS[0], lambda a, b, world: (b[0] * world, a[1], a[0])),
+    "matmul_reduce_scatter": (KINDS[1], _rows),
+    "matmul_all_reduce": (KINDS[2], _rows),
+}
+
+
+def foreseen(
+    name: str, a: Shape, b: Shape, dtype: str, *, world: int, device: str, lower: LowerParams
+) -> str:
+    """The decision of such a call, with its numbers, before it runs.
+
+    a, b: the operands' shapes, as the call has them. The rates are this machine's if this process
+    knows them; else those of two H200, which may decide otherwise.
+    """
+    kind, sizes = _SIZES[name]
+    known = known_rates(world, device)
+    rates = known or H200
+    found = _chosen(kind, sizes(a, b, world), dtype, world, lower, lambda: rates)
+    played = decide(kind, *found.sizes, dtype=dtype, world=world, rates=rates)
+    seconds = played.pipeline_seconds
+    if isfinite(seconds):  # of the chunks that were asked for
+        seconds = pipeline_seconds(
+            kind, *found.sizes, dtype=dtype, world=world, rates=rates, chunks=found.chunks
+        )
+    found = replace(
+        found, pipeline_seconds=seconds, collective_seconds=played.collective_seconds
+    )
+    whose = "this machine" if known else "two H200; this machine's are measured at the first call"
+    return f"{found}; rates of {whose}"
+
+
+def _decision(
+    name: str, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
+) -> Decision:
+    """Pipeline or collective, and the number of chunks."""
+    return _decided(name, a.shape, b.shape, a.dtype, a.device.type, group, lower)
 
 
 @lru_cache(maxsize=1024)
 def _decided(  # noqa: PLR0917 - the key of the cache
-    kind: str, sizes: tuple[int, int, int], dtype: torch.dtype, device: str, group: ProcessGroup,
+    name: str, a: Shape, b: Shape, dtype: torch.dtype, device: str, group: ProcessGroup,
     lower: LowerParams,
 ) -> Decision:  # fmt: skip
-    word = str(dtype).removeprefix("torch.")
-    if lower.overlap == "auto" and lower.backend != "process_group":
+    def rates() -> Bandwidths:
         index = f":{torch.cuda.current_device()}" if device == "cuda" else ""
-        rates = bandwidths(group, torch.device(device + index))
-        found = decide(kind, *sizes, dtype=word, world=group.size(), rates=rates)
+        return bandwidths(group, torch.device(device + index))
+
+    kind, sizes = _SIZES[name]
+    word, world = str(dtype).removeprefix("torch."), group.size()
+    found = _chosen(kind, sizes(a, b, world), word, world, lower, rates)
+    log("fusions", lambda: str(found))
+    return found
+
+
+def _chosen(  # noqa: PLR0917 - what a decision depends on
+    kind: str, sizes: Sizes, dtype: str, world: int, lower: LowerParams,
+    rates: Callable[[], Bandwidths],
+) -> Decision:  # fmt: skip
+    if lower.overlap == "auto" and lower.backend != "process_group":
+        found = decide(kind, *sizes, dtype=dtype, world=world, rates=rates())
     else:
         uses = lower.overlap == "always" and lower.backend != "process_group"
         least = 1 if kind == KINDS[0] else 2
-        found = Decision(kind, sizes, word, group.size(), uses, least, 0.0, 0.0)
-    found = replace(found, chunks=lower.chunks) if lower.chunks else found
-    log("fusions", lambda: str(found))
-    return found
+        found = Decision(kind, sizes, dtype, world, uses, least, 0.0, 0.0)
+    return replace(found, chunks=lower.chunks) if lower.chunks else found
 
 
 def all_gather_matmul(
     shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, lower: LowerParams
 ) -> torch.Tensor:
     """all_gather(shard) @ weight, for shard [m/W, k] and weight [k, n]."""
-    sizes = (shard.shape[0] * group.size(), shard.shape[1], weight.shape[1])
-    decision = decision_for("all_gather_matmul", sizes, shard, group, lower)
+    decision = _decision("all_gather_matmul", shard, weight, group, lower)
     return pipelines.all_gather_matmul(shard, weight, group, decision)
 
 
@@ -67,8 +124,7 @@ def all_gather_linear(
     a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, lower: LowerParams
 ) -> torch.Tensor:
     """a @ all_gather(shard).T, for a [m, k] and shard [n/W, k]."""
-    sizes = (shard.shape[0] * group.size(), a.shape[1], a.shape[0])  # the transpose of the product
-    decision = decision_for("all_gather_matmul", sizes, a, group, lower)
+    decision = _decision("all_gather_linear", a, shard, group, lower)
     return pipelines.all_gather_linear(a, shard, group, decision)
 
 
@@ -76,8 +132,7 @@ def matmul_reduce_scatter(
     a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
 ) -> torch.Tensor:
     """This rank's rows of the sum over ranks of a [m, k] @ b [k, n]."""
-    sizes = (*a.shape, b.shape[1])
-    decision = decision_for("matmul_reduce_scatter", sizes, a, group, lower)
+    decision = _decision("matmul_reduce_scatter", a, b, group, lower)
     return pipelines.matmul_reduce_scatter(a, b, group, decision)
 
 
@@ -85,7 +140,7 @@ def matmul_all_reduce(
     a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
 ) -> torch.Tensor:
     """The sum over ranks of a [m, k] @ b [k, n]."""
-    decision = decision_for("matmul_all_reduce", (*a.shape, b.shape[1]), a, group, lower)
+    decision = _decision("matmul_all_reduce", a, b, group, lower)
     return pipelines.matmul_all_reduce(a, b, group, decision)
 
 

@@ -17,15 +17,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
+from thunder.core.dtypes import to_torch_dtype
 from thunder.core.prims import PrimIDs as Primitives
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 
-from thunder_fuser.communication.products import PRODUCTS
+from thunder_fuser.communication.products import PRODUCTS, foreseen
 from thunder_fuser.executors.callables import bind_callable
 from thunder_fuser.executors.regions import Item, Region, made_by, read_by
 from thunder_fuser.executors.types import data_type
@@ -234,7 +236,31 @@ class ProductCallable:
         return found if a.ndim == 2 else found.view(-1, *a.shape[1:-1], found.shape[-1])
 
 
+    def decision(self, a: TensorProxy, b: TensorProxy) -> str:
+        """What the cost model says of operands of these shapes, with its numbers."""
+        rows = (prod(a._shape[:-1]), a._shape[-1])
+        right = b._shape[::-1] if self.transposed else b._shape
+        return foreseen(
+            self.name, rows, right, str(to_torch_dtype(a.dtype)).removeprefix("torch."),
+            world=self.group.size(), device=a.device.type, lower=self.lower,
+        )  # fmt: skip
+
+
 def overlapped(bsyms: Sequence[BoundSymbol]) -> Counter[str]:
     """How many calls of each name a trace has."""
-    owners = (getattr(bsym.sym.meta, "__self__", None) for bsym in bsyms)
-    return Counter(one.name for one in owners if isinstance(one, ProductCallable))
+    return Counter(one.name for one, _ in _calls(bsyms))
+
+
+def decisions(bsyms: Sequence[BoundSymbol]) -> list[str]:
+    """A line for each such call of a trace: its result, its name, and what the model decides."""
+    return [
+        f"{bsym.output.name} = {one.name}: {one.decision(*bsym.args)}"
+        for one, bsym in _calls(bsyms)
+    ]
+
+
+def _calls(bsyms: Sequence[BoundSymbol]) -> Iterator[tuple[ProductCallable, BoundSymbol]]:
+    for bsym in bsyms:
+        owner = getattr(bsym.sym.meta, "__self__", None)
+        if isinstance(owner, ProductCallable):
+            yield owner, bsym

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from thunder_fuser.communication.bandwidths import kept
-from thunder_fuser.communication.buffers import CACHE
+from thunder_fuser.communication.buffers import CACHE, held_by_programs
 from thunder_fuser.errors import FuserError, InputError, OptionError
 from thunder_fuser.executors.asked import problem_of, unknown
 from thunder_fuser.explain.table import kib, table
@@ -102,7 +102,8 @@ def info() -> str:
         ("entries", ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "none"),
         ("KiB", f"{kib(sum(one.size for one in held))} of {kib(store.most_bytes)}"),
         ("rates of machines", str(kept(store))),
-        ("buffers here", str(CACHE)),
+        ("memory shared with ranks, here", str(CACHE)),
+        ("persistent buffers, here", str(held_by_programs())),
         ("promise", "every kernel is stored" if option("assert_cache_hit") else "none"),
     ]
     return table(("what", "found"), rows)

@@ -17,11 +17,12 @@ from thunder_fuser.executors.graphs import Jitted, graphs_of, name_of
 from thunder_fuser.executors.traces import fusions_of
 from thunder_fuser.explain.shown import Shown
 from thunder_fuser.explain.table import kib, table
+from thunder_fuser.host.overlap import with_decisions
 from thunder_fuser.host.program import HostProgram
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.schedule.scheduled import ScheduledFusion
-from thunder_fuser.segment.plan import Segment
+from thunder_fuser.segment.plan import Segment, with_params
 from thunder_fuser.target import Target
 
 
@@ -108,6 +109,10 @@ class Compiled:
         """The segments that have a kernel, with it; torch runs the others."""
         own = [one for one in self.segments if one.scheduler.makes_kernel]
         return list(zip(own, self.program.sources, strict=True))
+
+    def plan(self) -> str:
+        """The text of its plan."""
+        return str(with_decisions(with_params(self.program.segmented), self.target))
 
     @property
     def bytes_in(self) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from thunder_fuser.executors.callables import RegionCallable
 from thunder_fuser.executors.comments import counted
 from thunder_fuser.executors.graphs import graphs_of, name_of
+from thunder_fuser.executors.overlap import decisions
 from thunder_fuser.executors.regions import Claims, Region, Unfused
 from thunder_fuser.executors.source_lines import span_of
 from thunder_fuser.executors.traces import claims_of, final_traces, op_texts
@@ -28,7 +29,6 @@ from thunder_fuser.explain.programs import Compiled, Kernel, compiled, named_fus
 from thunder_fuser.explain.saved_values import Saved, saved_in
 from thunder_fuser.explain.shown import Shown, plain, shortened, shown_lines
 from thunder_fuser.explain.table import kib, table
-from thunder_fuser.segment.plan import with_params
 from thunder_fuser.stages import spent
 
 FUSED = "fused"
@@ -121,7 +121,7 @@ class FusionReport(Shown):
             "bytes_in": program.bytes_in if program else 0,
             "bytes_out": program.bytes_out if program else 0,
             "definition": str(program.fusion) if program else "",
-            "plan": str(with_params(program.program.segmented)) if program else "",
+            "plan": program.plan() if program else "",
             "schedules": [str(one) for one in program.schedules() if one] if program else [],
         }  # fmt: skip
 
@@ -181,8 +181,9 @@ class Report(Shown):
     fusions: its regions; unfused: ops outside of them; saved: what the backward keeps, None
     without one; timeline: live memory, if asked for; trace: what runs, as text; stages: seconds of
     each stage of the compiler, if the report was made inside of `thunder_fuser.stages.timed()`;
-    graphs: what became of its CUDA graphs, empty without the option cuda_graphs. made_of: what it
-    is a report on, as long as that lives.
+    graphs: what became of its CUDA graphs, empty without the option cuda_graphs. products: those
+    with communication, and what the cost model decides. made_of: what it is a report on, as long as
+    that lives.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Report(Shown):
     trace: str
     stages: Mapping[str, float]
     graphs: tuple[GraphReport, ...] = ()
+    products: tuple[str, ...] = ()
     made_of: Callable[[], Any] = field(default=lambda: None, compare=False)
 
     def __repr__(self) -> str:
@@ -215,6 +217,7 @@ class Report(Shown):
             parts.append(table(("kernel", "fusion", "autotuned"), tuned))
         if self.graphs:
             parts.append(table(GRAPH_HEAD, [one.row() for one in self.graphs]))
+        parts += [f"  {one}" for one in self.products]
         return "\n\n".join([*parts, *self._views()]) + "\n"
 
     def _views(self) -> list[str]:
@@ -235,7 +238,7 @@ class Report(Shown):
         fusions: FusionReport's fields, with schedulers, segments, kernels (texts without the
         prelude), bytes and the texts of definition and plan; unfused: name, count, state, reason,
         where; saved, recomputed: as `Saved.to_dict` has them; timeline: call, direction, bytes;
-        graphs: GraphReport's fields.
+        graphs: GraphReport's fields; products: texts.
         """
         kept = self.saved.to_dict() if self.saved else {"kept": [], "recomputed": []}
         return {
@@ -248,6 +251,7 @@ class Report(Shown):
             "trace": self.trace,
             "stages": dict(self.stages),
             "graphs": plain(self.graphs),
+            "products": plain(self.products),
         }
 
 
@@ -280,10 +284,11 @@ def report(jitted: Any, *, with_timeline: bool = False) -> Report:
     fusions, unfused = _fusions(jitted), _unfused(jitted)
     cuts = saved_in(jitted)
     memory = timeline(jitted) if with_timeline else None
-    traces = (str(trace) for graph in graphs_of(jitted) for trace in final_traces(graph))
+    traces = [trace for graph in graphs_of(jitted) for trace in final_traces(graph)]
+    products = (told for trace in traces for told in decisions(trace.bound_symbols))
     return Report(
-        name_of(jitted), fusions, unfused, cuts, memory, "\n\n".join(traces), spent(),
-        captured_in(jitted), weakref.ref(jitted),
+        name_of(jitted), fusions, unfused, cuts, memory, "\n\n".join(map(str, traces)), spent(),
+        captured_in(jitted), tuple(products), weakref.ref(jitted),
     )  # fmt: skip
 
 

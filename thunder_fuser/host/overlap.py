@@ -5,20 +5,24 @@
     segment 2 expr_eval:     T3 = matmul(T2, T1)
 
 Of matrices, where nothing else reads what is between the two. Whether it is a pipeline is decided
-where the call runs.
+where the call runs; `with_decisions` tells it before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from thunder_fuser.communication.products import foreseen
 from thunder_fuser.ir.communication import devices, is_communication
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.strides import contiguous_strides
+from thunder_fuser.multi_device import LowerParams
+from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.target import Target
 
 _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 
@@ -56,6 +60,36 @@ def overlaps(segmented: SegmentedFusion) -> dict[int, Overlapped | None]:
                 found |= {before: None, at: call}
                 break
     return found
+
+
+def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusion:
+    """The plan with what the cost model decides for such calls, and its numbers."""
+    if not segmented.segments:
+        return segmented
+    is_cuda = not (target.is_cpu or target.emulated)
+    lower = segmented.segments[0].match.options.multi_device.lower
+    found = overlaps(segmented) if may_overlap(lower, is_cuda=is_cuda) else {}
+    notes = tuple(
+        f"{call.result} = {call.name}({', '.join(call.reads)}):"
+        f" {_decision(segmented.fusion, call, lower, 'cuda' if is_cuda else 'cpu')}"
+        for call in found.values() if call is not None
+    )  # fmt: skip
+    return replace(segmented, notes=notes)
+
+
+def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str) -> str:
+    a, b = (fusion.tensors[name] for name in call.reads)
+    right = b.sizes[::-1] if call.transposed else b.sizes
+    dtype = str(to_torch_dtype(a.dtype)).removeprefix("torch.")
+    return foreseen(
+        call.name, a.sizes, right, dtype, world=devices(call.post), device=device, lower=lower
+    )
+
+
+def may_overlap(lower: LowerParams, *, is_cuda: bool) -> bool:
+    """True if products with communication are calls of their own. On a CPU collectives are as
+    fast, unless somebody asks."""
+    return lower.overlap == "always" or (lower.overlap == "auto" and is_cuda)
 
 
 def reads_of(

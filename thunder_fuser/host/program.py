@@ -36,7 +36,8 @@ from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.collectives import COLLECTIVES, wait
 from thunder_fuser.communication.products import named_products
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
-from thunder_fuser.host.overlap import overlaps, reads_of
+from thunder_fuser.host.overlap import may_overlap, overlaps, reads_of
+from thunder_fuser.host.persistent import Memory, read_by_kernels_only
 from thunder_fuser.host.posts import overlapped_lines, post_text, waits
 from thunder_fuser.host.ranges import ranged
 from thunder_fuser.host.statements import statements, verify_program
@@ -151,11 +152,14 @@ def plan(
     launchers: Sequence[Launcher],
     device: torch.device,
     params: MultiDeviceParams | None = None,
+    *,
+    persistent: bool = False,
 ) -> HostProgram:
     """The program: for each segment its allocations, its call, and a del of dead values.
 
     Communication is posted where its segment stands, and awaited by the first segment that reads
-    it; VerifyError if the text that comes of it is not sound.
+    it; VerifyError if the text that comes of it is not sound. persistent: intermediates keep their
+    memory from call to call.
     """
     params = params or MultiDeviceParams()
     fusion = segmented.fusion
@@ -175,9 +179,15 @@ def plan(
         **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
     }
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
-    joined = overlaps(segmented) if _may_overlap(params, device) else {}
+    on_cuda = device.type == "cuda"
+    joined = overlaps(segmented) if may_overlap(params.lower, is_cuda=on_cuda) else {}
     read = list(reads_of(segmented, joined))
     dead = _last_reads(segmented, read)
+    is_kernel = [launcher.source is not None for launcher in launchers]
+    parts = [one.part for one in segmented.segments]
+    kept = read_by_kernels_only(fusion, parts, is_kernel) if persistent else frozenset()
+    lasting = Memory(device)
+    names["persistent"] = lasting.tensor
     under_way: list[str] = []
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         lines += waits(segmented, under_way, read[number])
@@ -189,24 +199,23 @@ def plan(
             at_once = not params.executor.early
             lines += waits(segmented, under_way, segment.part.outputs if at_once else ())
         else:
-            lines += _computed(segmented, number, launcher, device, names)
+            makes = launcher.source is not None  # torch allocates what it makes
+            memory = _allocations(segmented, segment.part, device, kept) if makes else []
+            lines += _computed(segmented, number, launcher, memory, names)
         lines += [f"    del {', '.join(dead[number])}"] * bool(dead[number])
     lines += [*waits(segmented, under_way, tuple(under_way)), *_ending(segmented, device)]
-    return _program(lines, names, segmented, launchers)
-
-
-def _may_overlap(params: MultiDeviceParams, device: torch.device) -> bool:
-    """True if products with communication are calls of their own. On a CPU collectives are as
-    fast, unless somebody asks."""
-    asked = params.lower.overlap
-    return asked == "always" or (asked == "auto" and device.type == "cuda")
+    program = _program(lines, names, segmented, launchers)
+    if kept:
+        lasting.freed_with(program.run)
+    return program
 
 
 def _computed(
-    segmented: SegmentedFusion, number: int, launcher: Launcher, device: torch.device,
+    segmented: SegmentedFusion, number: int, launcher: Launcher, memory: list[str | Line],
     names: dict[str, Any],
 ) -> list[str | Line]:  # fmt: skip
-    """The lines of a segment's kernel, or of its torch call; `names` gets what they name."""
+    """The lines of a segment's kernel, behind those of its memory, or of its torch call; `names`
+    gets what they name."""
     source, part = launcher.source, segmented.segments[number].part
     run = f"torch_{number}" if source is None else f"kernel_{number}"
     names[run] = launcher.run
@@ -214,7 +223,7 @@ def _computed(
         return ["    " + launcher.call.format(run=run)]
     names[f"range_{number}"] = _RANGES.get_event_attributes(message=source.name)
     return [
-        *_allocations(segmented, part, device),
+        *memory,
         f"    push_range(range_{number})",
         _launch(run, launcher, part, source),
         "    pop_range()",
@@ -250,12 +259,13 @@ def _launch(run: str, launcher: Launcher, part: Part, source: KernelSource) -> L
 
 
 def _allocations(
-    segmented: SegmentedFusion, part: Part, device: torch.device
+    segmented: SegmentedFusion, part: Part, device: torch.device, kept: frozenset[str]
 ) -> list[str | Line]:
     """The lines that name the memory of a kernel's results."""
     shapes, taken = _shapes_given(segmented), dict(part.overwrites)
     return [
         f"    {name} = {taken[name]}" if name in taken
+        else _persistent(part.tensors[name], segmented.strides[name]) if name in kept
         else _allocation(part.tensors[name], segmented.strides[name], device, shapes.get(name))
         for name in part.outputs
     ]
@@ -376,6 +386,14 @@ def _allocation(
         return Line(text)
     name = f"empty_{view.name}"
     return Line(text, f"    {view.name} = {name}()", (name, in_c))
+
+
+def _persistent(view: TensorView, strides: tuple[int, ...]) -> str:
+    """The line that takes the memory of the last call."""
+    word = str(to_torch_dtype(view.dtype)).removeprefix("torch.")
+    return (
+        f"    {view.name} = persistent({view.name!r}, {view.sizes!r}, {strides!r}, dtype={word})"
+    )
 
 
 def _function(text: str, names: Mapping[str, Any]) -> Runner:

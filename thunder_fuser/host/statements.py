@@ -22,7 +22,10 @@ from thunder_fuser.errors import VerifyError
 SENT = "_sent"  # ends the name of what a post makes
 
 _VALUE = re.compile(r"[A-Z]\d+\w*")  # T3, S1, R0, T3_sent, T3_before
-_CALLS = {"empty_strided": "allocate", "wait": "wait", **dict.fromkeys(COLLECTIVES, "post")}
+_CALLS = {
+    **dict.fromkeys(("empty_strided", "persistent"), "allocate"), "wait": "wait",
+    **dict.fromkeys(COLLECTIVES, "post"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,8 @@ class SegmentedFusion:
     """The segments in the order they run, and why neighbours were not joined.
 
     edge_bytes: read and written by all segments together; lower_bound: by one that could take it
-    all; peak_bytes: the most that intermediates take at once.
+    all; peak_bytes: the most that intermediates take at once. notes: what later stages add to its
+    text.
     """
 
     fusion: Fusion
@@ -147,10 +148,11 @@ class SegmentedFusion:
     edge_bytes: int = 0
     lower_bound: int = 0
     peak_bytes: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         lines = [f"segment {number} {one}" for number, one in enumerate(self.segments)]
-        lines += map(str, self.refusals)
+        lines += [*map(str, self.refusals), *self.notes]
         bound = f", {self.lower_bound} at least" if len(self.segments) > 1 else ""
         lines.append(f"{self.edge_bytes} bytes at segment edges{bound}")
         lines.append(f"{self.peak_bytes} bytes of intermediates at most")
