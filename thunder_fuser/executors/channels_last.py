@@ -12,7 +12,7 @@ whose result the user sees keeps eager's order. Gradients of weights lie as the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeGuard
@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 import torch
 from thunder.core.devices import DeviceType
 from thunder.core.dtypes import bfloat16, float16
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from torch.fx import Graph, GraphModule, Node
 
@@ -50,16 +50,52 @@ def makes_weights(item: BoundSymbol) -> bool:
     return "_backward1_" in str(item.sym.id)
 
 
+def laid_by(item: BoundSymbol) -> list[Proxy]:
+    """The operands of a convolution that decide in which order eager torch runs it.
+
+    Those of an image's gradient are the image and the weight: in whatever order the gradient of the
+    result comes, it is copied into theirs.
+    """
+    graph, operands = _graph(item), reads(item)
+    if graph is None:
+        return operands
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    found = _sources(_operands(node) for node in graph.nodes if node.target in _CONVOLVED)
+    return [one for node, one in zip(given, operands, strict=True) if node in found]
+
+
+def _operands(convolved: Node) -> list[Node]:
+    """The image and the weight."""
+    count, _ = _CONVOLVED[convolved.target]
+    return [*convolved.args[count - 2 : count]]
+
+
+def _sources(nodes: Iterable[Iterable[Node]]) -> set[Node]:
+    """These and all that they are made of."""
+    found, todo = set[Node](), [one for some in nodes for one in some]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
 def with_channels_last(items: Sequence[Item], seen: Set[str]) -> list[Item]:
     """The items; convolutions none of whose images are seen in channels-last order."""
+    changed = {id(item) for item in unseen_convolutions(items, seen)}
+    return [
+        _last(item) if is_convolution(item) and id(item) in changed else item for item in items
+    ]
+
+
+def unseen_convolutions(items: Sequence[Item], seen: Set[str]) -> list[BoundSymbol]:
+    """The convolutions of a trace whose order does not show, if all of them may change theirs."""
     if not runs_last(items):
-        return [*items]
+        return []
     made = {one.name for item in items if read_by(item) for one in made_by(item)}
     fixed = made.intersection(seen)
-    return [
-        _last(item) if is_convolution(item) and not _is_seen(item, fixed) else item
-        for item in items
-    ]
+    return [item for item in items if is_convolution(item) and not _is_seen(item, fixed)]
 
 
 def _may_run_last(item: BoundSymbol) -> bool:
