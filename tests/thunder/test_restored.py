@@ -52,13 +52,16 @@ def names(trace: Any, start: str) -> list[str]:
 
 
 def steps(model: nn.Module, jitted: Any, image: torch.Tensor) -> list[list[torch.Tensor]]:
-    """The result and the gradients, the image's that of a tensor that is no leaf; of each."""
+    """The result and the gradients of each; that of the image as it comes, for it is no leaf."""
     found = []
     for one in (jitted, model):
-        x = (image.detach().requires_grad_() * 1).requires_grad_()
+        model.zero_grad()
+        x = image.detach().requires_grad_() * 1
+        seen: list[torch.Tensor] = []
+        x.register_hook(seen.append)
         result = one(x)
-        wanted = [x, *model.parameters()]
-        found.append([result, *torch.autograd.grad(result.square().sum(), wanted)])
+        result.square().sum().backward()
+        found.append([result, *seen, *(p.grad for p in model.parameters() if p.grad is not None)])
     return found
 
 

@@ -30,7 +30,7 @@ from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.callables import RegionCallable, callable_of
-from thunder_fuser.executors.channels_last import FORMATS, is_convolution, laid_by
+from thunder_fuser.executors.channels_last import FORMATS, is_changed, is_convolution, laid_by
 from thunder_fuser.executors.functions import attention
 from thunder_fuser.executors.regions import Region, only
 from thunder_fuser.executors.source_lines import data_of
@@ -198,7 +198,9 @@ def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
         yield values[read[1].name]
     elif (function := _function_of(bsym)) is not None:
         args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
-        is_last = is_convolution(bsym) and any(_is_last(values[p.name]) for p in laid_by(bsym))
+        is_last = is_convolution(bsym) and (
+            is_changed(bsym) or any(_is_last(values[one.name]) for one in laid_by(bsym))
+        )
         yield from map(_last if is_last else _same, tree_iter(function(*args, **kwargs)))
 
 

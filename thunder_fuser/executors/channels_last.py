@@ -30,6 +30,7 @@ from thunder_fuser.trace.proxies import makes, reads
 
 _aten = torch.ops.aten
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_CHANGED = "_last"  # how the name of one ends that copies its operands
 # How many operands each has, and the place of `groups` among its arguments.
 _CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.default: (3, 9)}
 
@@ -37,6 +38,11 @@ _CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.defa
 def is_convolution(item: Item) -> TypeGuard[BoundSymbol]:
     """True for a convolution of torch, or a part of its gradient."""
     return isinstance(item, BoundSymbol) and str(item.sym.id).split("_")[0] in ("conv2d", "conv3d")
+
+
+def is_changed(item: BoundSymbol) -> bool:
+    """True for one whose image, or image's gradient, is channels last for operands in any order."""
+    return item.sym.name.endswith(_CHANGED) and not makes_weights(item)
 
 
 def runs_last(items: Sequence[Item]) -> bool:
@@ -128,7 +134,7 @@ def _is_seen(item: BoundSymbol, seen: Set[str]) -> bool:
 
 
 def _last(item: BoundSymbol) -> BoundSymbol:
-    name = f"{item.sym.name}_last"
+    name = f"{item.sym.name}{_CHANGED}"
     graph = _graph(item)
     run = _call(item.sym.name) if graph is None else _in_order(item._call_ctx[item.sym.name])
 
