@@ -178,19 +178,20 @@ def test_a_result_that_is_seen_by_a_view_too() -> None:
     assert not names(last_traces(jitted)[-1], "image_in_order")
 
 
-def test_each_of_two_results_must_pay() -> None:
-    """The second result is that of one convolution more."""
+def test_each_result_must_pay() -> None:
+    """The second one is seen by a view too, so a copy would gain nothing."""
 
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.all = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(4))
 
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             deep = x
             for one in self.all[:3]:
                 deep = one(deep).relu()
-            return deep, self.all[3](x).relu()
+            other = self.all[3](x).relu()
+            return deep, other, other.permute(0, 2, 3, 1)
 
     model, image = Two().double(), torch.randn(2, 4, 8, 8).double()
     jitted = jit(model, strict=True)
@@ -199,6 +200,17 @@ def test_each_of_two_results_must_pay() -> None:
     trace = last_traces(jitted)[-1]
     assert sorted(names(trace, "conv2d")) == ["conv2d", *["conv2d_last"] * 3]
     assert len(names(trace, "image_in_order")) == 1
+
+
+def test_gradients_do_not_read_what_they_do_not_depend_on() -> None:
+    """An image's gradient reads no image, a weight's no weight: those have no values then."""
+    model, image = Level().double(), torch.randn(SIZES).double()
+    torch.use_deterministic_algorithms(True)  # fills memory that is not written with NaN
+    try:
+        assert torch.utils.deterministic.fill_uninitialized_memory
+        check(*steps(model, jit(model, strict=True), image))
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_volumes_and_masks_of_one_channel() -> None:

@@ -170,6 +170,14 @@ def _copied(image: torch.Tensor) -> torch.Tensor:
     return image if form is None else image.contiguous(memory_format=form)
 
 
+def _without_values(image: torch.Tensor) -> torch.Tensor:
+    """The image in channels-last order with whatever in it: itself, if it is."""
+    form = FORMATS.get(image.ndim)
+    if form is None or image.is_contiguous(memory_format=form):
+        return image
+    return torch.empty_like(image, memory_format=form)
+
+
 def _lying_as(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The gradient in the order of its weight, as autograd would copy it."""
     if gradient.stride() == weight.stride():
@@ -184,10 +192,13 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     graph.output(graph.graph_copy(function.__self__.graph, {}))  # type: ignore[attr-defined]
     for node in list(graph.nodes):
         if node.target in _CONVOLVED:
-            count, _ = _CONVOLVED[node.target]
+            prepare = _preparations(node)
             with graph.inserting_before(node):
-                copies = [graph.call_function(_copied, (one,)) for one in node.args[:count]]
-            node.args = (*copies, *node.args[count:])
+                made = [
+                    graph.call_function(one, (operand,))
+                    for one, operand in zip(prepare, node.args, strict=False)
+                ]
+            node.args = (*made, *node.args[len(made) :])
         elif _is_weights(node):
             users = list(node.users)
             with graph.inserting_after(node):
@@ -195,6 +206,17 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
             for user in users:
                 user.replace_input_with(node, laid)
     return GraphModule({}, graph).forward
+
+
+def _preparations(convolved: Node) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+    """What brings each operand in order; one that the wanted gradients do not depend on has only
+    its sizes read, and its order."""
+    if convolved.target is _aten.convolution.default:
+        return [_copied, _copied]
+    of_image, of_weight, _ = convolved.args[10]
+    image = _copied if of_weight else _without_values
+    weight = _copied if of_image else _without_values
+    return [_copied, image, weight]
 
 
 def _is_weights(node: Node) -> bool:

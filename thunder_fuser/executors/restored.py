@@ -44,7 +44,7 @@ from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
 
 Strides = tuple[int, ...]
 
-MIN_GAIN = 2  # convolutions for each image; one alone copies its image in and out in any case
+MIN_GAIN = 2  # convolutions; one alone copies its image in and out in any case
 _USERS = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})
 
 
@@ -94,7 +94,8 @@ def with_restored(trace: TraceCtx, items: Sequence[Item], also: Set[str]) -> lis
 
 
 def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) -> Set[str]:
-    """The names of those whose copies pay."""
+    """The names of those whose copies pay: all as one, and each by a convolution or more, which
+    would else wait for an operand in eager's order."""
 
     def changed(hidden: Set[str]) -> int:
         return len(unseen_convolutions(items, seen_results(items, also, hidden)))
@@ -103,7 +104,7 @@ def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) 
     if not chosen or changed(chosen) - changed(set()) < MIN_GAIN:
         return set()
     for name in images:
-        if changed(chosen) - changed(chosen - {name}) < MIN_GAIN:
+        if changed(chosen) == changed(chosen - {name}):
             chosen.remove(name)
     return chosen
 
