@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from thunder_fuser.executors import channels_last
 from thunder_fuser.executors.functions import kernels
+from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.traces import jit
 
 SIZES = (2, 8, 6, 8)
@@ -133,6 +134,27 @@ def test_a_region_writes_the_order_itself() -> None:
     assert call(made, *models) is made
     last = made.contiguous(memory_format=torch.channels_last)
     assert call(last, *models).stride() == made.stride()
+
+
+class Normalised(nn.Module):
+    """Pixels of length 1."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (x * x).sum(1, keepdim=True).rsqrt()
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_norm_does_not_write_another_order(norm: bool) -> None:
+    """It would do so element by element; what is pointwise writes whole sectors."""
+    last = Normalised() if norm else nn.SiLU()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), last).double()
+    jitted, image = jit(model, strict=True), torch.randn(2, 3, 8, 8).double()
+    with torch.no_grad():
+        check([jitted(image)], [model(image)])
+    claims = fuser.last_claims
+    assert claims is not None and len(names(last_traces(jitted)[-1], "image_in_order")) == 1
+    *_, region = claims.regions
+    assert len(region.row_major) == (not norm)
 
 
 def in_order(model: Any, image: torch.Tensor) -> tuple[list[str], list[str]]:

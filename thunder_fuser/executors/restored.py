@@ -6,8 +6,9 @@
 
 Whoever sees a convolution's result sees how it lies, and so how lies what it was made of. Without
 such a copy none of these convolutions might run in channels-last order. With it all may, for
-two orders changed instead of two around each. A region writes the order itself, which then costs
-no copy: it is row-major, if all that the call was traced with makes it so in eager torch.
+two orders changed instead of two around each. A pointwise region writes the order itself, which
+then costs no copy: it is row-major, if all that the call was traced with makes it so in eager
+torch. A norm would write it element by element, and leaves it to the copy.
 
 Thunder does not guard strides. So the order is worked out at the call, for the strides of all
 that decides it, by running the operations of eager torch on tensors without memory.
@@ -22,7 +23,7 @@ from functools import lru_cache
 import torch
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import TensorProxy, variableify
-from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
 from thunder.core.trace import TraceCtx, tracectx
 
 from thunder_fuser.executors.ahead import Values, arguments_of, results_of_torch, value_of
@@ -242,10 +243,14 @@ def _with_copy(trace: TraceCtx, items: Sequence[Item], image: _Image) -> list[It
         elif all(one.name != image.proxy.name for one in made_by(item)):
             found.append(item)
         else:
-            if isinstance(item, Region) and image.proxy.name not in read:
+            if isinstance(item, Region) and image.proxy.name not in read and _is_pointwise(item):
                 item = replace(item, row_major=(*item.row_major, image.proxy.name))
             found += item, copy
     return found
+
+
+def _is_pointwise(region: Region) -> bool:
+    return not any(has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in region.leaves)
 
 
 def _copy(trace: TraceCtx, image: _Image) -> BoundSymbol:
