@@ -68,7 +68,7 @@ class _Image:
         try:
             for item in self.items:
                 values |= _made(item, values)
-        except (RuntimeError, NotImplementedError, TypeError):
+        except (RuntimeError, NotImplementedError):  # torch's, of operations that need memory
             return None
         found: Strides = values[self.proxy.name].stride()
         return found
@@ -94,7 +94,7 @@ def with_restored(trace: TraceCtx, items: Sequence[Item], also: Set[str]) -> lis
     return [*items]
 
 
-def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) -> Set[str]:
+def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) -> list[str]:
     """The names of those whose copies pay: all as one, and each by a convolution or more, which
     would else wait for an operand in eager's order."""
 
@@ -103,11 +103,11 @@ def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) 
 
     chosen = set(images)
     if not chosen or changed(chosen) - changed(set()) < MIN_GAIN:
-        return set()
+        return []
     for name in images:
         if changed(chosen) == changed(chosen - {name}):
             chosen.remove(name)
-    return chosen
+    return [name for name in images if name in chosen]
 
 
 # --------------------------------------------------------------------------------- which images
@@ -124,10 +124,11 @@ def _images(items: Sequence[Item]) -> Iterator[_Image]:
     for item in items:
         made = _made_of_images(item, convolved)
         convolved |= made
-        for name in made & returned.keys():
-            image = _image(items, item, returned[name]) if _makes_memory(item) else None
-            if image is not None:
-                yield image
+        for one in made_by(item) if _makes_memory(item) else ():
+            if one.name in made & returned.keys():
+                image = _image(items, item, returned[one.name])
+                if image is not None:
+                    yield image
 
 
 def _made_of_images(item: Item, images: Set[str]) -> Set[str]:
@@ -210,8 +211,14 @@ def _made(item: Item, values: Values) -> Values:
     """The results of an item as tensors without memory; of what is not known, as if contiguous."""
     for proxy in read_by(item):
         values.setdefault(proxy.name, value_of(proxy))
-    found = _of_region(item, values) if isinstance(item, Region) else results_of_torch(item, values)
-    return {one.name: value for one, value in zip(made_by(item), found, strict=True)}
+    if isinstance(item, Region):
+        found = _of_region(item, values)
+    else:
+        found = [*results_of_torch(item, values)]
+    names = [one.name for one in made_by(item)]
+    if len(found) != len(names):
+        raise NotImplementedError(f"what makes {', '.join(names)} does not run without memory")
+    return dict(zip(names, found, strict=True))
 
 
 def _of_region(region: Region, values: Values) -> list[torch.Tensor]:
