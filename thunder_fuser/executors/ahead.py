@@ -14,7 +14,7 @@ guess costs a compilation, and an error in a job is raised by the call that need
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,7 +30,7 @@ from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceCtx
 
 from thunder_fuser.executors.callables import RegionCallable, callable_of
-from thunder_fuser.executors.channels_last import FORMATS, is_convolution
+from thunder_fuser.executors.channels_last import FORMATS, is_changed, is_convolution, laid_by
 from thunder_fuser.executors.functions import attention
 from thunder_fuser.executors.regions import Region, only
 from thunder_fuser.executors.source_lines import data_of
@@ -97,20 +97,31 @@ def jobs_of(trace: TraceCtx, prepare: Prepare) -> list[Job]:
     made = (proxy for bsym in trace.bound_symbols for proxy in makes(bsym))
     if data is None or not all(map(_is_sized, made)):
         return []
-    values: Values = {}
-    for proxy in trace.args or ():
-        _, tensor = noted.get(id(proxy.history), (None, None))
-        values[proxy.name] = _value(proxy) if tensor is None else tensor
+    values = _arguments(trace, noted)
     jobs: dict[Hashable, Job] = {}
     for bsym in trace.bound_symbols:
         for proxy in reads(bsym):
-            values.setdefault(proxy.name, _value(proxy))
+            values.setdefault(proxy.name, value_of(proxy))
         one = callable_of(bsym)
         if one is not None and not one.region.makes_views:
             jobs.update(_prepared(one, values, prepare))
         for proxy, value in zip(makes(bsym), _results(bsym, one, values), strict=True):
             values.setdefault(proxy.name, value)  # what is unpacked is known already
     return [*jobs.values()]
+
+
+def arguments_of(trace: TraceCtx) -> Values:
+    """The arguments of the call that is traced, without memory; contiguous if nothing is noted."""
+    data = get_compile_data()
+    return _arguments(trace, _NOTED.get(data, {}) if data is not None else {})
+
+
+def _arguments(trace: TraceCtx, noted: Mapping[int, tuple[Any, torch.Tensor]]) -> Values:
+    found: Values = {}
+    for proxy in trace.args or ():
+        _, tensor = noted.get(id(proxy.history), (None, None))
+        found[proxy.name] = value_of(proxy) if tensor is None else tensor
+    return found
 
 
 def keys_of(args: Sequence[Any]) -> tuple[InputKey, ...]:
@@ -154,14 +165,14 @@ def _results(bsym: BoundSymbol, one: RegionCallable | None, values: Values) -> S
     """What a call gives, as a guess; contiguous tensors where nothing is known."""
     made = makes(bsym)
     try:
-        found = [*(_of_torch(bsym, values) if one is None else _of_region(one, values))]
+        found = [*(results_of_torch(bsym, values) if one is None else _of_region(one, values))]
     except Exception:  # torch cannot run it without memory
         found = []
     shapes = [tuple(value.shape) for value in found if isinstance(value, torch.Tensor)]
     if shapes != [proxy._shape for proxy in made if isinstance(proxy, TensorProxy)]:
-        return [*map(_value, made)]
+        return [*map(value_of, made)]
     tensors = (value for value in found if isinstance(value, torch.Tensor))
-    return [next(tensors) if isinstance(one, TensorProxy) else _value(one) for one in made]
+    return [next(tensors) if isinstance(one, TensorProxy) else value_of(one) for one in made]
 
 
 def _of_region(one: RegionCallable, values: Values) -> Iterator[torch.Tensor]:
@@ -172,10 +183,11 @@ def _of_region(one: RegionCallable, values: Values) -> Iterator[torch.Tensor]:
         return
     orders = one.orders(args)
     for proxy in one.region.outputs:
-        yield _value(proxy, orders.get(proxy.name))
+        yield value_of(proxy, orders.get(proxy.name))
 
 
-def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
+def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
+    """What torch makes of tensors without memory; nothing if it cannot. Values: of all it reads."""
     read = list({proxy.name: proxy for proxy in reads(bsym)}.values())
     if only(bsym, VIEWS):
         region = Region(tuple(leaves_of(bsym)), tuple(read), tuple(makes(bsym)), is_backward=False)
@@ -186,7 +198,9 @@ def _of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
         yield values[read[1].name]
     elif (function := _function_of(bsym)) is not None:
         args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
-        is_last = is_convolution(bsym) and any(_is_last(values[proxy.name]) for proxy in read)
+        is_last = is_convolution(bsym) and (
+            is_changed(bsym) or any(_is_last(values[one.name]) for one in laid_by(bsym))
+        )
         made = tree_iter(function(*args, **kwargs))
         yield from map(_last, made) if is_last else made
 
@@ -217,7 +231,7 @@ def _given(value: Any, values: Values) -> Any:
     return values[value.name] if isinstance(value, Proxy) else value
 
 
-def _value(proxy: Proxy, order: Sequence[int] | None = None) -> Any:
+def value_of(proxy: Proxy, order: Sequence[int] | None = None) -> Any:
     """A tensor without memory, or a number that is not known yet."""
     if isinstance(proxy, TensorProxy):
         own = data_type(proxy.dtype)

@@ -12,7 +12,7 @@ whose result the user sees keeps eager's order. Gradients of weights lie as the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeGuard
@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 import torch
 from thunder.core.devices import DeviceType
 from thunder.core.dtypes import bfloat16, float16
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from torch.fx import Graph, GraphModule, Node
 
@@ -30,6 +30,7 @@ from thunder_fuser.trace.proxies import makes, reads
 
 _aten = torch.ops.aten
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_CHANGED = "_last"  # how the name of one ends that copies its operands
 # How many operands each has, and the place of `groups` among its arguments.
 _CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.default: (3, 9)}
 
@@ -37,6 +38,11 @@ _CONVOLVED = {_aten.convolution.default: (2, 8), _aten.convolution_backward.defa
 def is_convolution(item: Item) -> TypeGuard[BoundSymbol]:
     """True for a convolution of torch, or a part of its gradient."""
     return isinstance(item, BoundSymbol) and str(item.sym.id).split("_")[0] in ("conv2d", "conv3d")
+
+
+def is_changed(item: BoundSymbol) -> bool:
+    """True for one whose image, or image's gradient, is channels last for operands in any order."""
+    return item.sym.name.endswith(_CHANGED) and not makes_weights(item)
 
 
 def runs_last(items: Sequence[Item]) -> bool:
@@ -50,16 +56,52 @@ def makes_weights(item: BoundSymbol) -> bool:
     return "_backward1_" in str(item.sym.id)
 
 
+def laid_by(item: BoundSymbol) -> list[Proxy]:
+    """The operands of a convolution that decide in which order eager torch runs it.
+
+    Those of an image's gradient are the image and the weight: in whatever order the gradient of the
+    result comes, it is copied into theirs.
+    """
+    graph, operands = _graph(item), reads(item)
+    if graph is None:
+        return operands
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    found = _sources(_operands(node) for node in graph.nodes if node.target in _CONVOLVED)
+    return [one for node, one in zip(given, operands, strict=True) if node in found]
+
+
+def _operands(convolved: Node) -> list[Node]:
+    """The image and the weight."""
+    count, _ = _CONVOLVED[convolved.target]
+    return [*convolved.args[count - 2 : count]]
+
+
+def _sources(nodes: Iterable[Iterable[Node]]) -> set[Node]:
+    """These and all that they are made of."""
+    found, todo = set[Node](), [one for some in nodes for one in some]
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += node.all_input_nodes
+    return found
+
+
 def with_channels_last(items: Sequence[Item], seen: Set[str]) -> list[Item]:
     """The items; convolutions none of whose images are seen in channels-last order."""
+    changed = {id(item) for item in unseen_convolutions(items, seen)}
+    return [
+        _last(item) if is_convolution(item) and id(item) in changed else item for item in items
+    ]
+
+
+def unseen_convolutions(items: Sequence[Item], seen: Set[str]) -> list[BoundSymbol]:
+    """The convolutions of a trace whose order does not show, if all of them may change theirs."""
     if not runs_last(items):
-        return [*items]
+        return []
     made = {one.name for item in items if read_by(item) for one in made_by(item)}
     fixed = made.intersection(seen)
-    return [
-        _last(item) if is_convolution(item) and not _is_seen(item, fixed) else item
-        for item in items
-    ]
+    return [item for item in items if is_convolution(item) and not _is_seen(item, fixed)]
 
 
 def _may_run_last(item: BoundSymbol) -> bool:
@@ -92,7 +134,7 @@ def _is_seen(item: BoundSymbol, seen: Set[str]) -> bool:
 
 
 def _last(item: BoundSymbol) -> BoundSymbol:
-    name = f"{item.sym.name}_last"
+    name = f"{item.sym.name}{_CHANGED}"
     graph = _graph(item)
     run = _call(item.sym.name) if graph is None else _in_order(item._call_ctx[item.sym.name])
 
@@ -128,6 +170,14 @@ def _copied(image: torch.Tensor) -> torch.Tensor:
     return image if form is None else image.contiguous(memory_format=form)
 
 
+def _without_values(image: torch.Tensor) -> torch.Tensor:
+    """The image in channels-last order with whatever in it: itself, if it is."""
+    form = FORMATS.get(image.ndim)
+    if form is None or image.is_contiguous(memory_format=form):
+        return image
+    return torch.empty_like(image, memory_format=form)
+
+
 def _lying_as(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The gradient in the order of its weight, as autograd would copy it."""
     if gradient.stride() == weight.stride():
@@ -142,10 +192,13 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     graph.output(graph.graph_copy(function.__self__.graph, {}))  # type: ignore[attr-defined]
     for node in list(graph.nodes):
         if node.target in _CONVOLVED:
-            count, _ = _CONVOLVED[node.target]
+            prepare = _preparations(node)
             with graph.inserting_before(node):
-                copies = [graph.call_function(_copied, (one,)) for one in node.args[:count]]
-            node.args = (*copies, *node.args[count:])
+                made = [
+                    graph.call_function(one, (operand,))
+                    for one, operand in zip(prepare, node.args, strict=False)
+                ]
+            node.args = (*made, *node.args[len(made) :])
         elif _is_weights(node):
             users = list(node.users)
             with graph.inserting_after(node):
@@ -153,6 +206,17 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
             for user in users:
                 user.replace_input_with(node, laid)
     return GraphModule({}, graph).forward
+
+
+def _preparations(convolved: Node) -> list[Callable[[torch.Tensor], torch.Tensor]]:
+    """What brings each operand in order; one that the wanted gradients do not depend on has only
+    its sizes read, and its order."""
+    if convolved.target is _aten.convolution.default:
+        return [_copied, _copied]
+    of_image, of_weight, _ = convolved.args[10]
+    image = _copied if of_weight else _without_values
+    weight = _copied if of_image else _without_values
+    return [_copied, image, weight]
 
 
 def _is_weights(node: Node) -> bool:

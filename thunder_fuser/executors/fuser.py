@@ -48,6 +48,7 @@ from thunder_fuser.executors.regions import (
     claim,
     without_dead_views,
 )
+from thunder_fuser.executors.restored import with_restored
 from thunder_fuser.executors.row_major import with_row_major, written_views
 from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, user_lines_first
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
@@ -165,7 +166,9 @@ class ThunderFuser(FusionExecutor):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
             check_in_place(items, _prefix(given))
-        seen = seen_results(items, written_views(prepared.ops))
+        also = written_views(prepared.ops)
+        items = with_restored(trace, items, also)
+        seen = seen_results(items, also)
         items = with_channels_last(with_unseen(items, seen), seen)
         items = with_overlap(items, params_of(given).lower, self)
         items = [one.without_trace() if isinstance(one, Region) else one for one in items]

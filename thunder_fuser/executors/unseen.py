@@ -14,28 +14,48 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-from thunder_fuser.executors.channels_last import is_convolution, makes_weights, runs_last
+from thunder_fuser.executors.channels_last import (
+    is_convolution,
+    laid_by,
+    makes_weights,
+    runs_last,
+)
 from thunder_fuser.executors.regions import Item, Region, read_by
 from thunder_fuser.executors.result_orders import ATTENTION, PRODUCT, origins
 from thunder_fuser.trace.proxies import is_product, makes, parts, reads
 
+IN_ORDER = "image_in_order_of_"  # how the names of copies begin that lie as in eager torch
 _LOOKUPS = frozenset({PrimIDs.EMBEDDING, PrimIDs.EMBEDDING_BACKWARD})
 
 
-def seen_results(items: Sequence[Item], also: Set[str]) -> set[str]:
+def seen_results(
+    items: Sequence[Item], also: Set[str], hidden: Set[str] = frozenset()
+) -> set[str]:
     """The names of results of the trace, and of what those get their strides from.
 
-    also: names of others that matter, as of what is written in place through a reshape.
+    also: names of others that matter, as of what is written in place through a reshape. hidden: of
+    results that the user gets copies of.
     """
-    seen, are_last = {*also}, runs_last(items)
+    returned = {
+        proxy.name
+        for item in items if isinstance(item, BoundSymbol) and item.sym.id is PrimIDs.RETURN
+        for proxy in read_by(item)
+    }  # fmt: skip
+    return deciding(items, also | (returned - hidden))
+
+
+def deciding(items: Sequence[Item], names: Set[str]) -> set[str]:
+    """The names, and those of the values that they may get their strides from."""
+    seen, are_last = {*names}, runs_last(items)
     for item in reversed(items):
         if isinstance(item, Region):
             found = origins(item.leaves, item.inputs)
             seen.update(*(found[out.name] for out in item.outputs if out.name in seen))
         elif are_last and is_convolution(item) and makes_weights(item):
             continue  # its results lie as the weights
-        elif item.sym.id is PrimIDs.RETURN or _passes_on(item, seen):
-            seen.update(proxy.name for proxy in read_by(item))
+        elif _passes_on(item, seen):
+            operands = laid_by(item) if is_convolution(item) else read_by(item)
+            seen.update(proxy.name for proxy in operands)
     return seen
 
 
@@ -68,4 +88,6 @@ def _passes_on(item: BoundSymbol, seen: Set[str]) -> bool:
     """True for an op of torch that makes a seen result, whose strides its operands may decide."""
     if not any(made.name in seen for made in makes(item)):
         return False
-    return not is_product(item) and not all(one.sym.id in _LOOKUPS for one in parts(item))
+    if is_product(item) or item.sym.name.startswith(IN_ORDER):
+        return False
+    return not all(one.sym.id in _LOOKUPS for one in parts(item))

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Items of a trace -> the same, with a copy of an image that the user sees, in the order of eager.
+
+    y = conv2d(x, w); z = fusion(y); u = conv2d(z, v); r = fusion(u)     returned: r
+->  the same,  r1 = image_in_order0(r, x, w, v)                          returned: r1
+
+Whoever sees a convolution's result sees how it lies, and so how lies what it was made of. Without
+such a copy none of these convolutions might run in channels-last order. With it all may, for
+two orders changed instead of two around each. A pointwise region writes the order itself, which
+then costs no copy: it is row-major, if all that the call was traced with makes it so in eager
+torch. A norm would write it element by element, and leaves it to the copy.
+
+Thunder does not guard strides. So the order is worked out at the call, for the strides of all
+that decides it, by running the operations of eager torch on tensors without memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import TensorProxy, variableify
+from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol, has_tags
+from thunder.core.trace import TraceCtx, tracectx
+
+from thunder_fuser.executors.ahead import Values, arguments_of, results_of_torch, value_of
+from thunder_fuser.executors.channels_last import (
+    FORMATS,
+    is_convolution,
+    makes_weights,
+    runs_last,
+    unseen_convolutions,
+)
+from thunder_fuser.executors.functions.kernels import KERNELS
+from thunder_fuser.executors.regions import Item, Region, made_by, only, read_by
+from thunder_fuser.executors.result_orders import origins
+from thunder_fuser.executors.translate import layout_of, orders_of_results
+from thunder_fuser.executors.unseen import IN_ORDER, deciding, seen_results
+from thunder_fuser.executors.without_kernel import view_function, views_for
+from thunder_fuser.ir.strides import contiguous_strides
+from thunder_fuser.trace.proxies import TORCH_KERNELS, VIEWS, is_product
+
+Strides = tuple[int, ...]
+
+MIN_GAIN = 2  # convolutions; one alone copies its image in and out in any case
+_USERS = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """A result that the user sees. items: what decides how it lies in eager torch, in order, from
+    the strides of the models, which are arguments of the trace."""
+
+    proxy: TensorProxy
+    maker: Item
+    items: tuple[Item, ...]
+    models: tuple[TensorProxy, ...]
+
+    def strides(self, given: Sequence[Strides]) -> Strides | None:
+        """Those in eager torch, for models with these; None if torch needs memory to tell."""
+        values: Values = {
+            one.name: value_of(one).as_strided(one._shape, strides)
+            for one, strides in zip(self.models, given, strict=True)
+        }
+        try:
+            for item in self.items:
+                values |= _made(item, values)
+        except (RuntimeError, NotImplementedError):  # torch's, of operations that need memory
+            return None
+        found: Strides = values[self.proxy.name].stride()
+        return found
+
+    def is_row_major(self, arguments: Values) -> bool:
+        """Whether it is so in eager torch, for models like these arguments."""
+        given = [arguments.get(one.name, value_of(one)).stride() for one in self.models]
+        return self.strides(given) == contiguous_strides(self.proxy._shape)
+
+
+def with_restored(trace: TraceCtx, items: Sequence[Item], also: Set[str]) -> list[Item]:
+    """The items with the images for which enough convolutions may change their order.
+
+    also: names of values whose strides matter for other reasons.
+    """
+    found = [*_images(items)] if runs_last(items) else []
+    if not found:
+        return [*items]
+    arguments = arguments_of(trace)
+    images = {one.proxy.name: one for one in found if one.is_row_major(arguments)}
+    for name in _worth(items, also, images):
+        items = _with_copy(trace, items, images[name])
+    return [*items]
+
+
+def _worth(items: Sequence[Item], also: Set[str], images: Mapping[str, _Image]) -> list[str]:
+    """The names of those whose copies pay: all as one, and each by a convolution or more, which
+    would else wait for an operand in eager's order."""
+
+    def changed(hidden: Set[str]) -> int:
+        return len(unseen_convolutions(items, seen_results(items, also, hidden)))
+
+    chosen = set(images)
+    if not chosen or changed(chosen) - changed(set()) < MIN_GAIN:
+        return []
+    for name in images:
+        if changed(chosen) == changed(chosen - {name}):
+            chosen.remove(name)
+    return [name for name in images if name in chosen]
+
+
+# --------------------------------------------------------------------------------- which images
+
+
+def _images(items: Sequence[Item]) -> Iterator[_Image]:
+    """The results that are made of images of convolutions, if it is known how they lie."""
+    returned = {
+        one.name: one
+        for item in items if not isinstance(item, Region) and item.sym.id is PrimIDs.RETURN
+        for one in read_by(item) if isinstance(one, TensorProxy) and one.ndim in FORMATS
+    }  # fmt: skip
+    convolved = set[str]()
+    for item in items:
+        made = _made_of_images(item, convolved)
+        convolved |= made
+        for one in made_by(item) if _makes_memory(item) else ():
+            if one.name in made & returned.keys():
+                image = _image(items, item, returned[one.name])
+                if image is not None:
+                    yield image
+
+
+def _made_of_images(item: Item, images: Set[str]) -> Set[str]:
+    """The results of an item that may lie as such images do."""
+    names = {one.name for one in made_by(item)}
+    if isinstance(item, Region):
+        found = origins(item.leaves, item.inputs)
+        return {name for name in names if not images.isdisjoint(found[name])}
+    if is_convolution(item):
+        return set() if makes_weights(item) else names
+    reads_one = not images.isdisjoint(one.name for one in read_by(item))
+    return names if reads_one and not is_product(item) else set()
+
+
+def _makes_memory(item: Item) -> bool:
+    """True if what it makes shares memory with nothing."""
+    return is_convolution(item) or (isinstance(item, Region) and not item.moves_only)
+
+
+def _image(items: Sequence[Item], maker: Item, proxy: TensorProxy) -> _Image | None:
+    """None if it is not known what decides how it lies, or if that is not kept until then."""
+    names = deciding(items, {proxy.name})
+    given = {one.name: one for item in items if _unpacks(item) for one in made_by(item)}
+    parts = tuple(
+        item for item in items
+        if any(one.name in names for one in made_by(item)) and _decides(item)
+    )  # fmt: skip
+    read = {one.name for item in items if _is_backward(item) for one in read_by(item)}
+    kept = read if _is_backward(maker) else given.keys()
+    models = [one for name, one in given.items() if name in names and _is_image(one)]
+    proxies = [one for part in parts for one in (*read_by(part), *made_by(part))]
+    known = all(map(_is_known, parts)) and all(map(_is_plain, (*proxies, *models)))
+    if not known or not all(one.name in kept for one in models):
+        return None
+    return _Image(proxy, maker, tuple(map(_alone, parts)), tuple(models))
+
+
+def _decides(item: Item) -> bool:
+    """False for an argument, and for a product, whose result is contiguous."""
+    return isinstance(item, Region) or not (_unpacks(item) or is_product(item))
+
+
+def _unpacks(item: Item) -> bool:
+    return isinstance(item, BoundSymbol) and item.sym.id is PrimIDs.UNPACK_TRIVIAL
+
+
+def _is_backward(item: Item) -> bool:
+    if isinstance(item, Region):
+        return item.is_backward
+    return BoundSymbolTag.BACKWARD in item.tags and item.sym.id not in _USERS
+
+
+def _is_image(proxy: object) -> bool:
+    """False for numbers and vectors, which decide no order."""
+    return isinstance(proxy, TensorProxy) and proxy.ndim > 1
+
+
+def _is_known(item: Item) -> bool:
+    """True if torch tells how its results lie without running it."""
+    if isinstance(item, Region) or is_convolution(item):
+        return True
+    return only(item, VIEWS) or getattr(item.sym.executor, "name", "") == TORCH_KERNELS
+
+
+def _is_plain(proxy: object) -> bool:
+    if not isinstance(proxy, TensorProxy):
+        return True
+    return type(proxy) is TensorProxy and all(type(size) is int for size in proxy._shape)
+
+
+def _alone(item: Item) -> Item:
+    """The item without the trace that it comes from: it lives as long as the compiled function."""
+    return item.without_trace() if isinstance(item, Region) else item
+
+
+# --------------------------------------------------------------------------------- how they lie
+
+
+def _made(item: Item, values: Values) -> Values:
+    """The results of an item as tensors without memory; of what is not known, as if contiguous."""
+    for proxy in read_by(item):
+        values.setdefault(proxy.name, value_of(proxy))
+    if isinstance(item, Region):
+        found = _of_region(item, values)
+    else:
+        found = [*results_of_torch(item, values)]
+    names = [one.name for one in made_by(item)]
+    if len(found) != len(names):
+        raise NotImplementedError(f"what makes {', '.join(names)} does not run without memory")
+    return dict(zip(names, found, strict=True))
+
+
+def _of_region(region: Region, values: Values) -> list[torch.Tensor]:
+    args = [values[proxy.name] for proxy in region.inputs]
+    views: Callable[..., Sequence[torch.Tensor]] | None = None
+    if region.makes_views:
+        views = view_function(region)
+    elif region.moves_only:
+        views = views_for(region, args)
+    if views is not None:
+        return [*views(*args)]
+    layouts = [layout_of(one) if isinstance(one, torch.Tensor) else None for one in args]
+    orders = orders_of_results(region, layouts)
+    return [value_of(proxy, orders.get(proxy.name)) for proxy in region.outputs]
+
+
+# ---------------------------------------------------------------------------------- the copies
+
+
+def _with_copy(trace: TraceCtx, items: Sequence[Item], image: _Image) -> list[Item]:
+    """The items with the copy, which the user gets."""
+    copy = _copy(trace, image)
+    users = {variableify(image.proxy): copy.output}
+    read = {one.name for item in items if is_convolution(item) for one in read_by(item)}
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, BoundSymbol) and item.sym.id in _USERS:
+            found.append(item.from_bsym_swap_proxies(users))
+        elif all(one.name != image.proxy.name for one in made_by(item)):
+            found.append(item)
+        else:
+            if isinstance(item, Region) and image.proxy.name not in read and _is_pointwise(item):
+                item = replace(item, row_major=(*item.row_major, image.proxy.name))
+            found += item, copy
+    return found
+
+
+def _is_pointwise(region: Region) -> bool:
+    return not any(has_tags(leaf, {OpTags.REDUCTION_OP}) for leaf in region.leaves)
+
+
+def _copy(trace: TraceCtx, image: _Image) -> BoundSymbol:
+    name = f"{IN_ORDER}{image.proxy.name}"
+    call = _in_order(image)
+
+    def bind(bsym: BoundSymbol) -> None:
+        bsym._call_ctx = {name: call}
+
+    with tracectx(trace):
+        made = TensorProxy(like=image.proxy)
+    symbol = Symbol(
+        name, id=name, is_prim=True, executor=KERNELS, _bind_postprocess=bind,
+        meta=lambda *tensors: made, tags=(OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,),
+    )  # fmt: skip
+    tags = {BoundSymbolTag.BACKWARD} if _is_backward(image.maker) else set()
+    bsym = BoundSymbol(symbol, (image.proxy, *image.models), {}, made, tags=tags)
+    bind(bsym)
+    return bsym
+
+
+def _in_order(image: _Image) -> Callable[..., torch.Tensor]:
+    row_major = contiguous_strides(image.proxy._shape)
+
+    @lru_cache(maxsize=256)
+    def strides(*given: Strides) -> Strides:
+        return image.strides(given) or row_major
+
+    def call(made: torch.Tensor, *models: torch.Tensor) -> torch.Tensor:
+        wanted = strides(*(one.stride() for one in models))
+        if made.stride() == wanted:
+            return made
+        return made.new_empty_strided(made.shape, wanted).copy_(made)
+
+    return call
