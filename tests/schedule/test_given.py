@@ -198,6 +198,14 @@ BAD: dict[str, tuple[str, str]] = {
     "code": (TEXT + "s.split(open('x'), 2)", "expected plain arguments: names and numbers"),
     "missing axis": (TEXT + 's.split("i7", 2)', "axis i7: expected one of i0, i1"),
     "factor": (TEXT + 's.split("i1", 0)', "split of i1: expected a factor >= 1, got 0"),
+    "idle steps": (
+        TEXT + 's.split("i1", 9223372036854775808)',
+        "split of i1: expected at most 1144576 steps, got 92233720368547758080",
+    ),
+    "idle steps of splits": (
+        TEXT + 's.split("i0", 1024)\n    s.split("i0.o", 1024)\n    s.split("i0.o.o", 1024)',
+        "split of i0.o: expected at most 1144576 steps",
+    ),
     "no number": (TEXT + 's.split("i1", "8")', "split of i1: expected a whole factor"),
     "arguments": (TEXT + 's.split("i1")', "s.split: expected its arguments"),
     "kinds": (TEXT + 's.merge("i0", "i1")', "expected two kept axes or two reduced ones"),
@@ -350,6 +358,19 @@ def test_too_much_shared_memory() -> None:
     with pytest.raises(ScheduleError, match="bytes of shared memory"):
         fd.schedule(0, "\n".join(lines))
         fd.sources([x], target="a100")
+
+
+def test_too_much_of_a_stack() -> None:
+    """Sums of columns side by side are an array of a CPU's thread."""
+    x = torch.randn(3, 300_000)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.from_pytorch(x), [0]))
+    (own,) = fd.schedules([x])
+    narrow, wide = (str(own).replace("256", count) for count in ("100000", "200000"))
+    (result,) = fd.execute([x], schedules={0: narrow})
+    torch.testing.assert_close(result, x.sum(0))
+    with pytest.raises(ScheduleError, match=r"at most 1048576 bytes of a stack, got 1600000"):
+        fd.execute([x], schedules={0: wide})
 
 
 # ---- refused or right

@@ -36,6 +36,32 @@ class Composites(Quantized, OpMethods):
         """The extents of a tensor, as scalars."""
         return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
 
+    @checked
+    def tensor_sizes(self, arg: Tensor) -> list[Scalar]:
+        """Another name of shape."""
+        return self.shape(arg)
+
+    @checked
+    def at(self, vector: Sequence[Value | int], index: int) -> Value | int:
+        """One entry of a list of scalars, such as a shape. A negative index counts from the end."""
+        try:
+            return vector[index]
+        except IndexError:
+            expected = f"an index of {len(vector)} entries"
+            raise DefinitionError("at: index", expected=expected, got=str(index)) from None
+
+    @as_row("pad")
+    def pad(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As the row of the table. The value may be a scalar that is given or computed."""
+        bound = OPS["pad"].bind(args, kwargs)
+        value = bound["value"]
+        if not isinstance(value, Value):
+            return super().pad(**bound)
+        padded = super().pad(**{**bound, "value": 0})
+        inside = self.full(self.shape(bound["arg"]), True, DataType.Bool)
+        chosen = self.where(super().pad(**{**bound, "arg": inside, "value": 0}), padded, value)
+        return self.cast(chosen, padded.dtype())  # type: ignore[no-any-return]
+
     @as_row("cat")
     def cat(self, *args: Any, manual_padding: Any = False, **kwargs: Any) -> Tensor:
         """As the row of the table. manual_padding: each tensor is a result of ops.pad, with 0,
@@ -58,7 +84,7 @@ class Composites(Quantized, OpMethods):
     @as_row("embedding_fwd")
     def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
         """As the row of the table, with max_norm: longer rows are scaled down to it. torch would
-        scale them in the weight, which here stays."""
+        scale them in the weight, which here stays. max_norm may be a scalar."""
         bound = OPS["embedding_fwd"].bind(args, kwargs)
         most = checked_argument("embedding_fwd", "max_norm", bound.pop("max_norm"), None)
         rows = super().embedding_fwd(**bound)
