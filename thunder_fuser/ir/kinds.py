@@ -257,7 +257,7 @@ _KINDS: dict[str, Kind] = {
         "a real number, an integer one of 64 bits", _number, "float"
     ),
     "pad.value": Kind(
-        "a real number, an integer one of 64 bits",
+        "a real number, an integer one of 64 bits, or a scalar",
         _either(_number, lambda value: _none(value) or 0),
         "float | Value | Constant | None",
     ),
