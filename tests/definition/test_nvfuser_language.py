@@ -54,6 +54,22 @@ def test_operators(run: Runner) -> None:
     run(build, [X, n], [*floats, ~n | 1, 6 & n ^ 3, 1 << (n & 7), n >> 1, 6 + X])
 
 
+def test_operators_of_constants(run: Runner) -> None:
+    def build(fd: FusionDefinition) -> None:
+        t, two, half = fd.from_pytorch(X), fd.define_scalar(2), fd.define_scalar(0.5)
+        fd.add_output(t * (two * half - 3 / two) + two)
+        fd.add_output(-half * t + (two << 1) ** 2)
+        fd.add_output(fd.ops.reshape(fd.ops.neg(t), [two + 1, two * two]))
+
+    run(build, [X], [X * -0.5 + 2, -0.5 * X + 16, -X])
+    fd = FusionDefinition()
+    half = fd.define_scalar(0.5)
+    assert (half.dtype(), half.is_tensor()) == (DataType.Double, False)
+    for wrong in (lambda: 1 / (half - 0.5), lambda: half | 1):
+        with pytest.raises(DefinitionError, match="a constant: expected a number"):
+            wrong()
+
+
 # ---- arguments
 
 # Calls that nvFuser takes, and torch's.

@@ -10,6 +10,7 @@ The op's own rule checks later that axes exist and sizes agree.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -18,7 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, fits
+from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import bind, own_names
@@ -105,9 +106,40 @@ class Scalar(Value):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A scalar known when the fusion is defined."""
+    """A scalar known when the fusion is defined. Of it and numbers, operators make another one."""
 
     value: Number
+
+    def dtype(self) -> DataType:
+        """Bool, Int or Double: in arithmetic it is a number without a type of its own."""
+        return of_number(self.value)
+
+    def is_tensor(self) -> bool:
+        """False, as of every scalar."""
+        return False
+
+
+def _folded(name: str, *, swapped: bool = False) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def apply(self: Constant, *other: Any) -> Any:
+        values = [_plain(one) for one in (self, *other)]
+        if not all(isinstance(value, (int, float)) for value in values):
+            return NotImplemented  # the operator of the other one takes it
+        try:
+            return Constant(function(*(reversed(values) if swapped else values)))
+        except (ArithmeticError, TypeError, ValueError) as error:
+            got = f"{name} of {', '.join(map(str, values))}: {error}"
+            raise DefinitionError("a constant", expected="a number", got=got) from None
+
+    return apply
+
+
+for _name in (*_OPERATORS, *_OTHERS):
+    _function = {"and": "and_", "or": "or_"}.get(_name, _name)
+    setattr(Constant, f"__{_name}__", _folded(_function))
+    if _name in _OPERATORS:
+        setattr(Constant, f"__r{_name}__", _folded(_function, swapped=True))
 
 
 # ---- kinds of arguments
