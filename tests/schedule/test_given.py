@@ -211,6 +211,9 @@ BAD: dict[str, tuple[str, str]] = {
     "kinds": (TEXT + 's.merge("i0", "i1")', "expected two kept axes or two reduced ones"),
     "no neighbours": (TEXT + 's.merge("i1", "i1")', "expected adjacent axes"),
     "parallel": (TEXT + 's.parallelize("i1", "threadIdx.z")', "expected one of serial, unroll"),
+    "no words": (TEXT + 's.parallelize("i1", ["serial"])', "expected one of serial, unroll"),
+    "no key": (TEXT + 's.split({[]: 1}, 2)', "schedule: got TypeError: unhashable type"),
+    "depth": (TEXT + f's.split("i0", {"-" * 50000}1)', "schedule: "),
     "cache": (TEXT + 's.cache("T9")', "expected a value that several passes over a row need"),
     "memory": (TEXT + 's.cache("T0", "tensor")', "expected one of registers, shared"),
     "serial rows": (
@@ -305,6 +308,7 @@ def test_refused_cluster() -> None:
         ({"scan": two_passes}, "got 'scan'"),
         ({0: two_passes, "persistent": two_passes}, "expected one for segment 0, got two"),
         ({0: 7}, "schedule of segment 0: expected a text or a function, got int 7"),
+        ([two_passes], "schedules: expected {segment: a text or a function}, got list"),
     ],
 )
 def test_segments_there_are_not(
@@ -314,6 +318,14 @@ def test_segments_there_are_not(
     with pytest.raises(ScheduleError) as caught:
         _softmax(x).execute([x], target="emulator", schedules=schedules)
     assert words in str(caught.value)
+
+
+def test_a_segment_has_a_number_or_a_name() -> None:
+    fd = _softmax(torch.randn(10, 150))
+    with pytest.raises(GivenScheduleError, match=r"fd\.schedule: expected the number or the name"):
+        fd.schedule([0], two_passes)  # type: ignore[arg-type]
+    with pytest.raises(GivenScheduleError, match="expected a text or a function, got int 7"):
+        fd.schedule(0, 7)  # type: ignore[arg-type]
 
 
 def test_a_function_that_fails() -> None:

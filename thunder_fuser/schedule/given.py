@@ -32,6 +32,7 @@ PARALLEL = {one.value: one for one in ParallelType if not one.is_device}
 MEMORIES = ("registers", "shared")
 METHODS = ("split", "merge", "reorder", "parallelize", "vectorize", "cache", "inline", "blocks")
 FUNCTIONS = ("schedule", "move")
+LONGEST_TOLD = 100  # characters of a line in a message
 
 
 class Walk:
@@ -94,7 +95,7 @@ class Walk:
         """Says what iterates over an axis: blockIdx.x, threadIdx.x, vectorize, unroll, ..."""
         self._axis(axis)
         found = PARALLEL.get(parallel) if isinstance(parallel, str) else parallel
-        if found is None or found.is_device:
+        if not isinstance(found, ParallelType) or found.is_device:
             expected, near = f"one of {', '.join(PARALLEL)}", nearest(str(parallel), PARALLEL)
             raise ScheduleError(
                 f"parallelize {axis}", expected=expected, got=repr(parallel),
@@ -191,9 +192,10 @@ def given_schedule(
         return made
     except ScheduleError as error:
         raise GivenScheduleError(error.thing, **error.facts) from None
-    except Exception as error:  # whatever the user's function raises
+    except Exception as error:  # whatever the user's function, or a text of great depth, raises
         told = f"{type(error).__name__}: {error}"
-        raise GivenScheduleError(f"the function {given!r}", got=told) from error
+        thing = "schedule" if isinstance(given, str) else f"the function {given!r}"
+        raise GivenScheduleError(thing, got=told) from error
 
 
 # ---- text
@@ -241,7 +243,7 @@ def _step(function: str, node: ast.stmt) -> Step:
 
 
 def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
-    got = ast.unparse(node).partition("\n")[0]
+    got = ast.unparse(node).partition("\n")[0][:LONGEST_TOLD]
     return ScheduleError("schedule", expected=expected, got=got, where=f"line {node.lineno} of it")
 
 
