@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
 import pytest
@@ -474,6 +475,56 @@ def test_refused_or_right(name: str, target: str, write: Callable[[Schedule], No
     except ScheduleError:
         return
     (result,) = fd.execute(inputs, target=target, schedules={0: str(made)})
+    torch.testing.assert_close(result, CASES[name](x))
+
+
+NUMBERS = ("0", "1", "2", "3", "8", "32", "1000", "-1", str(2**63))
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> Callable[[str], str]:
+    """Up to three lines of a text are left out, repeated, moved, or get other numbers and words."""
+    chosen = draw(st.lists(st.tuples(*[st.integers(0, 10**6)] * 3), min_size=1, max_size=3))
+
+    def edit(text: str) -> str:
+        head, *lines = text.splitlines()
+        for kind, which, other in chosen:
+            if not lines:
+                break
+            at, to = which % len(lines), other % len(lines)
+            number, word = NUMBERS[other % len(NUMBERS)], PARALLEL[other % len(PARALLEL)]
+            if kind % 5 == 0:
+                del lines[at]
+            elif kind % 5 == 1:
+                lines.insert(to, lines[at])
+            elif kind % 5 == 2:
+                lines[at], lines[to] = lines[to], lines[at]
+            elif kind % 5 == 3:
+                lines[at] = re.sub(r"\b\d+\b", number, lines[at])
+            else:
+                lines[at] = re.sub(r'"(block|thread|vector|serial|unroll)[^"]*"', f'"{word}"',
+                                   lines[at])  # fmt: skip
+        return "\n".join([head, *lines])
+
+    return edit
+
+
+@pytest.mark.parametrize("target", ["emulator", "cpu"])
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=15, deadline=None)
+@given(edit=edits())
+def test_an_edited_text_is_refused_or_right(
+    name: str, target: str, edit: Callable[[str], str]
+) -> None:
+    x = torch.randint(-4, 5, (5, 264)).float()
+    fd, inputs = _defined(name, x)
+    (own,) = fd.schedules(inputs, target=target)
+    text = edit(str(own))
+    try:
+        (result,) = fd.execute(inputs, target=target, schedules={0: text})
+    except ScheduleError as error:
+        assert str(error)
+        return
     torch.testing.assert_close(result, CASES[name](x))
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thunder_fuser.errors import DefinitionError
+from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked, checked_argument
 from thunder_fuser.ir.op_methods import OpMethods
@@ -52,12 +52,18 @@ class Composites(Quantized, OpMethods):
 
     @as_row("pad")
     def pad(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As the row of the table. The value may be a scalar that is given or computed."""
+        """As the row of the table. The value may be a scalar that is given or computed, and of
+        complex tensors a complex number."""
         bound = OPS["pad"].bind(args, kwargs)
         value = bound["value"]
+        if isinstance(value, complex):
+            value = self.complex(value.real, value.imag)
         if not isinstance(value, Value):
             return super().pad(**bound)
         padded = super().pad(**{**bound, "value": 0})
+        if value.dtype().is_complex and not padded.dtype().is_complex:
+            expected = f"a number of type {padded.dtype().name}"
+            raise DtypeError("pad: value", expected=expected, got=value.dtype().name)
         inside = self.full(self.shape(bound["arg"]), True, DataType.Bool)
         chosen = self.where(super().pad(**{**bound, "arg": inside, "value": 0}), padded, value)
         return self.cast(chosen, padded.dtype())  # type: ignore[no-any-return]
