@@ -339,6 +339,21 @@ def test_a_script_of_a_definition_runs(capsys: pytest.CaptureFixture[str]) -> No
         fd.repro_script_for([X])
 
 
+TYPES = (torch.float4_e2m1fn_x2, torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.complex64,
+         torch.bool, torch.int32)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_a_script_makes_tensors_of_every_type(
+    dtype: torch.dtype, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.zeros(4, 6 * dtype.itemsize, dtype=torch.uint8).view(dtype).t()
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.pad(fd.from_pytorch(x), [1, 0]))
+    exec(fd.repro_script_for([x]), {})
+    assert "tensor(" in capsys.readouterr().out
+
+
 # ---- times
 
 
