@@ -375,14 +375,14 @@ def test_too_much_shared_memory() -> None:
 
 def test_too_much_of_a_stack() -> None:
     """Sums of columns side by side are an array of a CPU's thread."""
-    x = torch.randn(3, 300_000)
+    x = torch.randn(3, 700_000)
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.sum(fd.from_pytorch(x), [0]))
     (own,) = fd.schedules([x])
-    narrow, wide = (str(own).replace("256", count) for count in ("100000", "200000"))
+    narrow, wide = (str(own).replace("256", count) for count in ("300000", "600000"))
     (result,) = fd.execute([x], schedules={0: narrow})
     torch.testing.assert_close(result, x.sum(0))
-    with pytest.raises(ScheduleError, match=r"at most 1048576 bytes of a stack, got 1600000"):
+    with pytest.raises(ScheduleError, match=r"at most 4194304 bytes of a stack, got 4800000"):
         fd.execute([x], schedules={0: wide})
 
 

@@ -60,6 +60,7 @@ class Composites(Quantized, OpMethods):
             value = self.complex(value.real, value.imag)
         if not isinstance(value, Value):
             return super().pad(**bound)
+        self._check_scalar("pad: value", value)
         padded = super().pad(**{**bound, "value": 0})
         if value.dtype().is_complex and not padded.dtype().is_complex:
             expected = f"a number of type {padded.dtype().name}"
@@ -77,6 +78,12 @@ class Composites(Quantized, OpMethods):
             tensors = checked_argument("cat", "tensors", bound["tensors"], ())
             bound["tensors"] = [self._before_padding(one) for one in tensors]
         return super().cat(**bound)
+
+    def _check_scalar(self, what: str, value: Value) -> None:
+        shape = self._fd.view_of(value.name).shape
+        if shape:
+            got = f"a tensor of sizes [{', '.join(map(str, shape))}]"
+            raise DefinitionError(what, expected="a number or a scalar", got=got)
 
     def _before_padding(self, padded: Any) -> Tensor:
         name = self._fd.operand(padded, "cat", "tensors")
@@ -96,6 +103,8 @@ class Composites(Quantized, OpMethods):
         rows = super().embedding_fwd(**bound)
         if most is None:
             return rows
+        if isinstance(most, Value):
+            self._check_scalar("embedding_fwd: max_norm", most)
         order = checked_argument("embedding_fwd", "norm_type", bound["norm_type"], 2.0)
         norm = self._norm(rows, float(order))
         scale = self.truediv(most, self.add(norm, 1e-7))

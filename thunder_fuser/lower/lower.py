@@ -54,7 +54,7 @@ from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
-MOST_STACK = 1 << 20  # bytes, of the 2 MiB or more that a thread has
+MOST_STACK = 4 << 20  # bytes, of the 8 MiB that a thread has
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
