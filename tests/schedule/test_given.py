@@ -373,6 +373,20 @@ def test_too_much_shared_memory() -> None:
         fd.sources([x], target="a100")
 
 
+def test_a_shift_is_of_odd_rows_alone() -> None:
+    """The schedule of 33 rows of 33 has one; four rows, of one element each in memory, have none:
+    a step past the last one would read a fifth."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.exp(fd.define_tensor([-1, -1], [False, False])))
+    odd, even = torch.randn(33, 33), torch.randn(4, 1).expand(4, 256)
+    (own,) = fd.schedules([odd], target="emulator")
+    assert "shift=" in str(own)
+    (result,) = fd.execute([odd], target="emulator", schedules={0: str(own)})
+    torch.testing.assert_close(result, odd.exp())
+    with pytest.raises(GivenScheduleError, match=r"shift of i0\*i1: expected None, got '0'"):
+        fd.execute([even], target="emulator", schedules={0: str(own)})
+
+
 def test_too_much_of_a_stack() -> None:
     """Sums of columns side by side are an array of a CPU's thread."""
     x = torch.randn(3, 700_000)

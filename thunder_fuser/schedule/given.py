@@ -21,7 +21,7 @@ from typing import Any
 
 from thunder_fuser.errors import GivenScheduleError, ScheduleError, nearest, shown
 from thunder_fuser.ir.domain import Domain, Merge, Parallelize, ParallelType, Reorder, Split
-from thunder_fuser.schedule.axes import row_shift
+from thunder_fuser.schedule.axes import row_shift, size_of
 from thunder_fuser.schedule.persistence import cacheable, cached
 from thunder_fuser.schedule.rules import check
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Transforms, params_of
@@ -65,9 +65,11 @@ class Walk:
         return axis + ".o", axis + ".i"
 
     def _shift(self, axis: str, factor: int, shift: str) -> None:
-        """Puts the shift of the last split into it: the only one that keeps vectors aligned."""
+        """Puts the shift of the last split into it: the only one that keeps vectors aligned, and
+        none if the factor divides, for then a step past the end may read what is not there."""
         part, names = self._own.part, tuple(axis.split("*"))
-        found = row_shift(part, names, factor) if set(names) <= part.extents.keys() else None
+        is_odd = set(names) <= part.extents.keys() and size_of(part, names) % factor
+        found = row_shift(part, names, factor) if is_odd else None
         if str(found) != shift:
             raise ScheduleError(f"shift of {axis}", expected=str(found), got=repr(shift))
         (*before, _), domain = self._transforms.made, Transforms(self._own.axes)
