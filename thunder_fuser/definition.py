@@ -134,18 +134,19 @@ class FusionDefinition(Recorder):
     def schedule(self, segment: int | str, given: Given | None) -> None:
         """Schedules a segment from now on by a text or by a function of a Schedule; None: as the
         scheduler does. A function is known by its identity: it runs when a kernel is compiled."""
+        if not isinstance(segment, (int, str)):
+            expected = "the number or the name of a segment"
+            raise GivenScheduleError("fd.schedule", expected=expected, got=shown(segment))
         self._schedules.pop(segment, None)
         if given is not None:
-            self._schedules[segment] = given
+            self._schedules[segment] = _checked_schedule(segment, given)
 
     def _scheduled(self, schedules: Mapping[int | str, Given] | None = None) -> Schedules:
-        given = {**self._schedules, **(schedules or {})}
-        for segment, one in given.items():
-            if not isinstance(one, str) and not callable(one):
-                expected = "a text or a function"
-                thing = f"schedule of segment {segment}"
-                raise GivenScheduleError(thing, expected=expected, got=shown(one))
-        return tuple(given.items())
+        if not isinstance(schedules, Mapping | None):
+            expected = "{segment: a text or a function}"
+            raise GivenScheduleError("schedules", expected=expected, got=shown(schedules))
+        more = {at: _checked_schedule(at, one) for at, one in (schedules or {}).items()}
+        return tuple({**self._schedules, **more}.items())
 
     def schedules(
         self,
@@ -215,6 +216,13 @@ class FusionDefinition(Recorder):
         if self._entry is None:
             return definition_text(self.records)
         return str(self.fusion)
+
+
+def _checked_schedule(segment: object, given: Given) -> Given:
+    if not isinstance(given, str) and not callable(given):
+        thing = f"schedule of segment {segment}"
+        raise GivenScheduleError(thing, expected="a text or a function", got=shown(given))
+    return given
 
 
 def _parts(value: Any) -> list[Any]:

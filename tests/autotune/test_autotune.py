@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import torch
 
 from thunder_fuser import FusionCache, FusionDefinition, fuser
 from thunder_fuser.autotune import tune
-from thunder_fuser.autotune.choice import KIND, Choice
+from thunder_fuser.autotune.choice import KIND, Choice, recipe_of, stored
 from thunder_fuser.autotune.trial import Bench, Trial, arguments_of
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.compiler import emit
@@ -143,12 +144,18 @@ def test_a_wrong_candidate_is_discarded(
     assert "vectorize=32," in found.params and "1 wrong" in str(found)
 
 
-def test_a_candidate_without_a_kernel_is_left_out(clock: Callable[[Clock], list[str]]) -> None:
+@pytest.mark.parametrize(
+    "error", [ScheduleError("too much shared memory"), OSError(28, "No space left"), KeyError("T0")]
+)
+def test_a_candidate_without_a_kernel_is_left_out(
+    clock: Callable[[Clock], list[str]], error: Exception
+) -> None:
+    """Whatever fails: the others are tried, and the scheduler's own is there."""
     clock(narrow)
 
     def emitted(scheduled: ScheduledFusion) -> KernelSource | None:
         if scheduled.params.vectorize == 16:
-            raise ScheduleError("too much shared memory")
+            raise error
         return emit(scheduled)
 
     (scheduled,) = summed(X).schedules([X])
@@ -299,6 +306,33 @@ def test_a_damaged_choice_is_made_again(clock: Callable[[Clock], list[str]]) -> 
     tune.forget()
     with pytest.warns(UserWarning), FusionCache():
         assert replace(chosen(), spent=0.0) == replace(first, spent=0.0)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"schedule": 7}, {"params": None}, {"seconds": "1"}, {"asked": None}, {"tried": []}, {"a": 1}],
+    ids=str,
+)
+def test_a_choice_of_other_types_is_made_again(
+    clock: Callable[[Clock], list[str]], wrong: dict[str, object]
+) -> None:
+    """The entry is whole, and says what no search writes."""
+    timed = clock(narrow)
+    first, store = chosen(), current_store()
+    assert isinstance(first, Choice) and isinstance(store, Store)
+    (scheduled,) = summed(X).schedules([X])
+    assert scheduled is not None
+    source = emit(scheduled)
+    assert source is not None
+    recipe = recipe_of(scheduled, source, torch.device("cpu"))
+    assert stored(store, recipe, 60.0) == replace(first, from_store=True)
+    store.put(recipe, json.dumps({**asdict(first), **wrong}).encode())
+    assert stored(store, recipe, 60.0) is None
+    tune.forget()
+    count = len(timed)
+    with FusionCache():
+        assert chosen() == replace(first, spent=chosen().spent)  # type: ignore[union-attr]
+    assert len(timed) == 2 * count
 
 
 def test_a_choice_that_is_no_longer_legal(

@@ -143,6 +143,8 @@ RIGHT_IN: dict[tuple[str, str], Callable[[Given], Any]] = {
     ("embedding_backward", "indices"): lambda g: g.column,
     ("parallelize", "parallel"): lambda g: "mesh_x",
     ("select", "index"): lambda g: 1,
+    ("at", "index"): lambda g: -1,
+    ("at", "vector"): lambda g: [3, g.t.size(0)],
     ("where", "condition"): lambda g: g.fd.ops.gt(g.t, 0.0),
     **dict.fromkeys(
         [(op, name) for op in ("sdpfa_fwd", "sdpfa_bwd")

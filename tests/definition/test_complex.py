@@ -80,6 +80,12 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+def test_a_complex_number_around_real_ones() -> None:
+    fd = FusionDefinition()
+    with pytest.raises(DtypeError, match="pad: value: expected a number of type Float"):
+        fd.ops.pad(fd.from_pytorch(rand(3)), [1, 1], 1j)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals(name: str) -> None:
     call, message = REFUSED[name]
@@ -106,10 +112,12 @@ def test_complex_constants(run: Runner, dtype: torch.dtype) -> None:
         fd.add_output(fd.ops.add(r, fd.define_scalar(2.0, DataType.ComplexDouble)))
         fd.add_output(fd.ops.full([3], inf, DataType.ComplexFloat))
         fd.add_output(fd.ops.full([3], 2.5, DataType.ComplexFloat))
+        fd.add_output(fd.ops.pad(t, [1, 0], 2 - 1j))
 
     expected = [x + 1j, (2 - 3j) * real, x - (1.5 - 2j), real + (1 + 2j),
                 torch.where(real > 0, 1j, x).to(dtype), real + (2 + 0j),
-                torch.full((3,), inf), torch.full((3,), 2.5 + 0j)]  # fmt: skip
+                torch.full((3,), inf), torch.full((3,), 2.5 + 0j),
+                torch.cat([torch.full((len(x), 1), 2 - 1j, dtype=dtype), x], 1)]  # fmt: skip
     run(build, [x, real], expected)
 
 

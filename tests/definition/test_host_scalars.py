@@ -30,6 +30,20 @@ def test_pad_widths_are_scalars(run: Runner, before: int, after: int) -> None:
     run(build, [X, before, after], [-F.pad(X, [before, 1, after, 0], value=5.0)])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
+def test_a_pad_of_a_scalar(run: Runner, dtype: torch.dtype) -> None:
+    """One that the call gives, and a size; with widths that are scalars, and that cut."""
+    x = (X * 4).to(dtype)
+
+    def build(fd: FusionDefinition) -> None:
+        t, a = fd.from_pytorch(x), fd.define_scalar(dtype=DataType.Int)
+        value = fd.define_scalar(dtype=DataType.Int)
+        fd.add_output(fd.ops.pad(t, [a, 1], value))
+        fd.add_output(fd.ops.pad(t, [-1, 2, 1, 0], value=t.size(0)))
+
+    run(build, [x, 2, -7], [F.pad(x, [2, 1], value=-7), F.pad(x, [-1, 2, 1, 0], value=3)])
+
+
 def test_too_much_is_taken_away_by_a_scalar_width() -> None:
     with FusionDefinition() as fd:
         t, a = fd.from_pytorch(X), fd.define_scalar(dtype=DataType.Int)
@@ -193,8 +207,10 @@ def test_rows_of_an_embedding_have_a_greatest_norm(run: Runner, order: float) ->
 
     def build(fd: FusionDefinition) -> None:
         i, w = fd.from_pytorch(index), fd.from_pytorch(weight)
-        fd.add_output(fd.ops.embedding_fwd(i, w, None, 1.5, order))
+        most = fd.define_scalar(dtype=DataType.Double)
+        for greatest in (1.5, most):
+            fd.add_output(fd.ops.embedding_fwd(i, w, None, greatest, order))
 
     before = weight.clone()
-    run(build, [index, weight], [expected], tolerance=1e-6)
+    run(build, [index, weight, 1.5], [expected, expected], tolerance=1e-6)
     assert torch.equal(weight, before)

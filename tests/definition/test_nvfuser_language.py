@@ -16,6 +16,7 @@ from thunder_fuser import DataType, FusionDefinition, PythonProfiler
 from thunder_fuser.errors import DefinitionError, InputError
 
 X = rand(3, 4)
+_F = DataType.Float
 
 
 # ---- values
@@ -53,6 +54,22 @@ def test_operators(run: Runner) -> None:
     run(build, [X, n], [*floats, ~n | 1, 6 & n ^ 3, 1 << (n & 7), n >> 1, 6 + X])
 
 
+def test_operators_of_constants(run: Runner) -> None:
+    def build(fd: FusionDefinition) -> None:
+        t, two, half = fd.from_pytorch(X), fd.define_scalar(2), fd.define_scalar(0.5)
+        fd.add_output(t * (two * half - 3 / two) + two)
+        fd.add_output(-half * t + (two << 1) ** 2)
+        fd.add_output(fd.ops.reshape(fd.ops.neg(t), [two + 1, two * two]))
+
+    run(build, [X], [X * -0.5 + 2, -0.5 * X + 16, -X])
+    fd = FusionDefinition()
+    half = fd.define_scalar(0.5)
+    assert (half.dtype(), half.is_tensor()) == (DataType.Double, False)
+    for wrong in (lambda: 1 / (half - 0.5), lambda: half | 1):
+        with pytest.raises(DefinitionError, match="a constant: expected a number"):
+            wrong()
+
+
 # ---- arguments
 
 # Calls that nvFuser takes, and torch's.
@@ -72,6 +89,14 @@ SPELLINGS: dict[str, tuple[Callable[..., Any], Callable[[torch.Tensor], torch.Te
     "slice": (
         lambda ops, t: ops.slice(t, [0, 1], [2, 4], strides=[1, 2], manual_normalization=True),
         lambda x: x[0:2, 1:4:2],
+    ),
+    "variance": (
+        lambda ops, t: ops.add(ops.var(t, dim=1), ops.var_mean(t, axes=[1], keep_dim=False)[1]),
+        lambda x: x.var(1) + x.mean(1),
+    ),
+    "at": (
+        lambda ops, t: ops.full([ops.at(ops.shape(t), index=-1), ops.tensor_sizes(t)[0]], 1, _F),
+        lambda x: torch.ones(4, 3),
     ),
     "squeeze": (
         lambda ops, t: ops.squeeze(ops.sum(t, [0], True), dims=[0], squeeze_expanded=True),
@@ -210,6 +235,99 @@ def test_a_definition_that_nvfuser_prints_runs(run: Runner) -> None:
     )  # fmt: skip
 
 
+# As nvFuser's frontend before this one prints.
+PRINTED_BEFORE = """\
+def nvfuser_fusion_id0(fd : FusionDefinition) -> None :
+    T0 = fd.define_tensor(shape=[-1, -1], contiguity=[True, True], dtype=DataType.Float, \
+is_cpu=False, stride_order=[1, 0])
+    T1 = fd.define_tensor(shape=[4], contiguity=[True], dtype=DataType.BFloat16, is_cpu=False, \
+stride_order=[0])
+    T2 = fd.define_tensor(shape=[-1, 1, -1], contiguity=[True, None, True], dtype=DataType.Int, \
+is_cpu=False, stride_order=[2, 1, 0])
+    S3 = fd.define_scalar(None, dtype=DataType.Double)
+    T4 = fd.ops.cast(T1, dtype=DataType.Float)
+    V5 = fd.ops.shape(T0)
+    S6 = fd.ops.at(V5, index=0)
+    S7 = fd.define_scalar(4, dtype=DataType.Int)
+    V8 = fd.define_vector([S6, S7], dtype=DataType.Int)
+    T9 = fd.ops.broadcast_in_dim(T4, shape=V8, broadcast_dims=[1])
+    T10 = fd.ops.add(T0, T9)
+    T11 = fd.ops.slice(T10, start_indices=[0, 0], end_indices=[3, 2], strides=[1, 1], \
+manual_normalization=0)
+    T12 = fd.ops.slice(T10, start_indices=[0, 2], end_indices=[3, 4], strides=[1, 1], \
+manual_normalization=0)
+    T13 = fd.ops.cat([T12, T11], dim=-1, manual_padding=0)
+    S14 = fd.define_scalar(-1.50000, dtype=DataType.Double)
+    T15 = fd.ops.pad(T13, [1, 1], S14)
+    S16 = fd.define_scalar(float("-inf"), dtype=DataType.Double)
+    T17 = fd.ops.gt(T10, S3)
+    T18 = fd.ops.where(T17, T10, S16)
+    T19 = fd.ops.max(T18, dims=[1], keepdim=False, dtype=DataType.Null)
+    T20, T21 = fd.ops.var_mean(T0, dims=[1], correction=0, keepdim=False)
+    T22 = fd.ops.permute(T0, dims=[1, 0])
+    T23 = fd.ops.stride_order(T22, stride_order=[0, 1])
+    T24 = fd.ops.squeeze(T2, dims=[1], squeeze_expanded=False)
+    T25 = fd.ops.take_along_axis(T0, T24, dim=1)
+    S26 = fd.define_scalar(0, dtype=DataType.Int)
+    S27 = fd.define_scalar(1, dtype=DataType.Int)
+    T28 = fd.ops.iota(S7, S26, S27, dtype=DataType.Int)
+    T29 = fd.ops.full(shape=[2, 0], fill_value=S26, dtype=DataType.BFloat16)
+    S30 = fd.define_scalar(2.00000, dtype=DataType.Double)
+    S31 = fd.define_scalar(False, dtype=DataType.Bool)
+    S32 = fd.define_scalar(False, dtype=DataType.Bool)
+    T33 = fd.ops.embedding_fwd(T24, T0, None, None, S30, S31, S32)
+    S34 = fd.define_scalar(1.00000+2.00000j, dtype=DataType.ComplexDouble)
+    T35 = fd.ops.mul(T0, S34)
+    T36 = fd.ops.imag(T35)
+    T37 = fd.ops.uniform(S26, S27, shape=[5], rng_seed=S7, rng_offset=S26, dtype=DataType.Float)
+    fd.add_output(T13)
+    fd.add_output(T15)
+    fd.add_output(T19)
+    fd.add_output(T20)
+    fd.add_output(T21)
+    fd.add_output(T23)
+    fd.add_output(T25)
+    fd.add_output(T28)
+    fd.add_output(T29)
+    fd.add_output(T33)
+    fd.add_output(T36)
+    fd.add_output(T10, T0)
+
+with FusionDefinition() as fd:
+    nvfuser_fusion_id0(fd)
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+def test_a_definition_that_nvfuser_printed_before_runs(target: str) -> None:
+    """The last result is written into the first argument, and not returned."""
+    names: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(PRINTED_BEFORE, names)
+    x, y = rand(3, 4), rand(4, dtype=torch.bfloat16, seed=1)
+    index = ints(3, 1, 2, low=0, high=3)
+    wide, at = x + y, index.squeeze(1)
+    turned = torch.cat([wide[:, 2:], wide[:, :2]], 1)
+    chosen = torch.where(wide > 0.1, wide, -torch.inf).amax(1)
+    variance, mean = torch.var_mean(x, 1, correction=0)
+    expected = [
+        turned, torch.nn.functional.pad(turned, (1, 1), value=-1.5), chosen, variance, mean, x.t(),
+        x.gather(1, at), torch.arange(4), torch.zeros(2, 0, dtype=torch.bfloat16), x[at], 2 * x,
+    ]  # fmt: skip
+    written = x.clone()
+    results = names["fd"].execute([written, y, index, 0.1], target=target)
+    assert len(results) == len(expected)
+    for result, value in zip(results, expected, strict=True):
+        torch.testing.assert_close(result, value)
+    assert torch.equal(written, wide)
+
+
+@pytest.mark.parametrize("index", [2, -3])
+def test_an_entry_that_a_shape_has_not(index: int) -> None:
+    fd = FusionDefinition()
+    with pytest.raises(DefinitionError, match="at: index: expected an index of 2 entries"):
+        fd.ops.at(fd.from_pytorch(X).shape(), index)
+
+
 def test_a_script_of_a_definition_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with FusionDefinition() as fd:
         t, sizes = fd.from_pytorch(X.t()), fd.define_vector(2)
@@ -219,6 +337,21 @@ def test_a_script_of_a_definition_runs(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == f"{torch.zeros(2, 6)}\n"
     with pytest.raises(InputError):
         fd.repro_script_for([X])
+
+
+TYPES = (torch.float4_e2m1fn_x2, torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.complex64,
+         torch.bool, torch.int32)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_a_script_makes_tensors_of_every_type(
+    dtype: torch.dtype, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.zeros(4, 6 * dtype.itemsize, dtype=torch.uint8).view(dtype).t()
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.pad(fd.from_pytorch(x), [1, 0]))
+    exec(fd.repro_script_for([x]), {})
+    assert "tensor(" in capsys.readouterr().out
 
 
 # ---- times

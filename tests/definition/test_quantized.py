@@ -276,6 +276,60 @@ def test_a_grouped_product_with_scales(run: Runner, dtype: torch.dtype) -> None:
     run(build, [a, b, ends, two, one], [product.bfloat16(), 2 * product], tolerance=1e-2)
 
 
+@pytest.mark.parametrize("counts", [(3, 0, 130, 4), (137, 0), (0, 0)])
+@pytest.mark.parametrize("dtype", [FLOAT4, FLOAT8])
+def test_a_grouped_product_with_scales_of_blocks(
+    run: Runner, dtype: DataType, counts: tuple[int, ...]
+) -> None:
+    """Rows are quantized in the definition, with the tiles of each group; some groups are empty."""
+    block, quantize = (16, lambda x: to_float4(x, None)) if dtype is FLOAT4 else (32, to_float8)
+    a, b = rand(137, 96), rand(len(counts), 24, 96, seed=1)
+    sizes = torch.tensor(counts)
+    ends, whole = sizes.cumsum(0), -(-sizes // 128) * 128
+    starts, placed = (ends - sizes).int(), (whole.cumsum(0) - whole).int()
+    pairs = [quantize(one) for one in b]
+    numbers = torch.stack([one.view(torch.uint8) for one, _ in pairs]).view(pairs[0][0].dtype)
+    scales = torch.stack([bits(tiles(one)) for _, one in pairs]).view(pairs[0][1].dtype)
+    inputs = [a, numbers.mT, ends.int(), scales, starts, placed]
+
+    def build(fd: FusionDefinition) -> None:
+        x, y, o, s, first, at = map(fd.from_pytorch, inputs)
+        left, scale = fd.ops.nv_grouped_block_quantize(x, first, at, None, block, dtype)
+        fd.add_output(fd.ops.grouped_mm(left, y, o, scale, s, 2.0, dtype=DataType.Float)[0])
+        fd.add_output(fd.ops.grouped_mm(left, y, o, scale1=scale, scale2=s)[0])
+
+    wide, others = number_of(*quantize(a), block), [number_of(*one, block) for one in pairs]
+    product = torch.cat([
+        wide[end - count : end] @ other.t()
+        for end, count, other in zip(ends.tolist(), counts, others, strict=True)
+    ])  # fmt: skip
+    fd = FusionDefinition()
+    build(fd)
+    out, rounded = run.execute(fd, inputs)
+    torch.testing.assert_close(out[: len(product)], 2 * product, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rounded[: len(product)], product.bfloat16(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e-6, 0.0])
+def test_a_global_scale_of_a_result(run: Runner, factor: float) -> None:
+    """With it the numbers of a small result keep their digits."""
+    a, b, one = rand(8, 16), rand(16, 64, seed=1) * factor, torch.ones(1)
+    fd = FusionDefinition()
+    x, y, s = map(fd.from_pytorch, (a, b, one))
+    results = fd.ops.scaled_mm(
+        x, y, s, s, dtype=FLOAT4, output_block_scale_size=16, output_gamma=True
+    )
+    for each in results:
+        fd.add_output(each)
+    numbers, scales, gamma = run.execute(fd, [a, b, one])
+    wide = a @ b
+    largest = wide.abs().max()
+    torch.testing.assert_close(gamma, 2688 / largest if factor else torch.tensor(1.0))
+    assert equal([numbers, scales], to_float4(wide, gamma))
+    error = number_of(numbers, scales, 16) / gamma - wide
+    assert error.norm() <= 0.2 * wide.norm()
+
+
 # ---- what is refused
 
 REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
@@ -310,11 +364,23 @@ REFUSED: dict[str, tuple[Callable[..., Any], type[Exception], str]] = {
     ),
     "a scale of the result": (
         lambda o, t, p: o.scaled_mm(t, t, t, t, output_gamma=True)[0],
-        DefinitionError, "output_gamma: expected False",
+        DefinitionError, "output_gamma: expected a result in blocks of Float4_e2m1fn_x2",
     ),
     "scales of blocks": (
         lambda o, t, p: o.scaled_product(p, p, *[o.nv_block_quantize(t)[1]] * 2),
         DefinitionError, r"scale1: expected 128 x 4 scales, in tiles, got \[4, 2\]",
+    ),
+    "columns of groups with scales of blocks": (
+        lambda o, t, p: o.grouped_mm(
+            o.broadcast(p, [True, False, False]), p, o.iota(1), *[o.nv_block_quantize(t)[1]] * 2
+        )[0],
+        DefinitionError, r"expected groups of rows, mat1 \[m, k\] and mat2 \[groups, k, n\]",
+    ),
+    "scales of other groups": (
+        lambda o, t, p: o.grouped_mm(
+            p, o.broadcast(p, [True, False, False]), o.iota(1), *[o.nv_block_quantize(t)[1]] * 2
+        )[0],
+        DefinitionError, r"scale1: expected rows of 4 scales, in tiles, got \[4, 2\]",
     ),
     "scales of other blocks": (
         lambda o, t, p: o.scaled_product(

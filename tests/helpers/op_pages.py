@@ -82,9 +82,9 @@ A definition written for nvFuser, or printed by it, runs once it imports `Fusion
 `DataType` from `thunder_fuser`. Keywords of nvFuser with other names here (`dim` and `axes` for
 `dims`, `keep_dim`, `minval`, `maxval`, `arg1`, `arg2`) are taken too. `DataType.Null` is None: the
 operation chooses the type. Sizes, pad widths and `k` may be scalars that the host knows: arguments,
-sizes, and numbers computed from them, through casts too. Python's operators on values call `add`,
-`sub`, `mul`, `truediv`, `pow`, `neg`, `abs`, the bitwise operations, and the four comparisons of
-order.
+sizes, and numbers computed from them, through casts too; the value of a pad may be any scalar.
+Python's operators on values call `add`, `sub`, `mul`, `truediv`, `pow`, `neg`, `abs`, the bitwise
+operations, and the four comparisons of order.
 """
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
 import pytest
@@ -198,11 +199,22 @@ BAD: dict[str, tuple[str, str]] = {
     "code": (TEXT + "s.split(open('x'), 2)", "expected plain arguments: names and numbers"),
     "missing axis": (TEXT + 's.split("i7", 2)', "axis i7: expected one of i0, i1"),
     "factor": (TEXT + 's.split("i1", 0)', "split of i1: expected a factor >= 1, got 0"),
+    "idle steps": (
+        TEXT + 's.split("i1", 9223372036854775808)',
+        "split of i1: expected at most 1144576 steps, got 92233720368547758080",
+    ),
+    "idle steps of splits": (
+        TEXT + 's.split("i0", 1024)\n    s.split("i0.o", 1024)\n    s.split("i0.o.o", 1024)',
+        "split of i0.o: expected at most 1144576 steps",
+    ),
     "no number": (TEXT + 's.split("i1", "8")', "split of i1: expected a whole factor"),
     "arguments": (TEXT + 's.split("i1")', "s.split: expected its arguments"),
     "kinds": (TEXT + 's.merge("i0", "i1")', "expected two kept axes or two reduced ones"),
     "no neighbours": (TEXT + 's.merge("i1", "i1")', "expected adjacent axes"),
     "parallel": (TEXT + 's.parallelize("i1", "threadIdx.z")', "expected one of serial, unroll"),
+    "no words": (TEXT + 's.parallelize("i1", ["serial"])', "expected one of serial, unroll"),
+    "no key": (TEXT + 's.split({[]: 1}, 2)', "schedule: got TypeError: unhashable type"),
+    "depth": (TEXT + f's.split("i0", {"-" * 50000}1)', "schedule: "),
     "cache": (TEXT + 's.cache("T9")', "expected a value that several passes over a row need"),
     "memory": (TEXT + 's.cache("T0", "tensor")', "expected one of registers, shared"),
     "serial rows": (
@@ -297,6 +309,7 @@ def test_refused_cluster() -> None:
         ({"scan": two_passes}, "got 'scan'"),
         ({0: two_passes, "persistent": two_passes}, "expected one for segment 0, got two"),
         ({0: 7}, "schedule of segment 0: expected a text or a function, got int 7"),
+        ([two_passes], "schedules: expected {segment: a text or a function}, got list"),
     ],
 )
 def test_segments_there_are_not(
@@ -306,6 +319,14 @@ def test_segments_there_are_not(
     with pytest.raises(ScheduleError) as caught:
         _softmax(x).execute([x], target="emulator", schedules=schedules)
     assert words in str(caught.value)
+
+
+def test_a_segment_has_a_number_or_a_name() -> None:
+    fd = _softmax(torch.randn(10, 150))
+    with pytest.raises(GivenScheduleError, match=r"fd\.schedule: expected the number or the name"):
+        fd.schedule([0], two_passes)  # type: ignore[arg-type]
+    with pytest.raises(GivenScheduleError, match="expected a text or a function, got int 7"):
+        fd.schedule(0, 7)  # type: ignore[arg-type]
 
 
 def test_a_function_that_fails() -> None:
@@ -350,6 +371,33 @@ def test_too_much_shared_memory() -> None:
     with pytest.raises(ScheduleError, match="bytes of shared memory"):
         fd.schedule(0, "\n".join(lines))
         fd.sources([x], target="a100")
+
+
+def test_a_shift_is_of_odd_rows_alone() -> None:
+    """The schedule of 33 rows of 33 has one; four rows, of one element each in memory, have none:
+    a step past the last one would read a fifth."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.exp(fd.define_tensor([-1, -1], [False, False])))
+    odd, even = torch.randn(33, 33), torch.randn(4, 1).expand(4, 256)
+    (own,) = fd.schedules([odd], target="emulator")
+    assert "shift=" in str(own)
+    (result,) = fd.execute([odd], target="emulator", schedules={0: str(own)})
+    torch.testing.assert_close(result, odd.exp())
+    with pytest.raises(GivenScheduleError, match=r"shift of i0\*i1: expected None, got '0'"):
+        fd.execute([even], target="emulator", schedules={0: str(own)})
+
+
+def test_too_much_of_a_stack() -> None:
+    """Sums of columns side by side are an array of a CPU's thread."""
+    x = torch.randn(3, 700_000)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.from_pytorch(x), [0]))
+    (own,) = fd.schedules([x])
+    narrow, wide = (str(own).replace("256", count) for count in ("300000", "600000"))
+    (result,) = fd.execute([x], schedules={0: narrow})
+    torch.testing.assert_close(result, x.sum(0))
+    with pytest.raises(ScheduleError, match=r"at most 4194304 bytes of a stack, got 4800000"):
+        fd.execute([x], schedules={0: wide})
 
 
 # ---- refused or right
@@ -441,6 +489,56 @@ def test_refused_or_right(name: str, target: str, write: Callable[[Schedule], No
     except ScheduleError:
         return
     (result,) = fd.execute(inputs, target=target, schedules={0: str(made)})
+    torch.testing.assert_close(result, CASES[name](x))
+
+
+NUMBERS = ("0", "1", "2", "3", "8", "32", "1000", "-1", str(2**63))
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> Callable[[str], str]:
+    """Up to three lines of a text are left out, repeated, moved, or get other numbers and words."""
+    chosen = draw(st.lists(st.tuples(*[st.integers(0, 10**6)] * 3), min_size=1, max_size=3))
+
+    def edit(text: str) -> str:
+        head, *lines = text.splitlines()
+        for kind, which, other in chosen:
+            if not lines:
+                break
+            at, to = which % len(lines), other % len(lines)
+            number, word = NUMBERS[other % len(NUMBERS)], PARALLEL[other % len(PARALLEL)]
+            if kind % 5 == 0:
+                del lines[at]
+            elif kind % 5 == 1:
+                lines.insert(to, lines[at])
+            elif kind % 5 == 2:
+                lines[at], lines[to] = lines[to], lines[at]
+            elif kind % 5 == 3:
+                lines[at] = re.sub(r"\b\d+\b", number, lines[at])
+            else:
+                lines[at] = re.sub(r'"(block|thread|vector|serial|unroll)[^"]*"', f'"{word}"',
+                                   lines[at])  # fmt: skip
+        return "\n".join([head, *lines])
+
+    return edit
+
+
+@pytest.mark.parametrize("target", ["emulator", "cpu"])
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=15, deadline=None)
+@given(edit=edits())
+def test_an_edited_text_is_refused_or_right(
+    name: str, target: str, edit: Callable[[str], str]
+) -> None:
+    x = torch.randint(-4, 5, (5, 264)).float()
+    fd, inputs = _defined(name, x)
+    (own,) = fd.schedules(inputs, target=target)
+    text = edit(str(own))
+    try:
+        (result,) = fd.execute(inputs, target=target, schedules={0: text})
+    except ScheduleError as error:
+        assert str(error)
+        return
     torch.testing.assert_close(result, CASES[name](x))
 
 

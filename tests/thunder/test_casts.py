@@ -64,6 +64,27 @@ def test_of_whole_numbers_and_truth() -> None:
             assert torch.equal(jitted(x), getattr(x, name)().float() + 0.5), name
 
 
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [
+        (torch.float32, torch.float8_e4m3fn), (torch.float32, torch.float8_e5m2),
+        (torch.bfloat16, torch.float8_e4m3fn), (torch.float64, torch.float32),
+        (torch.float64, torch.float16), (torch.float32, torch.int8),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_rounding_that_is_asked_for_stays(wide: torch.dtype, narrow: torch.dtype) -> None:
+    """There and back inside one region, as a program does that tries a quantization."""
+    x = torch.linspace(-3, 3, 60, dtype=wide)
+
+    def there_and_back(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).to(narrow).to(wide) * 4
+
+    jitted = jit(there_and_back, strict=True)
+    assert torch.equal(jitted(x), there_and_back(x))
+    assert len(fusions_of(jitted)) == 1
+
+
 def test_to_the_same_type_is_the_tensor_itself() -> None:
     x = torch.rand(3, 4).half()
     jitted = jit(lambda x: x.half(), strict=True)

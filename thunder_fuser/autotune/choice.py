@@ -80,9 +80,18 @@ def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None
         known = json.loads(found.code)
         wrong = tuple(map(str, known.pop("wrong")))
         choice = replace(Choice(**known, wrong=wrong), from_store=True)
-        return choice if 2 * choice.asked >= seconds else None
+        return choice if _is_whole(choice) and 2 * choice.asked >= seconds else None
     except (ValueError, KeyError, TypeError, AttributeError):  # of another version
         return None
+
+
+def _is_whole(choice: Choice) -> bool:
+    """Whether an entry's fields are of their types: nothing else reads the entry before."""
+    numbers = choice.seconds, choice.own_seconds, choice.tried, choice.spent, choice.asked
+    texts = choice.schedule, choice.params
+    return all(type(one) in (int, float) for one in numbers) and all(
+        isinstance(one, str) for one in texts
+    )
 
 
 def keep(store: Store, recipe: Recipe, choice: Choice) -> None:

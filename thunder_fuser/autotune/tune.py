@@ -26,7 +26,7 @@ import torch
 from thunder_fuser.autotune.choice import Choice, keep, recipe_of, stored
 from thunder_fuser.autotune.trial import Bench, Trial
 from thunder_fuser.codegen.source import KernelSource
-from thunder_fuser.errors import FuserError, LaunchError, ScheduleError
+from thunder_fuser.errors import LaunchError, ScheduleError
 from thunder_fuser.host.program import launcher_for
 from thunder_fuser.logs import log
 from thunder_fuser.options import option
@@ -180,7 +180,7 @@ class Search:
                     self.wrong.append(str(one.scheduled.params))
         return right
 
-    def _compiled(self, scheduled: ScheduledFusion) -> Trial | FuserError:
+    def _compiled(self, scheduled: ScheduledFusion) -> Trial | Exception:
         """The trial, or why there is no kernel: too much shared memory, for example."""
         part, target = self.own.part, self.own.target
         try:
@@ -188,9 +188,11 @@ class Search:
             with unstored() as binaries:
                 launcher = launcher_for(part, source, target, self.tuner.device)
             return Trial(scheduled, launcher, tuple(binaries))
-        except FuserError as error:
+        except Exception as error:  # whatever it is: the scheduler's own kernel does without it
             if scheduled is self.own:
                 raise
+            told = f"{scheduled.params}: not tried, {type(error).__name__}: {error}"
+            log("kernels", lambda: told)
             return error
 
     # ---- the last rounds

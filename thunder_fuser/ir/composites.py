@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thunder_fuser.errors import DefinitionError
+from thunder_fuser.errors import DefinitionError, DtypeError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.kinds import Owner, Scalar, Value, checked, checked_argument
 from thunder_fuser.ir.op_methods import OpMethods
@@ -36,6 +36,39 @@ class Composites(Quantized, OpMethods):
         """The extents of a tensor, as scalars."""
         return [self.size(arg, dim) for dim in range(self._rank(arg, "shape"))]
 
+    @checked
+    def tensor_sizes(self, arg: Tensor) -> list[Scalar]:
+        """Another name of shape."""
+        return self.shape(arg)
+
+    @checked
+    def at(self, vector: Sequence[Value | int], index: int) -> Value | int:
+        """One entry of a list of scalars, such as a shape. A negative index counts from the end."""
+        try:
+            return vector[index]
+        except IndexError:
+            expected = f"an index of {len(vector)} entries"
+            raise DefinitionError("at: index", expected=expected, got=str(index)) from None
+
+    @as_row("pad")
+    def pad(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As the row of the table. The value may be a scalar that is given or computed, and of
+        complex tensors a complex number."""
+        bound = OPS["pad"].bind(args, kwargs)
+        value = bound["value"]
+        if isinstance(value, complex):
+            value = self.complex(value.real, value.imag)
+        if not isinstance(value, Value):
+            return super().pad(**bound)
+        self._check_scalar("pad: value", value)
+        padded = super().pad(**{**bound, "value": 0})
+        if value.dtype().is_complex and not padded.dtype().is_complex:
+            expected = f"a number of type {padded.dtype().name}"
+            raise DtypeError("pad: value", expected=expected, got=value.dtype().name)
+        inside = self.full(self.shape(bound["arg"]), True, DataType.Bool)
+        chosen = self.where(super().pad(**{**bound, "arg": inside, "value": 0}), padded, value)
+        return self.cast(chosen, padded.dtype())  # type: ignore[no-any-return]
+
     @as_row("cat")
     def cat(self, *args: Any, manual_padding: Any = False, **kwargs: Any) -> Tensor:
         """As the row of the table. manual_padding: each tensor is a result of ops.pad, with 0,
@@ -45,6 +78,12 @@ class Composites(Quantized, OpMethods):
             tensors = checked_argument("cat", "tensors", bound["tensors"], ())
             bound["tensors"] = [self._before_padding(one) for one in tensors]
         return super().cat(**bound)
+
+    def _check_scalar(self, what: str, value: Value) -> None:
+        shape = self._fd.view_of(value.name).shape
+        if shape:
+            got = f"a tensor of sizes [{', '.join(map(str, shape))}]"
+            raise DefinitionError(what, expected="a number or a scalar", got=got)
 
     def _before_padding(self, padded: Any) -> Tensor:
         name = self._fd.operand(padded, "cat", "tensors")
@@ -58,12 +97,14 @@ class Composites(Quantized, OpMethods):
     @as_row("embedding_fwd")
     def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
         """As the row of the table, with max_norm: longer rows are scaled down to it. torch would
-        scale them in the weight, which here stays."""
+        scale them in the weight, which here stays. max_norm may be a scalar."""
         bound = OPS["embedding_fwd"].bind(args, kwargs)
         most = checked_argument("embedding_fwd", "max_norm", bound.pop("max_norm"), None)
         rows = super().embedding_fwd(**bound)
         if most is None:
             return rows
+        if isinstance(most, Value):
+            self._check_scalar("embedding_fwd: max_norm", most)
         order = checked_argument("embedding_fwd", "norm_type", bound["norm_type"], 2.0)
         norm = self._norm(rows, float(order))
         scale = self.truediv(most, self.add(norm, 1e-7))

@@ -10,6 +10,7 @@ The op's own rule checks later that axes exist and sizes agree.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -18,10 +19,10 @@ from typing import Any, Protocol, TypeVar, cast
 
 from thunder_fuser.errors import DefinitionError, DtypeError, FuserError, MeshError, shown
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.ir.dtypes import DataType, fits
+from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import TensorView
 from thunder_fuser.ir.mesh import Mesh
-from thunder_fuser.ir.op_schema import bind
+from thunder_fuser.ir.op_schema import bind, own_names
 from thunder_fuser.ir.placements import REDUCTIONS, word_of
 from thunder_fuser.ir.record import Definition, Number, Operand, OpRecord
 
@@ -105,9 +106,40 @@ class Scalar(Value):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A scalar known when the fusion is defined."""
+    """A scalar known when the fusion is defined. Of it and numbers, operators make another one."""
 
     value: Number
+
+    def dtype(self) -> DataType:
+        """Bool, Int or Double: in arithmetic it is a number without a type of its own."""
+        return of_number(self.value)
+
+    def is_tensor(self) -> bool:
+        """False, as of every scalar."""
+        return False
+
+
+def _folded(name: str, *, swapped: bool = False) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def apply(self: Constant, *other: Any) -> Any:
+        values = [_plain(one) for one in (self, *other)]
+        if not all(isinstance(value, (int, float)) for value in values):
+            return NotImplemented  # the operator of the other one takes it
+        try:
+            return Constant(function(*(reversed(values) if swapped else values)))
+        except (ArithmeticError, TypeError, ValueError) as error:
+            got = f"{name} of {', '.join(map(str, values))}: {error}"
+            raise DefinitionError("a constant", expected="a number", got=got) from None
+
+    return apply
+
+
+for _name in (*_OPERATORS, *_OTHERS):
+    _function = {"and": "and_", "or": "or_"}.get(_name, _name)
+    setattr(Constant, f"__{_name}__", _folded(_function))
+    if _name in _OPERATORS:
+        setattr(Constant, f"__r{_name}__", _folded(_function, swapped=True))
 
 
 # ---- kinds of arguments
@@ -250,18 +282,23 @@ _KINDS: dict[str, Kind] = {
     " padding_idx": Kind("an integer of 64 bits", _integer, "int"),
     "broadcast_dims sizes stride_order strides add_output.shape"
     " define_tensor.shape": Kind("a list of integers", _list_of(_integer), "Sequence[int]"),
-    "correction max_norm norm_type": Kind(
+    "max_norm": Kind(
+        "a real number, an integer one of 64 bits, or a scalar", _operand, "float | Value"
+    ),
+    "correction norm_type": Kind(
         "a real number, an integer one of 64 bits", _number, "float"
     ),
     "pad.value": Kind(
-        "a real number, an integer one of 64 bits",
+        "a real number, an integer one of 64 bits, or a scalar",
         _either(_number, lambda value: _none(value) or 0),
-        "float | None",
+        "float | Value | Constant | None",
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
     "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short sorted"
     " output_gamma sparse stable static_sizes swizzle_scales": Kind("True or False", _flag, "bool"),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
+    "at.vector": Kind("a list of integers and scalars", _list_of(_size)),
+    "at.index": Kind("an integer of 64 bits", _integer),
     "at axis cat_dim dim inner outer split_dim": Kind("an axis", _integer, "int"),
     "root": Kind("a coordinate in the mesh", _integer, "int"),
     "on": Kind('"mesh_x", "mesh_y" or "mesh_z"', _device_type, "str", MeshError),
@@ -337,7 +374,7 @@ def checked(function: F) -> F:
 
     @wraps(function)
     def with_checks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        bound = bind(signature, call, (self, *args), kwargs)
+        bound = bind(signature, call, (self, *args), own_names(signature, kwargs))
         del bound["self"]
         found = {
             name: checked_argument(call, name, value, signature.parameters[name].default)

@@ -105,7 +105,7 @@ _REFUSED: dict[str | OpKind, str] = {
     "linear": "operands of several types",
     "grouped_mm": "matrices of several types, and offsets that are neither Int nor Int32",
     "scaled_product": "scales that are no Float, nor those of blocks",
-    "scaled_grouped_product": "scales that are no Float, and as grouped_mm",
+    "scaled_grouped_product": "scales that are no Float, nor those of blocks, and as grouped_mm",
     "sdpfa_fwd": "operands of several types, or of another one than Half, BFloat16 and Float",
     "sdpfa_bwd": "operands of several types, or of another one than Half, BFloat16 and Float",
     "embedding_backward": "a grad that is no float, or " + _INDEX,

@@ -1230,7 +1230,7 @@ class OpMethods:
         self,
         arg: Value,
         pad_widths: Sequence[int | Value | Constant],
-        value: float | None = 0,
+        value: float | Value | Constant | None = 0,
     ) -> Tensor:
         """arg with value added at the ends of axes; widths (before, after) start at the last axis.
 
@@ -1240,7 +1240,7 @@ class OpMethods:
 
         arg: a tensor.
         pad_widths: a list of integers and scalars.
-        value: a real number, an integer one of 64 bits.
+        value: a real number, an integer one of 64 bits, or a scalar.
 
         Raises DefinitionError if arguments or sizes do not fit.
         """
@@ -1313,7 +1313,7 @@ class OpMethods:
         input: Value,
         weight: Value,
         padding_idx: int | None = None,
-        max_norm: float | None = None,
+        max_norm: float | Value | None = None,
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
@@ -1326,7 +1326,8 @@ class OpMethods:
 
         input, weight: a tensor.
         padding_idx: an integer of 64 bits.
-        max_norm, norm_type: a real number, an integer one of 64 bits.
+        max_norm: a real number, an integer one of 64 bits, or a scalar.
+        norm_type: a real number, an integer one of 64 bits.
         scale_grad_by_freq, sparse: True or False.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for an index that is
@@ -1640,7 +1641,7 @@ class OpMethods:
         scale2: Value,
         dtype: DataType | None = None,
     ) -> Tensor:
-        """As grouped_mm, of mat1 * scale1 and mat2 * scale2.
+        """As grouped_mm, of mat1 * scale1 and mat2 * scale2; scales as scaled_product.
 
         Shape: [m, n], or [groups, m, n] if mat1 and mat2 are matrices.
         Type: dtype, by default BFloat16.
@@ -1651,7 +1652,7 @@ class OpMethods:
             Float4_e2m1fn_x2).
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for scales that are
-            no Float, and as grouped_mm.
+            no Float, nor those of blocks, and as grouped_mm.
         """
     def sdpfa_fwd(
         self,

@@ -94,19 +94,10 @@ class Op:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, with defaults; DefinitionError if they do not fit."""
-        given = bind(self.parameters, f"ops.{self.name}", args, self._own_names(kwargs))
+        kept = {k: v for k, v in kwargs.items() if k != WITHOUT_EFFECT.get(self.name)}
+        given = bind(self.parameters, f"ops.{self.name}", args, own_names(self.parameters, kept))
         defaults = {name: one.default for name, one in self.parameters.parameters.items()}
         return {**defaults, **given}
-
-    def _own_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The keywords with nvFuser's names of arguments replaced by the names here."""
-        own, named = self.parameters.parameters, {}
-        for name, value in kwargs.items():
-            if name == WITHOUT_EFFECT.get(self.name):
-                continue
-            free = [one for one in ALSO.get(name, ()) if one in own and one not in kwargs]
-            named[free[0] if free and name not in own else name] = value
-        return named
 
     @property
     def operands(self) -> list[str]:
@@ -126,6 +117,15 @@ class Op:
         """True if recomputing it costs less than moving its result through memory."""
         expensive = (OpKind.REDUCTION, OpKind.SCAN)
         return self.kind not in expensive and self.cost <= 2
+
+
+def own_names(signature: inspect.Signature, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords with nvFuser's names of arguments replaced by the names here."""
+    own, named = signature.parameters, {}
+    for name, value in kwargs.items():
+        free = [one for one in ALSO.get(name, ()) if one in own and one not in kwargs]
+        named[free[0] if free and name not in own else name] = value
+    return named
 
 
 def bind(

@@ -126,7 +126,7 @@ matmul: The matrix product.
 linear: arg @ weight.T + bias.
 grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
 scaled_product: (mat1 * scale1) @ (mat2 * scale2); one scale, one a row or column, or one a block.
-scaled_grouped_product: As grouped_mm, of mat1 * scale1 and mat2 * scale2.
+scaled_grouped_product: As grouped_mm, of mat1 * scale1 and mat2 * scale2; scales as scaled_product.
 sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).\
  attn_mask is added to the scores.
 sdpfa_bwd: The gradients of query, key and value from what sdpfa_fwd took and gave.

@@ -43,9 +43,13 @@ def grouped_mm(record: OpRecord, operands: list[TensorView]) -> Extents:
 
 
 def scaled_grouped_product(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """As grouped_mm, with scales of a whole tensor, or of each row of mat1 and column of mat2."""
+    """As grouped_mm, with scales of a whole tensor, of each row of mat1 and column of mat2, or,
+    where groups are of rows, of blocks."""
     result = grouped_mm(record, operands[:3])
     a, b, offsets = (view.shape for view in operands[:3])
+    if all(view.dtype.is_float8 for view in operands[3:]):
+        _check_tiles_of_groups(record, operands)
+        return result
     both, one = (offsets[0],) * (len(a) == len(b)), const(1)
     rows, columns = (*both, *a[:-1], one), (*both, *b[:-2], one, b[-1])
     for name, view, each in zip(("scale1", "scale2"), operands[3:], (rows, columns), strict=True):
@@ -70,6 +74,20 @@ def scaled_product(record: OpRecord, operands: list[TensorView]) -> Extents:
     return (a[0], b[1])
 
 
+def _check_tiles_of_groups(record: OpRecord, operands: list[TensorView]) -> None:
+    """scale1: the tiles of each group of rows, one group after the other. scale2: of each mat2."""
+    (a, b), (scale1, scale2) = operands[:2], operands[3:]
+    if (len(a.shape), len(b.shape)) != (2, 3):
+        expected = "groups of rows, mat1 [m, k] and mat2 [groups, k, n], where scales are of blocks"
+        raise record.error("", expected, f"ranks {len(a.shape)}, {len(b.shape)}")
+    columns = _whole_tiles(record, "scale1", scale1, (a, b), a.shape[0])[1]
+    if len(scale1.shape) != 2 or not may_be_equal(scale1.shape[1:], [columns]):
+        raise record.error("scale1", f"rows of {columns} scales, in tiles", _sizes(scale1))
+    each = product(_whole_tiles(record, "scale2", scale2, (a, b), b.shape[2]))
+    if not may_be_equal([product(scale2.shape)], [b.shape[0] * each]):
+        raise record.error("scale2", f"{each} scales for each group, in tiles", _sizes(scale2))
+
+
 def _check_scale(record: OpRecord, name: str, view: TensorView, each: Extents) -> None:
     if view.dtype is not DataType.Float:
         raise DtypeError(f"{record.op}: {name}", expected="Float", got=view.dtype.name)
@@ -81,14 +99,25 @@ def _check_tiles(
     record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
 ) -> None:
     """Scales of blocks, as many as whole tiles of 128 rows and 4 columns have."""
+    wanted = _whole_tiles(record, name, view, operands, rows)
+    if not may_be_equal([product(view.shape)], [product(wanted)]):
+        raise record.error(name, f"{wanted[0]} x {wanted[1]} scales, in tiles", _sizes(view))
+
+
+def _whole_tiles(
+    record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
+) -> list[Scalar]:
+    """The rows and columns of whole tiles of scales for so many rows of the first operand's type;
+    DtypeError for scales of another type."""
     dtype, block, packed = _OF_BLOCKS.get(operands[0].dtype, (None, 1, 1))
     if view.dtype is not dtype or operands[1].dtype is not operands[0].dtype:
         known = ", ".join(f"{own.name} for {of.name}" for of, (own, *_) in _OF_BLOCKS.items())
         given = " and ".join(one.dtype.name for one in operands)
         got = f"{view.dtype.name} for {given}"
         raise DtypeError(f"{record.op}: {name}", expected=f"Float, or {known}", got=got)
-    columns = (operands[0].shape[1] * packed + (block - 1)) // block
-    wanted = [(rows + 127) // 128 * 128, (columns + 3) // 4 * 4]
-    if not may_be_equal([product(view.shape)], [product(wanted)]):
-        expected = f"{wanted[0]} x {wanted[1]} scales, in tiles"
-        raise record.error(name, expected, f"[{', '.join(map(str, view.shape))}]")
+    columns = (operands[0].shape[-1] * packed + (block - 1)) // block
+    return [(rows + 127) // 128 * 128, (columns + 3) // 4 * 4]
+
+
+def _sizes(view: TensorView) -> str:
+    return f"[{', '.join(map(str, view.shape))}]"

@@ -24,6 +24,7 @@ from thunder_fuser.ir.values import Tensor
 # The elements of a block, by the type of a number; those of torch._scaled_mm.
 BLOCKS = {DataType.Float4_e2m1fn_x2: 16, DataType.Float8_e4m3fn: 32}
 TILE = (128, 4)  # rows and columns of scales
+LARGEST_E2M1 = 6 * 448.0  # with the largest scale
 
 
 def as_row(name: str) -> Callable[[F], F]:
@@ -136,11 +137,12 @@ class Quantized(OpMethods):
         output_block_scale_size: int = 0,
         output_block_scale_dtype: DataType | None = None,
         output_gamma: bool = False,
-    ) -> tuple[Tensor, Tensor | None, None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(alpha * (mat1 * scale1) @ (mat2 * scale2) + beta * bias, None, None).
 
         output_block_scale_size: if not 0, the result is quantized to the dtype in such blocks, and
-        the second value has their scales; see nv_block_quantize.
+        the second value has their scales; see nv_block_quantize. output_gamma: the third value is
+        the global scale of a Float4_e2m1fn_x2 result, 2688 over its largest element.
         """
         product = partial(self.scaled_product, mat1, mat2, scale1, scale2)
         return self._finished(
@@ -169,11 +171,14 @@ class Quantized(OpMethods):
         output_block_scale_size: int = 0,
         output_block_scale_dtype: DataType | None = None,
         output_gamma: bool = False,
-    ) -> tuple[Tensor, Tensor | None, None]:
-        """alpha * product + beta * bias, rounded once, and the scales of its blocks."""
-        if output_gamma:
-            what, do = "scaled_mm: output_gamma", "compute a global scale from the result"
-            raise DefinitionError(what, expected="False", got="True", do=do)
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """alpha * product + beta * bias, rounded once, the scales of its blocks, and the global
+        scale that those are multiplied by."""
+        if output_gamma and not (output_block_scale_size and dtype.is_packed):
+            what, do = "scaled_mm: output_gamma", "give output_block_scale_size=16 and that dtype"
+            got = f"blocks of {output_block_scale_size} and {dtype.name}"
+            expected = "a result in blocks of Float4_e2m1fn_x2"
+            raise DefinitionError(what, expected=expected, got=got, do=do)
         out = product(dtype if alpha is bias is None and not output_block_scale_size
                       else DataType.Float)  # fmt: skip
         out = out if alpha is None else self.mul(out, alpha)
@@ -181,11 +186,17 @@ class Quantized(OpMethods):
             out = self.add(out, bias if beta is None else self.mul(bias, beta))
         if not output_block_scale_size:
             return self.cast(out, dtype), None, None
-        numbers, scales = self.nv_block_quantize(out, None, False, output_block_scale_size, dtype)
+        gamma = self._global_scale(out) if output_gamma else None
+        numbers, scales = self.nv_block_quantize(out, gamma, False, output_block_scale_size, dtype)
         if output_block_scale_dtype not in (None, scales.dtype()):
             what, expected = "scaled_mm: output_block_scale_dtype", scales.dtype().name
             raise DtypeError(what, expected=expected, got=str(output_block_scale_dtype))
-        return numbers, scales, None
+        return numbers, scales, gamma
+
+    def _global_scale(self, x: Tensor) -> Tensor:
+        """With it the largest element of a tensor is the largest number times the largest scale."""
+        largest = self.max(self.abs(x))
+        return self.where(self.gt(largest, 0.0), self.truediv(LARGEST_E2M1, largest), 1.0)
 
     # ---- numbers and scales
 

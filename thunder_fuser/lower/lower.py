@@ -35,7 +35,17 @@ from thunder_fuser.ir.scalar import Scalar, conjunction
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.groups import Groups
-from thunder_fuser.lower.kernel import Block, Call, Coordinate, Kernel, Parameter, Statement
+from thunder_fuser.lower.kernel import (
+    Array,
+    Block,
+    Call,
+    Coordinate,
+    Kernel,
+    Parameter,
+    Statement,
+    Words,
+    statements_in,
+)
 from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.passes import run_passes
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
@@ -44,16 +54,25 @@ from thunder_fuser.lower.verify import verify_kernel
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Tile
 
 INT32_MAX = 2**31 - 1
+MOST_STACK = 4 << 20  # bytes, of the 8 MiB that a thread has
 
 
 def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
-    """The kernel of a schedule; ScheduleError if its shared memory is more than a block has."""
-    kernel = verify_kernel(run_passes(unfinished(scheduled, name), scheduled.target.is_cpu))
-    most = scheduled.target.smem_bytes_per_block
-    if kernel.smem_bytes > most and not scheduled.target.is_cpu:
-        expected = f"at most {most} bytes of shared memory"
-        raise ScheduleError(f"schedule of {name}", expected=expected, got=str(kernel.smem_bytes))
+    """The kernel of a schedule; ScheduleError if it keeps more on chip than there is place for."""
+    is_cpu = scheduled.target.is_cpu
+    kernel = verify_kernel(run_passes(unfinished(scheduled, name), is_cpu))
+    most = MOST_STACK if is_cpu else scheduled.target.smem_bytes_per_block
+    taken = stack_bytes(kernel) if is_cpu else kernel.smem_bytes
+    if taken > most:
+        expected = f"at most {most} bytes of {'a stack' if is_cpu else 'shared memory'}"
+        raise ScheduleError(f"schedule of {name}", expected=expected, got=str(taken))
     return kernel
+
+
+def stack_bytes(kernel: Kernel) -> int:
+    """The arrays of a thread on a CPU, all of which are on its stack."""
+    found = [one for one in statements_in(kernel.body) if isinstance(one, (Array, Words))]
+    return sum(one.count * one.dtype.bytes for one in found)
 
 
 def unfinished(scheduled: ScheduledFusion, name: str) -> Kernel:

@@ -51,11 +51,34 @@ def _scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def _of_blocks(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The numbers [m, k] of quantized elements, from scales in tiles."""
-    values = unpack_e2m1(x) if x.dtype is _PACKED else x.float()
-    block = 16 if x.dtype is _PACKED else 32
-    rows, count = values.shape[0], values.shape[1] // block
-    each = from_tiles(scales, rows, count).float().repeat_interleave(block, 1)
-    return values * each
+    values, block = _values(x)
+    return _times(values, from_tiles(scales, values.shape[0], values.shape[1] // block), block)
+
+
+def _of_groups(x: torch.Tensor, scales: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """As _of_blocks, where the tiles of each group of rows begin at a multiple of 128 rows.
+
+    ends [3, 3, 140], so that tiles begin at rows [0, 128, 128]: row 3 has the scales of row 128.
+    """
+    values, block = _values(x)
+    ends = ends.long()
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    whole = (counts + 127) // 128 * 128
+    shift = (whole.cumsum(0) - whole) - (ends - counts)
+    row = torch.arange(x.shape[0], device=x.device)
+    group = torch.searchsorted(ends, row, right=True).clamp(max=len(ends) - 1)
+    place = torch.where(row < ends[-1], row + shift[group], 0)  # rows of no group have any scale
+    linear = from_tiles(scales, scales.shape[0], values.shape[1] // block)
+    return _times(values, linear[place], block)
+
+
+def _values(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The elements as float32, and how many of them a block has."""
+    return (unpack_e2m1(x), 16) if x.dtype is _PACKED else (x.float(), 32)
+
+
+def _times(values: torch.Tensor, scales: torch.Tensor, block: int) -> torch.Tensor:
+    return values * scales.float().repeat_interleave(block, 1)
 
 
 def from_tiles(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
@@ -68,9 +91,15 @@ def from_tiles(scales: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
     """A product with scales for each group, added in float. torch has a kernel on Hopper.
 
-    operands: a, b, the ends of groups, and the scales: of groups of rows [m, 1] and [groups, 1, n].
+    operands: a, b, the ends of groups, and the scales: of groups of rows [m, 1] and [groups, 1, n],
+    or of blocks, in the tiles of each group.
     """
     a, b, offsets, scale_a, scale_b = operands
+    if scale_a.dtype.itemsize == 1:
+        left = _of_groups(a, scale_a, offsets)
+        pairs = zip(b.mT, scale_b.reshape(b.shape[0], -1), strict=True)
+        right = torch.stack([_of_blocks(*one) for one in pairs])
+        return grouped_mm(left, right.mT, offsets).to(dtype)
     is_e4m3 = a.dtype is b.dtype is torch.float8_e4m3fn
     is_of_rows = a.dim() == 2 and b.dim() == 3 and dtype is torch.bfloat16
     if is_e4m3 and is_of_rows and a.is_cuda and not _is_from(a.device, BLACKWELL):

@@ -21,7 +21,7 @@ from typing import Any
 
 from thunder_fuser.errors import GivenScheduleError, ScheduleError, nearest, shown
 from thunder_fuser.ir.domain import Domain, Merge, Parallelize, ParallelType, Reorder, Split
-from thunder_fuser.schedule.axes import row_shift
+from thunder_fuser.schedule.axes import row_shift, size_of
 from thunder_fuser.schedule.persistence import cacheable, cached
 from thunder_fuser.schedule.rules import check
 from thunder_fuser.schedule.scheduled import ScheduledFusion, Transforms, params_of
@@ -32,6 +32,7 @@ PARALLEL = {one.value: one for one in ParallelType if not one.is_device}
 MEMORIES = ("registers", "shared")
 METHODS = ("split", "merge", "reorder", "parallelize", "vectorize", "cache", "inline", "blocks")
 FUNCTIONS = ("schedule", "move")
+LONGEST_TOLD = 100  # characters of a line in a message
 
 
 class Walk:
@@ -64,9 +65,11 @@ class Walk:
         return axis + ".o", axis + ".i"
 
     def _shift(self, axis: str, factor: int, shift: str) -> None:
-        """Puts the shift of the last split into it: the only one that keeps vectors aligned."""
+        """Puts the shift of the last split into it: the only one that keeps vectors aligned, and
+        none if the factor divides, for then a step past the end may read what is not there."""
         part, names = self._own.part, tuple(axis.split("*"))
-        found = row_shift(part, names, factor) if set(names) <= part.extents.keys() else None
+        is_odd = set(names) <= part.extents.keys() and size_of(part, names) % factor
+        found = row_shift(part, names, factor) if is_odd else None
         if str(found) != shift:
             raise ScheduleError(f"shift of {axis}", expected=str(found), got=repr(shift))
         (*before, _), domain = self._transforms.made, Transforms(self._own.axes)
@@ -94,7 +97,7 @@ class Walk:
         """Says what iterates over an axis: blockIdx.x, threadIdx.x, vectorize, unroll, ..."""
         self._axis(axis)
         found = PARALLEL.get(parallel) if isinstance(parallel, str) else parallel
-        if found is None or found.is_device:
+        if not isinstance(found, ParallelType) or found.is_device:
             expected, near = f"one of {', '.join(PARALLEL)}", nearest(str(parallel), PARALLEL)
             raise ScheduleError(
                 f"parallelize {axis}", expected=expected, got=repr(parallel),
@@ -191,9 +194,10 @@ def given_schedule(
         return made
     except ScheduleError as error:
         raise GivenScheduleError(error.thing, **error.facts) from None
-    except Exception as error:  # whatever the user's function raises
+    except Exception as error:  # whatever the user's function, or a text of great depth, raises
         told = f"{type(error).__name__}: {error}"
-        raise GivenScheduleError(f"the function {given!r}", got=told) from error
+        thing = "schedule" if isinstance(given, str) else f"the function {given!r}"
+        raise GivenScheduleError(thing, got=told) from error
 
 
 # ---- text
@@ -241,7 +245,7 @@ def _step(function: str, node: ast.stmt) -> Step:
 
 
 def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
-    got = ast.unparse(node).partition("\n")[0]
+    got = ast.unparse(node).partition("\n")[0][:LONGEST_TOLD]
     return ScheduleError("schedule", expected=expected, got=got, where=f"line {node.lineno} of it")
 
 

@@ -9,7 +9,8 @@ order           a sum that is settled by its sizes (repeatable) keeps its loops,
 barriers        all threads of a block reach them: kept axes that are walked by threads are clamped,
                 not skipped, and reductions have as many threads as their butterflies need
 vectors         the elements of a vector exist together: the vectorized axis divides what it is of
-limits          threads, blocks of a cluster, registers; shared memory when the kernel is lowered
+limits          steps past the ends of axes, threads, blocks of a cluster, registers; shared memory,
+                and the stack of a CPU's thread, when the kernel is lowered
 
 Schedulers whose kernels have more to them than loops (scan, nested, transpose) take the schedules
 of their own space alone: spaces.py.
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from math import prod
 
 from thunder_fuser.errors import ScheduleError
-from thunder_fuser.ir.domain import IterDomain, ParallelType, Split
+from thunder_fuser.ir.domain import Domain, IterDomain, ParallelType, Split, apply
 from thunder_fuser.ir.scalar import Scalar
 from thunder_fuser.schedule.axes import WIDTHS, size_of
 from thunder_fuser.schedule.loop_index import LoopIndex, loop_index, runs_loop
@@ -38,6 +39,8 @@ MOST_THREADS = 1024
 WARP = 32
 THREAD_BYTES = 255 * 4  # of the registers that a thread can have
 MOST_BLOCKS = 32  # in a multiprocessor at once
+# Steps that find nothing to do: so many, and so many for each element.
+MOST_IDLE, IDLE_EACH = 1 << 20, 64
 P = ParallelType
 # By what kept and reduced axes may be walked, for each kind of kernel, on CUDA and on a CPU.
 WALKS: dict[str, tuple[tuple[set[P], set[P]], tuple[set[P], set[P]]]] = {
@@ -90,6 +93,20 @@ def _check_space(made: ScheduledFusion, own: ScheduledFusion, known: list[object
 
 
 # ---- which loops
+
+
+def _check_steps(made: ScheduledFusion, own: ScheduledFusion) -> None:
+    """Splits do not make loops much longer than the axes are."""
+    domain = made.axes
+    most = MOST_IDLE + IDLE_EACH * _steps(domain)
+    for transform in made.transforms:
+        domain = apply(domain, transform)
+        if isinstance(transform, Split) and _steps(domain) > most:
+            raise _wrong(f"split of {transform.axis}", f"at most {most} steps", _steps(domain))
+
+
+def _steps(domain: Domain) -> int:
+    return prod(int(axis.extent.value) for axis in domain)
 
 
 def _kind(made: ScheduledFusion) -> str:
@@ -297,6 +314,7 @@ def _check_blocks(made: ScheduledFusion) -> None:
 
 
 RULES: tuple[Callable[[ScheduledFusion, ScheduledFusion], None], ...] = (
+    _check_steps,
     _check_bound_once,
     _check_walks,
     _check_rows,

@@ -90,7 +90,8 @@ def drop_roundings(prepared: Prepared) -> Prepared:
 
     Where n has to be stored for others (torch, another region, the caller), all read what is
     stored. This is settled for the whole trace before the backward's cut is chosen, so no choice of
-    that kind changes a bit. Between forward and backward no rounding is dropped.
+    that kind changes a bit. Between forward and backward no rounding is dropped. Nor is one from
+    float64, nor to 8 bits: no chain of ops makes these, so the program asks for them.
     """
     return prepared.with_ops(_without_roundings(prepared.ops, prepared.rules))
 
@@ -109,9 +110,14 @@ def _without_roundings(ops: Sequence[Op], rules: Rules) -> Iterator[Op]:
             if same and result.name not in returned:
                 swaps[variableify(result)] = origin
                 continue
-            if source.dtype.bytes > result.dtype.bytes and result.name not in stored:
+            if _is_to_16_bits(source, result) and result.name not in stored:
                 rounded[result.name] = (source, op.region)
         yield op
+
+
+def _is_to_16_bits(source: TensorProxy, result: TensorProxy) -> bool:
+    """Whether it rounds as each op of a chain in 16 bits does."""
+    return source.dtype.bytes == 4 and result.dtype.bytes == 2
 
 
 def _is_cast(bsym: BoundSymbol) -> bool:
