@@ -85,18 +85,17 @@ def run(given: argparse.Namespace, report: Report) -> None:
         if given.second:
             _find(chosen, given, report)
             return
-        start, gains = time.perf_counter(), list(_earlier(given.read))
-        count = len(gains)
+        start, gains, count = time.perf_counter(), list(_earlier(given.read)), 0
         for point in chosen:
             if given.budget is not None and time.perf_counter() - start >= given.budget:
                 break
+            count += 1
             with report.section(str(point)):
                 gains.append(_measured(point, given))
                 report.check(str(point), not gains[-1].wrong, "; ".join(gains[-1].wrong))
                 report.figures = _content(gains)
-    measured = len(gains) - count
-    report.figures["left"] = [str(one) for one in chosen[measured:]]
-    report.figures["second"] = second = _second_process(given, measured)
+    report.figures["left"] = [str(one) for one in chosen[count:]]
+    report.figures["second"] = second = _second_process(given, count)
     report.check("second process", second.get("searched") == 0, str(second))
     report.lines += _lines(gains, report.figures)
 

@@ -197,8 +197,11 @@ def _hardsigmoid(x: torch.Tensor) -> torch.Tensor:
 
 
 def _relu(x: torch.Tensor) -> Any:
-    """CUDA's kernel makes 0.0 of -0.0, the CPU's keeps it."""
-    return torch.where(x == 0, -x, x.relu()) if x.is_floating_point() else None
+    """CUDA's kernel makes 0.0 of -0.0, the CPU's keeps it: here the other sign of a zero."""
+    if not x.is_floating_point():
+        return None
+    result = x.relu()
+    return torch.where(x == 0, -result, result)
 
 
 OTHERWISE: dict[str, Callable[..., Any]] = {

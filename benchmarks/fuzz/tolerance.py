@@ -21,7 +21,7 @@ from benchmarks.fuzz.program import words
 
 ULPS = {torch.float16: 4, torch.bfloat16: 4}  # of the result; 16 for the other types
 SHAKEN_ULPS = 4  # the C library's vector functions promise 4
-SHAKES = 4
+SHAKES = 6
 
 # What computes nothing, or rounds once, or whose result is a number of the type by nature.
 EXACT = set(words(
@@ -121,14 +121,16 @@ DOUBLE = {**WIDER, "float16": "float64", "bfloat16": "float64", "float32": "floa
 class Shaken(TorchDispatchMode):
     """Moves each inexact result by a few units in its last place, and notes what is left open.
 
-    With an odd seed, calls give what other kernels of torch would; see leeway.py. epsilon: how far,
-    relative to a result; 0 only notes.
+    With an odd seed, calls give what other kernels of torch would; see leeway.py. The last two
+    seeds move every element the same way, to both sides of where a remainder steps. epsilon: how
+    far, relative to a result; 0 only notes.
     """
 
     def __init__(self, seed: int, epsilon: float | None = None) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
         self.is_other = bool(seed % 2)
+        self.way = {SHAKES - 2: 1.0, SHAKES - 1: -1.0}.get(seed)
         self.epsilon = epsilon
         self.count = 0
         self.open = ""
@@ -189,6 +191,7 @@ class Shaken(TorchDispatchMode):
         parts = torch.view_as_real(wide) if out.is_complex() else wide
         size = wide.abs().unsqueeze(-1) if out.is_complex() else wide.abs()
         drawn = torch.rand(parts.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+        drawn = drawn if self.way is None else torch.full_like(drawn, self.way)
         moved = parts + size * drawn.to(parts.device) * epsilon
         parts.copy_(torch.where(torch.isfinite(size), moved, parts))
         return out.copy_(wide.to(out.dtype))

@@ -188,6 +188,28 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 # ---- the arguments that are made up
 
 
+def test_rounds_begin_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one after a wait may be slower, which is not its schedule's fault."""
+    (own,), begun = summed(X).schedules([X]), list[str]()
+    trials = [Trial(named, None, ()) for named in "abc"]  # type: ignore[arg-type]
+    monkeypatch.setattr(Bench, "_call", lambda self, trial: None)
+    monkeypatch.setattr(
+        Bench, "_cpu_round", lambda self, calls: begun.append(calls[0][0].scheduled)
+    )
+    Bench(own.part, torch.device("cpu")).rounds(trials, 6, 6, until=0.0)
+    assert sorted(begun[:3]) == ["a", "b", "c"] and begun[:3] == begun[3:]
+
+
+def test_packed_floats_are_bytes() -> None:
+    """torch fills and draws none of them."""
+    x = torch.randint(0, 256, (24, 16), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.permute(fd.from_pytorch(x), [1, 0]), stride_order=[1, 0])
+    (result,) = fd.execute([x])
+    assert torch.equal(result.view(torch.uint8), x.view(torch.uint8).T)
+    assert fd.program([x]).choices[0] is not None
+
+
 def test_arguments_fit_the_part() -> None:
     table, index = torch.randn(5, 8), torch.randint(0, 5, (9,))
     with FusionDefinition() as fd:

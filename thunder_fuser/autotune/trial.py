@@ -30,7 +30,7 @@ FLUSH_BYTES = 64 << 20  # written over a CPU's caches
 FLUSHED_CACHES = 2  # of a GPU
 ULPS = 16  # of pointwise work: a CPU's vectors and single elements have functions of their own
 LARGEST_INTEGER = 100
-FLOATS_READ_AS_BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
+PACKED = (torch.float4_e2m1fn_x2,)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Arguments:
         taken = dict(self.part.overwrites)
         for name, result in zip(self.part.outputs, self.results, strict=True):
             if name in taken:
-                result.copy_(self.first[taken[name]])
+                readable(result).copy_(self.first[taken[name]])
             else:
                 _poison(result)
 
@@ -70,7 +70,7 @@ def arguments_of(part: Part, device: torch.device) -> Arguments:
         made[taken[n]] if n in taken else _empty(part.tensors[n], part.strides[n], device)
         for n in part.outputs
     )
-    first = {name: made[name].clone() for name in taken.values()}
+    first = {name: readable(made[name]).clone() for name in taken.values()}
     return Arguments(part, device, tuple(made.values()), results, first)
 
 
@@ -91,7 +91,7 @@ def _value(part: Part, name: str, device: torch.device, most: int) -> Any:
     memory = _empty(view, part.strides[name], device)
     count = memory.untyped_storage().nbytes() // memory.element_size()
     flat = memory.as_strided((count,), (1,))
-    flat.copy_(_random(count, memory.dtype, device, most))
+    readable(flat).copy_(readable(_random(count, memory.dtype, device, most)))
     return memory
 
 
@@ -100,6 +100,8 @@ def _random(count: int, dtype: torch.dtype, device: torch.device, most: int) -> 
         return torch.randint(0, 2, (count,), device=device).bool()
     if dtype.is_complex:
         return torch.randn(count, dtype=dtype, device=device)
+    if dtype in PACKED:
+        return torch.randint(0, 256, (count,), dtype=torch.uint8, device=device).view(dtype)
     if dtype.is_floating_point:
         return torch.randn(count, device=device).to(dtype)
     low = 0 if most < LARGEST_INTEGER else 1  # 1: a divisor is not zero
@@ -110,8 +112,13 @@ def _empty(view: TensorView, strides: Sequence[int], device: torch.device) -> to
     return torch.empty_strided(view.sizes, strides, dtype=to_torch_dtype(view.dtype), device=device)
 
 
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its bytes where torch has no kernels for its type."""
+    return tensor.view(torch.uint8) if tensor.dtype in PACKED else tensor
+
+
 def _poison(result: torch.Tensor) -> None:
-    if result.dtype in FLOATS_READ_AS_BYTES:
+    if result.dtype.itemsize == 1 and result.is_floating_point():
         result.view(torch.uint8).fill_(255)
     elif result.is_floating_point() or result.is_complex():
         result.fill_(float("nan"))
@@ -151,7 +158,7 @@ class Bench:
             self.arguments.restore()
             self._call(trial)()
             self._wait()
-            return [result.clone() for result in self.arguments.results]
+            return [readable(result).clone() for result in self.arguments.results]
 
     def is_right(self, trial: Trial) -> bool:
         """True if the results are those of the first trial, but for rounding."""

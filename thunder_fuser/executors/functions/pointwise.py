@@ -331,7 +331,7 @@ POINTWISE: Table = {
         rad2deg=lambda input: input * (180 / math.pi),
         rsub=lambda input, other, *, alpha=1: ltorch.sub(other, input, alpha=alpha),
     ),
-    **rewrites("torch.nn.functional.", dropout),
+    **rewrites("torch.nn.functional.", dropout, may_be_view=True),
     **CASTS,
     # With gradients of their own.
     "torch.celu": _activation(_celu),
