@@ -204,7 +204,13 @@ def _relu(x: torch.Tensor) -> Any:
     return torch.where(x == 0, -result, result)
 
 
+def _addcmul(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: Any = 1) -> torch.Tensor:
+    """torch's vectorised kernel multiplies and adds in one step, where no product overflows."""
+    return x + a * b * value
+
+
 OTHERWISE: dict[str, Callable[..., Any]] = {
+    "addcmul": _addcmul,
     "gelu": _gelu,
     "pow": _pow,
     "sub": _sub,

@@ -175,7 +175,8 @@ class Shaken(TorchDispatchMode):
 
     def _operand(self, one: Any, dtype: torch.dtype | None) -> Any:
         """Moved. Integers that are summed as floats are floats, which an order of terms rounds."""
-        if isinstance(one, torch.Tensor) and dtype is not None and dtype.is_floating_point:
+        floats = dtype is not None and (dtype.is_floating_point or dtype.is_complex)
+        if isinstance(one, torch.Tensor) and floats:
             one = one.to(dtype)
         return self._shaken(one.clone()) if is_inexact(one) else one
 

@@ -246,6 +246,22 @@ def test_quotients_keep_their_type_for_their_readers(
         torch.testing.assert_close(jit(function, strict=True)(x), function(x))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m: m + 2, lambda m: m * 2, lambda m: 2**m, lambda m: m // 2, lambda m: m & 1,
+        lambda m: torch.fmod(m, 2), lambda m: torch.floor_divide(m, 2),
+        lambda m: torch.where(m, m, 2), lambda m: torch.clamp(m, 0, 300), lambda m: m < 300,
+    ],
+)  # fmt: skip
+def test_bools_beside_a_number_are_int64(function: Function) -> None:
+    """For readers that ask for its type, too."""
+    m = torch.tensor([True, False, True])
+    made, like = jit(lambda m: (function(m), function(m).new_full((2,), 1)), strict=True)(m)
+    assert (made.dtype, like.dtype) == (function(m).dtype, function(m).dtype)
+    assert torch.equal(made, function(m))
+
+
 def test_without_the_executor_thunder_has_its_own_types() -> None:
     jitted = thunder.jit(lambda x, h: torch.lgamma(x) * h, executors=[])
     h = tensor(torch.bfloat16, (3,)).requires_grad_()
@@ -317,6 +333,8 @@ REFUSED: list[Function] = [
     lambda x: torch.div(x, 0, rounding_mode="trunc"),
     lambda x: torch.softmax(x, 0),
     lambda x: torch.heaviside(x, 1),
+    lambda x: x.sub(True),
+    lambda x: x.int() - True,
 ]
 
 

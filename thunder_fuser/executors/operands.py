@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three of Thunder's rules for operands that differ from torch's, where this executor is used.
+"""Four of Thunder's rules for operands that differ from torch's, where this executor is used.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -19,6 +19,8 @@ number.
     v = floor_divide(bf16[] b, 2)        Thunder: f32          torch, and here: bf16
 
 Thunder makes its zeros of numbers, whose type is float32.
+
+    v = add(b8[3] m, 2)                  Thunder: i8           torch, and here: i64
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from thunder.extend import Executor
 
 def treat_as_torch(executor: type[Executor]) -> None:
     """From now on, functions that are jitted with such an executor have torch's rules."""
-    _make_floats_strong(executor)
+    _promote_as_torch(executor)
     _broadcast_scalars(executor)
     _keep_types_of_quotients(executor)
 
 
-def _make_floats_strong(executor: type[Executor]) -> None:
+def _promote_as_torch(executor: type[Executor]) -> None:
     of_thunder = utils.elementwise_type_promotion
 
     def promotion(
@@ -49,6 +51,9 @@ def _make_floats_strong(executor: type[Executor]) -> None:
     ) -> tuple[Any, Any]:
         """The types to compute in, and of the result; `float` is the weak one."""
         types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
+        if dtypes.int8_ in types and _is_used(executor):  # weak: bools beside a number
+            first, second = (dtypes.int64 if one is dtypes.int8_ else one for one in types)
+            return first, second
         to_float = type_promotion_kind is ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
         if not to_float or types != (float, float) or not _is_used(executor):
             return types

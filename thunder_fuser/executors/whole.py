@@ -114,8 +114,9 @@ _TABLE: tuple[tuple[Sequence[str], str, Callable[[BoundSymbol], bool]], ...] = (
     (_ACTIVATIONS, "of other than floats",
      lambda bsym: data_type(bsym.args[0].dtype) not in FLOATS),
     # what takes bool, or makes int64 of it
-    (("pow",), "of bool", lambda bsym: any(isinstance(one, bool) for one in _numbers(bsym))),
-    (("pow", "sub"), "of bool", lambda bsym: DataType.Bool in _types(bsym)),
+    (("pow", "sub"), "of bool",
+     lambda bsym: DataType.Bool in _types(bsym)
+     or any(isinstance(one, bool) for one in _numbers(bsym))),
     # a product in the type of the second operand, which torch brings to the common one
     (("add", "sub"), "alpha beside integers", _scaled),
     # a sum that is cast to the type, for which torch must raise if it has no fractions
