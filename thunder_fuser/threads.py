@@ -7,10 +7,11 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -191,6 +192,10 @@ class AbandonedError(Exception):
 _abandoned: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
 
 
+# The number of a job, its value if it has one, and its error.
+_Ended = tuple[int, list[V], BaseException | None]
+
+
 def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
     """The results, in order.
 
@@ -202,32 +207,54 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
     """
     abandoned = threading.Event()
     context = copy_context()  # a new thread has an empty one
+    ended: SimpleQueue[_Ended[V]] = SimpleQueue()
+    early: dict[int, _Ended[V]] = {}
 
-    def begin(job: Callable[[], V]) -> V:
-        return context.copy().run(do, job)
+    def begin(number: int, job: Callable[[], V]) -> None:
+        try:
+            ended.put((number, [context.copy().run(do, job)], None))
+        except BaseException as error:
+            ended.put((number, [], error))
 
     def do(job: Callable[[], V]) -> V:
         _abandoned.set(abandoned)
         check_abandoned()
         return job()
 
+    def result(number: int) -> V:
+        while number not in early:
+            one = _next(ended)
+            early[one[0]] = one
+        _, values, error = early.pop(number)
+        try:
+            if error is not None:
+                raise error
+            return values[0]
+        finally:
+            del error  # its traceback holds this frame
+
     with ThreadPoolExecutor(max_workers=threads) as pool:
         try:
-            return [_result(one) for one in [pool.submit(begin, job) for job in jobs]]
+            for number, job in enumerate(jobs):
+                pool.submit(begin, number, job)
+            return [result(number) for number in range(len(jobs))]
         except BaseException:
             abandoned.set()
             raise
+        finally:
+            early.clear()
 
 
-def _result(future: Future[V]) -> V:
+def _next(ended: SimpleQueue[_Ended[V]]) -> _Ended[V]:
     """Waits in short steps.
 
-    Python misses a signal that arrives just before a wait, and handles it when the wait ends.
+    Python misses a signal that arrives just before a wait, and handles it when the wait ends. A
+    queue in C, since an interrupt inside of a Future's methods may leave its lock taken for ever.
     """
-    while not future.done():
-        wait([future], timeout=POLL_SECONDS)
+    while True:
+        with suppress(Empty):
+            return ended.get(timeout=POLL_SECONDS)
         check_abandoned()
-    return future.result()
 
 
 def check_abandoned() -> None:
