@@ -262,6 +262,14 @@ def test_bools_beside_a_number_are_int64(function: Function) -> None:
     assert torch.equal(made, function(m))
 
 
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_int8_stays_int8(shape: tuple[int, ...]) -> None:
+    x = torch.full(shape, -3, dtype=torch.int8)
+    for function in (torch.abs, torch.neg, torch.sign, torch.square, lambda x: x + 2):
+        assert torch.equal(jit(function, strict=True)(x), function(x))
+        assert jit(function, strict=True)(x).dtype is torch.int8
+
+
 def test_without_the_executor_thunder_has_its_own_types() -> None:
     jitted = thunder.jit(lambda x, h: torch.lgamma(x) * h, executors=[])
     h = tensor(torch.bfloat16, (3,)).requires_grad_()

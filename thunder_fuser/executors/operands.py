@@ -51,7 +51,8 @@ def _promote_as_torch(executor: type[Executor]) -> None:
     ) -> tuple[Any, Any]:
         """The types to compute in, and of the result; `float` is the weak one."""
         types = of_thunder(*args, type_promotion_kind=type_promotion_kind)
-        if dtypes.int8_ in types and _is_used(executor):  # weak: bools beside a number
+        of_bools = {one.dtype for one in _tensors(args)} == {dtypes.bool8}
+        if of_bools and dtypes.int8_ in types and _is_used(executor):
             first, second = (dtypes.int64 if one is dtypes.int8_ else one for one in types)
             return first, second
         to_float = type_promotion_kind is ELEMENTWISE_TYPE_PROMOTION_KIND.INT_TO_FLOAT
