@@ -300,7 +300,7 @@ def test_an_interrupt_ends_the_compiler(
     again.touch()
     torch.testing.assert_close(function(x), torch.exp(x) * 2.0)
     torch.testing.assert_close(fd.execute([x], target="cpu")[0], torch.exp(x))
-    assert len(store.found()) == 2
+    assert len(store.found()) in (2, 3)  # and the launcher in C, for the process's first call
 
 
 LOADS = """
