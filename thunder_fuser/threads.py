@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from threading import Lock, RLock
 from time import sleep
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -21,20 +23,39 @@ V = TypeVar("V")
 POLL_SECONDS = 0.1
 
 
-def make_lock() -> threading.Lock:
+def make_lock() -> Lock:
     """A lock that is released in a forked child, whichever thread of the parent held it."""
-    lock = threading.Lock()
+    lock = Lock()
     _LOCKS.add(lock)
     return lock
+
+
+def make_reentrant_lock() -> RLock:
+    """Such a lock, which a thread that holds it may take again."""
+    lock = RLock()
+    _LOCKS.add(lock)
+    return lock
+
+
+class cached_property(functools.cached_property[V]):
+    """As functools has it, without the lock of Python 3.10 and 3.11.
+
+    One lock for all instances makes threads wait for each other, and stays taken in a child forked
+    while another thread computes. Two threads may compute a value twice.
+    """
+
+    def __init__(self, func: Callable[[Any], V]) -> None:
+        super().__init__(func)
+        self.lock = nullcontext()
 
 
 def _free_all() -> None:
     """What threading does for its own locks."""
     for lock in list(_LOCKS):
-        lock._at_fork_reinit()  # type: ignore[attr-defined]
+        lock._at_fork_reinit()
 
 
-_LOCKS: WeakSet[threading.Lock] = WeakSet()
+_LOCKS: WeakSet[Any] = WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free_all)
 
@@ -46,12 +67,12 @@ class _Turn:
     Waiting threads share the lock even if the table drops the value at once.
     """
 
-    lock: threading.Lock = field(default_factory=make_lock)
+    lock: Lock = field(default_factory=make_lock)
     users: int = 0
 
 
 @contextmanager
-def _taken(lock: threading.Lock) -> Iterator[None]:
+def _taken(lock: Lock) -> Iterator[None]:
     """Holds the lock; ends the wait for it in a job whose result is no longer needed."""
     while not lock.acquire(timeout=POLL_SECONDS):
         check_abandoned()
@@ -363,7 +384,7 @@ class ForkGate:
                 self._changed.notify_all()
 
     def _reset(self) -> None:
-        self._changed, self._inside = threading.Condition(threading.Lock()), 0
+        self._changed, self._inside = threading.Condition(Lock()), 0
 
     def _close(self) -> None:
         self._changed.acquire()

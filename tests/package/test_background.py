@@ -142,6 +142,41 @@ with gate.passed():
     assert _output(program) == "0"
 
 
+@pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="no fork")
+def test_a_child_waits_for_no_thread_of_its_parent() -> None:
+    """A thread holds locks and computes a cached property while the process forks."""
+    program = """
+import os, signal, threading
+from thunder_fuser.threads import cached_property, make_lock, make_reentrant_lock
+inside, leave = threading.Event(), threading.Event()
+once, again = make_lock(), make_reentrant_lock()
+
+class Slow:
+    @cached_property
+    def value(self):
+        if threading.current_thread() is not threading.main_thread():
+            inside.set()
+            leave.wait()
+        return 7
+
+def work():
+    with once, again:
+        assert Slow().value == 7
+
+threading.Thread(target=work).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    with once, again, again:
+        os._exit(Slow().value)
+leave.set()
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+    assert _output(program) == "7"
+
+
 def test_the_interpreter_exits_while_jobs_run() -> None:
     """Those that check are abandoned, and what was waiting never begins."""
     program = """

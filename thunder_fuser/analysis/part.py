@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.domain_map import Axes, DomainMap, Pattern, is_one, pattern_of
@@ -22,6 +21,7 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction, symbol
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
+from thunder_fuser.threads import cached_property
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod, sqrt
 from typing import Any
 
@@ -25,6 +24,7 @@ from thunder_fuser.runtime.torch_types import to_torch_dtype
 from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
 from thunder_fuser.store.entry import Binary, Recipe
+from thunder_fuser.threads import cached_property
 
 FLUSH_BYTES = 64 << 20  # written over a CPU's caches
 FLUSHED_CACHES = 2  # of a GPU

@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Protocol, TypeVar
 
 import torch
+
+from thunder_fuser.threads import make_lock
 
 MOST_BYTES = 4 << 30  # of a group
 _PARITIES = (0, 1)
@@ -159,7 +161,7 @@ class BufferCache:
 
 CACHE = BufferCache()  # of exchanges
 LOCAL = BufferCache()  # of programs
-_LOCK = Lock()  # of LOCAL
+_LOCK = make_lock()  # of LOCAL
 _GONE: deque[str] = deque()
 _STREAMS: dict[int, int] = {}
 

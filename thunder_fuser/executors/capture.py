@@ -37,7 +37,7 @@ Result = Callable[[Sequence[Any], Sequence[torch.Tensor]], Any]
 class Recorder(Protocol):
     """Captures functions on one device; see runtime/cuda_graphs.py."""
 
-    lock: threading.Lock
+    lock: threading.Lock  # noqa: TID251  a type
     device_type: str
 
     def is_capturing(self) -> bool: ...

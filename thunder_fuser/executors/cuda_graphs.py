@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from typing import Any
 from weakref import ref
@@ -43,6 +42,7 @@ from thunder_fuser.executors.capture import Graphs, Input, Piece, Recorder
 from thunder_fuser.logs import log
 from thunder_fuser.options import Value, in_force, option
 from thunder_fuser.runtime.cuda_graphs import CudaRecorder, cuda_recorder
+from thunder_fuser.threads import cached_property
 from thunder_fuser.trace.proxies import FENCES, VIEWS, makes, overwritten, parts, reads
 
 _LEAST = 2  # launches of a piece: a replay costs more than one

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
 
 from thunder_fuser.ir.domain import ParallelType, TensorDomain
@@ -19,6 +18,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Definition, OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar
+from thunder_fuser.threads import cached_property
 
 _COMMENT_COLUMN = 72
 

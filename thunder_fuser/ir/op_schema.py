@@ -7,11 +7,11 @@ import inspect
 from ast import literal_eval
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Any
 
 from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.threads import cached_property
 
 # What nvFuser calls an argument -> its names here, of which an op has one.
 ALSO = {

@@ -22,19 +22,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from typing import Union
 
 from thunder_fuser.ir.size_symbols import Sized, greatest_divisor, label_of
+from thunder_fuser.threads import cached_property, make_lock
 
 Terms = tuple[tuple["Scalar", int], ...]
 ScalarLike = Union["Scalar", int]
 
 _TABLE: weakref.WeakValueDictionary[tuple[object, ...], Scalar] = weakref.WeakValueDictionary()
-_LOCK = threading.Lock()
+_LOCK = make_lock()
 
 
 class Scalar:

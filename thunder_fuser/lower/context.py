@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from math import prod
 
 from thunder_fuser.analysis.index_map import Point
@@ -22,6 +21,7 @@ from thunder_fuser.schedule.axes import MAX_BYTES, is_vector
 from thunder_fuser.schedule.loop_index import loop_index
 from thunder_fuser.schedule.row_shape import rounds
 from thunder_fuser.schedule.scheduled import ScheduledFusion
+from thunder_fuser.threads import cached_property
 
 
 class Context:

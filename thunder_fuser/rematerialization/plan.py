@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from thunder_fuser.rematerialization.cut import Graph, Node, minimum_cut
 from thunder_fuser.rematerialization.policy import (
@@ -34,6 +33,7 @@ from thunder_fuser.rematerialization.policy import (
     time,
 )
 from thunder_fuser.target import Target
+from thunder_fuser.threads import cached_property
 
 _FIRST = 1 << 80  # what is minimised first; what comes second never adds up to this
 _WIDE = 1.25  # a norm's statistics beside its input are not worth keeping its result

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -144,7 +143,7 @@ class CudaKernel:
         self._pack = argument_packer(source.params).pack_into
         self._block, self._addresses = argument_block(len(source.params))
         self._args = ctypes.addressof(self._addresses)
-        self._lock = threading.Lock()
+        self._lock = make_lock()
 
     def launch(self, stream: int, values: tuple[Any, ...]) -> None:
         """Enqueues the kernel on a stream; values are addresses and scalars in parameter order."""

@@ -9,7 +9,6 @@ loop.
 
 import ctypes
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +30,7 @@ from thunder_fuser.runtime.toolchain import (
     library_recipe,
     load_library,
 )
+from thunder_fuser.threads import make_lock
 
 Argument: TypeAlias = torch.Tensor | int | float
 
@@ -273,4 +273,4 @@ def _place(line: int) -> str:
     return f"the barrier or shuffle of line {line}" if line else "the end of the kernel"
 
 
-_LOCK = threading.Lock()  # the emulator has one state in a process
+_LOCK = make_lock()  # the emulator has one state in a process

@@ -7,18 +7,18 @@ Note [Random numbers] in ir/op_table.py says how seed, offset and position give 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 
 import torch
 
 from thunder_fuser.errors import LaunchError
+from thunder_fuser.threads import make_lock
 
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Stream = tuple[torch.Tensor, torch.Tensor]  # seed and offset, int64 of rank 0
 
 _WORD = 0xFFFFFFFF
-_DRAWING = threading.Lock()  # two threads must not draw the same offsets
+_DRAWING = make_lock()  # two threads must not draw the same offsets
 
 
 def draw(device: torch.device, count: int) -> tuple[int, int]:

@@ -23,7 +23,6 @@ there: x / cumsum(x) fuses, cumsum(x) behind a reshape is another kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import takewhile
 
 from thunder_fuser.analysis.part import Part
@@ -36,6 +35,7 @@ from thunder_fuser.schedule.row_shape import row_of, width_of
 from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, Transforms
 from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
+from thunder_fuser.threads import cached_property
 
 CPU_COLUMNS = 256
 # Passes over a row with weights whose steps may pass its ends. 4095 columns of bf16: RMS norm with

@@ -13,7 +13,7 @@ transforms them once; the loop domain of every tensor is the same chain replayed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 
 from thunder_fuser.analysis.index_map import Point
 from thunder_fuser.analysis.part import Part
@@ -34,6 +34,7 @@ from thunder_fuser.ir.domain import (
 )
 from thunder_fuser.ir.scalar import Scalar, const
 from thunder_fuser.target import Target
+from thunder_fuser.threads import cached_property
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import ClassVar
 
@@ -28,6 +27,7 @@ from thunder_fuser.schedule.scheduled import (
     reference,
 )
 from thunder_fuser.target import Target
+from thunder_fuser.threads import cached_property
 
 # What a scheduler decides: the parameters, and the transforms of the kernel's axes.
 Made = tuple[HeuristicParams, tuple[Transform, ...]]

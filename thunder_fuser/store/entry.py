@@ -21,9 +21,10 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 from typing import NamedTuple
+
+from thunder_fuser.threads import cached_property
 
 FORMAT = "2"
 MAGIC = b"thunder_fuser kernel\n"

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ from thunder_fuser.executors.functions.define import (
     as_type,
     refuses_tensors,
 )
+from thunder_fuser.threads import make_reentrant_lock
 from thunder_fuser.trace.op import Reject
 from thunder_fuser.trace.proxies import TORCH_KERNELS
 
@@ -114,7 +114,7 @@ def _call_of(function: str, args: Any, kwargs: Any) -> tuple[_Call, list[TensorP
 # --------------------------------------------------------------------- tracing torch's autograd
 
 
-_one_at_a_time = threading.RLock()
+_one_at_a_time = make_reentrant_lock()
 
 
 @contextmanager
