@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import thunder
 import torch
+from helpers.lasting_memory import expected, memory_of_its_own, poison, two_kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,25 +23,9 @@ ROWS, COLUMNS = 6, 5
 
 
 @pytest.fixture(autouse=True)
-def empty_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[BufferCache]:
-    """One of this test, with the option on."""
-    cache = BufferCache()
-    monkeypatch.setattr(buffers, "LOCAL", cache)
-    with options(persistent_buffers=True):
+def empty_cache() -> Iterator[BufferCache]:
+    with memory_of_its_own() as cache:
         yield cache
-
-
-def two_kernels(*, scale: float = 2.0) -> FusionDefinition:
-    """Sums of rows behind sums of columns: no kernel makes both."""
-    with FusionDefinition() as fd:
-        x = fd.define_tensor([-1, -1])
-        centred = fd.ops.sub(x, fd.ops.sum(fd.ops.mul(x, scale), [0], keepdim=True))
-        fd.add_output(fd.ops.sum(fd.ops.exp(fd.ops.neg(fd.ops.abs(centred))), [1]))
-    return fd
-
-
-def expected(x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
-    return (-(x - (x * scale).sum(0, keepdim=True)).abs()).exp().sum(1)
 
 
 def check(fd: FusionDefinition, x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
@@ -49,12 +34,6 @@ def check(fd: FusionDefinition, x: torch.Tensor, scale: float = 2.0) -> torch.Te
     (found,) = fd.execute([x])
     torch.testing.assert_close(found, expected(x, scale))
     return found
-
-
-def poison() -> None:
-    for entry in held_by_programs().entries().values():
-        assert isinstance(entry, Plain)
-        entry.tensor.fill_(torch.nan)
 
 
 def addresses() -> list[int]:

@@ -86,7 +86,7 @@ def stored(store: Store | None, recipe: Recipe, seconds: float) -> Choice | None
 
 
 def _is_whole(choice: Choice) -> bool:
-    """Whether an entry's fields are of their types: nothing else reads the entry before."""
+    """Whether its fields have their types, which JSON does not promise."""
     numbers = choice.seconds, choice.own_seconds, choice.tried, choice.spent, choice.asked
     texts = choice.schedule, choice.params
     return all(type(one) in (int, float) for one in numbers) and all(

@@ -12,7 +12,7 @@ whose result the user sees keeps eager's order. Gradients of weights lie as the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeGuard
@@ -24,7 +24,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from torch.fx import Graph, GraphModule, Node
 
-from thunder_fuser.executors.functions.kernels import KERNELS
+from thunder_fuser.executors.functions.kernels import KERNELS, reached
 from thunder_fuser.executors.regions import Item, made_by, read_by
 from thunder_fuser.trace.proxies import makes, reads
 
@@ -66,7 +66,9 @@ def laid_by(item: BoundSymbol) -> list[Proxy]:
     if graph is None:
         return operands
     given = [node for node in graph.nodes if node.op == "placeholder"]
-    found = _sources(_operands(node) for node in graph.nodes if node.target in _CONVOLVED)
+    convolved = (node for node in graph.nodes if node.target in _CONVOLVED)
+    deciding = [operand for node in convolved for operand in _operands(node)]
+    found = reached(deciding, lambda node: node.all_input_nodes)
     return [one for node, one in zip(given, operands, strict=True) if node in found]
 
 
@@ -74,17 +76,6 @@ def _operands(convolved: Node) -> list[Node]:
     """The image and the weight."""
     count, _ = _CONVOLVED[convolved.target]
     return [*convolved.args[count - 2 : count]]
-
-
-def _sources(nodes: Iterable[Iterable[Node]]) -> set[Node]:
-    """These and all that they are made of."""
-    found, todo = set[Node](), [one for some in nodes for one in some]
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo += node.all_input_nodes
-    return found
 
 
 def with_channels_last(items: Sequence[Item], seen: Set[str]) -> list[Item]:

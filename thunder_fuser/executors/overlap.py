@@ -235,7 +235,6 @@ class ProductCallable:
         found = PRODUCTS[self.name](rows, b.t() if self.transposed else b, self.group, self.lower)
         return found if a.ndim == 2 else found.view(-1, *a.shape[1:-1], found.shape[-1])
 
-
     def decision(self, a: TensorProxy, b: TensorProxy) -> str:
         """What the cost model says of operands of these shapes, with its numbers."""
         rows = (prod(a._shape[:-1]), a._shape[-1])

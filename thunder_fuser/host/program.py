@@ -163,21 +163,8 @@ def plan(
     """
     params = params or MultiDeviceParams()
     fusion = segmented.fusion
-    dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
-    names: dict[str, Any] = {
-        "empty_strided": torch.empty_strided,
-        "device": device,
-        "push_range": _RANGES.push_range,
-        "pop_range": _RANGES.pop_range,
-        "threads": torch.get_num_threads,
-        "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
-        "draw": draw,
-        "wait": partial(wait, seconds=params.executor.seconds),
-        **COLLECTIVES,
-        **named_products(params.lower),
-        "coordinate": coordinate,
-        **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
-    }
+    lasting = Memory(device)
+    names = _names(fusion, device, params, lasting)
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     on_cuda = device.type == "cuda"
     joined = overlaps(segmented) if may_overlap(params.lower, is_cuda=on_cuda) else {}
@@ -186,8 +173,6 @@ def plan(
     is_kernel = [launcher.source is not None for launcher in launchers]
     parts = [one.part for one in segmented.segments]
     kept = read_by_kernels_only(fusion, parts, is_kernel) if persistent else frozenset()
-    lasting = Memory(device)
-    names["persistent"] = lasting.tensor
     under_way: list[str] = []
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         lines += waits(segmented, under_way, read[number])
@@ -208,6 +193,28 @@ def plan(
     if kept:
         lasting.freed_with(program.run)
     return program
+
+
+def _names(
+    fusion: Fusion, device: torch.device, params: MultiDeviceParams, lasting: Memory
+) -> dict[str, Any]:
+    """What the lines of a program may name, but for its kernels and torch calls."""
+    dtypes = {to_torch_dtype(view.dtype) for view in fusion.tensors.values()}
+    return {
+        "empty_strided": torch.empty_strided,
+        "persistent": lasting.tensor,
+        "device": device,
+        "push_range": _RANGES.push_range,
+        "pop_range": _RANGES.pop_range,
+        "threads": torch.get_num_threads,
+        "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
+        "draw": draw,
+        "wait": partial(wait, seconds=params.executor.seconds),
+        **COLLECTIVES,
+        **named_products(params.lower),
+        "coordinate": coordinate,
+        **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
+    }
 
 
 def _computed(

@@ -193,7 +193,7 @@ def _split(
     given = [node for node in graph.nodes if node.op == "placeholder"]
     made = next(node for node in graph.nodes if node.op == "output").args[0]
     results, found = made[: len(has_gradient)], iter(made[len(has_gradient) :])
-    late = _reached(given[count:], lambda node: node.users)
+    late = reached(given[count:], lambda node: node.users)
     number = next(_numbers)
 
     def is_given(node: Node) -> bool:
@@ -221,7 +221,7 @@ def _split(
     )
 
 
-def _reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
+def reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
     """These and all that follow them."""
     found, todo = set[Node](), [*nodes]
     while todo:
@@ -235,7 +235,7 @@ def _reached(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]])
 def _part(
     name: str, graph: Graph, makes: Sequence[Node], is_given: Callable[[Node], bool]
 ) -> _Part:
-    needed = _reached(makes, lambda node: () if is_given(node) else node.all_input_nodes)
+    needed = reached(makes, lambda node: () if is_given(node) else node.all_input_nodes)
     nodes = [node for node in graph.nodes if node in needed]
     reads = [node for node in nodes if is_given(node)]
     part = Graph()
