@@ -185,7 +185,7 @@ def same_type_written(x: Any, y: Any) -> Any:
 @case
 def another_type_written(x: Any, y: Any) -> Any:
     z = x.bfloat16()
-    z.add_(1)
+    z.mul_(2)
     return z, x
 
 

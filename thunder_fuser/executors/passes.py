@@ -23,6 +23,7 @@ from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import CPU, Target
 from thunder_fuser.trace.approximate import tag_approximate
 from thunder_fuser.trace.casts import drop_roundings, expand_casts, recompute_casts
+from thunder_fuser.trace.functionalize import functionalize
 from thunder_fuser.trace.join_across_copies import join_across_copies
 from thunder_fuser.trace.memory import leave_written_views, save_before_writes
 from thunder_fuser.trace.op import Rules
@@ -32,6 +33,7 @@ from thunder_fuser.trace.split_regions import partition
 from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
 
 TRACE_PASSES: tuple[Pass, ...] = (
+    functionalize,
     save_before_writes,
     without_state,
     leave_written_views,

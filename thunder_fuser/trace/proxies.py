@@ -86,9 +86,12 @@ def shared_by(bsym: BoundSymbol) -> Iterator[Names]:
 
     Thunder's primitives make memory of their own, but for those listed, and so do random ops and
     those too expensive to recompute. Of all else nothing is known: torch's functions that Thunder
-    passes on (x.detach()), users' operators, collectives.
+    passes on (x.detach()), users' operators, collectives. A copy in place gives back what it
+    writes: see `written_by`.
     """
     for part in parts(bsym):
+        if part.sym.id in COPIES:
+            continue
         is_known = isinstance(part.sym.id, PrimIDs) or has_tags(part, _OWN_MEMORY)
         if part.sym.id in _SHARING or not is_known:
             yield _names(part)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In-place writes into memory that only the trace sees -> names of the values written.
+
+    t2 = linear(x, w)                      t2 = linear(x, w)
+    (t3,) = update_aliases((t2,))
+    t4 = relu(t3)                    ->    t4 = relu(t2)
+    t5 = copy_(t4, t3)
+    (t6,) = update_aliases((t5,))
+    t7 = mul(t6, 2.0)                      t7 = mul(t4, 2.0)
+
+So relu(inplace=True) is fused as relu is, and silu(inplace=True), which is one symbol with a copy
+in it. A memory qualifies if one op of the trace made it, if each write replaces all of it by a
+value of its type, and if no view of it is read after a later write. Arguments do not: the caller
+sees what is written to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from thunder.core import prims
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import Proxy, TensorProxy, Variable, variableify
+
+from thunder_fuser.trace.op import Op
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.proxies import COPIES, FENCES, Names, overwritten
+from thunder_fuser.union_find import UnionFind
+
+_BY_NAME = frozenset({PrimIDs.RETURN, PrimIDs.GET_GRAD})  # what they read keeps its name
+
+
+def functionalize(prepared: Prepared) -> Prepared:
+    """The trace without such writes."""
+    if not any(op.kinds & COPIES for op in prepared.ops):
+        return prepared
+    apart = [_apart(prepared, op) for op in prepared.ops]
+    values = _Values([one for ops in apart for one in ops]).of_names
+    if not values:
+        return prepared
+    whole = zip(prepared.ops, apart, strict=True)
+    ops = [one for op, ops in whole for one in (ops if _writes_one_of(op, values) else (op,))]
+    return prepared.with_ops(_replaced(prepared, ops, values))
+
+
+def _apart(prepared: Prepared, op: Op) -> tuple[Op, ...]:
+    """t2 = silu(t1, inplace=True)  ->  t3 = ...; t2 = copy_(t3, t1)   if the rest can be fused."""
+    if not op.kinds & COPIES or op.only(COPIES):
+        return (op,)
+    found = [
+        part for one in op.bsym.subsymbols
+        for part in _apart(prepared, prepared.rules.op(one.from_bsym(tags=op.bsym.tags)))
+    ]  # fmt: skip
+    can = found and all(one.is_fusible or one.only(COPIES) for one in found)
+    return tuple(found) if can else (op,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name of a memory that is written in place.
+
+    value: what nothing writes and has its content. made, seen: how many writes came before the
+    value was made, and before the name; they differ for a view that a write has changed.
+    """
+
+    memory: str
+    value: Proxy
+    made: int
+    seen: int
+    is_view: bool = False
+
+
+class _Values:
+    """The values of the names of each memory that qualifies: `of_names`."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self._memory = _memory(ops)
+        computed = {
+            name for op in ops if op.reads or op.is_fusible
+            for name in {*op.made_names} - {*op.read_names}
+        }  # fmt: skip
+        given = {self._at(name) for op in ops for name in op.read_names if name not in computed}
+        self._writes = {self._at(p.name): 0 for op in ops for p in overwritten(op.bsym)}
+        self._own = {
+            name for name in computed
+            if self._at(name) not in given and self._at(name) not in self._writes
+        }  # fmt: skip
+        self._unfit = given
+        self._made: set[str] = set()
+        self._names: dict[str, _Name] = {}
+        for op in ops:
+            self._follow(op)
+        self.of_names = {
+            name: one.value for name, one in self._names.items() if one.memory not in self._unfit
+        }
+
+    def _at(self, name: str) -> str:
+        return self._memory.get(name, name)
+
+    def _follow(self, op: Op) -> None:
+        if op.only(FENCES):
+            self._fence(op)
+        elif op.only(COPIES):
+            self._copy(op)
+        else:
+            self._read(op)
+            self._make(op)
+
+    def _fence(self, op: Op) -> None:
+        for given, made in zip(op.reads, op.makes, strict=True):
+            one = self._names.get(given.name)
+            if one is not None:
+                if not one.is_view:
+                    self._expect_newest(one)
+                self._names[made.name] = replace(one, seen=self._writes[one.memory])
+
+    def _copy(self, op: Op) -> None:
+        source, target = op.reads[0], op.reads[-1]
+        memory, one = self._at(target.name), self._names.get(target.name)
+        if one is None or one.is_view or source.name not in self._own or not _alike(source, target):
+            self._unfit.add(memory)
+        count = self._writes[memory] = self._writes[memory] + 1
+        for made in op.makes:
+            self._names[made.name] = _Name(memory, source, count, count)
+
+    def _read(self, op: Op) -> None:
+        """A name means what it meant when it was made; in the forward no other is read."""
+        for proxy in op.reads:
+            one = self._names.get(proxy.name)
+            if one is not None:
+                if not op.in_backward:
+                    self._expect_newest(one)
+                if one.made != one.seen:
+                    self._unfit.add(one.memory)
+        self._unfit.update(self._at(proxy.name) for proxy in overwritten(op.bsym))
+
+    def _expect_newest(self, one: _Name) -> None:
+        if one.seen != self._writes[one.memory]:
+            self._unfit.add(one.memory)
+
+    def _make(self, op: Op) -> None:
+        """Results that share the memory of an operand are views of it; one op makes the memory."""
+        for proxy in op.makes:
+            memory = self._at(proxy.name)
+            if memory not in self._writes or proxy.name in op.read_names:
+                continue
+            read = [self._names[one] for one in op.read_names if one in self._names]
+            seen = [one.seen for one in read if one.memory == memory]
+            if not seen and memory in self._made:
+                self._unfit.add(memory)
+            self._made.add(memory)
+            at = max(seen, default=0)
+            self._names[proxy.name] = _Name(memory, proxy, at, at, is_view=bool(seen))
+
+
+def _memory(ops: Sequence[Op]) -> dict[str, str]:
+    """For each tensor that may share memory, one name for all. A fence names tensors one by one."""
+    same: UnionFind[str] = UnionFind()
+    names = set[str]()
+    for op in ops:
+        groups: Iterable[Names] = (*op.writes, *op.shares)
+        if op.only(FENCES):
+            groups = zip(op.read_names, op.made_names, strict=True)
+        for first, *others in groups:
+            names.update((first, *others))
+            for other in others:
+                same.join(first, other)
+    return {name: same.find(name) for name in names}
+
+
+def _alike(source: Proxy, target: Proxy) -> bool:
+    """Whether a copy of one into the other replaces all of it and changes no element."""
+    both = isinstance(source, TensorProxy) and isinstance(target, TensorProxy)
+    return both and (source._shape, source.dtype, source.device) == (
+        target._shape, target.dtype, target.device
+    )  # fmt: skip
+
+
+def _writes_one_of(op: Op, values: dict[str, Proxy]) -> bool:
+    return any(proxy.name in values for proxy in overwritten(op.bsym))
+
+
+def _replaced(prepared: Prepared, ops: Sequence[Op], values: dict[str, Proxy]) -> Iterator[Op]:
+    """The ops, with these values instead of the names. What must keep its name is a view."""
+    by_name = {name for op in ops if op.kinds & _BY_NAME for name in op.read_names}
+    swaps: dict[Variable, Proxy] = {}
+    for op in ops:
+        if not op.only(COPIES | FENCES):
+            yield op if op.kinds & _BY_NAME else prepared.rules.reading(op, swaps)
+            continue
+        yield from _without(prepared, op, values)
+        for made in op.makes:
+            if made.name in values:
+                swaps[variableify(made)] = value = values[made.name]
+                if made.name in by_name:
+                    view = prims.shallow_copy.bind(value, output=made)
+                    yield prepared.rules.op(view.from_bsym(tags=op.bsym.tags))
+
+
+def _without(prepared: Prepared, op: Op, values: dict[str, Proxy]) -> Iterator[Op]:
+    """A copy or fence, unless all that it makes has values; a fence of what has none."""
+    left = [at for at, made in enumerate(op.makes) if made.name not in values]
+    if len(left) == len(op.makes):
+        yield op
+    elif left:
+        given, made = (tuple(one[at] for at in left) for one in (op.reads, op.makes))
+        yield prepared.rules.op(op.bsym.from_bsym(args=(given,), output=made))
