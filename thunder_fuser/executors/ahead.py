@@ -42,7 +42,7 @@ from thunder_fuser.ir.record import Definition
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.presegment.specialise import InputKey
 from thunder_fuser.runtime.torch_types import to_torch_dtype
-from thunder_fuser.trace.proxies import COPIES, FENCES, TORCH_KERNELS, VIEWS, makes, reads
+from thunder_fuser.trace.proxies import FENCES, TORCH_KERNELS, VIEWS, makes, overwritten, reads
 
 Job = Callable[[], object]
 Prepared = tuple[Hashable, Job]  # equal for equal jobs, and the job
@@ -194,8 +194,8 @@ def results_of_torch(bsym: BoundSymbol, values: Values) -> Iterator[Any]:
         yield from view_function(region)(*(values[proxy.name] for proxy in read))
     elif bsym.sym.id in FENCES:
         yield from (values[proxy.name] for proxy in read)
-    elif bsym.sym.id in COPIES:
-        yield values[read[1].name]
+    elif written := [*overwritten(bsym)]:
+        yield from (values[proxy.name] for proxy in written)
     elif (function := _function_of(bsym)) is not None:
         args, kwargs = tree_map(lambda one: _given(one, values), (bsym.args, bsym.kwargs))
         is_last = is_convolution(bsym) and (

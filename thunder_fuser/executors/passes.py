@@ -16,6 +16,7 @@ from thunder.core.trace import TraceCtx
 from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.executors.dtensor import mesh_of_call
 from thunder_fuser.executors.functions import why_apart
+from thunder_fuser.executors.in_place import write_in_place
 from thunder_fuser.executors.mistyped import where_types_agree
 from thunder_fuser.executors.random import without_state
 from thunder_fuser.executors.support import device_of, leaves_of, support
@@ -33,6 +34,7 @@ from thunder_fuser.trace.split_regions import partition
 from thunder_fuser.trace.two_stage_sums import sum_in_two_stages
 
 TRACE_PASSES: tuple[Pass, ...] = (
+    write_in_place,
     functionalize,
     save_before_writes,
     without_state,

@@ -28,7 +28,7 @@ from thunder_fuser.executors.source_lines import line_of, lines_of
 from thunder_fuser.executors.support import device_of, leaves_of
 from thunder_fuser.executors.types import is_known_number
 from thunder_fuser.trace.op import Kinds, Op, Reject, users_of
-from thunder_fuser.trace.proxies import COPIES, FENCES, MOVES, VIEWS, makes, parts, reads
+from thunder_fuser.trace.proxies import FENCES, MOVES, VIEWS, makes, overwritten, parts, reads
 from thunder_fuser.trace.split_regions import Users
 
 # Bound symbols that compute nothing: no one asks why they were not fused.
@@ -365,15 +365,15 @@ def check_in_place(items: Sequence[Item], prefix: str) -> None:
                 if proxy.name in written:
                     raise _read_after_write(name, proxy, written[proxy.name])
             count += not item.makes_views
-        elif item.sym.id in COPIES:
-            written[reads(item)[1].name] = item
+        else:
+            written |= {proxy.name: item for proxy in overwritten(item)}
 
 
 def _read_after_write(region: str, proxy: Proxy, copy: BoundSymbol) -> AliasError:
     return AliasError(
         f"{region} reads {proxy.name} after {makes(copy)[0].name} = {copy.sym.name}"
-        f"({reads(copy)[0].name}, {proxy.name}) has written it",
-        expected=f"{reads(copy)[0].name}, the value copied from",
-        got=f"{proxy.name}, the tensor copied to",
+        f"({', '.join(one.name for one in reads(copy))}) has written it",
+        expected="the value that was written",
+        got=f"{proxy.name}, the tensor written to",
         do="use the result of the in-place op, or set disable_inplace_copy_check=True",
     )

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a tensor that are written in place -> one call that writes them, as eager torch does.
+
+    t9 = index_copy(t8, 1, i, k)     all of t8 is copied         t10 = index_copy_(t8, 1, i, k)
+    t10 = copy_(t9, t8)              and copied back       ->
+
+So a cache of keys and values costs the bytes of what is written, and not four times its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from thunder.core.prims import OpTags
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.extend import OperatorExecutor
+
+from thunder_fuser.trace.memory import one_memory
+from thunder_fuser.trace.op import Op, users_of
+from thunder_fuser.trace.prepared import Prepared
+from thunder_fuser.trace.proxies import COPIES
+
+IN_PLACE = OperatorExecutor("thunder_fuser_in_place")
+
+
+def _of(name: str, function: Callable[..., Any]) -> Symbol:
+    def write(a: torch.Tensor, *args: Any, grad_enabled: bool = True) -> torch.Tensor:
+        if grad_enabled and a.is_leaf and a.requires_grad:
+            raise RuntimeError(f"{name}: a leaf that requires grad cannot be written in place")
+        function(a, *args)
+        return a
+
+    def result(a: TensorProxy, *args: Any, grad_enabled: bool = True) -> TensorProxy:
+        return TensorProxy(like=a)
+
+    return IN_PLACE.register_operator(name, meta=result, fn=write, tags=(OpTags.DONT_DCE,))
+
+
+# Ids of symbols that copy their first operand and write to the copy -> what writes to the operand.
+_WRITES = {
+    "copy_with_setitem_impl": _of("setitem_", torch.Tensor.__setitem__),
+    "torch.index_copy": _of("index_copy_", torch.Tensor.index_copy_),
+    "torch.index_add": _of("index_add_", torch.Tensor.index_add_),
+    "torch.scatter_add": _of("scatter_add_", torch.Tensor.scatter_add_),
+}
+
+
+def write_in_place(prepared: Prepared) -> Prepared:
+    """The trace with such calls."""
+    if not any(op.only(COPIES) for op in prepared.ops):
+        return prepared
+    found = dict(_pairs(prepared.ops))
+    if not found:
+        return prepared
+    gone = {*found.values()}
+    return prepared.with_ops(
+        prepared.rules.op(_written(prepared.ops[found[at]].bsym, op.bsym)) if at in found else op
+        for at, op in enumerate(prepared.ops) if at not in gone
+    )  # fmt: skip
+
+
+def _pairs(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
+    """The places of each copy in place and of the call whose result it alone reads.
+
+    The call may go to the copy if nothing between them is written in place, and if no other operand
+    shares the memory of its first: torch does not write what it reads.
+    """
+    users = users_of(ops)
+    memory = one_memory([op for op in ops if op.bsym.sym.id not in _WRITES])
+    last_write = -1
+    makers: dict[str, int] = {}
+    for at, op in enumerate(ops):
+        if op.only(COPIES):
+            source, target = op.reads[0].name, op.reads[-1].name
+            made = makers.get(source, -1)
+            if made > last_write and users[source] == [at]:
+                first, *others = ops[made].read_names
+                places = [memory.get(name, name) for name in (first, *others)]
+                if first == target and places.count(places[0]) == 1:
+                    yield at, made
+        if op.kinds & COPIES:
+            last_write = at
+        elif op.bsym.sym.id in _WRITES:
+            makers[op.makes[0].name] = at
+
+
+def _written(call: BoundSymbol, copy: BoundSymbol) -> BoundSymbol:
+    """One bound symbol for both, which are its parts."""
+    enabled = copy.kwargs.get("grad_enabled", True)
+    made = _WRITES[call.sym.id].bind(
+        *call.args, grad_enabled=enabled, output=copy.output, subsymbols=(call, copy)
+    )
+    made.tags |= copy.tags
+    made.header = call.header
+    return made
