@@ -123,7 +123,8 @@ class Truth:
 
     def _compare(self, call: int, ours: Seen, eager: Seen) -> Iterator[Failure]:
         warm = "warm " * bool(call)
-        if ours.error is not None and is_internal(ours.error):
+        of_torch = ours.error and eager.error and _told(ours.error) == _told(eager.error)
+        if ours.error is not None and is_internal(ours.error) and not of_torch:
             refused = " of what torch refuses" * (eager.error is not None)
             kind = f"internal {type(ours.error).__name__}{refused}"
             yield Failure(kind, "call", call, f"{_told(ours.error)} [in {place_of(ours.error)}]")

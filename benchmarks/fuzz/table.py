@@ -130,7 +130,10 @@ WRITING = (
     "{x}.neg_()", "{x}.clamp_({n}, {n2})", "{x}.exp_()", "{x}.add_(10)", "{x}.mul_(2)",
     "{x}.fill_({n})", "{x}.div_({y})", "{x}.relu_()", "{x}.floor_()", "{x}.pow_({n})",
     "{x}.view(-1).add_(1)", "{x}[..., 1:].mul_(2)", "{x}.masked_fill_({b}, {n})",
-    "{x}.sigmoid_()", "{x}.remainder_({n})",
+    "{x}.sigmoid_()", "{x}.remainder_({n})", "F.relu({x}, inplace=True)",
+    "F.silu({x}, inplace=True)", "{x}[..., 1:] = {n}", "{x}[{k}] = {y}", "{x}[0] = {x}[-1]",
+    "{x}.index_copy_(0, torch.arange({x}.shape[0]).flip(0), {x2})",
+    "{x}.index_add_(0, torch.arange({x}.shape[0]), {x2})",
 )  # fmt: skip
 
 # Where infinities, NaN and zeros have rules of their own, for gradients too.
