@@ -155,7 +155,22 @@ def named_products(lower: LowerParams) -> dict[str, Product]:
     return {name: partial(_on_mesh, product, lower) for name, product in PRODUCTS.items()}
 
 
-def _on_mesh(
-    product: Product, lower: LowerParams, a: torch.Tensor, b: torch.Tensor, *, mesh: Any, on: str
+def of_rows(
+    product: Product, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
 ) -> torch.Tensor:
-    return product(a, b, group_of(mesh, on, a.device.type), lower)
+    """A product of a [.., m, k], whose leading axes are rows as well, and b [k, n]."""
+    found = product(a.reshape(-1, a.shape[-1]), b, group, lower)
+    return found if a.ndim == 2 else found.view(-1, *a.shape[1:-1], found.shape[-1])
+
+
+def asked(lower: LowerParams, chunks: int) -> LowerParams:
+    """For a product that its definition wants in so many chunks of each device's part; 0: as it
+    is."""
+    return replace(lower, overlap="always", chunks=chunks) if chunks else lower
+
+
+def _on_mesh(  # noqa: PLR0917 - two are bound, two are operands
+    product: Product, lower: LowerParams, a: torch.Tensor, b: torch.Tensor, *, mesh: Any, on: str,
+    chunks: int = 0,
+) -> torch.Tensor:  # fmt: skip
+    return of_rows(product, a, b, group_of(mesh, on, a.device.type), asked(lower, chunks))

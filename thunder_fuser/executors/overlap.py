@@ -27,7 +27,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 
-from thunder_fuser.communication.products import PRODUCTS, foreseen
+from thunder_fuser.communication.products import PRODUCTS, foreseen, of_rows
 from thunder_fuser.executors.callables import bind_callable
 from thunder_fuser.executors.regions import Item, Region, made_by, read_by
 from thunder_fuser.executors.types import data_type
@@ -231,9 +231,8 @@ class ProductCallable:
 
     def call(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """a [.., m, k] with its leading axes as rows; b [k, n], or [n, k] if it is transposed."""
-        rows = a.reshape(-1, a.shape[-1])
-        found = PRODUCTS[self.name](rows, b.t() if self.transposed else b, self.group, self.lower)
-        return found if a.ndim == 2 else found.view(-1, *a.shape[1:-1], found.shape[-1])
+        right = b.t() if self.transposed else b
+        return of_rows(PRODUCTS[self.name], a, right, self.group, self.lower)
 
     def decision(self, a: TensorProxy, b: TensorProxy) -> str:
         """What the cost model says of operands of these shapes, with its numbers."""

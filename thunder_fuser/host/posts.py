@@ -31,6 +31,7 @@ def overlapped_lines(call: Overlapped | None) -> list[str]:
         return []
     a, b = call.reads
     attrs = ", ".join(f"{key}={_literal(call.post.attr(key))}" for key in ("mesh", "on"))
+    attrs += f", chunks={call.chunks}" * bool(call.chunks)
     return [f"    {call.result} = {call.name}({a}, {b}{'.t()' * call.transposed}, {attrs})"]
 
 
