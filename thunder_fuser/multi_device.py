@@ -2,8 +2,8 @@
 """What programs on several devices do, as one frozen object.
 
 >>> params = MultiDeviceParams()
->>> print(params)
-executor.seconds=300.0, executor.early=True, executor.streams=4, lower.overlap=auto, lower.chunks=0, lower.backend=auto
+>>> print(params)  # doctest: +ELLIPSIS
+executor.seconds=300.0, executor.early=True, executor.streams=4, lower.overlap=auto, ...
 >>> params.with_(executor=dict(early=False), lower=dict(overlap="never")).lower.overlap
 'never'
 """

@@ -169,7 +169,7 @@ def asked(lower: LowerParams, chunks: int) -> LowerParams:
     return replace(lower, overlap="always", chunks=chunks) if chunks else lower
 
 
-def _on_mesh(  # noqa: PLR0917 - two are bound, two are operands
+def _on_mesh(
     product: Product, lower: LowerParams, a: torch.Tensor, b: torch.Tensor, *, mesh: Any, on: str,
     chunks: int = 0,
 ) -> torch.Tensor:  # fmt: skip

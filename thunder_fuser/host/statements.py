@@ -37,9 +37,9 @@ _CALLS = {
 class Statement:
     """One line.
 
-    kind: allocate, post, wait, free, call, return, on stream, record event or wait event. reads: the
-    values that it names, makes: those that it gives a name, or takes it from. stream: on which it
-    runs, 0 for the caller's; of "on stream", that of the block.
+    kind: allocate, post, wait, free, call, return, on stream, record event or wait event. reads:
+    the values that it names, makes: those that it gives a name, or takes it from. stream: on which
+    it runs, 0 for the caller's; of "on stream", that of the block.
     """
 
     kind: str

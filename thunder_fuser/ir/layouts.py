@@ -81,8 +81,8 @@ class Layouts:
         chain, stream = without_streams(view, self._chains.get(view.name, ()))
         if stream is not None:
             if view.name in self._set:
-                expected = "a tensor without set_allocation_domain"
-                raise DefinitionError(f"{view.name}: axis {stream.name} on stream", expected=expected)
+                what, expected = f"axis {stream.name} on stream", "no set_allocation_domain"
+                raise DefinitionError(f"{view.name}: {what}", expected=expected, got="one")
             view = replace(view, stream=stream)
         if chain and view.name not in self._set:
             if not any(isinstance(one, Parallelize) for one in chain):

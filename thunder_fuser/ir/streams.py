@@ -167,7 +167,8 @@ def check_streams(record: OpRecord, operands: Sequence[TensorView], made: Domain
     extent = made[axis].extent
     if extent.is_const and extent.value % pieces:
         expected = f"a multiple of {pieces}: streams take equal pieces"
-        raise record.error(f"streams: axis {axis}", expected, f"size {extent}", "pad the axis first")
+        what, do = f"streams: axis {axis}", "pad the axis first"
+        raise record.error(what, expected, f"size {extent}", do)
 
 
 def streams_of(record: OpRecord) -> tuple[int, int] | None:

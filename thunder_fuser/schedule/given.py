@@ -99,7 +99,7 @@ class Walk:
         """Says what iterates over an axis: blockIdx.x, threadIdx.x, vectorize, unroll, ..."""
         self._axis(axis)
         found = PARALLEL.get(parallel) if isinstance(parallel, str) else parallel
-        if found not in PARALLEL.values():
+        if found is None or found not in PARALLEL.values():
             expected, near = f"one of {', '.join(PARALLEL)}", nearest(str(parallel), PARALLEL)
             raise ScheduleError(
                 f"parallelize {axis}", expected=expected, got=repr(parallel),
