@@ -128,6 +128,25 @@ def all_gather_linear(
     return pipelines.all_gather_linear(a, shard, group, decision)
 
 
+def all_gather_products(
+    shard: torch.Tensor, wanted: Sequence[tuple[str, torch.Tensor]], group: ProcessGroup,
+    lower: LowerParams,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Products with all_gather(shard), as in pipelines.py; the cost is that of one as wide as all
+    together."""
+    sizes = products_sizes(shard.shape, [(kind, other.shape) for kind, other in wanted])
+    decision = _decided(
+        "all_gather_matmul", shard.shape, sizes, shard.dtype, shard.device.type, group, lower
+    )
+    return pipelines.all_gather_products(shard, wanted, group, decision)
+
+
+def products_sizes(shard: Shape, wanted: Sequence[tuple[str, Shape]]) -> tuple[int, int]:
+    """[k, n], so that a product of the gathered [m, k] with it takes as long as all of these."""
+    widths = (other[1] if kind in ("rows", "left") else other[0] for kind, other in wanted)
+    return shard[1], sum(widths)
+
+
 def matmul_reduce_scatter(
     a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
 ) -> torch.Tensor:
@@ -155,12 +174,16 @@ def named_products(lower: LowerParams) -> dict[str, Product]:
     return {name: partial(_on_mesh, product, lower) for name, product in PRODUCTS.items()}
 
 
-def of_rows(
-    product: Product, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> torch.Tensor:
-    """A product of a [.., m, k], whose leading axes are rows as well, and b [k, n]."""
+def of_rows(  # noqa: PLR0917 - those of a product, and the shape
+    product: Product, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams,
+    shape: Shape = (),
+) -> torch.Tensor:  # fmt: skip
+    """A product of a [.., m, k], whose leading axes are rows as well, and b [k, n].
+
+    shape: of the result, by default with a's axes.
+    """
     found = product(a.reshape(-1, a.shape[-1]), b, group, lower)
-    return found if a.ndim == 2 else found.view(-1, *a.shape[1:-1], found.shape[-1])
+    return found.view(tuple(shape) or (-1, *a.shape[1:-1], found.shape[-1]))
 
 
 def asked(lower: LowerParams, chunks: int) -> LowerParams:
