@@ -20,7 +20,8 @@ from torch import nn
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.executors.overlap import _Finder, overlapped
+from thunder_fuser.executors.cuda_graphs import why_on_host
+from thunder_fuser.executors.overlap import _calls, _Finder, overlapped
 from thunder_fuser.explain import report
 from thunder_fuser.multi_device import MultiDeviceParams
 
@@ -132,6 +133,8 @@ def check_fsdp() -> None:
 def claimed(jitted: Any) -> tuple[dict[str, int], dict[str, int]]:
     """The calls of products with communication in the forward, and in the backward."""
     traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+    for bsym in (bsym for trace in traces for _, bsym in _calls(trace.bound_symbols)):
+        assert why_on_host(bsym, "cpu", ()) == "it communicates", bsym  # it is in no CUDA graph
     forward, backward = (dict(overlapped(one.bound_symbols)) for one in traces)
     return forward, backward
 

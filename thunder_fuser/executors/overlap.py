@@ -136,24 +136,30 @@ class _Finder:
         a, b = item.args[:2]
         transposed = item.sym.name == "linear"
         if (source := self._gather_of(a, at)) is not None:
-            shard, group, gone = source
-            return self._call("all_gather_matmul", at, gone, item, (shard, b), group, transposed)
+            gather, gone = source
+            shard, group = gather[0].args[:2]
+            return self._call(
+                "all_gather_matmul", at, gone, item, (shard, b), group, transposed, [*gather, item]
+            )
         is_asked = self.lower.overlap == "always" and transposed and a.ndim == 2
-        if is_asked and (source := self._gather_of(b, at)) is not None and source[2]:
-            shard, group, gone = source
-            return self._call("all_gather_linear", at, gone, item, (a, shard), group, False)
+        if is_asked and (source := self._gather_of(b, at)) is not None and source[1]:
+            gather, gone = source
+            shard, group = gather[0].args[:2]
+            return self._call(
+                "all_gather_linear", at, gone, item, (a, shard), group, False, [*gather, item]
+            )
         return None
 
     def _gather_of(
         self, whole: TensorProxy, product: int
-    ) -> tuple[TensorProxy, Any, tuple[int, ...]] | None:
-        """(shard, group, items that go) of a gathered operand; None if it is none, or if more of
-        the same direction reads it."""
+    ) -> tuple[tuple[BoundSymbol, BoundSymbol], tuple[int, ...]] | None:
+        """The gather and the wait of a gathered operand, and the items that go; None if it is none,
+        or if more of the same direction reads it."""
         wait = self._item(whole.name, _WAIT)
         gather = self._item(wait.args[0].name, _GATHER) if wait is not None else None
         if wait is None or gather is None or gather.args[3] not in (None, 0):
             return None
-        shard, group = gather.args[:2]
+        shard = gather.args[0]
         others = [at for at in self.readers[whole.name] if at != product]
         places = (self.maker[gather.output.name], self.maker[whole.name])
         is_back = _is_backward(self.items[product])
@@ -161,7 +167,7 @@ class _Finder:
             return None
         if type(shard) is not TensorProxy or self._is_written(shard, places[0], product):
             return None
-        return shard, group, () if others else places
+        return (gather, wait), () if others else places
 
     def _gathered_again(self, at: int, wait: BoundSymbol) -> _Joined | None:
         """All products of the backward with a gathered tensor, if nothing else there reads it, and
@@ -177,7 +183,7 @@ class _Finder:
             return None
         found = consumed(self.items, self.readers, back, whole.name, self._is_taken)
         post = self.maker[gather.output.name]
-        (shard, group), is_asked = gather.args[:2], self.lower.overlap == "always"
+        shard, is_asked = gather.args[0], self.lower.overlap == "always"
         if found is None or not found.consumers or self._is_hidden(post, at):
             return None
         consumers, first = found.consumers, found.consumers[0].at
@@ -189,7 +195,7 @@ class _Finder:
         if type(shard) is not TensorProxy or self._is_written(shard, post, first):
             return None
         gone = (post, at, *found.views, *(one.at for one in consumers))
-        return self._products(gone, consumers, shard, group)
+        return self._products(gone, consumers, (gather, wait))
 
     def _is_joined(self, at: int) -> bool:
         """True if the product is one call with its gather."""
@@ -198,12 +204,14 @@ class _Finder:
         return is_taken and self._gathered(at, item) is not None  # type: ignore[arg-type]
 
     def _products(
-        self, gone: tuple[int, ...], consumers: Sequence[Consumer], shard: TensorProxy, group: Any
-    ) -> _Joined:
+        self, gone: tuple[int, ...], consumers: Sequence[Consumer],
+        gather: tuple[BoundSymbol, BoundSymbol],
+    ) -> _Joined:  # fmt: skip
+        shard, group = gather[0].args[:2]
         name = f"{GatheredCallable.name}{next(self.numbers)}"
         call = GatheredCallable(name, group, self.lower, consumers)
         symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
-        parts_of = tuple(self.items[one.at] for one in consumers)
+        parts_of = (*gather, *(self.items[one.at] for one in consumers))
         operands = (shard, *(one.other for one in consumers))
         bsym = BoundSymbol(symbol, operands, {}, call.outputs, parts_of)
         bsym.tags.add(BoundSymbolTag.BACKWARD)
@@ -237,7 +245,7 @@ class _Finder:
         transposed = item.sym.name == "linear"
         made = self._call(
             name, post_at, (at, *copies, post_at, wait_at), wait, item.args[:2], group, transposed,
-            parts=[item, post, wait],
+            [item, post, wait],
         )
         return made
 
@@ -280,12 +288,13 @@ class _Finder:
     def _call(  # noqa: PLR0917 - what a call is made of
         self, name: str, at: int, gone: tuple[int, ...], result: BoundSymbol,
         operands: Sequence[TensorProxy], group: Any, transposed: bool,
-        parts: Sequence[BoundSymbol] = (),
+        parts: Sequence[BoundSymbol],
     ) -> _Joined:  # fmt: skip
+        """parts: what it stands for; that it communicates keeps it out of CUDA graphs."""
         own = f"{name}{next(self.numbers)}"  # a trace has one function of each name
         call = ProductCallable(name, own, group, self.lower, transposed, result.output)
         symbol = Symbol(own, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
-        bsym = BoundSymbol(symbol, tuple(operands), {}, result.output, tuple(parts or [result]))
+        bsym = BoundSymbol(symbol, tuple(operands), {}, result.output, tuple(parts))
         bsym.tags.update(result.tags)
         bind_callable(bsym)
         return _Joined(at, gone, bsym)
