@@ -176,19 +176,20 @@ def check_plan(mesh: DeviceMesh) -> None:
 def check_leading_axes(mesh: DeviceMesh) -> None:
     """As nvFuser's users write it: the axis of devices is one of its own, and over streams."""
     size = mesh.size()
-    x, w = make(size, 3, K), make(N, K, seed=1)
+    x, w, b = make(size, 3, K), make(N, K, seed=1), make(N, seed=2)
     with FusionDefinition() as fd:
         t, weight = fd.define_tensor([size, 3, K], True), fd.define_tensor([N, K], True)
-        y = fd.ops.linear(t, weight)
+        bias = fd.define_tensor([N], True)
+        y = fd.ops.linear(t, weight, bias)
         fd.add_output(y)
-        for one in (t, weight, y):
+        for one in (t, weight, bias, y):
             one.set_device_mesh(mesh)
         t.axis(0).parallelize(ParallelType.mesh_x)
         y.axis(0).parallelize(ParallelType.stream)
     own = x[dist.get_rank()][None].contiguous()
-    (found,) = fd.execute([own, w])
-    torch.testing.assert_close(found, torch.nn.functional.linear(x, w))
-    assert "= all_gather_matmul(" in str(fd.program([own, w]))
+    (found,) = fd.execute([own, w, b])
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, w, b))
+    assert "all_gather_matmul(T0, T1.t(), bias=T2, mesh" in str(fd.program([own, w, b]))
 
 
 def check_dtensors(mesh: DeviceMesh) -> None:

@@ -56,26 +56,37 @@ def spans(rows: int, chunks: int) -> list[Span]:
 
 @torch.no_grad()
 def all_gather_matmul(
-    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, decision: Decision
-) -> torch.Tensor:
-    """[m, n] of shard [m/W, k] and weight [k, n], in their dtype."""
+    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, decision: Decision,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """[m, n] of shard [m/W, k] and weight [k, n], plus a bias [n], in their dtype."""
     _check_product("all_gather_matmul", shard, weight)
     result = shard.new_empty(shard.shape[0] * group.size(), weight.shape[1])
     for rows, part in _gathered(shard, group, decision):
-        torch.mm(part, weight, out=result[rows])
+        _product(part, weight, bias, result[rows])
     return result
 
 
 @torch.no_grad()
 def all_gather_linear(
-    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, decision: Decision
-) -> torch.Tensor:
-    """[m, n] of a [m, k] and the rows [n/W, k] of a weight that lie here: FSDP's linear."""
+    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, decision: Decision,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """[m, n] of a [m, k] and the rows [n/W, k] of a weight that lie here, plus a whole bias [n]:
+    FSDP's linear."""
     _check_product("all_gather_linear", a, shard.t())
     result = a.new_empty(a.shape[0], shard.shape[0] * group.size())
     for columns, part in _gathered(shard, group, decision):
-        torch.mm(a, part.t(), out=result[:, columns])
+        own = None if bias is None else bias[columns]
+        _product(a, part.t(), own, result[:, columns])
     return result
+
+
+def _product(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+) -> torch.Tensor:
+    """out = a @ b, or a @ b + bias."""
+    return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
 
 
 # What a product with the gathered matrix G [m, k] does with rows of it: (result, rows of G, their

@@ -113,19 +113,21 @@ def _chosen(  # noqa: PLR0917 - what a decision depends on
 
 
 def all_gather_matmul(
-    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> torch.Tensor:
-    """all_gather(shard) @ weight, for shard [m/W, k] and weight [k, n]."""
+    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, lower: LowerParams,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """all_gather(shard) @ weight + bias, for shard [m/W, k] and weight [k, n]."""
     decision = _decision("all_gather_matmul", shard, weight, group, lower)
-    return pipelines.all_gather_matmul(shard, weight, group, decision)
+    return pipelines.all_gather_matmul(shard, weight, group, decision, bias)
 
 
 def all_gather_linear(
-    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> torch.Tensor:
-    """a @ all_gather(shard).T, for a [m, k] and shard [n/W, k]."""
+    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, lower: LowerParams,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """a @ all_gather(shard).T + bias, for a [m, k] and shard [n/W, k]."""
     decision = _decision("all_gather_linear", a, shard, group, lower)
-    return pipelines.all_gather_linear(a, shard, group, decision)
+    return pipelines.all_gather_linear(a, shard, group, decision, bias)
 
 
 def all_gather_products(
@@ -176,13 +178,13 @@ def named_products(lower: LowerParams) -> dict[str, Product]:
 
 def of_rows(  # noqa: PLR0917 - those of a product, and the shape
     product: Product, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams,
-    shape: Shape = (),
+    shape: Shape = (), **more: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """A product of a [.., m, k], whose leading axes are rows as well, and b [k, n].
 
-    shape: of the result, by default with a's axes.
+    shape: of the result, by default with a's axes. more: the bias, if there is one.
     """
-    found = product(a.reshape(-1, a.shape[-1]), b, group, lower)
+    found = product(a.reshape(-1, a.shape[-1]), b, group, lower, **more)
     return found.view(tuple(shape) or (-1, *a.shape[1:-1], found.shape[-1]))
 
 
@@ -194,6 +196,7 @@ def asked(lower: LowerParams, chunks: int) -> LowerParams:
 
 def _on_mesh(
     product: Product, lower: LowerParams, a: torch.Tensor, b: torch.Tensor, *, mesh: Any, on: str,
-    chunks: int = 0,
+    chunks: int = 0, **more: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    return of_rows(product, a, b, group_of(mesh, on, a.device.type), asked(lower, chunks))
+    group = group_of(mesh, on, a.device.type)
+    return of_rows(product, a, b, group, asked(lower, chunks), **more)

@@ -37,12 +37,12 @@ _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 class Overlapped:
     """A call in place of two segments.
 
-    reads: the operands; transposed: the second one is a weight [n, k]; post: the communication;
-    chunks: of each device's part, if the definition says so, else 0.
+    reads: the operands, with a bias behind them; transposed: the second one is a weight [n, k];
+    post: the communication; chunks: of each device's part, if the definition says so, else 0.
     """
 
     name: str
-    reads: tuple[str, str]
+    reads: tuple[str, ...]
     transposed: bool
     result: str
     post: OpRecord
@@ -90,7 +90,7 @@ def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusio
 
 
 def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str) -> str:
-    a, b = (fusion.tensors[name] for name in call.reads)
+    a, b, *_ = (fusion.tensors[name] for name in call.reads)
     left = (prod(a.sizes[:-1]), a.sizes[-1])
     right = b.sizes[::-1] if call.transposed else b.sizes
     dtype = str(to_torch_dtype(a.dtype)).removeprefix("torch.")
@@ -134,27 +134,31 @@ def _joined(fusion: Fusion, first: OpRecord, second: OpRecord) -> Overlapped | N
 
 
 def _is_product(fusion: Fusion, expr: OpRecord) -> bool:
-    """True for a product of floats without a bias, the second operand a matrix."""
+    """True for a product of floats, the second operand a matrix; a bias has an element a column."""
     views = [fusion.tensors[name] for name in (*names_of(expr), *expr.outputs)]
-    if expr.op not in PRODUCTS or len(views) != 3:
+    if expr.op not in PRODUCTS:
         return False
     fits = len(views[0].shape) >= 2 == len(views[1].shape)
+    fits = fits and all(view.sizes == views[-1].sizes[-1:] for view in views[2:-1])
     return fits and all(0 not in view.sizes and view.dtype in _DTYPES for view in views)
 
 
 def _gathered(fusion: Fusion, post: OpRecord, product: OpRecord) -> Overlapped | None:
-    (shard,), (a, b) = names_of(post), names_of(product)
+    (shard,), (a, b, *bias) = names_of(post), names_of(product)
     (whole,), (result,) = post.outputs, product.outputs
     if post.op != "all_gather" or not _is_first(fusion, post, whole):
         return None
     transposed = product.op == "linear"
+    if whole in bias:
+        return None
     if a == whole and (chunks := _chunks(product, 0, post)) is not None:
-        return Overlapped("all_gather_matmul", (shard, b), transposed, result, post, chunks)
+        reads = (shard, b, *bias)
+        return Overlapped("all_gather_matmul", reads, transposed, result, post, chunks)
     is_matrix = len(fusion.tensors[result].shape) == 2
     if b == whole and transposed and is_matrix:
         chunks = _chunks(product, 1, post)
         if chunks is not None:
-            return Overlapped("all_gather_linear", (a, shard), False, result, post, chunks)
+            return Overlapped("all_gather_linear", (a, shard, *bias), False, result, post, chunks)
     return None
 
 
@@ -162,7 +166,7 @@ def _reduced(fusion: Fusion, product: OpRecord, post: OpRecord) -> Overlapped | 
     (whole,), world = product.outputs, devices(post)
     name = {"reduce_scatter": "matmul_reduce_scatter", "all_reduce": "matmul_all_reduce"}
     is_sum = post.attr("reduce") == "sum" and post.op in name
-    if not is_sum or prod(fusion.tensors[whole].sizes[:-1]) % world:
+    if not is_sum or len(names_of(product)) > 2 or prod(fusion.tensors[whole].sizes[:-1]) % world:
         return None
     chunks = _chunks(product, 0, post)
     if chunks is None or (post.op == "reduce_scatter" and not _is_first(fusion, post, whole)):
