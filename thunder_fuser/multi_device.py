@@ -2,8 +2,8 @@
 """What programs on several devices do, as one frozen object.
 
 >>> params = MultiDeviceParams()
->>> print(params)
-executor.seconds=300.0, executor.early=True, lower.overlap=auto, lower.chunks=0, lower.backend=auto
+>>> print(params)  # doctest: +ELLIPSIS
+executor.seconds=300.0, executor.early=True, executor.streams=4, lower.overlap=auto, ...
 >>> params.with_(executor=dict(early=False), lower=dict(overlap="never")).lower.overlap
 'never'
 """
@@ -26,13 +26,16 @@ class ExecutorParams:
 
     seconds: after which a device that has not come to a collective counts as dead. early:
     collectives are posted early, and awaited by what reads them; else each is awaited at once.
+    streams: of a loop over an axis that the definition has over streams.
     """
 
     seconds: float = 300.0
     early: bool = True
+    streams: int = 4
 
     def __post_init__(self) -> None:
         _check("seconds", self.seconds, self.seconds > 0, "a positive number")
+        _check("streams", self.streams, self.streams >= 1, "1 or more")
 
 
 @dataclass(frozen=True, slots=True)

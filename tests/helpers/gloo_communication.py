@@ -148,6 +148,24 @@ def check_overlap(mesh: DeviceMesh) -> None:
         ("matmul_all_reduce", [columns, rows],
          lambda fd, a, b: fd.ops.all_reduce(fd.ops.matmul(a, b), **where), x @ w),
     )  # fmt: skip
+    bias = make(3 * size, seed=2)
+    cases += (
+        ("all_gather_matmul", [part, wide, bias],
+         lambda fd, a, b, c: fd.ops.linear(fd.ops.all_gather(a, 0, **where), b, c), x @ w + bias),
+        ("all_gather_linear", [x, wide.chunk(size)[rank], bias],
+         lambda fd, a, b, c: fd.ops.linear(a, fd.ops.all_gather(b, 0, **where), c), x @ w + bias),
+    )  # fmt: skip
+    # The leading axes are rows of a matrix, of which the first is on devices.
+    deep, flat = (t.unflatten(0, (-1, 2)).contiguous() for t in (x, columns))
+    cases += (
+        ("all_gather_matmul", [deep.chunk(size)[rank], wide],
+         lambda fd, a, b: fd.ops.linear(fd.ops.all_gather(a, 0, **where), b), deep @ w),
+        ("matmul_reduce_scatter", [flat, rows],
+         lambda fd, a, b: fd.ops.reduce_scatter(fd.ops.matmul(a, b), -3, **where),
+         (deep @ w).chunk(size)[rank]),
+        ("matmul_all_reduce", [flat, rows.t().contiguous()],
+         lambda fd, a, b: fd.ops.all_reduce(fd.ops.linear(a, b), **where), deep @ w),
+    )  # fmt: skip
     for lower in ({"overlap": "always"}, {"overlap": "always", "chunks": 3},
                   {"overlap": "always", "backend": "process_group"}, {"overlap": "never"}):
         with options(multi_device=MultiDeviceParams().with_(lower=lower)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -19,7 +20,8 @@ from torch import nn
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser import fuser
 from thunder_fuser.errors import CommunicationError
-from thunder_fuser.executors.overlap import overlapped
+from thunder_fuser.executors.cuda_graphs import why_on_host
+from thunder_fuser.executors.overlap import _calls, _Finder, overlapped
 from thunder_fuser.explain import report
 from thunder_fuser.multi_device import MultiDeviceParams
 
@@ -112,10 +114,13 @@ def check_fsdp() -> None:
     results, gradients = expected()
     rank, size = dist.get_rank(), dist.get_world_size()
     none, layer = FSDPBucketingStrategy.NONE, FSDPBucketingStrategy.LAYER
-    for kind, bucketing in ((FSDPType.ZERO2, none), (FSDPType.ZERO3, layer)):
+    for kind, bucketing, overlap in (
+        (FSDPType.ZERO2, none, "always"), (FSDPType.ZERO3, layer, "auto"),
+    ):  # fmt: skip
+        params = MultiDeviceParams().with_(lower={"overlap": overlap})
         model = fsdp(
-            thunder.jit(block(), **OPTIONS), device=torch.device("cpu"), sharding_strategy=kind,
-            bucketing_strategy=bucketing,
+            thunder.jit(block(), **OPTIONS, fuser_multi_device=params),
+            device=torch.device("cpu"), sharding_strategy=kind, bucketing_strategy=bucketing,
         )
         found = step(model, batch(rank))
         torch.testing.assert_close(found, results[rank])
@@ -125,18 +130,35 @@ def check_fsdp() -> None:
         assert regions() >= 2
 
 
+def claimed(jitted: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """The calls of products with communication in the forward, and in the backward."""
+    traces = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+    for bsym in (bsym for trace in traces for _, bsym in _calls(trace.bound_symbols)):
+        assert why_on_host(bsym, "cpu", ()) == "it communicates", bsym  # it is in no CUDA graph
+    forward, backward = (dict(overlapped(one.bound_symbols)) for one in traces)
+    return forward, backward
+
+
 def check_tensor_parallel() -> None:
     for overlap in ("never", "always"):
         _check_tensor_parallel(overlap)
 
 
-def _check_tensor_parallel(overlap: str) -> None:
+def check_hidden_collectives() -> None:
+    """In the backward the gradient of the weight runs beside the sum: left to Thunder's passes,
+    unless somebody asks. In the forward nothing does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Finder, "_is_plain", lambda self, one: True)  # as on a GPU
+        _check_tensor_parallel("auto", backend="process_group")
+
+
+def _check_tensor_parallel(overlap: str, **more: str) -> None:
     """Columns of up, rows of down: each rank sees the same batch."""
     rank, size, x = dist.get_rank(), dist.get_world_size(), batch(0)
     plain = block(Mlp)
     result = plain(x)
     result.square().mean().backward()
-    lower = {"overlap": overlap}
+    lower = {"overlap": overlap, **more}
     params = MultiDeviceParams().with_(lower=lower)
     model = thunder.jit(block(Mlp), **OPTIONS, fuser_multi_device=params)
     for parallel, names in (
@@ -158,8 +180,9 @@ def _check_tensor_parallel(overlap: str) -> None:
             wanted = wanted.chunk(size, 1)[rank]
         torch.testing.assert_close(parameter.grad, wanted, msg=name)
     assert regions() >= 2
-    forward = overlapped(thunder.last_traces(model)[-1].bound_symbols)
-    assert forward == ({"matmul_all_reduce": 1} if overlap == "always" else {}), forward
+    one = {"matmul_all_reduce": 1}
+    wanted = {"never": ({}, {}), "auto": (one, {}), "always": (one, one)}
+    assert claimed(model) == wanted[overlap], claimed(model)
 
 
 def check_functional_collectives() -> None:
@@ -193,16 +216,64 @@ def check_functional_collectives() -> None:
             torch.testing.assert_close(ours.grad, theirs.grad.chunk(size, dim)[rank])
             ours.grad = None
         assert regions() >= 2
-        forward = overlapped(thunder.last_traces(jitted)[-1].bound_symbols)
         both = {"all_gather_matmul": 1, "matmul_reduce_scatter": 1}
-        assert forward == (both if overlap == "always" else {}), forward
+        again = {"all_gather_products": 2, "matmul_reduce_scatter": 1}
+        assert claimed(jitted) == ((both, again) if overlap == "always" else ({}, {}))
         lines = report(jitted).products
-        assert len(lines) == (2 if overlap == "always" else 0), lines
+        assert len(lines) == (5 if overlap == "always" else 0), lines
         assert all(f", {size} ranks: pipeline in" in one for one in lines), lines
         assert all(one in str(report(jitted)) for one in lines)
         with torch.no_grad():
             torch.testing.assert_close(jitted(*given), expected.chunk(size)[rank])
         _check_batches(rank, size, overlap)
+        for biased in (False, True):
+            _check_layers(rank, size, overlap, biased)
+
+
+def _check_layers(rank: int, size: int, overlap: str, biased: bool) -> None:
+    """Two layers of three axes, with gradients. Their products differ in kind, size and layout.
+
+    The second one's bias is added before its sum is scattered: its gradient reads what the backward
+    gathers as well, so that is gathered as it is.
+    """
+    group = dist.group.WORLD
+    torch.manual_seed(12)
+    shapes = ((4, 3, 16), (8, 16), (24, 8), (12, 24), (12, 16), (16,))
+    x, a, b, c, d, bias = (torch.randn(shape) / 4 for shape in shapes)
+
+    def parallel(x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        a, b, c, d, bias = more
+        y = F.linear(functional.all_gather_tensor(x * 2, 0, group), a)
+        y = functional.reduce_scatter_tensor(F.linear(torch.tanh(y), b), "sum", 0, group)
+        y = F.linear(functional.all_gather_tensor(torch.sin(y), 0, group), c)
+        z = torch.tanh(y) @ d
+        return functional.reduce_scatter_tensor(z + bias if biased else z, "sum", 0, group) + 1
+
+    def alone(x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        a, b, c, d, bias = more
+        y = F.linear(torch.tanh(F.linear(x * 2, a)), b) * size
+        z = torch.tanh(F.linear(torch.sin(y), c)) @ d
+        return (z + bias if biased else z) * size + 1
+
+    params = MultiDeviceParams().with_(lower={"overlap": overlap})
+    jitted = thunder.jit(parallel, **OPTIONS, fuser_multi_device=params)
+    given = [one.clone().requires_grad_() for one in (x.chunk(size)[rank], a, b, c, d, bias)]
+    plain = [one.clone().requires_grad_() for one in (x, a, b, c, d, bias)]
+    found, expected = jitted(*given), alone(*plain)
+    torch.testing.assert_close(found, expected.chunk(size)[rank])
+    weights = torch.cos(torch.arange(expected.numel())).view_as(expected)
+    (found * weights.chunk(size)[rank]).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(given[0].grad, plain[0].grad.chunk(size)[rank])
+    for ours, theirs in zip(given[1 : 6 - (not biased)], plain[1:], strict=False):
+        total = ours.grad.clone()  # each rank has the part of its own products
+        dist.all_reduce(total)
+        torch.testing.assert_close(total, theirs.grad, msg=str(tuple(ours.shape)))
+    forward, backward = claimed(jitted)
+    both = {"all_gather_matmul": 2, "matmul_reduce_scatter": 2 - biased}
+    assert forward == (both if overlap == "always" else {}), forward
+    again = {"all_gather_products": 4 - biased, "matmul_reduce_scatter": 2}
+    assert backward == (again if overlap == "always" else {}), backward
 
 
 def _check_batches(rank: int, size: int, overlap: str) -> None:
@@ -258,7 +329,7 @@ def main() -> None:
     join()
     run_checks((
         check_functional_collectives, check_functional_operations, check_ddp, check_fsdp,
-        check_tensor_parallel,
+        check_tensor_parallel, check_hidden_collectives,
     ))  # fmt: skip
     leave()
 

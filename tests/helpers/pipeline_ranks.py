@@ -34,6 +34,7 @@ from thunder_fuser.communication.pipelines import (
     all_gather_linear_backward,
     all_gather_matmul,
     all_gather_matmul_backward,
+    all_gather_products,
     matmul_all_reduce,
     matmul_reduce_scatter,
     matmul_reduce_scatter_backward,
@@ -97,6 +98,12 @@ def cases(
     own = a.chunk(world)[rank]
     yield "gather", partial(all_gather_matmul, own, w, group, decision), a.double() @ w.double()
     flat = w.t().contiguous()
+    wanted = [("rows", w), ("columns", flat), ("left", g), ("right", g.t())]
+    run = partial(all_gather_products, own, wanted, group, decision)
+    yield "products", lambda: tuple(run()), (
+        a.double() @ w.double(), flat.double() @ a.double().t(),
+        a.double().t() @ g.double(), g.double().t() @ a.double(),
+    )  # fmt: skip
     if not n % world:
         part = flat.chunk(world)[rank]
         run = partial(all_gather_linear, a, part, group, decision)
@@ -289,6 +296,8 @@ def check_refusals() -> None:
         matmul_reduce_scatter(x, x.t(), group, way(True, 1))
     with pytest.raises(CommunicationError, match="operands of all_gather_matmul"):
         all_gather_matmul(x, x, group, way(True, 1))
+    with pytest.raises(CommunicationError, match=r"\(left\): expected a matrix with .* elements"):
+        all_gather_products(x, [("left", x)], group, way(True, 1))
     rows = 4 + dist.get_rank()
     form = Form("test", 1, rows, 4, torch.float32, 1)
     with pytest.raises(PeerError, match=r"rank 0: .*\[1, 4, 4\].*rank 1: .*\[1, 5, 4\]"):

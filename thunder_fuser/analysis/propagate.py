@@ -269,6 +269,8 @@ def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
         summed, other = other, summed
     yield Same((a, left - 1), (b, summed))
     yield Whole((a, left - 1))
+    if expr.attr("streams") is not None and len(expr.ints("streams")) == 2:
+        yield Whole((out, expr.ints("streams")[0]))  # each device has all pieces
     if left > 1:
         yield Same((out, rank - 1 - (right > 1)), (a, left - 2))
     if right > 1:

@@ -3,6 +3,7 @@
 
     all_gather_matmul      shard [m/W, k], weight [k, n]       -> all_gather(shard) @ weight
     all_gather_linear      a [m, k], shard [n/W, k]            -> a @ all_gather(shard).T
+    all_gather_products    shard [m/W, k], other matrices      -> several products with the gathered
     matmul_reduce_scatter  a [m, k], b [k, n]                  -> this rank's rows of sum(a @ b)
     matmul_all_reduce      a [m, k], b [k, n]                  -> sum(a @ b)
 
@@ -23,7 +24,7 @@ not, or without a transport, torch.distributed runs the collective.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -55,26 +56,86 @@ def spans(rows: int, chunks: int) -> list[Span]:
 
 @torch.no_grad()
 def all_gather_matmul(
-    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, decision: Decision
-) -> torch.Tensor:
-    """[m, n] of shard [m/W, k] and weight [k, n], in their dtype."""
+    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, decision: Decision,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """[m, n] of shard [m/W, k] and weight [k, n], plus a bias [n], in their dtype."""
     _check_product("all_gather_matmul", shard, weight)
     result = shard.new_empty(shard.shape[0] * group.size(), weight.shape[1])
     for rows, part in _gathered(shard, group, decision):
-        torch.mm(part, weight, out=result[rows])
+        _product(part, weight, bias, result[rows])
     return result
 
 
 @torch.no_grad()
 def all_gather_linear(
-    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, decision: Decision
-) -> torch.Tensor:
-    """[m, n] of a [m, k] and the rows [n/W, k] of a weight that lie here: FSDP's linear."""
+    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, decision: Decision,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """[m, n] of a [m, k] and the rows [n/W, k] of a weight that lie here, plus a whole bias [n]:
+    FSDP's linear."""
     _check_product("all_gather_linear", a, shard.t())
     result = a.new_empty(a.shape[0], shard.shape[0] * group.size())
     for columns, part in _gathered(shard, group, decision):
-        torch.mm(a, part.t(), out=result[:, columns])
+        own = None if bias is None else bias[columns]
+        _product(a, part.t(), own, result[:, columns])
     return result
+
+
+def _product(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+) -> torch.Tensor:
+    """out = a @ b, or a @ b + bias."""
+    return torch.mm(a, b, out=out) if bias is None else torch.addmm(bias, a, b, out=out)
+
+
+# What a product with the gathered matrix G [m, k] does with rows of it: (result, rows of G, their
+# place, the other operand, whether they are the first).
+_STEPS: dict[str, Callable[..., object]] = {
+    "rows": lambda out, part, at, b, first: torch.mm(part, b, out=out[at]),
+    "columns": lambda out, part, at, a, first: torch.mm(a, part.t(), out=out[:, at]),
+    "left": lambda out, part, at, b, first: _add_product(out, part.t(), b[at], first=first),
+    "right": lambda out, part, at, a, first: _add_product(out, a[:, at], part, first=first),
+}
+
+
+@torch.no_grad()
+def all_gather_products(
+    shard: torch.Tensor, wanted: Sequence[tuple[str, torch.Tensor]], group: ProcessGroup,
+    decision: Decision,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Products with G = all_gather(shard), which is gathered once and lies nowhere as a whole.
+
+    wanted: ("rows", b) for G @ b, ("columns", a) for a @ G.T, ("left", b) for G.T @ b,
+    ("right", a) for a @ G. The last two are sums over ranks' parts, rounded to the dtype after
+    each: a chunk is then a whole part.
+    """
+    rows, columns = shard.shape[0] * group.size(), shard.shape[1]
+    shapes = [_result_shape(kind, other.shape, rows, columns) for kind, other in wanted]
+    results = [shard.new_empty(shape) for shape in shapes]
+    if any(kind in ("left", "right") for kind, _ in wanted):
+        decision = replace(decision, chunks=1)
+    for number, (at, part) in enumerate(_gathered(shard, group, decision)):
+        for (kind, other), out in zip(wanted, results, strict=True):
+            _STEPS[kind](out, part, at, other, not number)
+    return results
+
+
+def _result_shape(
+    kind: str, other: Sequence[int], rows: int, columns: int
+) -> tuple[int, int]:
+    """Of such a product with a gathered [rows, columns]; CommunicationError if it does not fit."""
+    summed = {"rows": columns, "columns": columns, "left": rows, "right": rows}[kind]
+    own = other[0] if kind in ("rows", "left") else other[1]
+    if len(other) != 2 or own != summed:
+        raise CommunicationError(
+            f"operand of all_gather_products ({kind})", got=str(list(other)),
+            expected=f"a matrix with {summed} elements along the axis that is summed",
+        )  # fmt: skip
+    return {
+        "rows": (rows, other[1]), "columns": (other[0], rows),
+        "left": (columns, other[1]), "right": (other[0], columns),
+    }[kind]
 
 
 @torch.no_grad()
@@ -87,9 +148,7 @@ def all_gather_matmul_backward(
     gradient: of the result, [m, n]. The sum over ranks is rounded to the dtype after each of them.
     """
     of_shard = matmul_reduce_scatter(gradient, weight.t(), group, scatter)
-    of_weight = weight.new_empty(weight.shape)
-    for number, (rows, part) in enumerate(_gathered(shard, group, replace(gather, chunks=1))):
-        _add_product(of_weight, part.t(), gradient[rows], first=not number)
+    (of_weight,) = all_gather_products(shard, [("left", gradient)], group, gather)
     return of_shard, of_weight
 
 
@@ -98,10 +157,8 @@ def matmul_reduce_scatter_backward(
     gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, gather: Decision
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients of a and b, in one gather of the result's gradient [m/W, n]."""
-    of_a, of_b = a.new_empty(a.shape), b.new_empty(b.shape)
-    for number, (rows, part) in enumerate(_gathered(gradient, group, replace(gather, chunks=1))):
-        torch.mm(part, b.t(), out=of_a[rows])
-        _add_product(of_b, a[rows].t(), part, first=not number)
+    wanted = [("rows", b.t()), ("right", a.t())]
+    of_a, of_b = all_gather_products(gradient, wanted, group, gather)
     return of_a, of_b
 
 
@@ -114,9 +171,7 @@ def all_gather_linear_backward(
 
     gradient: of the result, [m, n]. That of the shard is the sum over ranks, each with its own a.
     """
-    of_a = a.new_empty(a.shape)
-    for number, (columns, part) in enumerate(_gathered(shard, group, replace(gather, chunks=1))):
-        _add_product(of_a, gradient[:, columns], part, first=not number)
+    (of_a,) = all_gather_products(shard, [("right", gradient)], group, gather)
     return of_a, matmul_reduce_scatter(gradient.t(), a, group, scatter)
 
 

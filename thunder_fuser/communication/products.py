@@ -113,19 +113,40 @@ def _chosen(  # noqa: PLR0917 - what a decision depends on
 
 
 def all_gather_matmul(
-    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> torch.Tensor:
-    """all_gather(shard) @ weight, for shard [m/W, k] and weight [k, n]."""
+    shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup, lower: LowerParams,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """all_gather(shard) @ weight + bias, for shard [m/W, k] and weight [k, n]."""
     decision = _decision("all_gather_matmul", shard, weight, group, lower)
-    return pipelines.all_gather_matmul(shard, weight, group, decision)
+    return pipelines.all_gather_matmul(shard, weight, group, decision, bias)
 
 
 def all_gather_linear(
-    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, lower: LowerParams
-) -> torch.Tensor:
-    """a @ all_gather(shard).T, for a [m, k] and shard [n/W, k]."""
+    a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup, lower: LowerParams,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """a @ all_gather(shard).T + bias, for a [m, k] and shard [n/W, k]."""
     decision = _decision("all_gather_linear", a, shard, group, lower)
-    return pipelines.all_gather_linear(a, shard, group, decision)
+    return pipelines.all_gather_linear(a, shard, group, decision, bias)
+
+
+def all_gather_products(
+    shard: torch.Tensor, wanted: Sequence[tuple[str, torch.Tensor]], group: ProcessGroup,
+    lower: LowerParams,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Products with all_gather(shard), as in pipelines.py; the cost is that of one as wide as all
+    together."""
+    sizes = products_sizes(shard.shape, [(kind, other.shape) for kind, other in wanted])
+    decision = _decided(
+        "all_gather_matmul", shard.shape, sizes, shard.dtype, shard.device.type, group, lower
+    )
+    return pipelines.all_gather_products(shard, wanted, group, decision)
+
+
+def products_sizes(shard: Shape, wanted: Sequence[tuple[str, Shape]]) -> tuple[int, int]:
+    """[k, n], so that a product of the gathered [m, k] with it takes as long as all of these."""
+    widths = (other[1] if kind in ("rows", "left") else other[0] for kind, other in wanted)
+    return shard[1], sum(widths)
 
 
 def matmul_reduce_scatter(
@@ -155,7 +176,27 @@ def named_products(lower: LowerParams) -> dict[str, Product]:
     return {name: partial(_on_mesh, product, lower) for name, product in PRODUCTS.items()}
 
 
+def of_rows(  # noqa: PLR0917 - those of a product, and the shape
+    product: Product, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, lower: LowerParams,
+    shape: Shape = (), **more: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """A product of a [.., m, k], whose leading axes are rows as well, and b [k, n].
+
+    shape: of the result, by default with a's axes. more: the bias, if there is one.
+    """
+    found = product(a.reshape(-1, a.shape[-1]), b, group, lower, **more)
+    return found.view(tuple(shape) or (-1, *a.shape[1:-1], found.shape[-1]))
+
+
+def asked(lower: LowerParams, chunks: int) -> LowerParams:
+    """For a product that its definition wants in so many chunks of each device's part; 0: as it
+    is."""
+    return replace(lower, overlap="always", chunks=chunks) if chunks else lower
+
+
 def _on_mesh(
-    product: Product, lower: LowerParams, a: torch.Tensor, b: torch.Tensor, *, mesh: Any, on: str
-) -> torch.Tensor:
-    return product(a, b, group_of(mesh, on, a.device.type), lower)
+    product: Product, lower: LowerParams, a: torch.Tensor, b: torch.Tensor, *, mesh: Any, on: str,
+    chunks: int = 0, **more: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    group = group_of(mesh, on, a.device.type)
+    return of_rows(product, a, b, group, asked(lower, chunks), **more)

@@ -6,10 +6,11 @@
     p = linear(a, w); f = all_reduce(p); y = wait(f)           ->  y = matmul_all_reduce(a, w)
 
 What is gathered may be read by the
-backward as well: then it is gathered again there, so that the shard alone is saved. If something
-else of the forward reads it, as several products of one input, it is gathered once, as it is. So is
-a weight of FSDP, which Thunder's passes gather while earlier products run, unless somebody asks.
-communication/products.py decides where the call runs whether it is a pipeline.
+backward as well: then it is gathered again there, so that the shard alone is saved, and all its
+products there are one call (gathered.py). If something else of the forward reads it, as several
+products of one input, it is gathered once, as it is. So is a weight of FSDP, which Thunder's passes
+gather while earlier products run, and so is a collective that runs beside other products, unless
+somebody asks. communication/products.py decides where the call runs whether it is a pipeline.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -27,13 +29,15 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, BoundSymbolTag, Symbol
 from thunder.distributed.prims import DistributedReduceOps, PrimIDs
 
-from thunder_fuser.communication.products import PRODUCTS, foreseen
+from thunder_fuser.communication.products import PRODUCTS, foreseen, of_rows
 from thunder_fuser.executors.callables import bind_callable
+from thunder_fuser.executors.gathered import Consumer, GatheredCallable, consumed
 from thunder_fuser.executors.regions import Item, Region, made_by, read_by
 from thunder_fuser.executors.types import data_type
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.multi_device import LowerParams
-from thunder_fuser.trace.proxies import is_product, overwritten
+from thunder_fuser.trace.proxies import is_product, makes, overwritten, parts, reads
+from thunder_fuser.union_find import UnionFind
 
 # Where there are gradients, torch's executor has claimed them; else they are still primitives.
 _GATHER, _SCATTER, _REDUCE, _WAIT = (
@@ -56,14 +60,35 @@ def with_overlap(items: Sequence[Item], lower: LowerParams, executor: Any) -> li
     """The items with such calls: on GPUs if the option allows them, elsewhere if it asks."""
     if lower.overlap == "never":
         return list(items)
-    finder = _Finder(items, lower, executor)
+    apart = list(_views_apart(items))
     new: dict[int, Item] = {}
     gone: set[int] = set()
-    for one in finder.found():
+    for one in _Finder(apart, lower, executor).found():
         if gone.isdisjoint(one.gone) and one.at not in new:
             new[one.at] = one.bsym
             gone.update(one.gone)
-    return [new.get(at, item) for at, item in enumerate(items) if at not in gone or at in new]
+    if not new:
+        return list(items)
+    return [new.get(at, item) for at, item in enumerate(apart) if at not in gone or at in new]
+
+
+def _views_apart(items: Sequence[Item]) -> Iterator[Item]:
+    """The items; views of tensors that have nothing to do with each other as regions of their own.
+
+        v, u = views(dy, x)     ->      v = views(dy); u = views(x)
+    """
+    for item in items:
+        if not isinstance(item, Region) or not item.makes_views or len(item.inputs) < 2:
+            yield item
+            continue
+        joined: UnionFind[str] = UnionFind()
+        for leaf in item.leaves:
+            for one in (*reads(leaf), *makes(leaf)):
+                joined.join(leaf.output.name, one.name)
+        groups: dict[str, list[str]] = {}
+        for made in item.outputs:
+            groups.setdefault(joined.find(made.name), []).append(made.name)
+        yield from map(item.narrowed, groups.values())
 
 
 class _Finder:
@@ -71,6 +96,7 @@ class _Finder:
 
     def __init__(self, items: Sequence[Item], lower: LowerParams, executor: Any) -> None:
         self.items, self.lower, self.executor = items, lower, executor
+        self.numbers = count()
         self.maker = {one.name: at for at, item in enumerate(items) for one in made_by(item)}
         self.readers: dict[str, list[int]] = {}
         for at, item in enumerate(items):
@@ -81,6 +107,11 @@ class _Finder:
         for at, item in enumerate(self.items):
             if isinstance(item, BoundSymbol) and self._is_taken(item):
                 joined = self._gathered(at, item) or self._reduced(at, item)
+                if joined is not None:
+                    yield joined
+        for at, item in enumerate(self.items):
+            if isinstance(item, BoundSymbol) and item.sym.id in _WAIT:
+                joined = self._gathered_again(at, item)
                 if joined is not None:
                     yield joined
 
@@ -105,24 +136,30 @@ class _Finder:
         a, b = item.args[:2]
         transposed = item.sym.name == "linear"
         if (source := self._gather_of(a, at)) is not None:
-            shard, group, gone = source
-            return self._call("all_gather_matmul", at, gone, item, (shard, b), group, transposed)
+            gather, gone = source
+            shard, group = gather[0].args[:2]
+            return self._call(
+                "all_gather_matmul", at, gone, item, (shard, b), group, transposed, [*gather, item]
+            )
         is_asked = self.lower.overlap == "always" and transposed and a.ndim == 2
-        if is_asked and (source := self._gather_of(b, at)) is not None and source[2]:
-            shard, group, gone = source
-            return self._call("all_gather_linear", at, gone, item, (a, shard), group, False)
+        if is_asked and (source := self._gather_of(b, at)) is not None and source[1]:
+            gather, gone = source
+            shard, group = gather[0].args[:2]
+            return self._call(
+                "all_gather_linear", at, gone, item, (a, shard), group, False, [*gather, item]
+            )
         return None
 
     def _gather_of(
         self, whole: TensorProxy, product: int
-    ) -> tuple[TensorProxy, Any, tuple[int, ...]] | None:
-        """(shard, group, items that go) of a gathered operand; None if it is none, or if more of
-        the same direction reads it."""
+    ) -> tuple[tuple[BoundSymbol, BoundSymbol], tuple[int, ...]] | None:
+        """The gather and the wait of a gathered operand, and the items that go; None if it is none,
+        or if more of the same direction reads it."""
         wait = self._item(whole.name, _WAIT)
         gather = self._item(wait.args[0].name, _GATHER) if wait is not None else None
         if wait is None or gather is None or gather.args[3] not in (None, 0):
             return None
-        shard, group = gather.args[:2]
+        shard = gather.args[0]
         others = [at for at in self.readers[whole.name] if at != product]
         places = (self.maker[gather.output.name], self.maker[whole.name])
         is_back = _is_backward(self.items[product])
@@ -130,7 +167,56 @@ class _Finder:
             return None
         if type(shard) is not TensorProxy or self._is_written(shard, places[0], product):
             return None
-        return shard, group, () if others else places
+        return (gather, wait), () if others else places
+
+    def _gathered_again(self, at: int, wait: BoundSymbol) -> _Joined | None:
+        """All products of the backward with a gathered tensor, if nothing else there reads it, and
+        if a product of the forward needs no whole one."""
+        whole = wait.output
+        gather = self._item(wait.args[0].name, _GATHER)
+        if gather is None or gather.args[3] not in (None, 0) or type(whole) is not TensorProxy:
+            return None
+        readers = self.readers.get(whole.name, [])
+        before = [one for one in readers if not _is_backward(self.items[one])]
+        back = [one for one in readers if one not in before]
+        if before and (len(before) > 1 or not self._is_joined(before[0])):
+            return None
+        found = consumed(self.items, self.readers, back, whole.name, self._is_taken)
+        post = self.maker[gather.output.name]
+        shard, is_asked = gather.args[0], self.lower.overlap == "always"
+        if found is None or not found.consumers or self._is_hidden(post, at):
+            return None
+        consumers, first = found.consumers, found.consumers[0].at
+        is_weight = any(one.kind == "columns" for one in consumers)
+        late = (self.maker.get(one.other.name, -1) > first for one in consumers)
+        written = any(self._is_written(one.other, first, one.at) for one in consumers)
+        if (is_weight and not is_asked) or any(late) or written:
+            return None
+        if type(shard) is not TensorProxy or self._is_written(shard, post, first):
+            return None
+        gone = (post, at, *found.views, *(one.at for one in consumers))
+        return self._products(gone, consumers, (gather, wait))
+
+    def _is_joined(self, at: int) -> bool:
+        """True if the product is one call with its gather."""
+        item = self.items[at]
+        is_taken = isinstance(item, BoundSymbol) and self._is_taken(item)
+        return is_taken and self._gathered(at, item) is not None  # type: ignore[arg-type]
+
+    def _products(
+        self, gone: tuple[int, ...], consumers: Sequence[Consumer],
+        gather: tuple[BoundSymbol, BoundSymbol],
+    ) -> _Joined:  # fmt: skip
+        shard, group = gather[0].args[:2]
+        name = f"{GatheredCallable.name}{next(self.numbers)}"
+        call = GatheredCallable(name, group, self.lower, consumers)
+        symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
+        parts_of = (*gather, *(self.items[one.at] for one in consumers))
+        operands = (shard, *(one.other for one in consumers))
+        bsym = BoundSymbol(symbol, operands, {}, call.outputs, parts_of)
+        bsym.tags.add(BoundSymbolTag.BACKWARD)
+        bind_callable(bsym)
+        return _Joined(consumers[0].at, gone, bsym)
 
     # ---- a reduction behind a product
 
@@ -141,38 +227,50 @@ class _Finder:
         if not isinstance(post, BoundSymbol) or post.sym.id not in (*_SCATTER, *_REDUCE):
             return None
         op, group, is_async, dim = [*post.args, None][1:5]
-        is_first = post.sym.id in _REDUCE or dim in (None, 0)
-        rows = product._shape[0]
+        is_scatter = post.sym.id in _SCATTER
+        given = post.args[0]._shape
+        rows = given[0] if is_scatter else prod(given[:-1])
+        is_first = not is_scatter or dim in (None, 0)
         if op is not DistributedReduceOps.SUM or not is_first or rows % group.size():
             return None
         waits = self.readers.get(post.output.name, [])
-        if not is_async or len(waits) != 1:
+        if not is_async or len(waits) != 1 or self._is_hidden(post_at, waits[0]):
             return None
         wait_at = waits[0]
         if any(self._is_written(one, at, post_at) for one in item.args[:2]):
             return None
-        is_scatter = post.sym.id in _SCATTER
         name = "matmul_reduce_scatter" if is_scatter else "matmul_all_reduce"
         wait = self.items[wait_at]
         assert isinstance(wait, BoundSymbol)  # nothing else reads a future
         transposed = item.sym.name == "linear"
         made = self._call(
             name, post_at, (at, *copies, post_at, wait_at), wait, item.args[:2], group, transposed,
-            parts=[item, post, wait],
+            [item, post, wait],
         )
         return made
 
     def _only_readers(self, product: TensorProxy) -> list[int]:
-        """The item that alone reads a value, after those that only lay it out row-major."""
+        """The item that alone reads a value, after those that hand on its rows as they are."""
         found: list[int] = []
         name = product.name
         while len(readers := self.readers.get(name, [])) == 1:
             found += readers
             item = self.items[readers[0]]
-            if not isinstance(item, Region) or not _is_row_major_copy(item):
+            if not _keeps_rows(item):
                 break
-            name = item.outputs[0].name
+            name = made_by(item)[0].name
         return found or [self.maker[product.name]]
+
+    def _is_hidden(self, post: int, wait: int) -> bool:
+        """True if other products run while the collective is under way, unless somebody asks.
+
+            dx = matmul(dy, w); f = all_reduce(dx); dw = matmul(dy.T, x); wait(f)
+
+        So are most of a backward, where Thunder's passes put what does not wait for it.
+        """
+        between = self.items[post:wait]
+        is_asked = self.lower.overlap == "always"
+        return not is_asked and any(isinstance(i, BoundSymbol) and is_product(i) for i in between)
 
     # ---- both
 
@@ -190,11 +288,13 @@ class _Finder:
     def _call(  # noqa: PLR0917 - what a call is made of
         self, name: str, at: int, gone: tuple[int, ...], result: BoundSymbol,
         operands: Sequence[TensorProxy], group: Any, transposed: bool,
-        parts: Sequence[BoundSymbol] = (),
+        parts: Sequence[BoundSymbol],
     ) -> _Joined:  # fmt: skip
-        call = ProductCallable(name, group, self.lower, transposed, result.output)
-        symbol = Symbol(name, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
-        bsym = BoundSymbol(symbol, tuple(operands), {}, result.output, tuple(parts or [result]))
+        """parts: what it stands for; that it communicates keeps it out of CUDA graphs."""
+        own = f"{name}{next(self.numbers)}"  # a trace has one function of each name
+        call = ProductCallable(name, own, group, self.lower, transposed, result.output)
+        symbol = Symbol(own, call.meta, executor=self.executor, _bind_postprocess=bind_callable)
+        bsym = BoundSymbol(symbol, tuple(operands), {}, result.output, tuple(parts))
         bsym.tags.update(result.tags)
         bind_callable(bsym)
         return _Joined(at, gone, bsym)
@@ -206,24 +306,35 @@ def _is_backward(item: Item) -> bool:
     return BoundSymbolTag.BACKWARD in item.tags
 
 
-def _is_row_major_copy(region: Region) -> bool:
-    """True if a region does nothing but lay its input out row-major: a product's result is so."""
-    (leaf, *more) = region.leaves
-    if more or leaf.sym.id is not Primitives.STRIDE_ORDER:
-        return False
-    rank = leaf.args[0].ndim
-    return tuple(leaf.args[1]) == tuple(range(rank - 1, -1, -1))
+def _keeps_rows(item: Item) -> bool:
+    """True if an item makes of one tensor another with the same rows in the same order.
+
+    A copy that lays them out row-major, as a product's result is, or a reshape of leading axes.
+    """
+    leaves = item.leaves if isinstance(item, Region) else parts(item)
+    is_one = len(read_by(item)) == 1 == len(made_by(item))
+    return is_one and bool(leaves) and all(map(_is_of_rows, leaves))
+
+
+def _is_of_rows(leaf: BoundSymbol) -> bool:
+    if leaf.sym.id is Primitives.RESHAPE:
+        return bool(leaf.args[0]._shape[-1:] == leaf.output._shape[-1:])
+    if leaf.sym.id is Primitives.STRIDE_ORDER:
+        return tuple(leaf.args[1]) == tuple(range(leaf.args[0].ndim))[::-1]
+    return leaf.sym.id is Primitives.SHALLOW_COPY
 
 
 class ProductCallable:
     """What a trace calls: a product of communication/products.py, of tensors of any rank."""
 
-    def __init__(
-        self, name: str, group: Any, lower: LowerParams, transposed: bool, output: Proxy
-    ) -> None:
+    def __init__(  # noqa: PLR0917 - what a call is made of
+        self, name: str, symbol: str, group: Any, lower: LowerParams, transposed: bool,
+        output: Proxy,
+    ) -> None:  # fmt: skip
         self.name, self.group, self.lower = name, group, lower
         self.transposed, self.output = transposed, output
-        self.context: dict[str, Callable[..., torch.Tensor]] = {name: self.call}
+        self.shape: tuple[int, ...] = tuple(output._shape)
+        self.context: dict[str, Callable[..., torch.Tensor]] = {symbol: self.call}
 
     def meta(self, *args: Any) -> Proxy:
         """What Thunder is told of the result."""
@@ -231,9 +342,8 @@ class ProductCallable:
 
     def call(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """a [.., m, k] with its leading axes as rows; b [k, n], or [n, k] if it is transposed."""
-        rows = a.reshape(-1, a.shape[-1])
-        found = PRODUCTS[self.name](rows, b.t() if self.transposed else b, self.group, self.lower)
-        return found if a.ndim == 2 else found.view(-1, *a.shape[1:-1], found.shape[-1])
+        right = b.t() if self.transposed else b
+        return of_rows(PRODUCTS[self.name], a, right, self.group, self.lower, self.shape)
 
     def decision(self, a: TensorProxy, b: TensorProxy) -> str:
         """What the cost model says of operands of these shapes, with its numbers."""
@@ -253,13 +363,15 @@ def overlapped(bsyms: Sequence[BoundSymbol]) -> Counter[str]:
 def decisions(bsyms: Sequence[BoundSymbol]) -> list[str]:
     """A line for each such call of a trace: its result, its name, and what the model decides."""
     return [
-        f"{bsym.output.name} = {one.name}: {one.decision(*bsym.args)}"
+        f"{', '.join(o.name for o in makes(bsym))} = {one.name}: {one.decision(*bsym.args)}"
         for one, bsym in _calls(bsyms)
     ]
 
 
-def _calls(bsyms: Sequence[BoundSymbol]) -> Iterator[tuple[ProductCallable, BoundSymbol]]:
+def _calls(
+    bsyms: Sequence[BoundSymbol],
+) -> Iterator[tuple[ProductCallable | GatheredCallable, BoundSymbol]]:
     for bsym in bsyms:
         owner = getattr(bsym.sym.meta, "__self__", None)
-        if isinstance(owner, ProductCallable):
+        if isinstance(owner, (ProductCallable, GatheredCallable)):
             yield owner, bsym

@@ -4,20 +4,26 @@
     segment 1 communication: T2 = all_gather(T0, dim=0, ...)      T3 = all_gather_matmul(T0, T1, ..)
     segment 2 expr_eval:     T3 = matmul(T2, T1)
 
-Of matrices, where nothing else reads what is between the two. Whether it is a pipeline is decided
-where the call runs; `with_decisions` tells it before.
+Where nothing else reads what is between the two. Whether it is a pipeline is decided where the
+call runs; `with_decisions` tells it before. A product whose axis over devices is over streams too
+(ir/streams.py) is one in any case, in so many chunks as the definition says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
 
-from thunder_fuser.communication.products import foreseen
+from thunder_fuser.communication.products import asked, foreseen
+from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.communication import devices, is_communication
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion
-from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.record import OpRecord, names_of, record_text
+from thunder_fuser.ir.shapes import normalise_axis
+from thunder_fuser.ir.streams import PRODUCTS, streams_of
 from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.multi_device import LowerParams
 from thunder_fuser.runtime.torch_types import to_torch_dtype
@@ -31,18 +37,23 @@ _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 class Overlapped:
     """A call in place of two segments.
 
-    reads: the operands; transposed: the second one is a weight [n, k]; post: the communication.
+    reads: the operands, with a bias behind them; transposed: the second one is a weight [n, k];
+    post: the communication; chunks: of each device's part, if the definition says so, else 0.
     """
 
     name: str
-    reads: tuple[str, str]
+    reads: tuple[str, ...]
     transposed: bool
     result: str
     post: OpRecord
+    chunks: int = 0
 
 
-def overlaps(segmented: SegmentedFusion) -> dict[int, Overlapped | None]:
-    """{number of a segment: the call that stands in its place; None: nothing does}."""
+def overlaps(segmented: SegmentedFusion, *, every: bool) -> dict[int, Overlapped | None]:
+    """{number of a segment: the call that stands in its place; None: nothing does}.
+
+    every: also those that the definition does not ask for.
+    """
     fusion = segmented.fusion
     singles = {
         at: one.ops[0] for at, one in enumerate(segmented.segments)
@@ -56,7 +67,8 @@ def overlaps(segmented: SegmentedFusion) -> dict[int, Overlapped | None]:
             if before is None or before in found or not _is_between(fusion, name):
                 continue
             call = _joined(fusion, singles[before], expr)
-            if call is not None and _is_row_major(segmented, call.result):
+            is_wanted = call is not None and (every or call.chunks > 0)
+            if call is not None and is_wanted and _is_row_major(segmented, call.result):
                 found |= {before: None, at: call}
                 break
     return found
@@ -68,7 +80,7 @@ def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusio
         return segmented
     is_cuda = not (target.is_cpu or target.emulated)
     lower = segmented.segments[0].match.options.multi_device.lower
-    found = overlaps(segmented) if may_overlap(lower, is_cuda=is_cuda) else {}
+    found = overlaps(segmented, every=may_overlap(lower, is_cuda=is_cuda))
     notes = tuple(
         f"{call.result} = {call.name}({', '.join(call.reads)}):"
         f" {_decision(segmented.fusion, call, lower, 'cuda' if is_cuda else 'cpu')}"
@@ -78,12 +90,14 @@ def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusio
 
 
 def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str) -> str:
-    a, b = (fusion.tensors[name] for name in call.reads)
+    a, b, *_ = (fusion.tensors[name] for name in call.reads)
+    left = (prod(a.sizes[:-1]), a.sizes[-1])
     right = b.sizes[::-1] if call.transposed else b.sizes
     dtype = str(to_torch_dtype(a.dtype)).removeprefix("torch.")
     return foreseen(
-        call.name, a.sizes, right, dtype, world=devices(call.post), device=device, lower=lower
-    )
+        call.name, left, right, dtype, world=devices(call.post), device=device,
+        lower=asked(lower, call.chunks),
+    )  # fmt: skip
 
 
 def may_overlap(lower: LowerParams, *, is_cuda: bool) -> bool:
@@ -92,10 +106,8 @@ def may_overlap(lower: LowerParams, *, is_cuda: bool) -> bool:
     return lower.overlap == "always" or (lower.overlap == "auto" and is_cuda)
 
 
-def reads_of(
-    segmented: SegmentedFusion, found: dict[int, Overlapped | None]
-) -> Iterator[Sequence[str]]:
-    """What is read in the place of each segment."""
+def reads_of(segmented: SegmentedFusion, found: Mapping[int, Any]) -> Iterator[Sequence[str]]:
+    """What is read in the place of each segment. found: what stands there instead, or None."""
     for at, one in enumerate(segmented.segments):
         call = found.get(at)
         yield call.reads if call is not None else () if at in found else one.part.inputs
@@ -115,38 +127,72 @@ def _is_row_major(segmented: SegmentedFusion, name: str) -> bool:
 def _joined(fusion: Fusion, first: OpRecord, second: OpRecord) -> Overlapped | None:
     """The call of a communication and a product, whichever comes first; None if there is none."""
     if is_communication(first) and _is_product(fusion, second):
-        return _gathered(first, second)
+        return _gathered(fusion, first, second)
     if _is_product(fusion, first) and is_communication(second):
         return _reduced(fusion, first, second)
     return None
 
 
 def _is_product(fusion: Fusion, expr: OpRecord) -> bool:
-    """True for a product of two matrices of floats, without a bias."""
+    """True for a product of floats, the second operand a matrix; a bias has an element a column."""
     views = [fusion.tensors[name] for name in (*names_of(expr), *expr.outputs)]
-    are_matrices = all(len(view.shape) == 2 and 0 not in view.sizes for view in views)
-    fits = len(views) == 3 and are_matrices and all(view.dtype in _DTYPES for view in views)
-    return expr.op in ("matmul", "linear") and fits
+    if expr.op not in PRODUCTS:
+        return False
+    fits = len(views[0].shape) >= 2 == len(views[1].shape)
+    fits = fits and all(view.sizes == views[-1].sizes[-1:] for view in views[2:-1])
+    return fits and all(0 not in view.sizes and view.dtype in _DTYPES for view in views)
 
 
-def _gathered(post: OpRecord, product: OpRecord) -> Overlapped | None:
-    if post.op != "all_gather" or post.attr("dim") not in (0, -2):
-        return None
-    (shard,), (a, b) = names_of(post), names_of(product)
+def _gathered(fusion: Fusion, post: OpRecord, product: OpRecord) -> Overlapped | None:
+    (shard,), (a, b, *bias) = names_of(post), names_of(product)
     (whole,), (result,) = post.outputs, product.outputs
+    if post.op != "all_gather" or not _is_first(fusion, post, whole):
+        return None
     transposed = product.op == "linear"
-    if a == whole:
-        return Overlapped("all_gather_matmul", (shard, b), transposed, result, post)
-    if transposed:
-        return Overlapped("all_gather_linear", (a, shard), False, result, post)
+    if whole in bias:
+        return None
+    if a == whole and (chunks := _chunks(product, 0, post)) is not None:
+        reads = (shard, b, *bias)
+        return Overlapped("all_gather_matmul", reads, transposed, result, post, chunks)
+    is_matrix = len(fusion.tensors[result].shape) == 2
+    if b == whole and transposed and is_matrix:
+        chunks = _chunks(product, 1, post)
+        if chunks is not None:
+            return Overlapped("all_gather_linear", (a, shard, *bias), False, result, post, chunks)
     return None
 
 
 def _reduced(fusion: Fusion, product: OpRecord, post: OpRecord) -> Overlapped | None:
-    rows = fusion.tensors[product.outputs[0]].sizes[0]
-    is_sum, fits = post.attr("reduce") == "sum", rows % devices(post) == 0
+    (whole,), world = product.outputs, devices(post)
     name = {"reduce_scatter": "matmul_reduce_scatter", "all_reduce": "matmul_all_reduce"}
-    if post.op not in name or not (is_sum and fits) or post.attr("dim") not in (None, 0, -2):
+    is_sum = post.attr("reduce") == "sum" and post.op in name
+    if not is_sum or len(names_of(product)) > 2 or prod(fusion.tensors[whole].sizes[:-1]) % world:
         return None
-    a, b = names_of(product)
-    return Overlapped(name[post.op], (a, b), product.op == "linear", post.outputs[0], post)
+    chunks = _chunks(product, 0, post)
+    if chunks is None or (post.op == "reduce_scatter" and not _is_first(fusion, post, whole)):
+        return None
+    (a, b), transposed = names_of(product), product.op == "linear"
+    return Overlapped(name[post.op], (a, b), transposed, post.outputs[0], post, chunks)
+
+
+def _is_first(fusion: Fusion, post: OpRecord, name: str) -> bool:
+    """True if the first axis is communicated: then the leading axes are rows of a matrix."""
+    return normalise_axis(post.attr("dim"), len(fusion.tensors[name].shape), post.op) == 0
+
+
+def _chunks(product: OpRecord, axis: int, post: OpRecord) -> int | None:
+    """Of each device's part, as the product's streams say: 0 without, None over another axis.
+
+    CommunicationError if they are no equal number for each device.
+    """
+    found = streams_of(product)
+    if found is None or found[0] != axis:
+        return None if found else 0
+    pieces, world = found[1], devices(post)
+    if pieces % world:
+        raise CommunicationError(
+            f"{record_text(product)}: axis {axis} on stream", got=f"{pieces} pieces",
+            expected=f"a multiple of {world} pieces, as many for each device of {post.op}",
+            do="split the axis by a multiple of the devices",
+        )  # fmt: skip
+    return pieces // world

@@ -29,9 +29,11 @@ def overlapped_lines(call: Overlapped | None) -> list[str]:
     """The line of a product with its communication; nothing in the place of the other of both."""
     if call is None:
         return []
-    a, b = call.reads
+    a, b, *bias = call.reads
     attrs = ", ".join(f"{key}={_literal(call.post.attr(key))}" for key in ("mesh", "on"))
-    return [f"    {call.result} = {call.name}({a}, {b}{'.t()' * call.transposed}, {attrs})"]
+    attrs += f", chunks={call.chunks}" * bool(call.chunks)
+    operands = ", ".join([a, b + ".t()" * call.transposed, *(f"bias={one}" for one in bias)])
+    return [f"    {call.result} = {call.name}({operands}, {attrs})"]
 
 
 def waits(segmented: SegmentedFusion, under_way: list[str], wanted: Sequence[str]) -> list[str]:

@@ -18,14 +18,17 @@ Communication is posted, and awaited where it is read (statements.py has the rul
     T3_sent = all_reduce(T2, mesh=(0, 1), on='mesh_x', reduce='sum')
     T3 = wait(T3_sent, 'T3')
     del T3_sent
+
+A product over streams is a loop (streams.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import nvtx
@@ -41,6 +44,8 @@ from thunder_fuser.host.persistent import Memory, read_by_kernels_only
 from thunder_fuser.host.posts import overlapped_lines, post_text, waits
 from thunder_fuser.host.ranges import ranged
 from thunder_fuser.host.statements import statements, verify_program
+from thunder_fuser.host.stream_order import verify_order
+from thunder_fuser.host.streams import Loop, loop_lines, loops, named
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
@@ -167,8 +172,9 @@ def plan(
     names = _names(fusion, device, params, lasting)
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     on_cuda = device.type == "cuda"
-    joined = overlaps(segmented) if may_overlap(params.lower, is_cuda=on_cuda) else {}
-    read = list(reads_of(segmented, joined))
+    joined = overlaps(segmented, every=may_overlap(params.lower, is_cuda=on_cuda))
+    looped, events = loops(segmented, joined), count()
+    read = list(reads_of(segmented, {**joined, **looped}))
     dead = _last_reads(segmented, read)
     is_kernel = [launcher.source is not None for launcher in launchers]
     parts = [one.part for one in segmented.segments]
@@ -178,6 +184,8 @@ def plan(
         lines += waits(segmented, under_way, read[number])
         if number in joined:
             lines += overlapped_lines(joined[number])
+        elif number in looped:
+            lines += _looped(segmented, looped[number], params.executor.streams, events, device)
         elif launcher.moves:
             lines.append("    " + launcher.call)
             under_way += segment.part.outputs
@@ -212,6 +220,7 @@ def _names(
         "wait": partial(wait, seconds=params.executor.seconds),
         **COLLECTIVES,
         **named_products(params.lower),
+        **named(device),
         "coordinate": coordinate,
         **{str(dtype).removeprefix("torch."): dtype for dtype in (*dtypes, torch.uint8)},
     }
@@ -237,6 +246,19 @@ def _computed(
     ]
 
 
+def _looped(
+    segmented: SegmentedFusion, loop: Loop | None, streams: int, events: Iterator[int],
+    device: torch.device,
+) -> list[str | Line]:  # fmt: skip
+    """The lines of products over streams, behind those of their memory; nothing in the place of a
+    product that an earlier loop computes."""
+    if loop is None:
+        return []
+    views = [segmented.fusion.tensors[one.outputs[0]] for one in loop.products]
+    memory = [_allocation(view, segmented.strides[view.name], device) for view in views]
+    return [*memory, *loop_lines(segmented.fusion, loop, streams, events)]
+
+
 def _program(
     lines: Sequence[str | Line],
     names: dict[str, Any],
@@ -249,8 +271,8 @@ def _program(
     runs = "".join(f"{line.in_c or line.text}\n" for line in known)
     scope = {**names, **dict(line.function for line in known)}
     sources = tuple(launcher.source for launcher in launchers if launcher.source)
-    if any(launcher.moves for launcher in launchers):
-        verify_program(statements(text))
+    if any(launcher.moves for launcher in launchers) or "on_stream(" in text:
+        verify_order(verify_program(statements(text)))
     return HostProgram(text, _function(runs, scope), segmented, sources)
 
 

@@ -6,14 +6,18 @@
     del T2                                                              free
 
 A program without communication is the case without posts and waits. What is verified is the text
-that runs.
+that runs. Lines run on the caller's stream, but those of a block (stream_order.py):
+
+    E0 = record_event()                  record event, makes E0
+    with on_stream(1):                   on stream
+        wait_event(E0)                   wait event, on stream 1
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from thunder_fuser.communication.collectives import COLLECTIVES
@@ -24,7 +28,8 @@ SENT = "_sent"  # ends the name of what a post makes
 _VALUE = re.compile(r"[A-Z]\d+\w*")  # T3, S1, R0, T3_sent, T3_before
 _CALLS = {
     **dict.fromkeys(("empty_strided", "persistent"), "allocate"), "wait": "wait",
-    **dict.fromkeys(COLLECTIVES, "post"),
+    **dict.fromkeys(COLLECTIVES, "post"), "record_event": "record event",
+    "wait_event": "wait event",
 }  # fmt: skip
 
 
@@ -32,17 +37,20 @@ _CALLS = {
 class Statement:
     """One line.
 
-    kind: allocate, post, wait, free, call or return. reads: the values that it names, makes: those
-    that it gives a name, or takes it from.
+    kind: allocate, post, wait, free, call, return, on stream, record event or wait event. reads:
+    the values that it names, makes: those that it gives a name, or takes it from. stream: on which
+    it runs, 0 for the caller's; of "on stream", that of the block.
     """
 
     kind: str
     text: str
     reads: tuple[str, ...] = ()
     makes: tuple[str, ...] = ()
+    stream: int = 0
 
     def __str__(self) -> str:
-        return f"    {self.text}"
+        is_inside = self.stream > 0 and self.kind != "on stream"
+        return f"{' ' * (8 if is_inside else 4)}{self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +79,33 @@ def statements(text: str) -> Statements:
     if not isinstance(function, ast.FunctionDef):
         raise VerifyError("host program", expected="one function", got=type(function).__name__)
     arguments = tuple(one.arg for one in function.args.args)
-    return Statements(arguments, tuple(_statement(node, text) for node in function.body))
+    body = (one for node in function.body for one in _flat(node, text))
+    return Statements(arguments, tuple(body))
 
 
-def _statement(node: ast.stmt, text: str) -> Statement:
+def _flat(node: ast.stmt, text: str) -> Iterator[Statement]:
+    """The statements of a line, or of a block on a stream."""
+    if not isinstance(node, ast.With):
+        yield _statement(node, text)
+        return
+    head = ast.unparse(node).partition("\n")[0]
+    found = re.fullmatch(r"with on_stream\(([1-9]\d*)\):", head)
+    if found is None or any(isinstance(one, ast.With) for one in node.body):
+        raise VerifyError(f"host program: {head}", expected="with on_stream(number):, not nested")
+    stream = int(found[1])
+    yield Statement("on stream", head, stream=stream)
+    for one in node.body:
+        yield _statement(one, text, stream)
+
+
+def _statement(node: ast.stmt, text: str, stream: int = 0) -> Statement:
     line = ast.get_source_segment(text, node) or ""
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
     # Functions, dtypes and devices are names too, which no line makes.
     values = (one for one in names if _VALUE.fullmatch(one.id))
     reads = dict.fromkeys(one.id for one in values if isinstance(one.ctx, ast.Load))
     makes = dict.fromkeys(n.id for n in names if not isinstance(n.ctx, ast.Load))
-    return Statement(_kind(node), line, tuple(reads), tuple(makes))
+    return Statement(_kind(node), line, tuple(reads), tuple(makes), stream)
 
 
 def _kind(node: ast.stmt) -> str:
@@ -89,7 +113,7 @@ def _kind(node: ast.stmt) -> str:
         return "return"
     if isinstance(node, ast.Delete):
         return "free"
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+    if isinstance(node, (ast.Assign, ast.Expr)) and isinstance(node.value, ast.Call):
         called = node.value.func
         return _CALLS.get(called.id, "call") if isinstance(called, ast.Name) else "call"
     return "call"

@@ -34,6 +34,7 @@ from thunder_fuser.ir.record import (
     rename,
 )
 from thunder_fuser.ir.scalar import Scalar, const, symbol
+from thunder_fuser.ir.streams import check_streams, products_in_streams
 from thunder_fuser.ir.strides import allocation_of, check_stride_order, reshaped_order
 from thunder_fuser.ir.type_rules import (
     check_cast,
@@ -114,6 +115,7 @@ class Definer:
         laid = dict.fromkeys(n for r in self.records if r.op in LAYOUT for n in names_of(r))
         for name in laid:
             self.tensors[name] = self._layouts.finish(self.tensors[name])
+        products_in_streams(self.records, self.tensors)  # raises where there is no product
 
     def _where(self, record: OpRecord) -> str:
         """For an error: the call, its operands, and the arguments that share axes with them."""
@@ -418,6 +420,7 @@ class Definer:
             if isinstance(name, str):
                 self.shape_scalars |= self.scalars.arguments_of(name)
         axes = indexed.axes(record, operands, self.sizes, self.fresh)
+        check_streams(record, operands, axes[0])
         self._emit(record, *map(_view, result_types(record, operands), axes))
 
     def _communicate(self, record: OpRecord) -> None:

@@ -40,7 +40,8 @@ class ParallelType(Enum):
     MESH_X = "mesh_x"  # the devices along the last dimension of a mesh
     MESH_Y = "mesh_y"
     MESH_Z = "mesh_z"
-    mesh_x, mesh_y, mesh_z = MESH_X, MESH_Y, MESH_Z  # as nvFuser spells them
+    STREAM = "stream"  # a loop of the host program, each piece on a stream (ir/streams.py)
+    mesh_x, mesh_y, mesh_z, stream = MESH_X, MESH_Y, MESH_Z, STREAM  # as nvFuser spells them
 
     @property
     def is_device(self) -> bool:
@@ -112,6 +113,20 @@ class Parallelize:
 
     axis: str
     parallel: ParallelType
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAxis:
+    """An axis in equal pieces, each computed on a stream.
+
+    name: of the axis of pieces; axis: the position of the logical one; pieces: on each device, 0
+    while its size is unknown; devices: over which the pieces are spread.
+    """
+
+    name: str
+    axis: int
+    pieces: int
+    devices: int = 1
 
 
 Transform = Split | Merge | Reorder | Parallelize

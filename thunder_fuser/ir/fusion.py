@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from thunder_fuser.ir.domain import ParallelType, TensorDomain
+from thunder_fuser.ir.domain import ParallelType, StreamAxis, TensorDomain
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_table import OPS
@@ -34,6 +34,7 @@ class TensorView:
     is_cpu: bool = False
     mesh: Mesh | None = None  # the devices, each of which holds a part
     partial: tuple[tuple[ParallelType, str], ...] = ()  # where each holds a term, see placements.py
+    stream: StreamAxis | None = None  # the axis that a loop over streams walks
 
     @property
     def shape(self) -> tuple[Scalar, ...]:

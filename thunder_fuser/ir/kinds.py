@@ -302,6 +302,7 @@ _KINDS: dict[str, Kind] = {
     "at axis cat_dim dim inner outer split_dim": Kind("an axis", _integer, "int"),
     "root": Kind("a coordinate in the mesh", _integer, "int"),
     "on": Kind('"mesh_x", "mesh_y" or "mesh_z"', _device_type, "str", MeshError),
+    "streams": Kind("an axis and a number of pieces", _list_of(_integer), "Sequence[int] | None"),
     "mesh": Kind("a mesh of devices, or lists of ranks", _mesh, "Any", MeshError),
     "reduce": Kind(f"one of {', '.join(REDUCTIONS)}", _one_of(REDUCTIONS), "str"),
     "placements": Kind(

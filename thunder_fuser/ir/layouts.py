@@ -38,6 +38,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.scalar import const
 from thunder_fuser.ir.shapes import normalise_axis
+from thunder_fuser.ir.streams import without_streams
 
 # For each logical axis, the dimensions of the mesh it is spread over, outermost first.
 Sharding = tuple[tuple[ParallelType, ...], ...]
@@ -77,7 +78,12 @@ class Layouts:
 
     def finish(self, view: TensorView) -> TensorView:
         """The tensor after all calls, with axes on devices added to its allocation domain."""
-        chain = self._chains.get(view.name, ())
+        chain, stream = without_streams(view, self._chains.get(view.name, ()))
+        if stream is not None:
+            if view.name in self._set:
+                what, expected = f"axis {stream.name} on stream", "no set_allocation_domain"
+                raise DefinitionError(f"{view.name}: {what}", expected=expected, got="one")
+            view = replace(view, stream=stream)
         if chain and view.name not in self._set:
             if not any(isinstance(one, Parallelize) for one in chain):
                 raise _not_set(view, "transforms")

@@ -1588,14 +1588,15 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for complex numbers
             and floats below 16 bits.
         """
-    def matmul(self, a: Value, b: Value) -> Tensor:
-        """The matrix product.
+    def matmul(self, a: Value, b: Value, streams: Sequence[int] | None = None) -> Tensor:
+        """The matrix product; streams: an axis of the result, and its pieces, each on a stream.
 
         Shape: as of torch.matmul.
         Type: that of a.
         In torch: torch.matmul(a, b).
 
         a, b: a tensor.
+        streams: an axis and a number of pieces.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
             several types.
@@ -1705,14 +1706,21 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
             several types, or of another one than Half, BFloat16 and Float.
         """
-    def linear(self, arg: Value, weight: Value, bias: Value | None = None) -> Tensor:
-        """arg @ weight.T + bias.
+    def linear(
+        self,
+        arg: Value,
+        weight: Value,
+        bias: Value | None = None,
+        streams: Sequence[int] | None = None,
+    ) -> Tensor:
+        """arg @ weight.T + bias; streams: as of matmul.
 
         Shape: that of arg, with the first size of weight in place of the last one.
         Type: that of arg.
         In torch: torch.nn.functional.linear(arg, weight, bias).
 
         arg, weight, bias: a tensor.
+        streams: an axis and a number of pieces.
 
         Raises DefinitionError if arguments or sizes do not fit, DtypeError for operands of
             several types.

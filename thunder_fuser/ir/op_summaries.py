@@ -122,8 +122,8 @@ cumsum: The sum of all elements up to each one, along dim.
 cumprod: The product of all elements up to each one, along dim.
 cummax: The greatest of all elements up to each one, along dim.
 cummin: The least of all elements up to each one, along dim.
-matmul: The matrix product.
-linear: arg @ weight.T + bias.
+matmul: The matrix product; streams: an axis of the result, and its pieces, each on a stream.
+linear: arg @ weight.T + bias; streams: as of matmul.
 grouped_mm: A product for each group of rows, columns or summed elements; offsets: where they end.
 scaled_product: (mat1 * scale1) @ (mat2 * scale2); one scale, one a row or column, or one a block.
 scaled_grouped_product: As grouped_mm, of mat1 * scale1 and mat2 * scale2; scales as scaled_product.

@@ -297,7 +297,7 @@ _ROWS = (
     _scan("cummax", DtypeRule.SAME, "torch.cummax(a, dim).values"),
     _scan("cummin", DtypeRule.SAME, "torch.cummin(a, dim).values"),
     # ---- one torch call
-    _external("matmul", "a, b", 2, "torch.matmul(a, b)"),
+    _external("matmul", "a, b, streams=None", 2, "torch.matmul(a, b)"),
     _external("grouped_mm", "mat1, mat2, offsets", 3, "grouped_mm(a, b, c)"),
     _external(
         "scaled_product", "mat1, mat2, scale1, scale2, dtype=None", 4,
@@ -325,7 +325,9 @@ _ROWS = (
         keywords=("grad_output", "query", "key", "value", "output", "logsumexp", "philox_seed",
                   "philox_offset", "attn_mask"),
     ),
-    _external("linear", "arg, weight, bias=None", 3, "torch.nn.functional.linear(a, b, c)"),
+    _external(
+        "linear", "arg, weight, bias=None, streams=None", 3, "torch.nn.functional.linear(a, b, c)"
+    ),
     _external(
         "scatter", "arg, index, src, dim", 3, "torch.scatter(a, dim, b.long(), filled(c, b))"
     ),

@@ -29,7 +29,7 @@ class Axis:
     domain: IterDomain
 
     def parallelize(self, parallel: ParallelType | str) -> None:
-        """Spreads the axis over the devices along one dimension of the tensor's mesh."""
+        """Spreads the axis over devices or streams, as `Tensor.parallelize`."""
         self.tensor.parallelize(self.tensor.get_loop_domain().index(self), parallel)
 
     @property
@@ -126,13 +126,15 @@ class Tensor(Value):
 
     @checked
     def parallelize(self, axis: int, parallel: ParallelType | str) -> Tensor:
-        """Spreads an axis over the devices along one dimension of the tensor's mesh."""
+        """Spreads an axis over the devices along one dimension of the tensor's mesh, or, of a
+        matrix product's operand or result, over streams."""
         try:
             kind = ParallelType(parallel)
         except ValueError:
             kind = ParallelType.SERIAL
-        if not kind.is_device:
-            expected, got = "mesh_x, mesh_y or mesh_z", shown(getattr(parallel, "value", parallel))
+        if not kind.is_device and kind is not ParallelType.STREAM:
+            expected = "mesh_x, mesh_y, mesh_z or stream"
+            got = shown(getattr(parallel, "value", parallel))
             do = "leave blocks and threads to the scheduler"
             raise DefinitionError(f"{self.name}: parallelize", expected=expected, got=got, do=do)
         at = self._position(axis, "parallelize")

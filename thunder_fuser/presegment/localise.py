@@ -22,6 +22,7 @@ from math import prod
 
 from thunder_fuser.analysis.place import Placed, place
 from thunder_fuser.analysis.propagate import mesh_of
+from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.domain import ParallelType
 from thunder_fuser.ir.dtypes import DataType
@@ -29,7 +30,7 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.layouts import Sharding, local_domain
 from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.placements import Step, steps
-from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of
+from thunder_fuser.ir.record import AttrValue, Literal, OpRecord, names_of, record_text
 from thunder_fuser.presegment.lay_out import laid_out, on_storage
 from thunder_fuser.presegment.rewrite import Chain, with_attrs
 from thunder_fuser.presegment.specialise import strided
@@ -64,6 +65,8 @@ class _Localiser:
                 yield from self._size(record)
             elif record.op == "redistribute":
                 yield from self._move(record)
+            elif record.attr("streams") is not None:
+                yield self._in_streams(record)
             elif any(any(self.spread[name]) for name in record.outputs):
                 yield from self._op(record)
             else:
@@ -142,6 +145,21 @@ class _Localiser:
             if kind is not None:
                 chain.add("index_select", _coordinate(kind), dim=dim)
         chain.add("reshape", new_shape=part)
+
+    def _in_streams(self, record: OpRecord) -> OpRecord:
+        """A product over streams, with the number of pieces of this device's part.
+
+        streams=[0, 8, 2], axis 0 on two devices  ->  streams=[0, 4]
+        """
+        axis, pieces = record.ints("streams")[:2]
+        parts = self._parts(self.spread[record.outputs[0]][axis])
+        if pieces % parts:
+            raise CommunicationError(
+                f"{record_text(record)}: axis {axis} on stream", got=f"{pieces} pieces",
+                expected=f"a multiple of {parts} pieces, as many for each device",
+                do="split the axis by a multiple of the devices",
+            )  # fmt: skip
+        return with_attrs(record, streams=(axis, pieces // parts))
 
     # ---- communication
 

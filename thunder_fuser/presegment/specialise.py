@@ -23,6 +23,7 @@ from thunder_fuser.ir.strides import (
     contiguous_strides,
 )
 from thunder_fuser.presegment.rewrite import with_attrs
+from thunder_fuser.presegment.streams import in_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
     """The fusion for arguments of exactly these sizes, strides and shape scalars."""
     by_name = dict(zip(fusion.inputs, keys, strict=True))
     scalars = _known_scalars(fusion, by_name)
-    return define(tuple(_record(r, fusion, by_name, scalars) for r in fusion.definition))
+    records = (_record(record, fusion, by_name, scalars) for record in fusion.definition)
+    return in_streams(define(tuple(records)))
 
 
 def _known_scalars(fusion: Fusion, keys: Mapping[str, InputKey]) -> Mapping[str, Number]:

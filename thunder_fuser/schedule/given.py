@@ -28,7 +28,9 @@ from thunder_fuser.schedule.scheduled import ScheduledFusion, Transforms, params
 from thunder_fuser.schedule.scheduler import KernelMatch
 from thunder_fuser.schedule.spaces import tiled
 
-PARALLEL = {one.value: one for one in ParallelType if not one.is_device}
+PARALLEL = {
+    one.value: one for one in ParallelType if not one.is_device and one is not ParallelType.STREAM
+}
 MEMORIES = ("registers", "shared")
 METHODS = ("split", "merge", "reorder", "parallelize", "vectorize", "cache", "inline", "blocks")
 FUNCTIONS = ("schedule", "move")
@@ -97,7 +99,7 @@ class Walk:
         """Says what iterates over an axis: blockIdx.x, threadIdx.x, vectorize, unroll, ..."""
         self._axis(axis)
         found = PARALLEL.get(parallel) if isinstance(parallel, str) else parallel
-        if not isinstance(found, ParallelType) or found.is_device:
+        if found is None or found not in PARALLEL.values():
             expected, near = f"one of {', '.join(PARALLEL)}", nearest(str(parallel), PARALLEL)
             raise ScheduleError(
                 f"parallelize {axis}", expected=expected, got=repr(parallel),

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Axes of products over streams, in two and four processes; see helpers/gloo_streams.py."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.meshes import run_gloo
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks(size: int) -> None:
+    run_gloo("gloo_streams.py", size)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that a backward multiplies with one gathered tensor, as one call that gathers it in parts.
+
+    f = all_gather(dy); g = wait(f)
+    dx = matmul(g, w)                       ->  dx, dw = all_gather_products(dy, w, x)
+    v = transpose(g); dw = matmul(v, x)
+
+The views between the gather and its products go too. If anything else of the backward reads what is
+gathered, it is gathered as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.prims import PrimIDs as Primitives
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+from thunder_fuser.communication.products import all_gather_products, foreseen, products_sizes
+from thunder_fuser.executors.regions import Item, Region, made_by, read_by
+from thunder_fuser.multi_device import LowerParams
+from thunder_fuser.trace.proxies import parts
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A product with a gathered tensor G, at a place of the items.
+
+    kind: rows (G @ other), columns (other @ G.T), left (G.T @ other) or right (other @ G).
+    transposed: the trace has the other operand the other way round.
+    """
+
+    at: int
+    kind: str
+    other: TensorProxy
+    transposed: bool
+    output: TensorProxy
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """The products with a gathered tensor, and the items of views that only they read."""
+
+    consumers: tuple[Consumer, ...]
+    views: tuple[int, ...]
+
+
+def consumed(
+    items: Sequence[Item], readers: Mapping[str, Sequence[int]], starts: Sequence[int],
+    whole: str, is_product: Callable[[BoundSymbol], bool],
+) -> Consumed | None:  # fmt: skip
+    """What reads a gathered tensor, from these items on; None if it is more than products."""
+    turned = {whole: False}  # the views of it, and whether they are transposed
+    found: list[Consumer] = []
+    views: list[int] = []
+    line = list(dict.fromkeys(starts))
+    for at in line:
+        item = items[at]
+        if isinstance(item, BoundSymbol) and is_product(item):
+            consumer = _consumer(at, item, turned)
+            if consumer is None:
+                return None
+            found.append(consumer)
+            continue
+        made = _views(item, turned)
+        if made is None:
+            return None
+        views.append(at)
+        turned |= made
+        line += (
+            one for name in made for one in readers.get(name, ()) if one not in line
+        )
+    return Consumed(tuple(sorted(found, key=lambda one: one.at)), tuple(views))
+
+
+def _views(item: Item, turned: Mapping[str, bool]) -> dict[str, bool] | None:
+    """The results of an item, if all are views of the gathered tensor as a matrix."""
+    leaves = item.leaves if isinstance(item, Region) else tuple(parts(item))
+    known, made = dict(turned), dict[str, bool]()
+    if any(one.name not in turned for one in read_by(item)):
+        return None
+    for leaf in leaves:
+        source = leaf.args[0] if leaf.args else None
+        flips = _flips(leaf)
+        if not isinstance(source, TensorProxy) or source.name not in known or flips is None:
+            return None
+        if leaf.sym.id is Primitives.RESHAPE and known[source.name] and source.ndim != 2:
+            return None
+        known[leaf.output.name] = known[source.name] ^ flips
+    for one in made_by(item):
+        if one.name not in known:
+            return None
+        made[one.name] = known[one.name]
+    return made
+
+
+def _flips(leaf: BoundSymbol) -> bool | None:
+    """Whether a view transposes a matrix; None if it is neither that nor the same rows."""
+    if leaf.sym.id is Primitives.TRANSPOSE:
+        return True if tuple(leaf.args[1]) == (1, 0) else None
+    if leaf.sym.id is Primitives.SHALLOW_COPY:
+        return False
+    is_same = leaf.sym.id is Primitives.RESHAPE and (
+        leaf.args[0]._shape[-1:] == leaf.output._shape[-1:]
+    )
+    return False if is_same else None
+
+
+def _consumer(at: int, item: BoundSymbol, turned: Mapping[str, bool]) -> Consumer | None:
+    """The product, if one of its operands is the gathered tensor, as a matrix [m, k].
+
+    A tensor of more axes must be the first operand, as it is.
+    """
+    a, b = item.args[:2]
+    is_linear = item.sym.name == "linear"
+    if (a.name in turned) == (b.name in turned):
+        return None
+    if a.name in turned:
+        kind = "left" if turned[a.name] else "rows"
+        return Consumer(at, kind, b, is_linear, item.output)
+    kind = "right" if turned[b.name] == is_linear else "columns"
+    return Consumer(at, kind, a, False, item.output)
+
+
+class GatheredCallable:
+    """What a trace calls: a gather with its products, in the order of their results."""
+
+    name = "all_gather_products"
+
+    def __init__(
+        self, symbol: str, group: Any, lower: LowerParams, consumers: Sequence[Consumer]
+    ) -> None:
+        self.group, self.lower = group, lower
+        self.kinds = tuple((one.kind, one.transposed) for one in consumers)
+        self.outputs = tuple(one.output for one in consumers)
+        self.shapes = [tuple(one._shape) for one in self.outputs]
+        self.context: dict[str, Callable[..., Any]] = {symbol: self.call}
+
+    def meta(self, *args: Any) -> tuple[Proxy, ...]:
+        """What Thunder is told of the results."""
+        return self.outputs
+
+    def call(self, shard: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Leading axes are rows of a matrix."""
+        matrices = (one.reshape(-1, one.shape[-1]) for one in others)
+        wanted = [
+            (kind, one.t() if transposed else one)
+            for (kind, transposed), one in zip(self.kinds, matrices, strict=True)
+        ]
+        rows = shard.reshape(-1, shard.shape[-1])
+        found = all_gather_products(rows, wanted, self.group, self.lower)
+        return tuple(one.view(shape) for one, shape in zip(found, self.shapes, strict=True))
+
+    def decision(self, shard: TensorProxy, *others: TensorProxy) -> str:
+        """What the cost model says of operands of these shapes, with its numbers."""
+        wanted = []
+        for (kind, transposed), one in zip(self.kinds, others, strict=True):
+            shape = (prod(one._shape[:-1]), one._shape[-1])
+            wanted.append((kind, shape[::-1] if transposed else shape))
+        rows = (prod(shard._shape[:-1]), shard._shape[-1])
+        return foreseen(
+            "all_gather_matmul", rows, products_sizes(rows, wanted),
+            str(to_torch_dtype(shard.dtype)).removeprefix("torch."),
+            world=self.group.size(), device=shard.device.type, lower=self.lower,
+        )  # fmt: skip

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products over streams as lines of a host program, and what those lines call.
+
+    T2 = matmul(T0, T1, streams=[0, 2])
+->  T2 = empty_strided((6, 8), (8, 1), dtype=float32, device=device)
+    E0 = record_event()
+    with on_stream(1):
+        wait_event(E0)
+        matmul(T0[0:3], T1, out=T2[0:3])
+        E1 = record_event()
+    with on_stream(2):
+        wait_event(E0)
+        matmul(T0[3:6], T1, out=T2[3:6])
+        E2 = record_event()
+    wait_event(E1)
+    wait_event(E2)
+
+Products that pass pieces on to each other share a loop. Memory is the caller's stream's, which
+waits for all pieces before anything else: so it may free it, and hand results out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from thunder_fuser.errors import TorchCallError
+from thunder_fuser.host.overlap import Overlapped
+from thunder_fuser.ir.fusion import Fusion
+from thunder_fuser.ir.record import OpRecord, names_of
+from thunder_fuser.ir.streams import streams_of, walks
+from thunder_fuser.segment.plan import SegmentedFusion
+
+# ---- which products
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Products that one loop computes, and the number of pieces."""
+
+    products: tuple[OpRecord, ...]
+    pieces: int
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What is read, of which some may be made here."""
+        return tuple(dict.fromkeys(name for one in self.products for name in names_of(one)))
+
+
+def loops(
+    segmented: SegmentedFusion, joined: dict[int, Overlapped | None]
+) -> dict[int, Loop | None]:
+    """{number of a segment: the loop that stands in its place; None: an earlier one's has it}."""
+    found: dict[int, Loop | None] = {}
+    first = -1
+    for number, one in enumerate(segmented.segments):
+        product = one.ops[0]
+        wanted = streams_of(product)
+        is_one = len(one.ops) == 1 and not one.scheduler.makes_kernel
+        if wanted is None or not is_one or number in joined:
+            continue
+        loop = found.get(first)
+        if loop is not None and number - 1 in found and _goes_on(segmented.fusion, loop, product):
+            found |= {first: Loop((*loop.products, product), loop.pieces), number: None}
+        else:
+            first = number
+            found[number] = Loop((product,), wanted[1])
+    return found
+
+
+def _goes_on(fusion: Fusion, loop: Loop, product: OpRecord) -> bool:
+    """True if each piece of a product reads of the loop's results that same piece alone."""
+    made = {one.outputs[0]: one for one in loop.products}
+    operands, maps = names_of(product), _maps(fusion, product)
+    shared = [(made[name], axes) for name, axes in zip(operands, maps, strict=True) if name in made]
+    (axis, pieces), whole = streams_of(product) or (0, 0), fusion.tensors[product.outputs[0]].sizes
+    return bool(shared) and pieces == loop.pieces and all(
+        axes.get(axis) == _axis(before)
+        and fusion.tensors[before.outputs[0]].sizes[_axis(before)] == whole[axis]
+        for before, axes in shared
+    )
+
+
+def _axis(product: OpRecord) -> int:
+    found = streams_of(product)
+    assert found is not None
+    return found[0]
+
+
+def _maps(fusion: Fusion, product: OpRecord) -> list[dict[int, int]]:
+    return walks(product.op, [len(fusion.tensors[name].shape) for name in names_of(product)])
+
+
+# ---- their lines
+
+
+def loop_lines(fusion: Fusion, loop: Loop, streams: int, events: Iterator[int]) -> list[str]:
+    """The lines behind those that allocate the results."""
+    used = min(streams, loop.pieces)
+    begin, ends = f"E{next(events)}", list[str]()
+    lines = [f"    {begin} = record_event()"]
+    for piece in range(loop.pieces):
+        lines.append(f"    with on_stream({piece % used + 1}):")
+        if piece < used:
+            lines.append(f"        wait_event({begin})")
+        lines += [f"        {_call(fusion, one, piece)}" for one in loop.products]
+        if piece >= loop.pieces - used:
+            ends.append(f"E{next(events)}")
+            lines.append(f"        {ends[-1]} = record_event()")
+    return [*lines, *(f"    wait_event({end})" for end in ends)]
+
+
+def _call(fusion: Fusion, product: OpRecord, piece: int) -> str:
+    """matmul(T0[0:3], T1, out=T2[0:3])"""
+    (made,), (axis, pieces) = product.outputs, streams_of(product) or (0, 1)
+    size = fusion.tensors[made].sizes[axis]
+    step = size // pieces
+    span = f"{piece * step}:{(piece + 1) * step}"
+
+    def part(name: str, at: int | None) -> str:
+        if at is None or fusion.tensors[name].sizes[at] != size:  # a broadcast operand
+            return name
+        return f"{name}[{':, ' * at}{span}]"
+
+    maps = _maps(fusion, product)
+    operands = [
+        part(name, axes.get(axis)) for name, axes in zip(names_of(product), maps, strict=True)
+    ]
+    return f"{product.op}({', '.join(operands)}, out={part(made, axis)})"
+
+
+# ---- what they call
+
+
+class Streams:
+    """The side streams of a device. A CPU has none: there lines run one after the other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self._is_cuda = device, device.type == "cuda"
+
+    def on_stream(self, number: int) -> AbstractContextManager[None]:
+        """Runs the block on side stream `number`, from 1."""
+        return self._on(number) if self._is_cuda else nullcontext()
+
+    @contextmanager
+    def _on(self, number: int) -> Iterator[None]:
+        caller, sides = torch.cuda.current_stream(self.device), _sides(self.device, number)
+        with torch.cuda.stream(sides[number - 1]):
+            try:
+                yield
+            except BaseException:  # no line will wait, and the caller's stream gets memory back
+                for side in sides:
+                    caller.wait_stream(side)
+                raise
+
+    def record_event(self) -> torch.cuda.Event | None:
+        """An event behind all that is on the current stream."""
+        return torch.cuda.current_stream(self.device).record_event() if self._is_cuda else None
+
+    def wait_event(self, event: torch.cuda.Event | None) -> None:
+        """What follows on the current stream comes behind the event."""
+        if event is not None:
+            torch.cuda.current_stream(self.device).wait_event(event)
+
+
+# Of all programs together: the allocator keeps what each stream has freed apart.
+_SIDES: dict[torch.device, list[torch.cuda.Stream]] = {}
+
+
+def _sides(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    found = _SIDES.setdefault(device, [])
+    while len(found) < count:
+        found.append(torch.cuda.Stream(device))
+    return found
+
+
+def _into(name: str, call: Callable[..., Any]) -> Callable[..., None]:
+    """torch's call, with its errors as those of a segment."""
+
+    @torch.no_grad()
+    def run(*operands: torch.Tensor, out: torch.Tensor) -> None:
+        try:
+            call(*operands, out=out)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise TorchCallError(f"a piece of {name}", got=str(error)) from error
+
+    return run
+
+
+def named(device: torch.device) -> dict[str, Any]:
+    """What the lines of a program name."""
+    streams = Streams(device)
+    return {
+        "on_stream": streams.on_stream,
+        "record_event": streams.record_event,
+        "wait_event": streams.wait_event,
+        "matmul": _into("matmul", torch.matmul),
+        "linear": _into("linear", torch.ops.aten.linear.out),
+    }

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Axes over streams: the host program walks them in a loop, each piece on a stream of its own.
+
+    T2 = matmul(T0, T1); T2.split(0, 4, False); T2.parallelize(0, "stream")
+->  T2 = matmul(T0, T1, streams=[0, 4])          axis 0 of the result in four pieces
+
+The axis is one of a matrix product's result, or of an operand, where that is not summed. A product
+that reads what another one makes in pieces takes the same pieces. Where devices have the outer part
+of the axis, [i0.o@mesh_x, i0.i.o@stream, i0.i.i], the attribute counts the pieces of all of them,
+and names the number of devices: streams=[0, 8, 2].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from thunder_fuser.errors import DefinitionError
+from thunder_fuser.ir.domain import Domain, Parallelize, ParallelType, Split, StreamAxis, Transform
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.op_schema import OpKind
+from thunder_fuser.ir.op_table import OPS
+from thunder_fuser.ir.record import OpRecord, names_of, record_text
+
+PRODUCTS = ("matmul", "linear")
+Views = Mapping[str, TensorView]
+
+# ---- from the calls on a tensor
+
+
+def without_streams(
+    view: TensorView, chain: tuple[Transform, ...]
+) -> tuple[tuple[Transform, ...], StreamAxis | None]:
+    """The transforms without those of the axis over streams, and that axis.
+
+    [Split(i0, 4, outer), Parallelize(i0.o, stream)]  ->  [], axis 0 in 4 pieces
+    """
+    marks = [t for t in chain if isinstance(t, Parallelize) and t.parallel is ParallelType.STREAM]
+    if not marks:
+        return chain, None
+    if len(marks) > 1:
+        got = ", ".join(mark.axis for mark in marks)
+        raise DefinitionError(f"{view.name}: stream", expected="one axis", got=f"axes {got}")
+    (mark,) = marks
+    splits = {t.axis: t for t in chain if isinstance(t, Split)}
+    own = splits.get(mark.axis.removesuffix(".o")) if mark.axis.endswith(".o") else None
+    kept = tuple(t for t in chain if t is not mark and t is not own)
+    source = mark.axis if own is None else own.axis
+    names = [axis.name for axis in view.domain.no_reductions]
+    on_devices = {t.axis for t in kept if isinstance(t, Parallelize)}
+    base, devices = source, 1
+    while base.endswith(".i") and base[:-2] + ".o" in on_devices:
+        base = base[:-2]
+        devices *= splits[base].factor
+    if base not in names or any(_is_of(one, source) for one in kept):
+        raise _wrong(
+            view, mark.axis, "an axis, or the outer part of its split, inside of what devices have",
+            f"[{', '.join(axis.name for axis in view.domain.loop_axes)}]",
+            "split over devices first, then the inner axis, by outer_split",
+        )  # fmt: skip
+    pieces = _pieces(view, mark.axis, names.index(base), own, devices)
+    return kept, StreamAxis(mark.axis, names.index(base), pieces, devices)
+
+
+def _is_of(one: Transform, source: str) -> bool:
+    """True if a transform is of an axis over streams, or of a part of it."""
+    axis = one.axis if isinstance(one, (Split, Parallelize)) else ""
+    return axis == source or axis.startswith(source + ".")
+
+
+def _pieces(view: TensorView, name: str, at: int, split: Split | None, devices: int) -> int:
+    """The pieces on each device, 0 if the size is not known; DefinitionError if they differ."""
+    extent = view.domain.no_reductions[at].extent
+    if split is not None and not split.inner and not extent.is_const:
+        return split.factor
+    if not extent.is_const:
+        return 0
+    size = extent.value
+    parts = devices if split is None else devices * split.factor
+    if size % parts:
+        expected = f"a multiple of {parts}: streams take equal pieces"
+        raise _wrong(view, name, expected, f"axis {at} of size {size}", "pad the axis first")
+    if split is not None and not split.inner:
+        return split.factor
+    return max(1, size // parts)
+
+
+# ---- to the products that walk it
+
+
+def products_in_streams(records: Sequence[OpRecord], tensors: Views) -> dict[str, StreamAxis]:
+    """{result of a product: its axis over streams}; DefinitionError for one of no product."""
+    asked = [(view.name, view.stream) for view in tensors.values() if view.stream is not None]
+    found: dict[str, StreamAxis] = {}
+    products = [one for one in records if one.op in PRODUCTS] if asked else []
+    for name, stream in asked:
+        if not _follow(products, tensors, found, name, stream):
+            raise _no_product(records, tensors[name], stream)
+    return found
+
+
+def _follow(
+    products: Sequence[OpRecord], tensors: Views, found: dict[str, StreamAxis], name: str,
+    stream: StreamAxis,
+) -> bool:  # fmt: skip
+    """Notes the products that walk a tensor in these pieces; False if there are none."""
+    line = [(name, stream)]
+    for reached, own in line:
+        for made, axis in _walked(products, tensors, reached, own):
+            known = found.get(made)
+            if known is None:
+                found[made] = axis
+            elif replace(known, name="") != replace(axis, name=""):
+                expected = f"one axis over streams, as {known.name}"
+                raise _wrong(tensors[made], axis.name, expected, f"axis {axis.axis} too")
+            if (made, axis) not in line:
+                line.append((made, axis))
+    return len(line) > 1 or name in found
+
+
+def _walked(
+    products: Sequence[OpRecord], tensors: Views, name: str, stream: StreamAxis
+) -> Iterator[tuple[str, StreamAxis]]:
+    """The products that make or read a tensor in these pieces: each result with its own axis."""
+    for record in products:
+        (made,) = record.outputs
+        maps = walks(record.op, [len(tensors[one].shape) for one in names_of(record)])
+        if made == name and any(stream.axis in one for one in maps):
+            yield made, stream
+        for operand, axes in zip(names_of(record), maps, strict=True):
+            back = {own: axis for axis, own in axes.items()}
+            if operand == name and stream.axis in back:
+                yield made, replace(stream, axis=back[stream.axis])
+
+
+def walks(op: str, ranks: Sequence[int]) -> list[dict[int, int]]:
+    """For each operand of a product of matrices: {axis of the result: its axis in step with it}.
+
+    >>> walks("matmul", [3, 2])      # [b, m, k], [k, n] -> [b, m, n]
+    [{0: 0, 1: 1}, {2: 1}]
+    """
+    a, b = ranks[:2]
+    if min(a, b) < 2:
+        return [{} for _ in ranks]
+    if op == "linear":
+        return [{at: at for at in range(a - 1)}, *({a - 1: 0} for _ in ranks[1:])]
+    rank = max(a, b)
+    return [
+        {at + rank - a: at for at in range(a - 1)},
+        {at + rank - b: at for at in range(b) if at != b - 2},
+    ]
+
+
+def check_streams(record: OpRecord, operands: Sequence[TensorView], made: Domain) -> None:
+    """DefinitionError unless the attribute of a product fits its result."""
+    given: Any = record.attr("streams")
+    if given is None:
+        return
+    if len(given) not in (2, 3) or min(given[1:]) < 1:
+        raise record.error("streams", "an axis and a number of pieces", list(given))
+    maps = walks(record.op, [len(view.shape) for view in operands])
+    axis, pieces = given[:2]
+    if not any(axis in one for one in maps):
+        expected = "an axis of the result of a product of matrices"
+        raise record.error(f"streams: axis {axis}", expected, f"rank {len(made)}")
+    extent = made[axis].extent
+    if extent.is_const and extent.value % pieces:
+        expected = f"a multiple of {pieces}: streams take equal pieces"
+        what, do = f"streams: axis {axis}", "pad the axis first"
+        raise record.error(what, expected, f"size {extent}", do)
+
+
+def streams_of(record: OpRecord) -> tuple[int, int] | None:
+    """(axis of the result, pieces) of a product in streams."""
+    given: Any = record.attr("streams") if record.op in PRODUCTS else None
+    return None if given is None else (given[0], given[1])
+
+
+def _wrong(
+    view: TensorView, name: str, expected: str, got: str, do: str = ""
+) -> DefinitionError:
+    what = f"{view.name}: axis {name} on stream"
+    return DefinitionError(what, expected=expected, got=got, do=do)
+
+
+def _no_product(
+    records: Sequence[OpRecord], view: TensorView, stream: StreamAxis
+) -> DefinitionError:
+    expected = "an axis of a product of matrices: of its result, or of an operand, not summed"
+    near = [r for r in records if r.op in OPS and view.name in (*r.outputs, *names_of(r))]
+    products = [r for r in near if r.op in PRODUCTS]
+    got = "no product beside it"
+    if products:
+        got = f"axis {stream.axis} of {record_text(products[0])}"
+    elif near:
+        kind = near[0].row.kind
+        by = "torch" if kind is OpKind.EXTERNAL else "a generated kernel"
+        got = f"{record_text(near[0])}, which {by} computes"
+    return _wrong(view, stream.name, expected, got)
