@@ -12,12 +12,13 @@ import pytest
 import thunder
 import torch
 from thunder.core import dtypes, prims, pytree, symbol, utils
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import CollectionProxy, TensorProxy, variableify
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.core.trace_interpreter import TraceSubstitutionProcessor
 from thunder.distributed import prims as distributed
 
-from thunder_fuser.executors import fast_passes
+from thunder_fuser.executors import fast_passes, fast_symbols
 from thunder_fuser.executors.fuser import fuser
 
 Pair = namedtuple("Pair", "one other")
@@ -31,10 +32,10 @@ class Output:
     cache: list[Any] = field(default_factory=list)
 
 
-def proxy() -> TensorProxy:
+def proxy(name: str = "t0") -> TensorProxy:
     with tracectx(TraceCtx(None)):
         return TensorProxy(
-            "t0", shape=(2,), device=thunder.core.devices.cpu, dtype=dtypes.float32,
+            name, shape=(2,), device=thunder.core.devices.cpu, dtype=dtypes.float32,
             requires_grad=False,
         )  # fmt: skip
 
@@ -76,7 +77,68 @@ def test_proxies_and_what_is_in_dataclasses_are_leaves() -> None:
         assert (leaves, spec) == fast_passes._peel_of_thunder(tree)
 
 
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_bound_symbols_have_the_same_leaves(tree: Any) -> None:
+    one = proxy()
+    expected = fast_passes._peel_of_thunder(((tree, one), {"b": tree, "a": 1}))[0]
+    made = BoundSymbol(prims.add, (tree, one), {"b": tree, "a": 1}, tree)
+    assert made.flat_args == expected and list(made.flat_proxy_args) == [one]
+    made = BoundSymbol(prims.add, (), {}, (tree, one))
+    assert made.flat_outs == fast_passes._peel_of_thunder((tree, one))[0]
+
+
+def test_a_result_of_unknown_type_is_refused_as_before() -> None:
+    with pytest.raises(TypeError, match="OrderedDict"):
+        BoundSymbol(prims.add, (), {}, OrderedDict(a=1)).flat_outs
+
+
+def with_all(tree: Any, *proxies: Any) -> BoundSymbol:
+    part = BoundSymbol(prims.neg, (proxies[0],), {}, proxies[1])
+    return BoundSymbol(prims.add, (tree, *proxies), {"a": proxies[0]}, (tree, *proxies), [part])
+
+
+def told(bsym: BoundSymbol) -> Any:
+    parts = [told(one) for one in bsym.subsymbols]
+    return bsym.sym, bsym.args, bsym.kwargs, bsym.output, bsym.tags, parts
+
+
+@pytest.mark.parametrize("skipped", [(), (True,), (False, True), (False, False, True)])
+def test_proxies_are_swapped_as_before(skipped: tuple[bool, ...]) -> None:
+    one, other, third = map(proxy, ("t1", "t2", "t3"))
+    chain = {variableify(one): other, variableify(other): third, variableify(third): third}
+    for tree in (*TREES, Output(one, [other]), [one, {"b": other}]):
+        bsym = with_all(tree, one, other)
+        found = bsym.from_bsym_swap_proxies(chain, *skipped)
+        expected = fast_symbols._swap_of_thunder(bsym, chain, *skipped)
+        assert told(found) == told(expected) and found is not bsym
+    assert bsym.from_bsym_swap_proxies({}) is bsym
+
+
+def test_proxies_in_collections_and_in_circles() -> None:
+    one, other = map(proxy, ("t1", "t2"))
+    with tracectx(TraceCtx(None)):
+        box = CollectionProxy([one, {"a": one}], name="C0")
+    assert fast_symbols.swapped((box,), {variableify(one): other}) == (box,)
+    assert box.collection() == [other, {"a": other}]
+    with pytest.raises(RuntimeError, match="Detected a cycle"):
+        fast_symbols.swapped(one, {variableify(one): other, variableify(other): one})
+
+
+def test_producers_are_the_same() -> None:
+    one, other, third = map(proxy, ("t1", "t2", "t3"))
+    made = [
+        BoundSymbol(prims.neg, (one,), {}, other), BoundSymbol(prims.neg, (one,), {}, one),
+        BoundSymbol(prims.neg, (other,), {}, (third, other)),
+        BoundSymbol(prims.comment, ("text",), {}, one), BoundSymbol(prims.neg, (one,), {}, third),
+    ]  # fmt: skip
+    for given in ({}, {"_map_to_numbers": True}):
+        expected = fast_symbols._producers_of_thunder(made, **given)._dict
+        assert utils.producers(made, **given)._dict == expected
+    assert expected == {"t2": 0, "t3": 2}
+
+
 def test_thunder_calls_them() -> None:
+    assert utils.producers is fast_symbols.producers
     assert symbol.tree_flatten_with_dataclass is fast_passes.tree_flatten_with_dataclass
     assert utils.tree_flatten is pytree.tree_flatten is fast_passes.tree_flatten
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from importlib import import_module
 from types import FunctionType
 from typing import Any
@@ -31,6 +32,7 @@ from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.executors import passes
 from thunder.executors.torchex import wait_prim_impl
 
+from thunder_fuser.executors.fast_symbols import _producers_of_thunder, ask_fast, producers
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.trace.proxies import parts
 
@@ -51,7 +53,9 @@ def pass_fast() -> None:
     """From now on Thunder's passes call these functions."""
     _replace("tree_flatten", _flatten_of_thunder, tree_flatten)
     _replace("tree_flatten_with_dataclass", _peel_of_thunder, tree_flatten_with_dataclass)
+    _replace("producers", _producers_of_thunder, producers)
     Symbol.normalize = _normalize
+    ask_fast()
 
 
 def claim_once(executor: str) -> None:
@@ -99,9 +103,14 @@ def tree_flatten_with_dataclass(tree: Any) -> Any:
         return _peel_of_thunder(tree)
     leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=pytree.OPTREE_NAMESPACE)
     is_more = any(hasattr(type(leaf), "__dataclass_fields__") for leaf in leaves)
-    if is_more or "Size[" in repr(spec):  # a torch.Size is built anew as a tuple
-        return _peel_of_thunder(tree)
-    return leaves, spec
+    return _peel_of_thunder(tree) if is_more or _has_size(spec) else (leaves, spec)
+
+
+@lru_cache(maxsize=4096)
+def _has_size(spec: Any) -> bool:
+    """Whether there is a torch.Size, which is built anew as a tuple. To print it takes longer than
+    to make it."""
+    return "Size[" in repr(spec)
 
 
 def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
