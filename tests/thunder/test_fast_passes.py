@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,17 @@ import optree
 import pytest
 import thunder
 import torch
-from thunder.core import dtypes, prims, pytree, symbol, utils
+from thunder.core import (
+    codeutils,
+    dtypes,
+    jit_ext,
+    prims,
+    pytree,
+    symbol,
+    trace_interpreter,
+    transform_common,
+    utils,
+)
 from thunder.core.proxies import CollectionProxy, TensorProxy, variableify
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
@@ -137,7 +148,79 @@ def test_producers_are_the_same() -> None:
     assert expected == {"t2": 0, "t3": 2}
 
 
+def test_what_is_printed_is_the_same() -> None:
+    one, thing = proxy(), object()
+    for tree in (*TREES, (), [], {}, {"b": one, "a": thing}, (one, thing), Output(one)):
+        found, expected = ({"import_ctx": {}, "object_ctx": {}} for _ in range(2))
+        made = fast_symbols.to_printable(TraceCtx(None), (tree, [tree]), **found)
+        other = fast_symbols._print_of_thunder(TraceCtx(None), (tree, [tree]), **expected)
+        hidden = [re.sub("0x[0-9a-f]+", "0x", repr(one)) for one in (made, other)]
+        assert found == expected and hidden[0] == hidden[1]
+        bsym = BoundSymbol(prims.add, (tree,), {"a": tree}, one)
+        if not isinstance(tree, OrderedDict):  # which Thunder cannot print
+            assert bsym.gather_ctxs() == (bsym.import_ctx(), {}, bsym.object_ctx())
+
+
+def test_functions_of_leaves() -> None:
+    one = proxy()
+    for trees in (([], []), ([one, 1, None], [2, one, one]), ([[one], 1], [[2], 3]), ([one],)):
+        found = [utils.safe_map_flat(lambda *leaves: leaves, *trees)]
+        assert found == [fast_symbols._map_of_thunder(lambda *leaves: leaves, *trees)]
+    with pytest.raises(AssertionError, match="layout mismatch"):
+        utils.safe_map_flat(max, [one], [one, one])
+
+
+def traced() -> TraceCtx:
+    """With a primitive whose result nobody needs, a part without parts, and what always stays."""
+    trace = TraceCtx(None)
+    with tracectx(trace):
+        x = TensorProxy(
+            "x", shape=(2,), device=thunder.core.devices.cpu, dtype=dtypes.float32,
+            requires_grad=False,
+        )  # fmt: skip
+        trace.args = (x,)
+        prims.unpack_trivial(x, name="x")
+        prims.neg(prims.sin(x))
+        prims.check_len(x, 2)
+        one, other = thunder.torch.softmax(x, 0), thunder.torch.relu(x)
+        empty = BoundSymbol(thunder.torch.relu, (x,), {}, other)
+        trace.bound_symbols[-1].subsymbols[:0] = [empty, BoundSymbol(prims.neg, (1,), {}, 1)]
+        prims.python_return((one, {"a": other}))
+    return trace
+
+
+@pytest.mark.parametrize("needed", [None, {"t0"}])
+def test_dead_code_is_the_same(needed: set[str] | None) -> None:
+    texts, wanted = [], []
+    for function in (transform_common.dce, fast_symbols._dce_of_thunder):
+        trace = traced()
+        made = [out for one in trace.bound_symbols for out in one.flat_proxy_outs]
+        also = None if needed is None else {variableify(o) for o in made if o.name in needed}
+        found = function(trace, also)
+        texts.append([re.sub(r"took \d+", "", str(one)) for one in (found, trace)])
+        wanted.append(also)
+    assert texts[0] == texts[1] and wanted[0] == wanted[1]
+    assert ("neg" in texts[0][0], "sin" in texts[0][0]) == (False, needed is not None)
+    assert "check_len" in texts[0][0]
+
+
+def test_a_guard_is_added_once() -> None:
+    one, other = map(proxy, ("t1", "t2"))
+    same = [(print, one, 1), (print, one, 1), (print, one, 2), (print, other, 1), (print, one)]
+    added = []
+    for add in (jit_ext.JitCtx.add_constraint, fast_symbols._add_of_thunder):
+        context = jit_ext.JitCtx.__new__(jit_ext.JitCtx)
+        context._constraints = []
+        for constraint in (*same, (str, one, other), (str, one, other), *same):
+            add(context, constraint)
+        added.append(context._constraints)
+    assert added[0] == added[1] and len(added[0]) == 5
+
+
 def test_thunder_calls_them() -> None:
+    assert transform_common.dce is thunder.dce is fast_symbols.dce
+    assert trace_interpreter.safe_map_flat is fast_symbols.safe_map_flat
+    assert codeutils.to_printable is fast_symbols.to_printable
     assert utils.producers is fast_symbols.producers
     assert symbol.tree_flatten_with_dataclass is fast_passes.tree_flatten_with_dataclass
     assert utils.tree_flatten is pytree.tree_flatten is fast_passes.tree_flatten
@@ -146,6 +229,8 @@ def test_thunder_calls_them() -> None:
 def test_arguments_are_bound_as_before() -> None:
     one = proxy()
     assert prims.add.normalize(one, 2) == ((one, 2), {})
+    with pytest.raises(TypeError, match="too many positional"):
+        prims.add.normalize(one, 2, 3)
     shape = {"shape": (2,), "device": one.device, "dtype": one.dtype}
     assert prims.full.normalize((2,), 1.0, device=one.device, dtype=one.dtype) == (
         ((2,), 1.0), {name: shape[name] for name in ("device", "dtype")}

@@ -24,6 +24,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import optree
+import thunder
 from thunder.core import pytree
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import Symbol
@@ -32,7 +33,7 @@ from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.executors import passes
 from thunder.executors.torchex import wait_prim_impl
 
-from thunder_fuser.executors.fast_symbols import _producers_of_thunder, ask_fast, producers
+from thunder_fuser.executors.fast_symbols import ANSWERS, ask_fast
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.trace.proxies import parts
 
@@ -40,20 +41,23 @@ from thunder_fuser.trace.proxies import parts
 _MODULES = (
     "core.pytree", "core.symbol", "core.utils", "core.codeutils", "core.transforms",
     "core.transform_common", "clang.langctx", "torch.langctx", "executors.passes",
-    "transforms.autodiff",
+    "core.trace_interpreter", "common", "transforms.autodiff",
 )  # fmt: skip
 _TREES = (tuple, list, dict, type(None))
 
 _flatten_of_thunder = pytree.tree_flatten
 _peel_of_thunder = pytree.tree_flatten_with_dataclass
-_signatures: WeakKeyDictionary[FunctionType, inspect.Signature] = WeakKeyDictionary()
+_signatures: WeakKeyDictionary[FunctionType, tuple[inspect.Signature, int]]
+_signatures = WeakKeyDictionary()
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def pass_fast() -> None:
     """From now on Thunder's passes call these functions."""
     _replace("tree_flatten", _flatten_of_thunder, tree_flatten)
     _replace("tree_flatten_with_dataclass", _peel_of_thunder, tree_flatten_with_dataclass)
-    _replace("producers", _producers_of_thunder, producers)
+    for old, new in ANSWERS.items():
+        _replace(old.__name__, old, new)
     Symbol.normalize = _normalize
     ask_fast()
 
@@ -85,7 +89,7 @@ def _waits(trace: TraceCtx) -> bool:
 
 
 def _replace(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    for module in map(import_module, (f"thunder.{one}" for one in _MODULES)):
+    for module in (thunder, *(import_module(f"thunder.{one}") for one in _MODULES)):
         if getattr(module, name, None) is old:
             setattr(module, name, new)
 
@@ -115,15 +119,22 @@ def _has_size(spec: Any) -> bool:
 
 def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """All arguments of a call, with those that are not given."""
-    bound = _signature_of(self.meta).bind(*args, **kwargs)
+    signature, places = _signature_of(self.meta)
+    if not kwargs and len(args) == places:
+        return args, {}
+    bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.args, bound.kwargs
 
 
-def _signature_of(function: Any) -> inspect.Signature:
-    if type(function) is not FunctionType:  # a method is another one each time
-        return inspect.signature(function)
-    found = _signatures.get(function)
+def _signature_of(function: Any) -> tuple[inspect.Signature, int]:
+    """And how many arguments a call has, if each of them may be given by its place; else -1."""
+    is_kept = type(function) is FunctionType  # a method is another one each time
+    found = _signatures.get(function) if is_kept else None
     if found is None:
-        found = _signatures[function] = inspect.signature(function)
+        signature = inspect.signature(function)
+        given = signature.parameters.values()
+        found = signature, len(given) if all(one.kind in _BY_PLACE for one in given) else -1
+        if is_kept:
+            _signatures[function] = found
     return found

@@ -4,6 +4,10 @@
     flat_args, flat_outs        the leaves, less the structure that nobody reads
     from_bsym_swap_proxies      walks tuples, lists and dictionaries, and builds them anew
     producers                   looks names up; Thunder's raises and catches a KeyError for each
+    gather_ctxs, to_printable   what is printed of a bound symbol, once instead of twice
+    safe_map_flat               over lists of proxies
+    dce                         asks a bound symbol and all its parts for tags last, and by names
+    add_constraint              compares a guard with those of the same proxy
 
 A pass makes new bound symbols, of which the next one asks it all again: the first step of ResNet-50
 flattens 50,000 trees, most of them of two or three leaves.
@@ -11,18 +15,23 @@ flattens 50,000 trees, most of them of two or three leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter_ns
 from typing import Any
 
-from thunder.core import baseutils, utils
-from thunder.core.prims import PrimIDs
-from thunder.core.proxies import CollectionProxy, Proxy, variableify
-from thunder.core.pytree import tree_flatten_with_dataclass, tree_map, tree_unflatten
-from thunder.core.symbol import BoundSymbol
+import torch
+from thunder.core import baseutils, codeutils, transform_common, utils
+from thunder.core.jit_ext import JitCtx
+from thunder.core.prims import OpTags, PrimIDs
+from thunder.core.proxies import CollectionProxy, Proxy, Variable, variableify
+from thunder.core.pytree import tree_flatten_with_dataclass, tree_iter, tree_map, tree_unflatten
+from thunder.core.symbol import BoundSymbol, has_tags
+from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 
 from thunder_fuser.threads import cached_property
 from thunder_fuser.trace.proxies import PLAIN, makes, reads
 
+_Answer = Callable[..., Any]
 SwapMap = Mapping[Any, Any]  # {Variable of a proxy: what takes its place}
 
 _MAKE_NOTHING = frozenset({PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN})
@@ -30,6 +39,14 @@ _MAKE_NOTHING = frozenset({PrimIDs.COMMENT, PrimIDs.PRINT, PrimIDs.RETURN})
 
 _swap_of_thunder = BoundSymbol.from_bsym_swap_proxies
 _producers_of_thunder = utils.producers
+_print_of_thunder = codeutils.to_printable
+_map_of_thunder = utils.safe_map_flat
+_dce_of_thunder = transform_common.dce
+_add_of_thunder = JitCtx.add_constraint
+# Of these types is a value its own text's source.
+_PRINTED = frozenset({str, int, float, bool, complex, type(None), torch.dtype, torch.device})
+_ROWS = (tuple, list)
+_SIMPLE = _PRINTED | {*_ROWS}
 
 
 def ask_fast() -> None:
@@ -39,6 +56,8 @@ def ask_fast() -> None:
         answer.__set_name__(BoundSymbol, name)
         setattr(BoundSymbol, name, answer)
     BoundSymbol.from_bsym_swap_proxies = _from_bsym_swap_proxies
+    BoundSymbol.gather_ctxs = _gather_ctxs
+    JitCtx.add_constraint = _add_constraint
 
 
 def _flat_args(self: BoundSymbol) -> list[Any]:
@@ -57,7 +76,7 @@ def leaves_of(values: Iterable[Any]) -> Iterator[Any]:
         kind = type(value)
         if kind in PLAIN or isinstance(value, Proxy):
             yield value
-        elif kind is tuple or kind is list:
+        elif kind in _ROWS:
             yield from leaves_of(value)
         elif kind is not dict or value:
             yield from tree_flatten_with_dataclass((value,))[0]
@@ -94,7 +113,7 @@ def swapped(value: Any, swap_map: SwapMap) -> Any:
         return value
     if isinstance(value, Proxy):
         return _end_of_chain(value, swap_map)
-    if kind is tuple or kind is list:
+    if kind in _ROWS:
         return kind([swapped(one, swap_map) for one in value])
     if kind is dict:
         return {key: swapped(one, swap_map) for key, one in value.items()}
@@ -131,3 +150,89 @@ def producers(trace_or_bsyms: Any, *, _map_to_numbers: bool = False) -> utils.Pr
             if name not in read and name not in known:
                 known[name] = at if _map_to_numbers else bsym
     return found
+
+
+def dce(trace: TraceCtx, needed_proxies: set[Any] | None = None) -> TraceCtx:
+    """The trace less what nobody needs. needed_proxies: more that is, and then all that is."""
+    start = perf_counter_ns()
+    needed = {one.proxy.name: one.proxy for one in needed_proxies or ()}
+    needed.update((one.name, one) for one in tree_iter(trace.output) if isinstance(one, Proxy))
+    makers, kept = producers(trace)._dict, []
+    for bsym in reversed(trace.bound_symbols):
+        made = (one.name for one in makes(bsym))
+        if any(name in needed and makers[name] == bsym for name in made) or _stays(bsym):
+            _drop_empty_parts(bsym)
+            kept.append(bsym)
+            needed.update((one.name, one) for one in reads(bsym))
+    if needed_proxies is not None:
+        needed_proxies.update(map(Variable, needed.values()))
+    made = from_trace(trace)
+    made.bound_symbols = transform_common.remove_duplicate_number_proxies(kept[::-1])
+    took = (perf_counter_ns() - start) // 1_000_000
+    made.set_provenance(TraceProvenance(f"Dead Code Elimination (took {took} milliseconds)"))
+    return made
+
+
+def _stays(bsym: BoundSymbol) -> bool:
+    return bool(has_tags(bsym, {OpTags.DONT_DCE}))
+
+
+def _drop_empty_parts(bsym: BoundSymbol) -> None:
+    """Parts that compute nothing, of which Thunder's passes would have no rule."""
+    bsym.subsymbols = [
+        part for part in bsym.subsymbols
+        if (part.subsymbols or part.sym.is_prim) and (makes(part) or _stays(bsym))
+    ]  # fmt: skip
+    for part in bsym.subsymbols:
+        _drop_empty_parts(part)
+
+
+def _add_constraint(self: JitCtx, constraint: tuple[Any, ...]) -> None:
+    """Adds a guard unless there is an equal one, which has the same function and proxy."""
+    function, first, *_ = constraint
+    key = function, len(constraint), getattr(first, "name", None)
+    every, known = self._constraints, vars(self).setdefault("_known", {})
+    self._constraints = known.setdefault(key, [])
+    before = len(self._constraints)
+    try:
+        _add_of_thunder(self, constraint)
+        every += self._constraints[before:]
+    finally:
+        self._constraints = every
+
+
+def _gather_ctxs(self: BoundSymbol) -> tuple[Any, Any, Any]:
+    """What the text of a bound symbol refers to. `import_ctx` finds the objects too."""
+    return self.import_ctx(), self._get_call_ctx(), self._object_ctx
+
+
+def to_printable(trace: Any, value: Any, **contexts: Any) -> Any:
+    """What is printed of a value; notes what the text refers to in the contexts."""
+    kind = type(value)
+    if kind in _PRINTED or isinstance(value, Proxy):
+        return value
+    if kind in _ROWS and all(isinstance(o, Proxy) or type(o) in _SIMPLE for o in value):
+        return kind([to_printable(trace, one, **contexts) for one in value])
+    return {} if kind is dict and not value else _print_of_thunder(trace, value, **contexts)
+
+
+def safe_map_flat(function: Callable[..., Any], *trees: Any) -> Any:
+    """function(leaf, ...) of each leaf of the trees, which have equal structures."""
+    is_flat = all(
+        type(tree) is list and len(tree) == len(trees[0]) and all(map(_is_leaf, tree))
+        for tree in trees
+    )
+    return tuple(map(function, *trees)) if is_flat else _map_of_thunder(function, *trees)
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, Proxy) or type(value) in PLAIN
+
+
+# {Thunder's: ours}, for modules that know them by name.
+ANSWERS: Mapping[_Answer, _Answer] = {
+    _producers_of_thunder: producers,
+    _print_of_thunder: to_printable,
+    _map_of_thunder: safe_map_flat,
+    _dce_of_thunder: dce,
+}
