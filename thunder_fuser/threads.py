@@ -225,7 +225,11 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
 
         while not done():
             check_abandoned()
+
+    One job of a job runs in its thread.
     """
+    if len(jobs) == 1 and _abandoned.get() is not None:
+        return [copy_context().run(jobs[0])]
     abandoned = threading.Event()
     context = copy_context()  # a new thread has an empty one
     ended: SimpleQueue[_Ended[V]] = SimpleQueue()
