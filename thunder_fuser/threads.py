@@ -399,4 +399,5 @@ class ForkGate:
 
 
 MOST_BACKGROUND = 8  # threads; they compile in as many at a time as there are cores
-BACKGROUND = Background(min(os.cpu_count() or 1, MOST_BACKGROUND))
+# One more than cores: while it plans in Python, each core has a compiler.
+BACKGROUND = Background(min((os.cpu_count() or 1) + 1, MOST_BACKGROUND))

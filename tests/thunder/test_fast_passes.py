@@ -166,6 +166,9 @@ def test_functions_of_leaves() -> None:
     for trees in (([], []), ([one, 1, None], [2, one, one]), ([[one], 1], [[2], 3]), ([one],)):
         found = [utils.safe_map_flat(lambda *leaves: leaves, *trees)]
         assert found == [fast_symbols._map_of_thunder(lambda *leaves: leaves, *trees)]
+    for tree in (*TREES, one, [one, {"a": one}]):
+        assert pytree.tree_map(repr, tree) == fast_symbols._tree_of_thunder(repr, tree)
+    assert pytree.tree_map(max, 1, 2) == 2 and pytree.tree_map is transform_common.tree_map
     with pytest.raises(AssertionError, match="layout mismatch"):
         utils.safe_map_flat(max, [one], [one, one])
 

@@ -15,7 +15,7 @@ unless its trace waits: `claim_once`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
@@ -54,10 +54,9 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 def pass_fast() -> None:
     """From now on Thunder's passes call these functions."""
-    _replace("tree_flatten", _flatten_of_thunder, tree_flatten)
-    _replace("tree_flatten_with_dataclass", _peel_of_thunder, tree_flatten_with_dataclass)
-    for old, new in ANSWERS.items():
-        _replace(old.__name__, old, new)
+    _replace({
+        _flatten_of_thunder: tree_flatten, _peel_of_thunder: tree_flatten_with_dataclass, **ANSWERS,
+    })  # fmt: skip
     Symbol.normalize = _normalize
     ask_fast()
 
@@ -88,10 +87,13 @@ def _waits(trace: TraceCtx) -> bool:
     return any(one in (Collectives.WAIT, wait_prim_impl.id) for one in found)
 
 
-def _replace(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+def _replace(answers: Mapping[Any, Any]) -> None:
+    """{Thunder's: ours}, under whatever names modules have them."""
+    by_identity = {id(old): new for old, new in answers.items()}
     for module in (thunder, *(import_module(f"thunder.{one}") for one in _MODULES)):
-        if getattr(module, name, None) is old:
-            setattr(module, name, new)
+        for name, found in [*vars(module).items()]:
+            if id(found) in by_identity:
+                setattr(module, name, by_identity[id(found)])
 
 
 def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:

@@ -5,7 +5,7 @@
     from_bsym_swap_proxies      walks tuples, lists and dictionaries, and builds them anew
     producers                   looks names up; Thunder's raises and catches a KeyError for each
     gather_ctxs, to_printable   what is printed of a bound symbol, once instead of twice
-    safe_map_flat               over lists of proxies
+    safe_map_flat, tree_map     over lists of proxies, and over a single one
     dce                         asks a bound symbol and all its parts for tags last, and by names
     add_constraint              compares a guard with those of the same proxy
 
@@ -20,11 +20,11 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
-from thunder.core import baseutils, codeutils, transform_common, utils
+from thunder.core import baseutils, codeutils, pytree, transform_common, utils
 from thunder.core.jit_ext import JitCtx
 from thunder.core.prims import OpTags, PrimIDs
 from thunder.core.proxies import CollectionProxy, Proxy, Variable, variableify
-from thunder.core.pytree import tree_flatten_with_dataclass, tree_iter, tree_map, tree_unflatten
+from thunder.core.pytree import tree_flatten_with_dataclass, tree_iter, tree_unflatten
 from thunder.core.symbol import BoundSymbol, has_tags
 from thunder.core.trace import TraceCtx, TraceProvenance, from_trace
 
@@ -42,6 +42,7 @@ _producers_of_thunder = utils.producers
 _print_of_thunder = codeutils.to_printable
 _map_of_thunder = utils.safe_map_flat
 _dce_of_thunder = transform_common.dce
+_tree_of_thunder = pytree.tree_map
 _add_of_thunder = JitCtx.add_constraint
 # Of these types is a value its own text's source.
 _PRINTED = frozenset({str, int, float, bool, complex, type(None), torch.dtype, torch.device})
@@ -225,14 +226,22 @@ def safe_map_flat(function: Callable[..., Any], *trees: Any) -> Any:
     return tuple(map(function, *trees)) if is_flat else _map_of_thunder(function, *trees)
 
 
+def tree_map(function: Callable[..., Any], tree: Any, *rest: Any, **options: Any) -> Any:
+    """The tree of function(leaf)."""
+    if _is_leaf(tree) and not rest and not options:
+        return function(tree)
+    return _tree_of_thunder(function, tree, *rest, **options)
+
+
 def _is_leaf(value: Any) -> bool:
     return isinstance(value, Proxy) or type(value) in PLAIN
 
 
-# {Thunder's: ours}, for modules that know them by name.
+# {Thunder's: ours}
 ANSWERS: Mapping[_Answer, _Answer] = {
     _producers_of_thunder: producers,
     _print_of_thunder: to_printable,
     _map_of_thunder: safe_map_flat,
     _dce_of_thunder: dce,
+    _tree_of_thunder: tree_map,
 }
