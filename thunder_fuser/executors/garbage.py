@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import thunder
@@ -20,6 +20,7 @@ from thunder_fuser.threads import make_lock
 
 _LATER = 1000  # times as many collections of the middle generation come before a full one
 
+_NOTHING = nullcontext()
 _guard = make_lock()
 _waiting: list[tuple[int, int, int]] = []  # the thresholds to restore, one for each compilation
 
@@ -33,26 +34,21 @@ def collect_later(executor: str) -> None:
         is_compiled = stats.cache_misses <= len(stats.interpreter_cache)
         if is_compiled or all(one.name != executor for one in data.executors_list):
             return of_thunder(data, stats)  # type: ignore[no-any-return]
-        return _both(full_collections_wait(), of_thunder(data, stats))
+        return full_collections_wait(of_thunder(data, stats))
 
     thunder.compile_data_and_stats = compile_data_and_stats
 
 
 @contextmanager
-def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
-    with one, other:
-        yield
-
-
-@contextmanager
-def full_collections_wait() -> Iterator[None]:
-    """Until the block ends, of all threads that are in one."""
+def full_collections_wait(inside: AbstractContextManager[Any] = _NOTHING) -> Iterator[None]:
+    """Until the block ends, of all threads that are in one; the block is also in `inside`."""
     with _guard:
         _waiting.append(gc.get_threshold())
         young, middle, old = _waiting[0]
         gc.set_threshold(young, middle, old * _LATER)
     try:
-        yield
+        with inside:
+            yield
     finally:
         with _guard:
             before = _waiting[0]
