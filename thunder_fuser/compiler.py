@@ -75,8 +75,9 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
     device: torch.device,
     planned: Planned | None = None,
 ) -> HostProgram:
-    """Compiles a fusion for arguments with these keys, on a device. planned: by `plan_kernels`."""
-    dump = planned.dump if planned else Dump(options.dump)
+    """Compiles a fusion for arguments with these keys, on a device. planned: by `plan_kernels`, and
+    its kernels are compiled, or being compiled."""
+    is_ahead, dump = planned is not None, planned.dump if planned else Dump(options.dump)
     with explaining(dump):
         planned = planned or plan_kernels(fusion, keys, target, options, dump, device)
         segmented = planned.segmented
@@ -87,7 +88,8 @@ def compile_fusion(  # noqa: PLR0917  the five of a plan, and the plan
             )
         ]
         with stage("compile"):
-            launchers = run_jobs(jobs, threads=4)
+            # To load takes less time than to start a thread while others run Python.
+            launchers = [job() for job in jobs] if is_ahead else run_jobs(jobs, threads=4)
         with stage("plan"):
             made = plan(
                 segmented, launchers, device, options.multi_device,

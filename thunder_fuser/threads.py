@@ -225,7 +225,11 @@ def run_jobs(jobs: Sequence[Callable[[], V]], threads: int) -> list[V]:
 
         while not done():
             check_abandoned()
+
+    One job of a job runs in its thread.
     """
+    if len(jobs) == 1 and _abandoned.get() is not None:
+        return [copy_context().run(jobs[0])]
     abandoned = threading.Event()
     context = copy_context()  # a new thread has an empty one
     ended: SimpleQueue[_Ended[V]] = SimpleQueue()
@@ -395,4 +399,5 @@ class ForkGate:
 
 
 MOST_BACKGROUND = 8  # threads; they compile in as many at a time as there are cores
-BACKGROUND = Background(min(os.cpu_count() or 1, MOST_BACKGROUND))
+# One more than cores: while it plans in Python, each core has a compiler.
+BACKGROUND = Background(min((os.cpu_count() or 1) + 1, MOST_BACKGROUND))

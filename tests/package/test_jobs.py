@@ -57,3 +57,15 @@ def test_an_interrupt_passes_when_all_jobs_have_ended(interruptible: None) -> No
         with pytest.raises(KeyboardInterrupt):
             run_jobs([partial(until_abandoned, began, ended), interrupt], threads=2)
         assert ended == ["abandoned"]
+
+
+def test_one_job_of_a_job_runs_in_its_thread() -> None:
+    """Outside of jobs it has a thread, so that the wait for it can be interrupted."""
+    here = threading.get_ident
+
+    def both() -> tuple[int, list[int], list[int]]:
+        return here(), run_jobs([here], threads=4), run_jobs([here, here], threads=4)
+
+    (outer, one, two), _ = run_jobs([both, here], threads=2)
+    assert one == [outer] and outer not in two
+    assert run_jobs([here], threads=4) != [here()]

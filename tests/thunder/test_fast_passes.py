@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +12,24 @@ import optree
 import pytest
 import thunder
 import torch
-from thunder.core import dtypes, prims, pytree, symbol, utils
-from thunder.core.proxies import TensorProxy
+from thunder.core import (
+    codeutils,
+    dtypes,
+    jit_ext,
+    prims,
+    pytree,
+    symbol,
+    trace_interpreter,
+    transform_common,
+    utils,
+)
+from thunder.core.proxies import CollectionProxy, TensorProxy, variableify
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import TraceCtx, tracectx
 from thunder.core.trace_interpreter import TraceSubstitutionProcessor
 from thunder.distributed import prims as distributed
 
-from thunder_fuser.executors import fast_passes
+from thunder_fuser.executors import fast_passes, fast_symbols
 from thunder_fuser.executors.fuser import fuser
 
 Pair = namedtuple("Pair", "one other")
@@ -31,10 +43,10 @@ class Output:
     cache: list[Any] = field(default_factory=list)
 
 
-def proxy() -> TensorProxy:
+def proxy(name: str = "t0") -> TensorProxy:
     with tracectx(TraceCtx(None)):
         return TensorProxy(
-            "t0", shape=(2,), device=thunder.core.devices.cpu, dtype=dtypes.float32,
+            name, shape=(2,), device=thunder.core.devices.cpu, dtype=dtypes.float32,
             requires_grad=False,
         )  # fmt: skip
 
@@ -76,7 +88,143 @@ def test_proxies_and_what_is_in_dataclasses_are_leaves() -> None:
         assert (leaves, spec) == fast_passes._peel_of_thunder(tree)
 
 
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_bound_symbols_have_the_same_leaves(tree: Any) -> None:
+    one = proxy()
+    expected = fast_passes._peel_of_thunder(((tree, one), {"b": tree, "a": 1}))[0]
+    made = BoundSymbol(prims.add, (tree, one), {"b": tree, "a": 1}, tree)
+    assert made.flat_args == expected and list(made.flat_proxy_args) == [one]
+    made = BoundSymbol(prims.add, (), {}, (tree, one))
+    assert made.flat_outs == fast_passes._peel_of_thunder((tree, one))[0]
+
+
+def test_a_result_of_unknown_type_is_refused_as_before() -> None:
+    with pytest.raises(TypeError, match="OrderedDict"):
+        BoundSymbol(prims.add, (), {}, OrderedDict(a=1)).flat_outs
+
+
+def with_all(tree: Any, *proxies: Any) -> BoundSymbol:
+    part = BoundSymbol(prims.neg, (proxies[0],), {}, proxies[1])
+    return BoundSymbol(prims.add, (tree, *proxies), {"a": proxies[0]}, (tree, *proxies), [part])
+
+
+def told(bsym: BoundSymbol) -> Any:
+    parts = [told(one) for one in bsym.subsymbols]
+    return bsym.sym, bsym.args, bsym.kwargs, bsym.output, bsym.tags, parts
+
+
+@pytest.mark.parametrize("skipped", [(), (True,), (False, True), (False, False, True)])
+def test_proxies_are_swapped_as_before(skipped: tuple[bool, ...]) -> None:
+    one, other, third = map(proxy, ("t1", "t2", "t3"))
+    chain = {variableify(one): other, variableify(other): third, variableify(third): third}
+    for tree in (*TREES, Output(one, [other]), [one, {"b": other}]):
+        bsym = with_all(tree, one, other)
+        found = bsym.from_bsym_swap_proxies(chain, *skipped)
+        expected = fast_symbols._swap_of_thunder(bsym, chain, *skipped)
+        assert told(found) == told(expected) and found is not bsym
+    assert bsym.from_bsym_swap_proxies({}) is bsym
+
+
+def test_proxies_in_collections_and_in_circles() -> None:
+    one, other = map(proxy, ("t1", "t2"))
+    with tracectx(TraceCtx(None)):
+        box = CollectionProxy([one, {"a": one}], name="C0")
+    assert fast_symbols.swapped((box,), {variableify(one): other}) == (box,)
+    assert box.collection() == [other, {"a": other}]
+    with pytest.raises(RuntimeError, match="Detected a cycle"):
+        fast_symbols.swapped(one, {variableify(one): other, variableify(other): one})
+
+
+def test_producers_are_the_same() -> None:
+    one, other, third = map(proxy, ("t1", "t2", "t3"))
+    made = [
+        BoundSymbol(prims.neg, (one,), {}, other), BoundSymbol(prims.neg, (one,), {}, one),
+        BoundSymbol(prims.neg, (other,), {}, (third, other)),
+        BoundSymbol(prims.comment, ("text",), {}, one), BoundSymbol(prims.neg, (one,), {}, third),
+    ]  # fmt: skip
+    for given in ({}, {"_map_to_numbers": True}):
+        expected = fast_symbols._producers_of_thunder(made, **given)._dict
+        assert utils.producers(made, **given)._dict == expected
+    assert expected == {"t2": 0, "t3": 2}
+
+
+def test_what_is_printed_is_the_same() -> None:
+    one, thing = proxy(), object()
+    for tree in (*TREES, (), [], {}, {"b": one, "a": thing}, (one, thing), Output(one)):
+        found, expected = ({"import_ctx": {}, "object_ctx": {}} for _ in range(2))
+        made = fast_symbols.to_printable(TraceCtx(None), (tree, [tree]), **found)
+        other = fast_symbols._print_of_thunder(TraceCtx(None), (tree, [tree]), **expected)
+        hidden = [re.sub("0x[0-9a-f]+", "0x", repr(one)) for one in (made, other)]
+        assert found == expected and hidden[0] == hidden[1]
+        bsym = BoundSymbol(prims.add, (tree,), {"a": tree}, one)
+        if not isinstance(tree, OrderedDict):  # which Thunder cannot print
+            assert bsym.gather_ctxs() == (bsym.import_ctx(), {}, bsym.object_ctx())
+
+
+def test_functions_of_leaves() -> None:
+    one = proxy()
+    for trees in (([], []), ([one, 1, None], [2, one, one]), ([[one], 1], [[2], 3]), ([one],)):
+        found = [utils.safe_map_flat(lambda *leaves: leaves, *trees)]
+        assert found == [fast_symbols._map_of_thunder(lambda *leaves: leaves, *trees)]
+    for tree in (*TREES, one, [one, {"a": one}]):
+        assert pytree.tree_map(repr, tree) == fast_symbols._tree_of_thunder(repr, tree)
+    assert pytree.tree_map(max, 1, 2) == 2 and pytree.tree_map is transform_common.tree_map
+    with pytest.raises(AssertionError, match="layout mismatch"):
+        utils.safe_map_flat(max, [one], [one, one])
+
+
+def traced() -> TraceCtx:
+    """With a primitive whose result nobody needs, a part without parts, and what always stays."""
+    trace = TraceCtx(None)
+    with tracectx(trace):
+        x = TensorProxy(
+            "x", shape=(2,), device=thunder.core.devices.cpu, dtype=dtypes.float32,
+            requires_grad=False,
+        )  # fmt: skip
+        trace.args = (x,)
+        prims.unpack_trivial(x, name="x")
+        prims.neg(prims.sin(x))
+        prims.check_len(x, 2)
+        one, other = thunder.torch.softmax(x, 0), thunder.torch.relu(x)
+        empty = BoundSymbol(thunder.torch.relu, (x,), {}, other)
+        trace.bound_symbols[-1].subsymbols[:0] = [empty, BoundSymbol(prims.neg, (1,), {}, 1)]
+        prims.python_return((one, {"a": other}))
+    return trace
+
+
+@pytest.mark.parametrize("needed", [None, {"t0"}])
+def test_dead_code_is_the_same(needed: set[str] | None) -> None:
+    texts, wanted = [], []
+    for function in (transform_common.dce, fast_symbols._dce_of_thunder):
+        trace = traced()
+        made = [out for one in trace.bound_symbols for out in one.flat_proxy_outs]
+        also = None if needed is None else {variableify(o) for o in made if o.name in needed}
+        found = function(trace, also)
+        texts.append([re.sub(r"took \d+", "", str(one)) for one in (found, trace)])
+        wanted.append(also)
+    assert texts[0] == texts[1] and wanted[0] == wanted[1]
+    assert ("neg" in texts[0][0], "sin" in texts[0][0]) == (False, needed is not None)
+    assert "check_len" in texts[0][0]
+
+
+def test_a_guard_is_added_once() -> None:
+    one, other = map(proxy, ("t1", "t2"))
+    same = [(print, one, 1), (print, one, 1), (print, one, 2), (print, other, 1), (print, one)]
+    added = []
+    for add in (jit_ext.JitCtx.add_constraint, fast_symbols._add_of_thunder):
+        context = jit_ext.JitCtx.__new__(jit_ext.JitCtx)
+        context._constraints = []
+        for constraint in (*same, (str, one, other), (str, one, other), *same):
+            add(context, constraint)
+        added.append(context._constraints)
+    assert added[0] == added[1] and len(added[0]) == 5
+
+
 def test_thunder_calls_them() -> None:
+    assert transform_common.dce is thunder.dce is fast_symbols.dce
+    assert trace_interpreter.safe_map_flat is fast_symbols.safe_map_flat
+    assert codeutils.to_printable is fast_symbols.to_printable
+    assert utils.producers is fast_symbols.producers
     assert symbol.tree_flatten_with_dataclass is fast_passes.tree_flatten_with_dataclass
     assert utils.tree_flatten is pytree.tree_flatten is fast_passes.tree_flatten
 
@@ -84,6 +232,8 @@ def test_thunder_calls_them() -> None:
 def test_arguments_are_bound_as_before() -> None:
     one = proxy()
     assert prims.add.normalize(one, 2) == ((one, 2), {})
+    with pytest.raises(TypeError, match="too many positional"):
+        prims.add.normalize(one, 2, 3)
     shape = {"shape": (2,), "device": one.device, "dtype": one.dtype}
     assert prims.full.normalize((2,), 1.0, device=one.device, dtype=one.dtype) == (
         ((2,), 1.0), {name: shape[name] for name in ("device", "dtype")}

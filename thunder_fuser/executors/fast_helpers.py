@@ -34,6 +34,7 @@ from thunder.torch.experimental.dtensor_proxy import DTensorProxy
 from torch import nn
 
 Helper = Callable[..., Any]
+_BUILTIN = (dict, list, tuple)
 
 
 class _RaisedError(Exception):
@@ -77,7 +78,10 @@ def _attribute(of: Any, name: str) -> Any:
 
 
 def _method(of: Any, name: str, *args: Any) -> Any:
-    return _call(_attribute(of, name), *args)
+    """of.name(*args). Of a builtin's method Thunder asks `__self__` and calls its type's."""
+    kind = type(unwrap(of))
+    known = getattr(kind, name, None) if kind in _BUILTIN else None
+    return _call(_attribute(of, name), *args) if known is None else _call(known, of, *args)
 
 
 def _has(value: Any, name: str) -> bool:

@@ -15,14 +15,16 @@ unless its trace waits: `claim_once`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from importlib import import_module
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import optree
+import thunder
 from thunder.core import pytree
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import Symbol
@@ -31,6 +33,7 @@ from thunder.distributed.prims import PrimIDs as Collectives
 from thunder.executors import passes
 from thunder.executors.torchex import wait_prim_impl
 
+from thunder_fuser.executors.fast_symbols import ANSWERS, ask_fast
 from thunder_fuser.executors.source_lines import data_of
 from thunder_fuser.trace.proxies import parts
 
@@ -38,20 +41,24 @@ from thunder_fuser.trace.proxies import parts
 _MODULES = (
     "core.pytree", "core.symbol", "core.utils", "core.codeutils", "core.transforms",
     "core.transform_common", "clang.langctx", "torch.langctx", "executors.passes",
-    "transforms.autodiff",
+    "core.trace_interpreter", "common", "transforms.autodiff",
 )  # fmt: skip
 _TREES = (tuple, list, dict, type(None))
 
 _flatten_of_thunder = pytree.tree_flatten
 _peel_of_thunder = pytree.tree_flatten_with_dataclass
-_signatures: WeakKeyDictionary[FunctionType, inspect.Signature] = WeakKeyDictionary()
+_signatures: WeakKeyDictionary[FunctionType, tuple[inspect.Signature, int]]
+_signatures = WeakKeyDictionary()
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def pass_fast() -> None:
     """From now on Thunder's passes call these functions."""
-    _replace("tree_flatten", _flatten_of_thunder, tree_flatten)
-    _replace("tree_flatten_with_dataclass", _peel_of_thunder, tree_flatten_with_dataclass)
+    _replace({
+        _flatten_of_thunder: tree_flatten, _peel_of_thunder: tree_flatten_with_dataclass, **ANSWERS,
+    })  # fmt: skip
     Symbol.normalize = _normalize
+    ask_fast()
 
 
 def claim_once(executor: str) -> None:
@@ -80,10 +87,13 @@ def _waits(trace: TraceCtx) -> bool:
     return any(one in (Collectives.WAIT, wait_prim_impl.id) for one in found)
 
 
-def _replace(name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    for module in map(import_module, (f"thunder.{one}" for one in _MODULES)):
-        if getattr(module, name, None) is old:
-            setattr(module, name, new)
+def _replace(answers: Mapping[Any, Any]) -> None:
+    """{Thunder's: ours}, under whatever names modules have them."""
+    by_identity = {id(old): new for old, new in answers.items()}
+    for module in (thunder, *(import_module(f"thunder.{one}") for one in _MODULES)):
+        for name, found in [*vars(module).items()]:
+            if id(found) in by_identity:
+                setattr(module, name, by_identity[id(found)])
 
 
 def tree_flatten(args: Any, namespace: str = pytree.OPTREE_NAMESPACE) -> Any:
@@ -99,22 +109,34 @@ def tree_flatten_with_dataclass(tree: Any) -> Any:
         return _peel_of_thunder(tree)
     leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=pytree.OPTREE_NAMESPACE)
     is_more = any(hasattr(type(leaf), "__dataclass_fields__") for leaf in leaves)
-    if is_more or "Size[" in repr(spec):  # a torch.Size is built anew as a tuple
-        return _peel_of_thunder(tree)
-    return leaves, spec
+    return _peel_of_thunder(tree) if is_more or _has_size(spec) else (leaves, spec)
+
+
+@lru_cache(maxsize=4096)
+def _has_size(spec: Any) -> bool:
+    """Whether there is a torch.Size, which is built anew as a tuple. To print it takes longer than
+    to make it."""
+    return "Size[" in repr(spec)
 
 
 def _normalize(self: Symbol, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """All arguments of a call, with those that are not given."""
-    bound = _signature_of(self.meta).bind(*args, **kwargs)
+    signature, places = _signature_of(self.meta)
+    if not kwargs and len(args) == places:
+        return args, {}
+    bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return bound.args, bound.kwargs
 
 
-def _signature_of(function: Any) -> inspect.Signature:
-    if type(function) is not FunctionType:  # a method is another one each time
-        return inspect.signature(function)
-    found = _signatures.get(function)
+def _signature_of(function: Any) -> tuple[inspect.Signature, int]:
+    """And how many arguments a call has, if each of them may be given by its place; else -1."""
+    is_kept = type(function) is FunctionType  # a method is another one each time
+    found = _signatures.get(function) if is_kept else None
     if found is None:
-        found = _signatures[function] = inspect.signature(function)
+        signature = inspect.signature(function)
+        given = signature.parameters.values()
+        found = signature, len(given) if all(one.kind in _BY_PLACE for one in given) else -1
+        if is_kept:
+            _signatures[function] = found
     return found

@@ -35,6 +35,7 @@ from thunder_fuser.executors.donation import with_donations
 from thunder_fuser.executors.fast_passes import claim_once, pass_fast
 from thunder_fuser.executors.fast_tracing import trace_fast
 from thunder_fuser.executors.functions import composite_of, register, why_apart
+from thunder_fuser.executors.garbage import collect_later
 from thunder_fuser.executors.gradients import GRADIENTS
 from thunder_fuser.executors.operands import treat_as_torch
 from thunder_fuser.executors.overlap import with_overlap
@@ -332,5 +333,6 @@ user_lines_first(fuser.name)
 trace_fast(fuser.name)
 pass_fast()
 claim_once(fuser.name)
+collect_later(fuser.name)
 note_layouts(fuser.name)
 treat_as_torch(ThunderFuser)

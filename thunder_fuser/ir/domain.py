@@ -253,7 +253,7 @@ class TensorDomain:
     @property
     def no_reductions(self) -> Domain:
         """The axes that a consumer sees."""
-        return tuple(axis for axis in self.logical if not axis.is_reduction)
+        return tuple([axis for axis in self.logical if axis.kind is not IterType.REDUCTION])
 
     @property
     def is_row_major(self) -> bool:

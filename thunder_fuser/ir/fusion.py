@@ -38,7 +38,7 @@ class TensorView:
 
     @property
     def shape(self) -> tuple[Scalar, ...]:
-        return tuple(axis.extent for axis in self.domain.no_reductions)
+        return tuple([axis.extent for axis in self.domain.no_reductions])
 
     @property
     def sizes(self) -> tuple[int, ...]:

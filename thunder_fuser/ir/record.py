@@ -90,8 +90,10 @@ class OpRecord:
 
     def attr(self, name: str) -> AttrValue:
         """The value of an attribute; None if the record lacks it."""
-        found = next((value for key, value in self.attrs if key == name), None)
-        return found.value if isinstance(found, Literal) else found
+        for key, value in self.attrs:
+            if key == name:
+                return value.value if isinstance(value, Literal) else value
+        return None
 
     def ints(self, name: str) -> tuple[int, ...]:
         """An attribute that is a list of integers."""

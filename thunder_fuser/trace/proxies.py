@@ -23,8 +23,8 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten_with_dataclass
 from thunder.core.symbol import BoundSymbol, has_tags
 
-_PLAIN = frozenset({int, float, bool, complex, str, type(None), Device, torch.device, torch.dtype,
-                    dtypes.floating, dtypes.signedinteger, dtypes.bool_, type})  # fmt: skip
+PLAIN = frozenset({int, float, bool, complex, str, type(None), Device, torch.device, torch.dtype,
+                   dtypes.floating, dtypes.signedinteger, dtypes.bool_, type})  # fmt: skip
 VIEWS = frozenset(
     {
         PrimIDs.RESHAPE, PrimIDs.TRANSPOSE, PrimIDs.SQUEEZE, PrimIDs.SHALLOW_COPY,
@@ -124,6 +124,6 @@ def _proxies(values: Iterable[Any]) -> Iterator[Proxy]:
             yield value
         elif type(value) in (tuple, list, torch.Size):
             yield from _proxies(value)
-        elif type(value) not in _PLAIN:
+        elif type(value) not in PLAIN:
             leaves, _ = tree_flatten_with_dataclass((value,))
             yield from (leaf for leaf in leaves if isinstance(leaf, Proxy))

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full collections wait while a function compiles, and for nothing else."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import thunder
+import torch
+
+from thunder_fuser.executors.fuser import fuser
+from thunder_fuser.executors.garbage import full_collections_wait
+
+BEFORE = gc.get_threshold()
+
+
+def thresholds_of(seen: list[tuple[int, ...]], **given: Any) -> Any:
+    """A jitted function that notes Python's thresholds while it is traced."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(gc.get_threshold())
+        if x.ndim == 3:
+            raise ValueError
+        return torch.sin(x) * 2
+
+    return thunder.jit(function, **given)
+
+
+def test_a_full_collection_waits_for_the_trace() -> None:
+    seen: list[tuple[int, ...]] = []
+    jitted = thresholds_of(seen, executors=[fuser])
+    jitted(torch.randn(3))
+    young, middle, old = BEFORE
+    assert seen[0][:2] == (young, middle) and seen[0][2] > 100 * old
+    assert gc.get_threshold() == BEFORE
+    with pytest.raises(ValueError):
+        jitted(torch.randn(3, 3, 3))
+    assert len(seen) == 2 and gc.get_threshold() == BEFORE
+
+
+def test_not_for_thunder_alone() -> None:
+    seen: list[tuple[int, ...]] = []
+    thresholds_of(seen)(torch.randn(3))
+    assert seen == [BEFORE]
+
+
+def test_the_last_of_several_compilations_restores_the_thresholds() -> None:
+    one, other = full_collections_wait(), full_collections_wait()
+    with one:
+        other.__enter__()
+    assert gc.get_threshold() != BEFORE
+    other.__exit__(None, None, None)
+    assert gc.get_threshold() == BEFORE
