@@ -268,7 +268,7 @@ MISTAKES: tuple[tuple[Callable[[Tensor], Any], str], ...] = (
     (lambda t: t.set_allocation_domain([0]), r"each axis of \[.*\] once"),
     (lambda t: t.set_allocation_domain([0, 1], [True]), "2 entries"),
     (lambda t: t.set_allocation_domain([0, 1]).split(0, 2), "before set_allocation_domain"),
-    (lambda t: t.parallelize(0, "threadIdx.x"), "mesh_x, mesh_y or mesh_z"),
+    (lambda t: t.parallelize(0, "threadIdx.x"), "mesh_x, mesh_y, mesh_z or stream"),
     (lambda t: t.set_allocation_domain(["i0", 1]), "an axis or a position"),
 )
 

@@ -169,6 +169,13 @@ def view_read_later(x: Any, y: Any) -> Any:
     return row * 3
 
 
+def view_that_only_torch_knows(x: Any, y: Any) -> Any:
+    """Its parts, in Thunder, make new memory."""
+    h = x * 2
+    h.diagonal().mul_(3.0)
+    return h + y
+
+
 def view_returned(x: Any, y: Any) -> Any:
     h = x * 2
     row = h[0]
@@ -186,7 +193,7 @@ def an_argument_copied(x: Any, y: Any) -> Any:
 
 STAY = (
     argument, view_of_an_argument, through_a_view, view_read_later, view_returned,
-    an_argument_copied,
+    view_that_only_torch_knows, an_argument_copied,
 )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ class Rules:
             self.place(bsym) if fusible else None,
             frozenset(part.sym.id for part in parts(bsym)),
             tuple(written_by(bsym)),
-            tuple(shared_by(bsym)),
+            tuple(shared_by(bsym, in_torch=not fusible)),
             region,
         )
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
+import thunder.torch as ltorch
 import torch
 from thunder.core import dtypes
 from thunder.core.devices import Device
@@ -40,6 +41,9 @@ _SHARING = VIEWS | {
 } | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
 # The executor of torch's functions that have torch's own gradients; none draws random numbers.
 TORCH_KERNELS = "thunder_fuser_kernels"
+_TORCH_VIEWS = frozenset(
+    one.name for one in (*ltorch._syms_returning_views, *ltorch._syms_that_may_return_views)
+)
 _OWN_MEMORY = {OpTags.RANDOM_OP, OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD}
 
 Names = tuple[str, ...]
@@ -81,14 +85,17 @@ def written_by(bsym: BoundSymbol) -> Iterator[Names]:
             yield _names(part)
 
 
-def shared_by(bsym: BoundSymbol) -> Iterator[Names]:
+def shared_by(bsym: BoundSymbol, *, in_torch: bool = False) -> Iterator[Names]:
     """The operands and results of each part that may give back the memory of an operand.
 
     Thunder's primitives make memory of their own, but for those listed, and so do random ops and
     those too expensive to recompute. Of all else nothing is known: torch's functions that Thunder
     passes on (x.detach()), users' operators, collectives. A copy in place gives back what it
-    writes: see `written_by`.
+    writes: see `written_by`. in_torch: torch runs it as a whole, so it may be a view though none of
+    its parts is: `x.diagonal()`.
     """
+    if in_torch and bsym.sym.name in _TORCH_VIEWS:
+        yield _names(bsym)
     for part in parts(bsym):
         if part.sym.id in COPIES:
             continue
