@@ -143,6 +143,22 @@ def test_one_region() -> None:
     assert len(fusions) == 1
 
 
+def test_the_bits_of_the_program_without_writes() -> None:
+    """16-bit values too, which are rounded where they leave a region and not after each op."""
+
+    def written(x: Any, y: Any) -> Any:
+        h = x.bfloat16()
+        h.add_(1)
+        torch.nn.functional.silu(h, inplace=True)
+        return h * y
+
+    def plain(x: Any, y: Any) -> Any:
+        return torch.nn.functional.silu(x.bfloat16() + 1) * y
+
+    args = tensors()
+    assert torch.equal(jit(written, strict=True)(*args), jit(plain, strict=True)(*args))
+
+
 # ------------------------------------------------------------------------------ it does not fire
 
 

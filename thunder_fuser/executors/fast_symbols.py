@@ -9,8 +9,8 @@
     dce                         asks a bound symbol and all its parts for tags last, and by names
     add_constraint              compares a guard with those of the same proxy
 
-A pass makes new bound symbols, of which the next one asks it all again: the first step of ResNet-50
-flattens 50,000 trees, most of them of two or three leaves.
+A pass makes new bound symbols, of which the next one asks it all again. Most trees have
+two or three leaves.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 """Full collections of garbage wait while Thunder compiles a function.
 
 Python collects all generations whenever the objects of a process have grown by a quarter. A trace
-is 500,000 objects that stay, so each of several collections visits what torch and Thunder have
-loaded and finds next to nothing: a fifth of ResNet-50's first step. Young garbage is collected as
-always. What has waited is collected once, when the trace is made.
+is many objects that stay, so each of several collections visits what torch and Thunder have loaded
+and finds next to nothing. Young garbage is collected as always. What has waited is collected once,
+when the trace is made.
 """
 
 from __future__ import annotations
