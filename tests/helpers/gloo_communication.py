@@ -386,11 +386,16 @@ def check_late_and_dead_peers(mesh: DeviceMesh) -> None:
             time.sleep(1.5)
 
 
-def main() -> None:
+def joined() -> DeviceMesh:
+    """The mesh of all ranks, each with its device."""
     if DEVICE == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     join("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo")
-    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    return init_device_mesh(DEVICE, (dist.get_world_size(),))
+
+
+def main() -> None:
+    mesh = joined()
     checks = (
         check_collectives, check_cases, check_awaited_at_once, check_placements, check_by_hand,
         check_local_calls, check_overlap, check_strides_may_differ, check_programs_differ,

@@ -9,18 +9,17 @@ Run by tests/communication/test_streams.py, or by hand:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from helpers.gloo_communication import DEVICE, make
-from helpers.one_rank import join, leave, run_checks
+from helpers.gloo_communication import joined, make
+from helpers.one_rank import leave, run_checks
 from thunder_fuser import FusionDefinition, MultiDeviceParams, ParallelType, options
 from thunder_fuser.communication import pipelines
 from thunder_fuser.communication.cost import Decision
@@ -274,10 +273,7 @@ def check_refusals(mesh: DeviceMesh) -> None:
 
 
 def main() -> None:
-    if DEVICE == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    join("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo")
-    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    mesh = joined()
     checks = (
         check_pipelines, check_plan, check_leading_axes, check_dtensors, check_loops,
         check_refusals,
