@@ -24,6 +24,7 @@ GRAPHS: dict[str, Graph] = {
     "pointwise_odd": biased(33, 77),
     "reduction_inner": summed(4096, 1024, dims=[1], dtype=D.BFloat16),
     "reduction_outer": summed(512, 32768, dims=[0], dtype=D.BFloat16),
+    "reduction_few_columns": summed(64, 12, dims=[0]),
     "reduction_partial": summed(4096, 1024, dims=[0], dtype=D.BFloat16),
     "reduction_partial_inner": summed(8, 65536, dims=[1]),
     "reduction_all": summed(64, 128, dims=[0, 1]),

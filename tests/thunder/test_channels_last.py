@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions run in channels-last order where nobody sees it. Here also those of the CPU."""
+"""Convolutions run in channels-last order where nobody sees it."""
 
 from __future__ import annotations
 
@@ -138,10 +138,17 @@ def test_volumes(taken: None) -> None:
     torch.testing.assert_close(got, right)
 
 
-def test_the_cpu_and_groups_are_left_alone() -> None:
-    jitted = jit(Images(), strict=True)
-    jitted(torch.randn(2, 3, 9, 9))
-    assert not any("_last" in name for name in convolutions(last_traces(jitted)[-1]))
+@pytest.mark.parametrize("dtype, runs_last", [(torch.float32, True), (torch.float64, False)])
+def test_float32_on_the_cpu(dtype: torch.dtype, runs_last: bool) -> None:
+    model = Images().to(dtype).eval()
+    jitted = jit(model, strict=True)
+    x = torch.randn(2, 3, 9, 9, dtype=dtype)
+    torch.testing.assert_close(jitted(x), model(x))
+    found = ["_last" in name for name in convolutions(last_traces(jitted)[-1])]
+    assert found == [runs_last, runs_last]
+
+
+def test_groups_are_left_alone() -> None:
     grouped = jit(nn.Conv2d(4, 4, 3, groups=2), strict=True)
     grouped(torch.randn(2, 4, 9, 9)).sum().backward()
     for trace in (last_traces(grouped)[-1], last_backward_traces(grouped)[-1]):

@@ -336,6 +336,7 @@ def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:
     """(x // k) * (k * c) + (x % k) * c + rest -> x * c + rest; None if nothing matches.
 
     (x // k % n) * (k * c) + (x % k) * c + rest -> (x % (k * n)) * c + rest
+    (x % (k * n) // k) * (k * c) + (x % k) * c + rest -> (x % (k * n)) * c + rest
     """
     for atom, c in atoms.items():
         if atom.op != "mod" or not atom.parts[1].is_const:
@@ -353,9 +354,14 @@ def _rejoin(atoms: dict[Scalar, int]) -> Scalar | None:
 
 
 def _rejoined(x: Scalar, by: Scalar, quotient: Scalar, other: Scalar) -> Scalar | None:
-    """other * by + x % by, where other is x // by, or (x // by + more) % n; else None."""
+    """other * by + x % by, where other is x // by, or (x // by + more) % n; else None.
+
+    Also where other is z // by and z % by is x % by: then the whole is z.
+    """
     if other is quotient:
         return x
+    if other.op == "div" and other.parts[1] is by and other.parts[0] % by is x % by:
+        return other.parts[0]
     if other.op != "mod" or not other.parts[1].is_const:
         return None
     more, n = other.parts[0] - quotient, other.parts[1]

@@ -270,7 +270,10 @@ def outer_with(
 
 
 def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
-    """[K@bx, R, R@vectorize]; where kept axes are the fastest ones, so many columns at once."""
+    """[K@bx, R, R@vectorize]; where kept axes are the fastest ones, so many columns at once.
+
+    Few columns have as many sums: [4, 8, R] -> [4@bx, R, 8@vectorize], not 256.
+    """
     groups = collapse(found.part, (*found.kept, *found.reduced))
 
     def build(s: Transforms, run: int) -> bool:
@@ -287,7 +290,8 @@ def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
         if found.inner:
             lane = reduced.pop()
         else:
-            chunks, lane = s.split(kept.pop(), run or columns)
+            few = 1 << (s.extent(kept[-1]) - 1).bit_length()  # a kernel for many numbers of columns
+            chunks, lane = s.split(kept.pop(), run or min(columns, few))
             kept.append(chunks)
             s.reorder(*kept, *runs, *reduced, lane)
         if kept:
