@@ -140,14 +140,16 @@ class Shaken(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name = func.overloadpacket.__name__
-        terms, given = 1, args
-        if name.rstrip("_") in REDUCING or name in REDUCING:
-            args = tuple(self._operand(one, (kwargs or {}).get("dtype")) for one in args)
+        terms, given, dtype = 1, args, (kwargs or {}).get("dtype")
+        reduces = name.rstrip("_") in REDUCING or name in REDUCING
+        if reduces:
+            args = tuple(self._operand(one, dtype) for one in args)
             terms = max(one.numel() for one in args if isinstance(one, torch.Tensor))
         out = otherwise(name, args, kwargs) if self.is_other else None
         if out is None:
             out = func(*args, **(kwargs or {}))
-        if name in ("_to_copy", "copy_") and _is_undefined(args[name == "copy_"], out):
+        casts = name in ("_to_copy", "copy_") or (reduces and dtype is not None)
+        if casts and _is_undefined(given[name == "copy_"], out):
             self.open = UNDEFINED
         self.open = self.open or self._meets_weak(name, given, out) or reason_of(name, given, out)
         if name in EXACT or (name == "_to_copy" and not _rounds(args[0], out)):

@@ -153,6 +153,13 @@ LEFT_OPEN: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
 }
 
 
+def test_a_sum_in_integers_is_a_cast() -> None:
+    for number, expected in ((INF, leeway.UNDEFINED), (2.5, "")):
+        with tolerance.Shaken(0) as shaken:
+            torch.tensor([number]).half().prod(-1, dtype=torch.int64)
+        assert shaken.open == expected
+
+
 @pytest.mark.parametrize("reason", LEFT_OPEN)
 def test_what_torch_leaves_open(reason: str) -> None:
     call, is_open, is_not = LEFT_OPEN[reason]

@@ -276,6 +276,19 @@ def test_without_the_executor_thunder_has_its_own_types() -> None:
     assert jitted(WHOLE, h).dtype is torch.bfloat16
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.tril(x, 2), lambda x: torch.triu(x), lambda x: torch.arange(0)[:, None] + x,
+        lambda x: torch.arange(x.shape[0]), lambda x: torch.arange(0).unsqueeze(0) + 1.5,
+    ],
+)  # fmt: skip
+def test_a_range_of_no_numbers_has_an_axis(function: Function) -> None:
+    x = torch.ones(0, 2)
+    made, like = jit(function, strict=True)(x), function(x)
+    assert (made.shape, made.dtype) == (like.shape, like.dtype)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_floats_of_integers_and_a_number_are_weak(dtype: torch.dtype) -> None:
     """So Thunder's own tests have it: torch's type would be float32."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four of Thunder's rules for operands that differ from torch's, where this executor is used.
+"""Five of Thunder's rules for operands that differ from torch's, where this executor is used.
 
     t = lgamma(u8[3] x)          Thunder: a weak f32       torch, and here: f32
     u = div(t, bf16[3] b)        Thunder: bf16             torch, and here: f32
@@ -21,6 +21,10 @@ number.
 Thunder makes its zeros of numbers, whose type is float32.
 
     v = add(b8[3] m, 2)                  Thunder: i8           torch, and here: i64
+
+    w = arange(0)                        Thunder: i64[]        torch, and here: i64[0]
+
+Without its axis it is broadcast to sizes that it has not: tril(x[0, 2]) has its rows by number.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ def treat_as_torch(executor: type[Executor]) -> None:
     _promote_as_torch(executor)
     _broadcast_scalars(executor)
     _keep_types_of_quotients(executor)
+    _keep_empty_axes(executor)
 
 
 def _promote_as_torch(executor: type[Executor]) -> None:
@@ -89,6 +94,18 @@ def _keep_types_of_quotients(executor: type[Executor]) -> None:
         )
 
     clang._floor_divide_float = floor_divide
+
+
+def _keep_empty_axes(executor: type[Executor]) -> None:
+    of_thunder = clang.arange
+
+    def arange(**given: Any) -> Any:
+        result = of_thunder(**given)
+        if result.ndim or not _is_used(executor):
+            return result
+        return clang.full((0,), 0, device=result.device, dtype=result.dtype)
+
+    clang.arange = arange
 
 
 def _is_used(executor: type[Executor]) -> bool:
