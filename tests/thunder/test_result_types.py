@@ -279,8 +279,9 @@ def test_without_the_executor_thunder_has_its_own_types() -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: torch.tril(x, 2), lambda x: torch.triu(x, 1), lambda x: torch.arange(0)[:, None] + x,
-        lambda x: torch.arange(x.shape[0]), lambda x: torch.arange(0).unsqueeze(0) + 1.5,
+        lambda x: torch.tril(x, 2), lambda x: torch.triu(x, 1),
+        lambda x: torch.arange(0)[:, None] + x, lambda x: torch.arange(x.shape[0]),
+        lambda x: torch.arange(0).unsqueeze(0) + 1.5,
     ],
 )  # fmt: skip
 def test_a_range_of_no_numbers_has_an_axis(function: Function) -> None:
