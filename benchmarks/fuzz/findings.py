@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.fuzz import definitions
 from benchmarks.fuzz.generate import program_of
-from benchmarks.fuzz.judge import Failure, Truth, Verdict, judge
+from benchmarks.fuzz.judge import Failure, Truth, Verdict, judge, of_thunder
 from benchmarks.fuzz.shrink import about, shrink, simpler_programs
 
 TRIES = 60  # programs that are run to shrink one
@@ -74,6 +74,12 @@ def verdict_of(program: Program) -> Verdict:
 def run_in_torch(program: Program) -> None:
     """Torch's part of it alone."""
     Truth(program.meaning if _is_definition(program) else program)
+
+
+def run_in_thunder(program: Program) -> None:
+    """Without the fuser; of a definition nothing."""
+    if not _is_definition(program):
+        of_thunder(Truth(program))
 
 
 def steps_of(program: Program) -> Callable[[Any], Any]:

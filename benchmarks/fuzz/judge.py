@@ -71,12 +71,16 @@ def judge(program: Program) -> Verdict:
             return Verdict((), truth.open)
         if any(one.kind.startswith("internal") for one in failures):
             return Verdict(failures)
-        plain = truth.failures(thunder.jit(truth.function, executors=[]))
-        theirs = {(one.call, one.where): one.kind for one in plain}
+        theirs = {(one.call, one.where): one.kind for one in of_thunder(truth)}
     own = tuple(one for one in failures if not _is_theirs(one, theirs))
     if own:
         return Verdict(own)
     return Verdict((), f"Thunder too: {next(iter(theirs.values()))}")
+
+
+def of_thunder(truth: Truth) -> list[Failure]:
+    """The failures of Thunder with no executor but torch's."""
+    return [*truth.failures(thunder.jit(truth.function, executors=[]))]
 
 
 def traps(program: Program) -> bool:

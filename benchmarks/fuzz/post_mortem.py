@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A seed that ended its process -> whether torch dies of it too; else its program, shrunk.
+"""A seed that ended its process -> whether torch or Thunder does, too; else its program, shrunk.
 
 Each try is a fork of this process, which itself only draws what torch has survived.
 """
@@ -20,6 +20,7 @@ from benchmarks.fuzz.findings import (
     Program,
     make,
     poison_ends,
+    run_in_thunder,
     run_in_torch,
     script_of,
     steps_of,
@@ -46,6 +47,9 @@ def examine(
         return
     if end_of(lambda: run_in_torch(make(seed, target))):
         tell(aside=f"torch itself: {kind}")
+        return
+    if end_of(lambda: run_in_thunder(make(seed, target))):
+        tell(aside=f"Thunder too: {kind}")
         return
     program = make(seed, target)
 

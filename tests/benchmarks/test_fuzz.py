@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -356,6 +357,15 @@ def test_a_run_ends_though_its_processes_and_their_children_do_not(
     child = "import subprocess; subprocess.Popen(['sleep', '300']); time.sleep(300)"
     outcome = _outcome_of(monkeypatch, child, "time.sleep(300)", seconds=0.5)
     assert outcome.aside == "not ended when the time was up" or outcome.findings
+
+
+def test_what_thunder_takes_too_long_for_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post_mortem, "make", lambda *_: PLANTED)
+    monkeypatch.setattr(post_mortem, "run_in_thunder", lambda _: time.sleep(60))
+    monkeypatch.setattr(post_mortem, "TRY", 5.0)
+    told: list[dict[str, Any]] = []
+    post_mortem.examine("cpu", "hang", 5, 60, lambda **facts: told.append(facts))
+    assert told == [{"aside": "Thunder too: hang"}]
 
 
 def test_seeds_that_end_their_process_are_looked_at_in_another(

@@ -270,6 +270,21 @@ def test_int8_stays_int8(shape: tuple[int, ...]) -> None:
         assert jit(function, strict=True)(x).dtype is torch.int8
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda b, x: torch.stack([b, x]), lambda b, x: torch.cat([x, b]),
+        lambda b, x: torch.cat([x.to(torch.float8_e4m3fn), x]), lambda b, x: torch.hstack([b, x]),
+        lambda b, x: torch.cat([x, b.float()]),
+    ],
+)  # fmt: skip
+def test_8_bit_floats_are_joined_with_no_other_type(function: Function) -> None:
+    x, b = torch.ones(2).to(torch.float8_e5m2), torch.tensor([True, False])
+    for one in (function, jit(function, strict=True)):
+        with pytest.raises((RuntimeError, KeyError)):
+            one(b, x)
+
+
 def test_without_the_executor_thunder_has_its_own_types() -> None:
     jitted = thunder.jit(lambda x, h: torch.lgamma(x) * h, executors=[])
     h = tensor(torch.bfloat16, (3,)).requires_grad_()

@@ -37,7 +37,7 @@ from thunder.torch import _torch_to_thunder_function_map
 
 from thunder_fuser.executors.support import leaves_of
 from thunder_fuser.executors.translate import types_of_results
-from thunder_fuser.executors.types import EXACT, INTS, data_type, is_known_number
+from thunder_fuser.executors.types import EXACT, FLOAT8, INTS, data_type, is_known_number
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 from thunder_fuser.trace.op import Reject
@@ -142,12 +142,12 @@ def _results(bsym: BoundSymbol) -> list[TensorProxy]:
 
 
 def may_differ(tensors: Sequence[TensorProxy]) -> bool:
-    """Where to ask: beside integers, bools and 0-dim tensors.
+    """Where to ask: beside integers, bools, 8-bit floats and 0-dim tensors.
 
     Not beside what arithmetic makes of integers and a Python float: it gives way to float16, which
     Thunder's own tests hold; see operands.py.
     """
-    return any(not one.ndim or data_type(one.dtype) in EXACT for one in tensors)
+    return any(not one.ndim or data_type(one.dtype) in EXACT | FLOAT8 for one in tensors)
 
 
 def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answer:
@@ -165,6 +165,8 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
     try:
         given = tree_map(functools.partial(_meta, types=types), (args, kwargs))
         named = {name: one for name, one in given[1].items() if one is not None}  # as left out
+        for one in given[0]:
+            _promote(one)
         result = function(*given[0], **named)
         results = result if isinstance(result, (tuple, list)) else (result,)
         return tuple(from_torch_dtype(one.dtype) for one in results)
@@ -172,6 +174,16 @@ def types_in_torch(symbol: Symbol, args: Any, kwargs: Any, types: Types) -> Answ
         return None
     except _REFUSED as error:
         return Reject(f"torch refuses it: {str(error).splitlines()[0]}")
+
+
+def _promote(operand: Any) -> None:
+    """A RuntimeError for a list of tensors without a common type: a cat of bools and float8.
+
+    The meta device joins those, and no other does.
+    """
+    listed = isinstance(operand, (list, tuple)) and len(operand) > 1
+    if listed and all(isinstance(one, torch.Tensor) for one in operand):
+        functools.reduce(torch.promote_types, [one.dtype for one in operand])
 
 
 def _common_type(operands: Sequence[Any], types: Types) -> DataType | None:
