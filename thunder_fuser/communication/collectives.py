@@ -260,7 +260,8 @@ def group_of(mesh: Any, on: str, device: str) -> Any:
     """torch's process group of this device's line along a dimension of a mesh.
 
     The first call for a mesh makes its groups, which is itself a collective of all ranks.
-    MeshError without a process group, or if this rank is not in the mesh.
+    MeshError without a process group, if this rank is not in the mesh, or if the line is not in
+    the order of its ranks, as torch's groups are.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise MeshError(
@@ -281,6 +282,13 @@ def _line(nested: Any, on: str, device: str) -> Any:
     if dist.get_rank() not in mesh.ranks:
         expected = f"a rank of the mesh {mesh}"
         raise MeshError(f"rank {dist.get_rank()}", expected=expected, got="another")
+    for rank in mesh.ranks:
+        line = mesh.line(rank, ParallelType(on))
+        if line != tuple(sorted(line)):
+            raise MeshError(
+                f"mesh {mesh}", expected=f"ascending ranks along {on}, for communication",
+                got=", ".join(map(str, line)), do="list the ranks of each line in ascending order",
+            )  # fmt: skip
     if (mesh, device) not in known:
         known[mesh, device] = DeviceMesh(device, torch.tensor(nested))
     return known[mesh, device].get_group(mesh.dimension(ParallelType(on)))
