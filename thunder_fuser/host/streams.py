@@ -189,6 +189,11 @@ def _linear(
         torch.ops.aten.linear.out(a, weight, *bias, out=out)
 
 
+def _add_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    """out += a @ b, for a contiguous `out`; the leading axes of `a` are rows too."""
+    out.view(-1, out.shape[-1]).addmm_(a.flatten(0, -2), b)
+
+
 def _into(name: str, call: Callable[..., Any]) -> Callable[..., None]:
     """torch's call, with its errors as those of a segment."""
 
@@ -213,4 +218,5 @@ def named(device: torch.device) -> dict[str, Any]:
         "wait_event": streams.wait_event,
         "matmul": _into("matmul", torch.matmul),
         "linear": _into("linear", _linear),
+        "add_product": _into("add_product", _add_product),
     }
