@@ -17,7 +17,7 @@ from typing import Any
 from thunder_fuser.errors import OptionError, unknown_name
 
 OVERLAPS = ("auto", "never", "always")
-BACKENDS = ("auto", "process_group")
+BACKENDS = ("auto", "process_group", "point_to_point")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,9 @@ class LowerParams:
     """What communication becomes.
 
     overlap: whether products and communication become pipelines: auto asks the cost model. chunks:
-    of each device's part; 0: as the cost model says. backend: process_group for collectives of
-    torch.distributed in place of pipelines.
+    of each device's part; 0: as the cost model says. backend: in place of pipelines through
+    memory that devices share: process_group for collectives of torch.distributed, point_to_point
+    for its sends and receives.
     """
 
     overlap: str = "auto"

@@ -15,6 +15,7 @@ from thunder_fuser import DataType, FusionDefinition, ParallelType
 from thunder_fuser.errors import CommunicationError, DefinitionError, InputError, MeshError
 from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.ir.language import Recorder, rebuild
+from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.values import Tensor
 
 each_target = pytest.mark.parametrize("target", TARGETS)
@@ -384,3 +385,23 @@ def test_outside_of_a_process_group() -> None:
 def test_a_rank_that_is_not_of_the_mesh() -> None:
     with as_rank(3, 4), pytest.raises(MeshError, match="expected a rank of the mesh"):
         whole_tensor_facts(2).execute([torch.zeros(4, 6)])
+
+
+@pytest.mark.parametrize(("mesh", "on", "line"), [
+    ([1, 0], "mesh_x", "1, 0"),
+    ([[2, 3], [0, 1]], "mesh_y", "2, 0"),
+])  # fmt: skip
+def test_ranks_out_of_order(mesh: Any, on: str, line: str) -> None:
+    """torch's groups sort their ranks, so that what is gathered would be in another order."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], True)
+        fd.add_output(fd.ops.all_gather(x, 0, mesh=mesh, on=on))
+    size = 2 if on == "mesh_x" else 4
+    with as_rank(0, size), pytest.raises(MeshError, match=f"ascending ranks along {on}.*{line}"):
+        fd.execute([torch.zeros(4)])
+
+
+def test_lines_of_a_mesh() -> None:
+    mesh = Mesh.of([[0, 1, 2], [3, 4, 5]])
+    assert mesh.line(4, X) == (3, 4, 5) and mesh.line(4, Y) == (1, 4)
+    assert Mesh.of([[[0, 1], [2, 3]], [[4, 5], [6, 7]]]).line(7, Y) == (5, 7)

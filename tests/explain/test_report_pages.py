@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from helpers.browser import chromium, opened
 from helpers.meshes import as_rank
 from thunder.torch import all_reduce
+from torch.distributed._functional_collectives import all_to_all_single
 
 from thunder_fuser.errors import FallbackWarning, InputError, ReportError
 from thunder_fuser.executors.traces import jit
@@ -123,10 +124,14 @@ def test_a_report_into_a_folder_that_does_not_exist(tmp_path: Path) -> None:
         report(function).save(tmp_path / "none" / "report.html")
 
 
-def test_collectives_are_not_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("communicate", [
+    lambda x, group: all_reduce(x, group=group),
+    lambda x, group: all_to_all_single(x, None, None, group),
+])  # fmt: skip
+def test_collectives_are_not_run_again(communicate: Any, tmp_path: Path) -> None:
     with as_rank(0, 2):
         group = torch.distributed.group.WORLD
-        function = jit(lambda x: all_reduce(torch.exp(x), group=group) * 2, strict=True)
+        function = jit(lambda x: communicate(torch.exp(x), group) * 2, strict=True)
         function(torch.randn(6))
         with pytest.raises(InputError, match="expected no collectives"):
             timeline(function)

@@ -308,6 +308,12 @@ def check_functional_operations() -> None:
          stack.mean(0).chunk(size, 1)[rank]),
         (lambda x: functional.all_reduce(x, "sum", group), stack.sum(0)),
         (lambda x: functional.all_reduce(x, "max", group), stack.amax(0)),
+        (lambda x: functional.all_to_all_single(x.repeat(size, 1), None, None, group),
+         torch.cat(every)),
+        (lambda x: functional.broadcast(x.t(), size - 1, group), every[-1].t()),
+        (lambda x: functional.permute_tensor(x.flatten(), [*range(1, size), 0], group),
+         every[rank - 1].flatten()),
+        (lambda x: ops.wait_tensor(ops.broadcast(x, 0, name)), every[0]),
         (lambda x: ops.wait_tensor(ops.all_gather_into_tensor(x, size, name)),
          torch.cat(every, 0)),
         (lambda x: ops.wait_tensor(ops.reduce_scatter_tensor(x, "sum", size, name)),
@@ -325,10 +331,77 @@ def check_functional_operations() -> None:
         raise AssertionError("an axis that does not divide")
 
 
+def check_all_to_all() -> None:
+    """Rank r sends d + 1 rows to rank d, with gradients: those that torch's own call gives."""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    rows = [to + 1 for to in range(size)]
+    made = [rank + 1] * size
+    x = torch.randn(sum(rows), 3, generator=torch.Generator().manual_seed(rank))
+
+    def exchange(x: torch.Tensor, call: Any = functional.all_to_all_single) -> torch.Tensor:
+        y = call(torch.tanh(x.t().clone().t()), made, rows, group)
+        return torch.sin(functional.wait_tensor(y))
+
+    found, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
+    jitted = thunder.jit(exchange, **OPTIONS)
+    y, expected = jitted(found), exchange(plain, functional.all_to_all_single_autograd)
+    for trace in (thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]):
+        (call,) = (one for one in trace.bound_symbols if one.sym.name == "torch_all_to_all_single")
+        assert why_on_host(call, "cpu", ()) == "it communicates"
+    weights = torch.arange(1.0, y.numel() + 1).view_as(y) * (rank + 1)
+    (y * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(found.grad, plain.grad)
+    for call, what in (
+        (lambda x: functional.all_to_all_single(x, [1] * size, [1] * size, group),
+         f"axis 0: expected {size} sizes each, of the input {x.shape[0]} together"),
+        (lambda x: functional.all_to_all_single(x, None, [1] * size, group), "got one"),
+        (lambda x: functional.all_to_all_single(x, None, None, group),
+         f"axis 0: expected a multiple of {size} devices"),
+    ):  # fmt: skip
+        with pytest.raises(CommunicationError, match=what):
+            thunder.jit(call, **OPTIONS)(x.clone().requires_grad_())
+
+
+def check_gradients_of_what_one_device_has() -> None:
+    """Of maxima, also equal ones, and of a source: the losses of all devices are added."""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    torch.manual_seed(3)
+    every = torch.randn(size, 4, 8)
+    every[:, 0] = every[0, 0]  # all devices have the maximum
+    last = size - 1
+    for call, alone in (
+        (lambda x: functional.all_reduce(x, "max", group), lambda xs: [xs.amax(0)] * size),
+        (lambda x: functional.all_reduce(x, "avg", group), lambda xs: [xs.mean(0)] * size),
+        (lambda x: functional.reduce_scatter_tensor(x, "max", 1, group),
+         lambda xs: xs.amax(0).chunk(size, 1)),
+        (lambda x: functional.broadcast(x, last, group), lambda xs: [xs[last]] * size),
+    ):  # fmt: skip
+        plain, own = every.clone().requires_grad_(), every[rank].clone().requires_grad_()
+        jitted = thunder.jit(lambda x, call=call: torch.sin(call(torch.tanh(x))), **OPTIONS)
+        found, expected = jitted(own), alone(plain.tanh())
+        torch.testing.assert_close(found, expected[rank].sin())
+        (found * torch.cos(found.detach() + rank)).sum().backward()
+        sum((e.sin() * torch.cos(e.sin().detach() + at)).sum()
+            for at, e in enumerate(expected)).backward()  # fmt: skip
+        torch.testing.assert_close(own.grad, plain.grad[rank])
+
+
+def check_broadcast_in_a_group() -> None:
+    """The source counts in its group, as torch's does."""
+    pair, _ = dist.new_subgroups(2)
+    x = torch.full((3,), float(dist.get_rank()))
+    found = thunder.jit(lambda x: functional.broadcast(x + 1, 1, pair) * 2, **OPTIONS)(x)
+    expected = functional.wait_tensor(functional.broadcast(x + 1, 1, pair))
+    torch.testing.assert_close(found, expected * 2)
+
+
 def main() -> None:
     join()
     run_checks((
-        check_functional_collectives, check_functional_operations, check_ddp, check_fsdp,
+        check_functional_collectives, check_functional_operations, check_all_to_all,
+        check_gradients_of_what_one_device_has, check_broadcast_in_a_group, check_ddp, check_fsdp,
         check_tensor_parallel, check_hidden_collectives,
     ))  # fmt: skip
     leave()

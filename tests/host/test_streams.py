@@ -154,6 +154,20 @@ def test_one_size_after_another() -> None:
     assert found.shape == (5, 0)
 
 
+def test_a_bias_is_added_before_the_product_is_rounded() -> None:
+    """As F.linear does, where `out=` of torch's own rounds twice for three axes."""
+    inputs = tuple(one.bfloat16() for one in (make(4, 3, 64), make(32, 64), make(32)))
+
+    def build(fd: Any, x: Any, w: Any, b: Any) -> Any:
+        y = fd.ops.linear(x, w, b)
+        over_streams(y, 0, 2)
+        return y
+
+    (found,) = defined(build, inputs).execute(inputs)
+    exact = F.linear(*(one.double() for one in inputs))
+    assert (found - exact).abs().max() <= (exact.bfloat16() - exact).abs().max() * 1.01
+
+
 def test_arguments_that_want_gradients() -> None:
     """Their products are written into memory, which torch refuses while it records gradients."""
     x, w = make(3, 5).requires_grad_(), make(8, 5)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ def all_gather(given: torch.Tensor, *, dim: int, mesh: Any, on: str) -> Posted:
     dim %= given.ndim
     sent = given.contiguous()
     every = _stacked(sent, group)
-    work = _post(dist.all_gather_into_tensor, _bytes(every), _bytes(sent), group=group)
+    work = _post(dist.all_gather_into_tensor, as_bytes(every), as_bytes(sent), group=group)
     return _sent("all_gather", mesh, on, work, lambda: _joined(every, dim), sent)
 
 
@@ -115,7 +115,7 @@ def all_reduce(given: torch.Tensor, *, mesh: Any, on: str, reduce: str = "sum") 
     if _keeps_nan(given, reduce):
         sent = given.contiguous()
         every = _stacked(sent, group)
-        work = _post(dist.all_gather_into_tensor, _bytes(every), _bytes(sent), group=group)
+        work = _post(dist.all_gather_into_tensor, as_bytes(every), as_bytes(sent), group=group)
         return _sent("all_reduce", mesh, on, work, lambda: _extreme(every, reduce), sent)
     out = _reducible(given).clone(memory_format=torch.contiguous_format)
     work = _post(dist.all_reduce, _real(out), op=_OPS[reduce], group=group)
@@ -143,7 +143,7 @@ def broadcast_from(given: torch.Tensor, *, root: int, mesh: Any, on: str) -> Pos
     group = group_of(mesh, on, given.device.type)
     out = given.clone(memory_format=torch.contiguous_format)
     source = dist.get_global_rank(group, root % group.size())
-    work = _post(dist.broadcast, _bytes(out), source, group=group)
+    work = _post(dist.broadcast, as_bytes(out), source, group=group)
     return _sent("broadcast_from", mesh, on, work, lambda: out, out)
 
 
@@ -154,13 +154,17 @@ COLLECTIVES: dict[str, Callable[..., Posted]] = {
 
 
 def _post(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
-    """torch's handle of a collective. A dead device may be noticed here already."""
+    return posting(call.__name__, partial(call, *args, async_op=True, **more))
+
+
+def posting(what: str, call: Callable[[], Any]) -> Any:
+    """torch's handle of what a call begins. A dead device may be noticed here already."""
     try:
-        return call(*args, async_op=True, **more)
+        return call()
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _lost(call.__name__, "what is sent", 0, error) from error
+        raise _lost(what, "what is sent", 0, error) from error
 
 
 def _sent(  # noqa: PLR0917 - the fields of Posted
@@ -173,7 +177,7 @@ def _sent(  # noqa: PLR0917 - the fields of Posted
 def _exchanged(parts: torch.Tensor, group: Any) -> tuple[Any, torch.Tensor]:
     """[devices, ..] -> (the handle, the same with part i of this device from device i)."""
     every = torch.empty_like(parts)
-    work = _post(dist.all_to_all_single, _bytes(every), _bytes(parts), group=group)
+    work = _post(dist.all_to_all_single, as_bytes(every), as_bytes(parts), group=group)
     return work, every
 
 
@@ -196,7 +200,7 @@ def _split(given: torch.Tensor, dim: int, parts: int) -> torch.Tensor:
     return given.unflatten(dim, sizes).movedim(dim, 0).contiguous()
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a contiguous tensor, for what moves elements only."""
     return tensor.view(-1).view(torch.uint8)
 
@@ -260,7 +264,8 @@ def group_of(mesh: Any, on: str, device: str) -> Any:
     """torch's process group of this device's line along a dimension of a mesh.
 
     The first call for a mesh makes its groups, which is itself a collective of all ranks.
-    MeshError without a process group, or if this rank is not in the mesh.
+    MeshError without a process group, if this rank is not in the mesh, or if the line is not in
+    the order of its ranks, as torch's groups are.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise MeshError(
@@ -281,6 +286,13 @@ def _line(nested: Any, on: str, device: str) -> Any:
     if dist.get_rank() not in mesh.ranks:
         expected = f"a rank of the mesh {mesh}"
         raise MeshError(f"rank {dist.get_rank()}", expected=expected, got="another")
+    for rank in mesh.ranks:
+        line = mesh.line(rank, ParallelType(on))
+        if line != tuple(sorted(line)):
+            raise MeshError(
+                f"mesh {mesh}", expected=f"ascending ranks along {on}, for communication",
+                got=", ".join(map(str, line)), do="list the ranks of each line in ascending order",
+            )  # fmt: skip
     if (mesh, device) not in known:
         known[mesh, device] = DeviceMesh(device, torch.tensor(nested))
     return known[mesh, device].get_group(mesh.dimension(ParallelType(on)))

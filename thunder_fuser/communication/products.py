@@ -103,10 +103,10 @@ def _chosen(  # noqa: PLR0917 - what a decision depends on
     kind: str, sizes: Sizes, dtype: str, world: int, lower: LowerParams,
     rates: Callable[[], Bandwidths],
 ) -> Decision:  # fmt: skip
-    if lower.overlap == "auto" and lower.backend != "process_group":
+    if lower.overlap == lower.backend == "auto":
         found = decide(kind, *sizes, dtype=dtype, world=world, rates=rates())
     else:
-        uses = lower.overlap == "always" and lower.backend != "process_group"
+        uses = lower.overlap == "always" and lower.backend == "auto"
         least = 1 if kind == KINDS[0] else 2
         found = Decision(kind, sizes, dtype, world, uses, least, 0.0, 0.0)
     return replace(found, chunks=lower.chunks) if lower.chunks else found

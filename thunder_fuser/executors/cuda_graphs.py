@@ -64,7 +64,8 @@ _ON_HOST = {
         "it draws from torch's generator",
     ),
     **dict.fromkeys(
-        (*Collectives, *(f"torch_{one.name.lower()}_prim_impl" for one in Collectives)),
+        (*Collectives, *(f"torch_{one.name.lower()}_prim_impl" for one in Collectives),
+         "torch_all_to_all_single", "torch_reduce_to"),
         "it communicates",
     ),
 }  # fmt: skip

@@ -25,6 +25,7 @@ from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
 from thunder_fuser.errors import InputError
 from thunder_fuser.executors.capture import storage_of
 from thunder_fuser.executors.donation import as_if_freed
+from thunder_fuser.executors.functions.collectives import CALLS
 from thunder_fuser.executors.traces import Jitted, final_traces
 
 _NO_CALLS = frozenset(
@@ -116,7 +117,7 @@ class _Run:
 def _check_local(bsyms: Iterable[BoundSymbol]) -> None:
     """Raises InputError for a collective."""
     for bsym in bsyms:
-        if bsym.sym.module is collectives:
+        if bsym.sym.module is collectives or bsym.sym.executor is CALLS:
             raise InputError("timeline", expected="no collectives", got=bsym.sym.name)
 
 

@@ -37,16 +37,21 @@ _DTYPES = (DataType.Half, DataType.BFloat16, DataType.Float, DataType.Double)
 class Overlapped:
     """A call in place of two segments.
 
-    reads: the operands, with a bias behind them; transposed: the second one is a weight [n, k];
-    post: the communication; chunks: of each device's part, if the definition says so, else 0.
+    reads: the operands, with a bias behind them; post: the communication; chunks: of each device's
+    part, if the definition says so, else 0.
     """
 
     name: str
     reads: tuple[str, ...]
-    transposed: bool
     result: str
+    product: OpRecord
     post: OpRecord
     chunks: int = 0
+
+    @property
+    def transposed(self) -> bool:
+        """True if the second operand is a weight [n, k], of which the call wants the transpose."""
+        return self.product.op == "linear" and self.name != "all_gather_linear"
 
 
 def overlaps(segmented: SegmentedFusion, *, every: bool) -> dict[int, Overlapped | None]:
@@ -89,7 +94,20 @@ def with_decisions(segmented: SegmentedFusion, target: Target) -> SegmentedFusio
     return replace(segmented, notes=notes)
 
 
+def ring_chunks(fusion: Fusion, call: Overlapped, lower: LowerParams) -> int:
+    """Of each device's part, if the call is sends and receives (ring.py); 0 if it is not."""
+    if lower.backend != "point_to_point" or not (call.chunks or lower.overlap == "always"):
+        return 0
+    (read,) = names_of(call.post)
+    is_gather = call.post.op == "all_gather"
+    if not is_gather and fusion.tensors[read].sizes[0] % devices(call.post):
+        return 0  # rows that the devices divide with other axes
+    return call.chunks or lower.chunks or (1 if is_gather else 2)
+
+
 def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str) -> str:
+    if chunks := ring_chunks(fusion, call, lower):
+        return f"sends and receives, each device's part in {chunks} chunk{'s' * (chunks > 1)}"
     a, b, *_ = (fusion.tensors[name] for name in call.reads)
     left = (prod(a.sizes[:-1]), a.sizes[-1])
     right = b.sizes[::-1] if call.transposed else b.sizes
@@ -148,17 +166,17 @@ def _gathered(fusion: Fusion, post: OpRecord, product: OpRecord) -> Overlapped |
     (whole,), (result,) = post.outputs, product.outputs
     if post.op != "all_gather" or not _is_first(fusion, post, whole):
         return None
-    transposed = product.op == "linear"
     if whole in bias:
         return None
     if a == whole and (chunks := _chunks(product, 0, post)) is not None:
         reads = (shard, b, *bias)
-        return Overlapped("all_gather_matmul", reads, transposed, result, post, chunks)
+        return Overlapped("all_gather_matmul", reads, result, product, post, chunks)
     is_matrix = len(fusion.tensors[result].shape) == 2
-    if b == whole and transposed and is_matrix:
+    if b == whole and product.op == "linear" and is_matrix:
         chunks = _chunks(product, 1, post)
         if chunks is not None:
-            return Overlapped("all_gather_linear", (a, shard, *bias), False, result, post, chunks)
+            reads = (a, shard, *bias)
+            return Overlapped("all_gather_linear", reads, result, product, post, chunks)
     return None
 
 
@@ -171,8 +189,8 @@ def _reduced(fusion: Fusion, product: OpRecord, post: OpRecord) -> Overlapped | 
     chunks = _chunks(product, 0, post)
     if chunks is None or (post.op == "reduce_scatter" and not _is_first(fusion, post, whole)):
         return None
-    (a, b), transposed = names_of(product), product.op == "linear"
-    return Overlapped(name[post.op], (a, b), transposed, post.outputs[0], post, chunks)
+    reads, (result,) = names_of(product), post.outputs
+    return Overlapped(name[post.op], reads, result, product, post, chunks)
 
 
 def _is_first(fusion: Fusion, post: OpRecord, name: str) -> bool:

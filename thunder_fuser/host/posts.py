@@ -21,7 +21,7 @@ from thunder_fuser.segment.plan import SegmentedFusion
 def post_text(expr: OpRecord) -> str:
     """The line that posts a communication."""
     (name,) = names_of(expr)
-    attrs = (f"{key}={_literal(value)}" for key, value in expr.attrs)
+    attrs = (f"{key}={literal(value)}" for key, value in expr.attrs)
     return f"{expr.outputs[0]}{SENT} = {expr.op}({name}, {', '.join(attrs)})"
 
 
@@ -30,7 +30,7 @@ def overlapped_lines(call: Overlapped | None) -> list[str]:
     if call is None:
         return []
     a, b, *bias = call.reads
-    attrs = ", ".join(f"{key}={_literal(call.post.attr(key))}" for key in ("mesh", "on"))
+    attrs = ", ".join(f"{key}={literal(call.post.attr(key))}" for key in ("mesh", "on"))
     attrs += f", chunks={call.chunks}" * bool(call.chunks)
     operands = ", ".join([a, b + ".t()" * call.transposed, *(f"bias={one}" for one in bias)])
     return [f"    {call.result} = {call.name}({operands}, {attrs})"]
@@ -52,8 +52,8 @@ def _wait(segmented: SegmentedFusion, name: str) -> str:
     return f"wait({name}{SENT}, {name!r}{'' if is_plain else f', strides={strides!r}'})"
 
 
-def _literal(value: AttrValue) -> str:
+def literal(value: AttrValue) -> str:
     """An attribute as Python, lists as tuples."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, value))}{',' * (len(value) == 1)})"
+        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
     return repr(value.value if isinstance(value, Literal) else value)

@@ -19,7 +19,8 @@ Communication is posted, and awaited where it is read (statements.py has the rul
     T3 = wait(T3_sent, 'T3')
     del T3_sent
 
-A product over streams is a loop (streams.py).
+A product over streams is a loop (streams.py); one with communication may be sends and receives
+(ring.py).
 """
 
 from __future__ import annotations
@@ -37,19 +38,21 @@ import torch
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
 from thunder_fuser.communication.collectives import COLLECTIVES, wait
+from thunder_fuser.communication.point_to_point import POINT_TO_POINT
 from thunder_fuser.communication.products import named_products
 from thunder_fuser.host.native import cpu_launch, cuda_launch, empty_in_c
-from thunder_fuser.host.overlap import may_overlap, overlaps, reads_of
+from thunder_fuser.host.overlap import Overlapped, may_overlap, overlaps, reads_of, ring_chunks
 from thunder_fuser.host.persistent import Memory, read_by_kernels_only
 from thunder_fuser.host.posts import overlapped_lines, post_text, waits
 from thunder_fuser.host.ranges import ranged
+from thunder_fuser.host.ring import ring_lines
 from thunder_fuser.host.statements import statements, verify_program
 from thunder_fuser.host.stream_order import verify_order
 from thunder_fuser.host.streams import Loop, loop_lines, loops, named
 from thunder_fuser.ir.fusion import Fusion, Output, TensorView
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.strides import contiguous_strides, stride_order_of
-from thunder_fuser.multi_device import MultiDeviceParams
+from thunder_fuser.multi_device import LowerParams, MultiDeviceParams
 from thunder_fuser.options import option
 from thunder_fuser.runtime.cpu import build_cpu, compile_cpu
 from thunder_fuser.runtime.cuda import compile_cubin, load_kernel
@@ -173,7 +176,7 @@ def plan(
     lines: list[str | Line] = [f"def run({', '.join(fusion.inputs)}):", *_draws(fusion)]
     on_cuda = device.type == "cuda"
     joined = overlaps(segmented, every=may_overlap(params.lower, is_cuda=on_cuda))
-    looped, events = loops(segmented, joined), count()
+    looped, numbers = loops(segmented, joined), count()
     read = list(reads_of(segmented, {**joined, **looped}))
     dead = _last_reads(segmented, read)
     is_kernel = [launcher.source is not None for launcher in launchers]
@@ -183,9 +186,9 @@ def plan(
     for number, (segment, launcher) in enumerate(zip(segmented.segments, launchers, strict=True)):
         lines += waits(segmented, under_way, read[number])
         if number in joined:
-            lines += overlapped_lines(joined[number])
+            lines += _joined(segmented, joined[number], params.lower, numbers, device)
         elif number in looped:
-            lines += _looped(segmented, looped[number], params.executor.streams, events, device)
+            lines += _looped(segmented, looped[number], params.executor.streams, numbers, device)
         elif launcher.moves:
             lines.append("    " + launcher.call)
             under_way += segment.part.outputs
@@ -219,6 +222,7 @@ def _names(
         "draw": draw,
         "wait": partial(wait, seconds=params.executor.seconds),
         **COLLECTIVES,
+        **POINT_TO_POINT,
         **named_products(params.lower),
         **named(device),
         "coordinate": coordinate,
@@ -244,6 +248,20 @@ def _computed(
         _launch(run, launcher, part, source),
         "    pop_range()",
     ]
+
+
+def _joined(
+    segmented: SegmentedFusion, call: Overlapped | None, lower: LowerParams,
+    numbers: Iterator[int], device: torch.device,
+) -> list[str | Line]:  # fmt: skip
+    """The lines of a product with communication: a call, or sends and receives; nothing in the
+    place of the other segment of both."""
+    fusion = segmented.fusion
+    chunks = 0 if call is None else ring_chunks(fusion, call, lower)
+    if call is None or not chunks:
+        return [*overlapped_lines(call)]
+    memory = _allocation(fusion.tensors[call.result], segmented.strides[call.result], device)
+    return [memory, *ring_lines(fusion, call, chunks, numbers)]
 
 
 def _looped(

@@ -5,6 +5,9 @@
     T3 = wait(T3_sent, 'T3')                                            wait, makes T3
     del T2                                                              free
 
+    P0 = post(receive(T4[0:2], 1), send(T0[0:2], -1), mesh=(0, 1, 2), on='mesh_x')    post, makes P0
+    wait(P0, 'T4')                                                      wait
+
 A program without communication is the case without posts and waits. What is verified is the text
 that runs. Lines run on the caller's stream, but those of a block (stream_order.py):
 
@@ -22,13 +25,14 @@ from dataclasses import dataclass
 
 from thunder_fuser.communication.collectives import COLLECTIVES
 from thunder_fuser.errors import VerifyError
+from thunder_fuser.host.transfers import check_matched
 
 SENT = "_sent"  # ends the name of what a post makes
 
 _VALUE = re.compile(r"[A-Z]\d+\w*")  # T3, S1, R0, T3_sent, T3_before
 _CALLS = {
     **dict.fromkeys(("empty_strided", "persistent"), "allocate"), "wait": "wait",
-    **dict.fromkeys(COLLECTIVES, "post"), "record_event": "record event",
+    **dict.fromkeys((*COLLECTIVES, "post"), "post"), "record_event": "record event",
     "wait_event": "wait event",
 }  # fmt: skip
 
@@ -122,8 +126,9 @@ def _kind(node: ast.stmt) -> str:
 def verify_program(program: Statements) -> Statements:
     """The program itself if it is sound; VerifyError names the line that breaks a rule.
 
-    Each wait has its post, which comes before it and is awaited once; what is posted is awaited; a
-    line reads only values that are made and not freed; the last line alone returns.
+    Each wait has its post, which comes before it and is awaited once; what is posted is awaited;
+    sends and receives match (transfers.py); a line reads only values that are made and not freed;
+    the last line alone returns.
     """
     live, posted = set(program.arguments), dict[str, Statement]()
     for one in program.body:
@@ -141,7 +146,10 @@ def verify_program(program: Statements) -> Statements:
         else:
             live |= set(one.makes)
         if one.kind == "post":
+            if not one.makes:
+                raise _broken(one, "a name for what is posted, to await it", "none")
             posted |= dict.fromkeys(one.makes, one)
+            check_matched(one.text)
     if posted:
         name, post = next(iter(posted.items()))
         raise _broken(post, f"a wait for {name}", "none")

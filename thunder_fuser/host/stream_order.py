@@ -13,35 +13,54 @@ for two reads, and for pieces that do not overlap. A value is written by the lin
 where `out=` names it; any other line may write all that it names.
 Memory belongs to the stream that made it: freed, or returned, once that one comes behind all that
 touched it.
+
+Sends and receives of a post are as a stream of their own, which reads and writes until its wait:
+
+    P0 = post(receive(T4[0:2], 1), send(T0[0:2], -1), ...)    now T4[0:2] and T0[0:2] are touched
+    matmul(T0, T1, out=part(T3, 0, ...))                      may read T0
+    wait(P0, 'T4')                                            now T4[0:2] may be read
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from thunder_fuser.errors import VerifyError
 from thunder_fuser.host.statements import Statement, Statements
+from thunder_fuser.host.transfers import Spans, called, distance_of, line_of, moves, spans
 
 Clock = dict[int, int]  # of each stream, the last line that is done before what follows
-Piece = tuple[tuple[int, int] | None, ...]  # of each axis, from the first on, its span
 
 _MOVES = ("post", "wait")
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """Of a value: the span of each axis, from the first on.
+
+    of: the devices and the axis of a `part`, whose distance then is the first span; pieces with
+    different ones may overlap.
+    """
+
+    spans: Spans = ()
+    of: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Touch:
-    """That a line reads or writes a value, or a piece of it."""
+    """That a line reads or writes a value, or a piece of it. stream: less than 0 for a post."""
 
     line: int
     stream: int
-    piece: Piece
+    piece: _Piece
     writes: bool
 
     def meets(self, other: _Touch) -> bool:
         """True if one must come behind the other."""
-        pairs = zip(self.piece, other.piece, strict=False)
+        a, b = self.piece, other.piece
+        pairs = zip(a.spans, b.spans, strict=False) if a.of == b.of else ()
         apart = any(a and b and (a[1] <= b[0] or b[1] <= a[0]) for a, b in pairs)
         return (self.writes or other.writes) and not apart
 
@@ -57,6 +76,7 @@ class _Order:
     def __init__(self, arguments: Sequence[str]) -> None:
         self.known: dict[int, Clock] = {0: {}}
         self.events: dict[str, Clock] = {}
+        self.posts: dict[str, int] = {}  # the lines of those with sends and receives
         self.touched: dict[str, list[_Touch]] = {name: [] for name in arguments}
         self.owner: dict[str, int] = dict.fromkeys(arguments, 0)
 
@@ -82,13 +102,26 @@ class _Order:
     def _compute(self, line: int, one: Statement) -> None:
         if one.kind in _MOVES and one.stream:
             raise _broken(one, "communication on the caller's stream", f"stream {one.stream}")
-        for name, piece, writes in _touches(one):
+        tree = ast.parse(one.text)
+        stream = self._moved(line, one, tree)
+        for name, piece, writes in _touches(one, tree):
             touch = _Touch(line, one.stream, piece, writes)
             self._check(one, name, [t for t in self.touched.get(name, ()) if t.meets(touch)])
-            self.touched.setdefault(name, []).append(touch)
+            self.touched.setdefault(name, []).append(replace(touch, stream=stream))
         for name in one.makes:
             self.owner[name] = one.stream
-            self.touched[name] = [_Touch(line, one.stream, (), True)]
+            self.touched[name] = [_Touch(line, one.stream, _Piece(), True)]
+
+    def _moved(self, line: int, one: Statement, tree: ast.AST) -> int:
+        """The stream that touches values: of sends and receives, that of their post, whose wait
+        the line may be."""
+        for name in one.reads if one.kind == "wait" else ():
+            if name in self.posts:
+                self.known[one.stream][-self.posts[name]] = self.posts[name]
+        if not moves(tree):
+            return one.stream
+        self.posts |= dict.fromkeys(one.makes, line)
+        return -line
 
     def _end(self, one: Statement) -> None:
         """A free line, or the end of the program, where all values are freed or returned."""
@@ -107,34 +140,39 @@ class _Order:
         for touch in needed:
             if touch.stream != on and known.get(touch.stream, 0) < touch.line:
                 expected = f"stream {on} to wait for {name} on stream {touch.stream}"
+                if touch.stream < 0:
+                    raise _broken(one, f"a wait for the post of {name} first", "none")
                 raise _broken(one, expected, "no event between the two")
 
 
-def _touches(one: Statement) -> Iterator[tuple[str, Piece, bool]]:
+def _touches(one: Statement, tree: ast.AST) -> Iterator[tuple[str, _Piece, bool]]:
     """The values that a line names, each with the piece and whether the line may write it."""
-    tree = ast.parse(one.text)
     out = [k.value for node in ast.walk(tree) if isinstance(node, ast.Call)
            for k in node.keywords if k.arg == "out"]  # fmt: skip
+    out += [call.args[0] for call in moves(tree) if called(call) == "receive"]
     written = {id(node) for value in out for node in ast.walk(value)}
-    pieces = {
-        id(node.value): _piece(node.slice) for node in ast.walk(tree)
-        if isinstance(node, ast.Subscript)
-    }  # fmt: skip
+    pieces = _pieces(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in one.reads:
             writes = not out or id(node) in written
-            yield node.id, pieces.get(id(node), ()), writes
+            yield node.id, pieces.get(id(node), _Piece()), writes
 
 
-def _piece(index: ast.expr) -> Piece:
-    axes = index.elts if isinstance(index, ast.Tuple) else [index]
-    return tuple(map(_span, axes))
-
-
-def _span(axis: ast.expr) -> tuple[int, int] | None:
-    ends = [axis.lower, axis.upper] if isinstance(axis, ast.Slice) else []
-    found = [end.value for end in ends if isinstance(end, ast.Constant)]
-    return (found[0], found[1]) if len(found) == 2 else None  # type: ignore[return-value]
+def _pieces(tree: ast.AST) -> dict[int, _Piece]:
+    """{id of what is cut in a line: the piece}: T3[0:2], part(T3, 1, ..), part(T3, 1, ..)[0:2]"""
+    found: dict[int, _Piece] = {}
+    for node in ast.walk(tree):  # an index before what it cuts
+        if isinstance(node, ast.Subscript):
+            found[id(node.value)] = _Piece(spans(node.slice))
+        elif isinstance(node, ast.Call) and called(node) == "part":
+            line = line_of(node)
+            distance = distance_of(node, line.devices)
+            inner = found.get(id(node), _Piece()).spans
+            dim = [ast.unparse(one.value) for one in node.keywords if one.arg == "dim"]
+            found[id(node.args[0])] = _Piece(
+                ((distance, distance + 1), *inner), (line, *dim)
+            )
+    return found
 
 
 def _broken(one: Statement, expected: str, got: str) -> VerifyError:

@@ -178,6 +178,22 @@ def _sides(device: torch.device, count: int) -> list[torch.cuda.Stream]:
     return found
 
 
+def _linear(
+    a: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor, out: torch.Tensor
+) -> None:
+    """torch's, whose `out=` rounds the product before it adds a bias if `a` has leading axes."""
+    flat = out.flatten(0, -2)
+    if bias and a.dim() > 2 and flat.data_ptr() == out.data_ptr():  # a view
+        torch.addmm(*bias, a.flatten(0, -2), weight.t(), out=flat)
+    else:
+        torch.ops.aten.linear.out(a, weight, *bias, out=out)
+
+
+def _add_product(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> None:
+    """out += a @ b, for a contiguous `out`; the leading axes of `a` are rows too."""
+    out.view(-1, out.shape[-1]).addmm_(a.flatten(0, -2), b)
+
+
 def _into(name: str, call: Callable[..., Any]) -> Callable[..., None]:
     """torch's call, with its errors as those of a segment."""
 
@@ -201,5 +217,6 @@ def named(device: torch.device) -> dict[str, Any]:
         "record_event": streams.record_event,
         "wait_event": streams.wait_event,
         "matmul": _into("matmul", torch.matmul),
-        "linear": _into("linear", torch.ops.aten.linear.out),
+        "linear": _into("linear", _linear),
+        "add_product": _into("add_product", _add_product),
     }

@@ -73,5 +73,11 @@ class Mesh:
         below = prod(self.sizes[dimension + 1 :])
         return self.ranks.index(rank) // below % self.sizes[dimension]
 
+    def line(self, rank: int, parallel: ParallelType) -> tuple[int, ...]:
+        """The ranks that differ from a rank in their coordinate along a dimension alone."""
+        below = prod(self.sizes[self.dimension(parallel) + 1 :])
+        first = self.ranks.index(rank) - below * self.coordinate(rank, parallel)
+        return tuple(self.ranks[first + at * below] for at in range(self.size(parallel)))
+
     def __str__(self) -> str:
         return str(self.nested)

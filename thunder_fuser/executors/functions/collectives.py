@@ -4,8 +4,10 @@
     y = all_gather_tensor(x, 0, group)            y = wait(all_gather(x, group, do_async=True))
     dx of it                                      reduce_scatter(dy, sum)
 
-Thunder's passes then post the collective early and await it late. A gradient is that of torch's
-functions ending in `_autograd`: each device has a loss of its own, and all losses are added.
+Thunder's passes then post the collective early and await it late; all_to_all_single, for which it
+has no primitive, is one call of torch. A gradient is that of torch's functions ending in
+`_autograd`: each device has a loss of its own, and all losses are added. Of a maximum and of a
+broadcast torch has none, or a wrong one; here it is that of the same sum of losses.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ from typing import Any
 import thunder.torch as ltorch
 import torch
 import torch.distributed as dist
-from thunder.core.prims import get_grad, put_grad
+from thunder.core.prims import OpTags, get_grad, put_grad
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.distributed import prims as distributed
+from thunder.extend import OperatorExecutor
 
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.executors.functions.define import Composite, Table
 
 _SUM, _MAX = distributed.DistributedReduceOps.SUM, distributed.DistributedReduceOps.MAX
 _PREFIX = "thunder_fuser.functional."
+# Not with the kernels: those may run ahead of a call, without memory, and change places.
+CALLS = OperatorExecutor("thunder_fuser_communication")
 
 
 # ---- what each is made of
@@ -51,6 +57,39 @@ def _reduced(x: Any, reduce: str, group: Any) -> Any:
     return _mean(distributed.wait(distributed.all_reduce(x, op, group, True)), reduce, group)
 
 
+def _all_to_all(
+    x: torch.Tensor, made: tuple[int, ...], given: tuple[int, ...], group: Any
+) -> torch.Tensor:
+    out = x.new_empty(sum(made), *x.shape[1:])
+    dist.all_to_all_single(out, x.contiguous(), [*made], [*given], group=group)
+    return out
+
+
+_exchanged = CALLS.register_operator(
+    "torch_all_to_all_single",
+    meta=lambda x, made, given, group: TensorProxy(like=x, shape=(sum(made), *x.shape[1:])),
+    fn=_all_to_all, tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
+)  # fmt: skip
+
+
+def _reduce_to(x: torch.Tensor, root: int, group: Any) -> torch.Tensor:
+    out = x.clone(memory_format=torch.contiguous_format)
+    dist.reduce(out, root, group=group)
+    return out if dist.get_rank() == root else out.zero_()
+
+
+# One call on all ranks, so that none of them drops it alone.
+_reduced_to = CALLS.register_operator(
+    "torch_reduce_to", meta=lambda x, root, group: TensorProxy(like=x), fn=_reduce_to,
+    tags=[OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD],
+)  # fmt: skip
+
+
+def _from_root(x: Any, root: int, group: Any) -> Any:
+    """root: the rank in all processes."""
+    return distributed.wait(distributed.broadcast(ltorch.contiguous(x), root, group, True))
+
+
 def _first(x: Any, dim: int) -> Any:
     """[.., s, ..] -> [s, ..], contiguous, as the backends want it; gradients may be expanded."""
     return ltorch.contiguous(x if dim == 0 else ltorch.movedim(x, dim, 0))
@@ -71,13 +110,38 @@ def _gather_with_gradient(x: Any, dim: int, group: Any) -> Any:
 
 def _scatter_with_gradient(x: Any, reduce: str, dim: int, group: Any) -> Any:
     y = _scattered(x, reduce, dim, group)
-    put_grad(x, _mean(_gathered(get_grad(y), dim, group), reduce, group))
+    gradient = _mean(_gathered(get_grad(y), dim, group), reduce, group)
+    if reduce == "max":
+        gradient = _of_largest(gradient, x, _gathered(y, dim, group), group)
+    put_grad(x, gradient)
     return y
 
 
 def _reduce_with_gradient(x: Any, reduce: str, group: Any) -> Any:
     y = _reduced(x, reduce, group)
-    put_grad(x, _reduced(get_grad(y), reduce, group))
+    gradient = _reduced(get_grad(y), "avg" if reduce == "avg" else "sum", group)
+    put_grad(x, _of_largest(gradient, x, y, group) if reduce == "max" else gradient)
+    return y
+
+
+def _of_largest(gradient: Any, x: Any, y: Any, group: Any) -> Any:
+    """The gradient where x is y, its maximum over devices; devices with the same share it."""
+    found = ltorch.eq(x, y)
+    count = _reduced(ltorch.to(found, x.dtype), "sum", group)
+    return ltorch.where(found, gradient / count, 0.0)
+
+
+def _broadcast_with_gradient(x: Any, root: int, group: Any) -> Any:
+    y = _from_root(x, root, group)
+    put_grad(x, _reduced_to(get_grad(y), root, group))
+    return y
+
+
+def _exchange_with_gradient(
+    x: Any, made: tuple[int, ...], given: tuple[int, ...], group: Any
+) -> Any:
+    y = _exchanged(x, made, given, group)
+    put_grad(x, _exchanged(get_grad(y), given, made, group))
     return y
 
 
@@ -85,6 +149,8 @@ _FORWARDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "all_gather": (_gathered, _gather_with_gradient),
     "reduce_scatter": (_scattered, _scatter_with_gradient),
     "all_reduce": (_reduced, _reduce_with_gradient),
+    "all_to_all": (_exchanged, _exchange_with_gradient),
+    "broadcast": (_from_root, _broadcast_with_gradient),
 }
 _SYMBOLS = {
     name: Symbol(f"functional_{name}", forward, id=_PREFIX + name)
@@ -116,14 +182,11 @@ def _axis(x: Any, dim: int, group: Any, what: str, *, divides: bool) -> int:
     return axis
 
 
-def _word(reduce: str, x: Any, what: str) -> str:
-    """The reduction; CommunicationError for one that Thunder lacks, or that needs a gradient."""
+def _word(reduce: str, what: str) -> str:
+    """The reduction; CommunicationError for one that Thunder lacks."""
     word = reduce.lower()
     if word not in ("sum", "avg", "max"):
         raise CommunicationError(what, expected="sum, avg or max", got=reduce)
-    if word == "max" and getattr(x, "requires_grad", False):
-        do = "call it under torch.no_grad(), or on a detached tensor"
-        raise CommunicationError(what, expected="sum or avg with gradients", got=reduce, do=do)
     return word
 
 
@@ -141,12 +204,36 @@ def reduce_scatter_tensor(
     found = _group(group, tag)
     what = "reduce_scatter_tensor"
     axis = _axis(self, scatter_dim, found, what, divides=True)
-    return _SYMBOLS["reduce_scatter"](self, _word(reduceOp, self, what), axis, found)
+    return _SYMBOLS["reduce_scatter"](self, _word(reduceOp, what), axis, found)
 
 
 def all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Any:
     """As torch.distributed._functional_collectives.all_reduce."""
-    return _SYMBOLS["all_reduce"](self, _word(reduceOp, self, "all_reduce"), _group(group, tag))
+    return _SYMBOLS["all_reduce"](self, _word(reduceOp, "all_reduce"), _group(group, tag))
+
+
+def all_to_all_single(
+    self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = ""
+) -> Any:
+    """As torch.distributed._functional_collectives.all_to_all_single."""
+    found, what = _group(group, tag), "all_to_all_single"
+    if (output_split_sizes is None) != (input_split_sizes is None):
+        raise CommunicationError(what, expected="the sizes of both splits, or None", got="one")
+    if input_split_sizes is None:
+        _axis(self, 0, found, what, divides=True)
+        input_split_sizes = output_split_sizes = [self.shape[0] // found.size()] * found.size()
+    made, given = tuple(output_split_sizes), tuple(input_split_sizes)
+    fits = len(made) == len(given) == found.size() and sum(given) == self.shape[0]
+    if not fits or min(*made, *given) < 0:
+        expected = f"{found.size()} sizes each, of the input {self.shape[0]} together"
+        raise CommunicationError(f"{what}: axis 0", expected=expected, got=f"{given} and {made}")
+    return _SYMBOLS["all_to_all"](self, made, given, found)
+
+
+def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
+    """As torch.distributed._functional_collectives.broadcast, where src counts in the group."""
+    found = _group(group, tag)
+    return _SYMBOLS["broadcast"](self, dist.get_global_rank(found, src), found)
 
 
 def _gather_op(x: Any, group_size: int, group_name: Any) -> Any:
@@ -162,7 +249,7 @@ def lookasides() -> dict[Callable[..., Any], Callable[..., Any]]:
     if not dist.is_available():
         return {}
     functional, found = dist._functional_collectives, {}
-    for one in (all_gather_tensor, reduce_scatter_tensor, all_reduce):
+    for one in (all_gather_tensor, reduce_scatter_tensor, all_reduce, all_to_all_single, broadcast):
         for name in (one.__name__, f"{one.__name__}_autograd"):
             if hasattr(functional, name):
                 found[getattr(functional, name)] = one
@@ -172,7 +259,8 @@ def lookasides() -> dict[Callable[..., Any], Callable[..., Any]]:
     for ops in functional_ops:
         for name, call in (
             ("all_gather_into_tensor", _gather_op), ("reduce_scatter_tensor", _scatter_op),
+            ("all_to_all_single", all_to_all_single), ("broadcast", broadcast),
         ):  # fmt: skip
-            packet = getattr(ops, name)
-            found |= {packet: call, packet.default: call}
+            if packet := getattr(ops, name, None):
+                found |= {packet: call, packet.default: call}
     return found

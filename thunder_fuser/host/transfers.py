@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sends and receives of a post, read from its text, and whether they match.
+
+    P0 = post(receive(T2[0:4], 1), send(T0[0:4], -1), mesh=(0, 1, 2), on='mesh_x')
+
+All devices run this line, so what a device sends to distance -1 arrives where the device there
+receives from distance 1 in the same post. A post whose sends and receives match so needs no other
+one: devices cannot wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thunder_fuser.errors import FuserError, VerifyError
+from thunder_fuser.ir.domain import ParallelType
+from thunder_fuser.ir.mesh import Mesh
+
+Spans = tuple[tuple[int, int] | None, ...]  # of each axis, from the first on
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The devices of a mesh along a dimension."""
+
+    mesh: Mesh
+    on: str
+
+    @property
+    def devices(self) -> int:
+        return self.mesh.size(ParallelType(self.on))
+
+
+def line_of(call: ast.Call) -> Line:
+    """The line that a call names with mesh= and on=; VerifyError without one."""
+    named = {one.arg: one.value for one in call.keywords}
+    try:
+        mesh, on = (ast.literal_eval(named[key]) for key in ("mesh", "on"))
+        line = Line(Mesh.of(mesh), on)
+        assert line.devices
+    except (KeyError, ValueError, FuserError):
+        raise _broken(call, "mesh= and on= with a mesh and its dimension") from None
+    return line
+
+
+def distance_of(call: ast.Call, devices: int) -> int:
+    """The distance of a send, a receive or a part: from 0 to the number of devices."""
+    try:
+        found = ast.literal_eval(call.args[1])
+    except (IndexError, ValueError):
+        found = None
+    if type(found) is not int:
+        raise _broken(call, "a tensor and a distance")
+    return found % devices
+
+
+def moves(tree: ast.AST) -> list[ast.Call]:
+    """The calls of send and receive in a line."""
+    return [
+        one for one in ast.walk(tree)
+        if isinstance(one, ast.Call) and called(one) in ("send", "receive")
+    ]  # fmt: skip
+
+
+def called(node: ast.AST) -> str:
+    """The name of a called function, "" if it has none."""
+    is_named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return node.func.id if is_named else ""  # type: ignore[attr-defined]
+
+
+def check_matched(text: str) -> None:
+    """VerifyError unless each send of a line that posts some has its receive, as large."""
+    call = next((one for one in ast.walk(ast.parse(text)) if called(one) == "post"), None)
+    if not isinstance(call, ast.Call):
+        return  # a collective
+    devices = line_of(call).devices
+    sent, received = defaultdict[int, list[object]](list), defaultdict[int, list[object]](list)
+    if not call.args or moves(call) != [*call.args]:
+        raise _broken(call, "sends and receives alone")
+    for one in moves(call):
+        distance = distance_of(one, devices)
+        if not distance:
+            raise _broken(one, "another device than this one", text)
+        is_send = called(one) == "send"
+        sizes = tuple(b - a for a, b in filter(None, _slices(one.args[0])))
+        (sent[distance] if is_send else received[-distance % devices]).append(sizes)
+    for distance in sorted({*sent, *received}):
+        if sent[distance] != received[distance]:
+            expected = f"for each send to distance {distance} a receive from {-distance}, as large"
+            raise _broken(call, expected, f"sends {sent[distance]}, receives {received[distance]}")
+
+
+def _slices(node: ast.expr) -> Iterator[tuple[int, int] | None]:
+    if isinstance(node, ast.Subscript):
+        yield from spans(node.slice)
+
+
+def spans(index: ast.expr) -> Spans:
+    """Of an index such as [:, 0:3]; None where it is not two numbers."""
+    axes = index.elts if isinstance(index, ast.Tuple) else [index]
+    return tuple(map(_span, axes))
+
+
+def _span(axis: ast.expr) -> tuple[int, int] | None:
+    ends = [axis.lower, axis.upper] if isinstance(axis, ast.Slice) else []
+    found = [end.value for end in ends if isinstance(end, ast.Constant)]
+    return (found[0], found[1]) if len(found) == 2 else None  # type: ignore[return-value]
+
+
+def _broken(call: ast.Call, expected: str, got: str = "") -> VerifyError:
+    text = ast.unparse(call)
+    return VerifyError(f"host program: {text}", expected=expected, got=got or text)
