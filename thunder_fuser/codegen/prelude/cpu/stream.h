@@ -19,20 +19,18 @@ template <class Op, typename T, typename A> struct Stream {
     if (used == ROOM) add();
   }
   DEVICE void add() {
-    A own[LANES];
     while (used % LANES) next[used++] = convert<T>(start);
-    for (int lane = 0; lane < LANES; ++lane) own[lane] = lanes[lane];
     for (i64 k = 0; k < used; k += LANES)
 #pragma omp simd
       for (int lane = 0; lane < LANES; ++lane)
-        own[lane] = Op::apply(own[lane], convert<A>(next[k + lane]));
-    for (int lane = 0; lane < LANES; ++lane) lanes[lane] = own[lane];
+        lanes[lane] = Op::apply(lanes[lane], convert<A>(next[k + lane]));
     used = 0;
   }
 };
 template <class Op, typename T, typename A> DEVICE A total(Stream<Op, T, A>& row) {
   row.add();
   for (int half = Stream<Op, T, A>::LANES / 2; half > 0; half /= 2)
+#pragma omp simd
     for (int lane = 0; lane < half; ++lane)
       row.lanes[lane] = Op::apply(row.lanes[lane], row.lanes[lane + half]);
   return row.lanes[0];
