@@ -153,6 +153,47 @@ def test_a_cpu_kernel_takes_every_scalar() -> None:
     assert y.item() == sum(values.values())
 
 
+def test_kernels_find_what_the_compiler_calls_by_itself() -> None:
+    """A division of 128 bits (libgcc), memset (libc), a root (libm), threads (OpenMP)."""
+    params = [Param("T0", "double", "output"), Param("n", "i64", "scalar")]
+    body = "__builtin_memset(T0, 0, n * sizeof *T0);\n"
+    body += "const auto wide = static_cast<unsigned __int128>(n) << 100;\n"
+    body += "#pragma omp parallel for num_threads(threads)\n"
+    body += "for (i64 i = 1; i < n; ++i) st(T0, i, __builtin_cbrt(double(wide / u64(i) >> 100)));"
+    kernel = compile_cpu(make_source("helped", body, params, dialect="cpu"))
+    y = torch.full((100,), torch.nan, dtype=torch.float64)
+    kernel.function(y.data_ptr(), y.numel(), 2)
+    expected = [0.0, *((100 // i) ** (1 / 3) for i in range(1, 100))]
+    torch.testing.assert_close(y, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 255, 256, 257, 700])
+@pytest.mark.parametrize("op", ["Sum", "Max"])
+def test_a_row_is_added_in_the_order_of_its_description(op: str, length: int) -> None:
+    """Dealt in turn to 16 lanes, these by halves; in parts of any length."""
+    params = [Param("T0", "double", "input"), Param("T1", "double", "output")]
+    params += [Param(name, "i64", "scalar") for name in ("n", "part")]
+    body = f"""Stream<{op}, double, double> row({"0.0" if op == "Sum" else "-__builtin_huge_val()"});
+for (i64 at = 0; at < n; at += part)
+  for (i64 b = at, last = at + part < n ? at + part : n, e; b < last; b = e) {{
+    e = row.end(b, last);
+    for (i64 i = b; i < e; ++i) row.from(b)[i] = ld(T0, i);
+    row.took(e - b);
+  }}
+st(T1, 0, total(row));"""
+    kernel = compile_cpu(make_source("dealt", body, params, dialect="cpu"))
+    x, y = torch.randn(length, dtype=torch.float64), torch.empty(1, dtype=torch.float64)
+    start, apply = (0.0, torch.add) if op == "Sum" else (-torch.inf, torch.maximum)
+    lanes = torch.full((16,), start, dtype=torch.float64)
+    for turn in x.split(16):
+        lanes[: len(turn)] = apply(lanes[: len(turn)], turn)
+    for half in (8, 4, 2, 1):
+        lanes = apply(lanes[:half], lanes[half : 2 * half])
+    for part in (1, 7, 64, 1000):
+        kernel.function(x.data_ptr(), y.data_ptr(), length, part, 1)
+        assert y.item() == lanes.item()
+
+
 def test_silu_and_16_bit_conversions_become_simd() -> None:
     """The compiler says which loops it vectorised; a helper that stops it would cost 10x."""
     params = [Param("T0", "bf16", "input"), Param("T1", "bf16", "output")]

@@ -20,6 +20,7 @@ template <class Op, typename T, typename A> struct Stream {
   }
   DEVICE void add() {
     while (used % LANES) next[used++] = convert<T>(start);
+#pragma GCC unroll 4
     for (i64 k = 0; k < used; k += LANES)
 #pragma omp simd
       for (int lane = 0; lane < LANES; ++lane)
