@@ -173,7 +173,8 @@ def test_a_row_is_added_in_the_order_of_its_description(op: str, length: int) ->
     """Dealt in turn to 16 lanes, these by halves; in parts of any length."""
     params = [Param("T0", "double", "input"), Param("T1", "double", "output")]
     params += [Param(name, "i64", "scalar") for name in ("n", "part")]
-    body = f"""Stream<{op}, double, double> row({"0.0" if op == "Sum" else "-__builtin_huge_val()"});
+    first = "0.0" if op == "Sum" else "-__builtin_huge_val()"
+    body = f"""Stream<{op}, double, double> row({first});
 for (i64 at = 0; at < n; at += part)
   for (i64 b = at, last = at + part < n ? at + part : n, e; b < last; b = e) {{
     e = row.end(b, last);
