@@ -7,8 +7,9 @@
 
 A GPU's tensor cores read images in that order: cuDNN copies contiguous ones into it and back,
 around each convolution. oneDNN, which torch calls on a CPU, does the same with blocks of channels.
-A small ResNet takes 0.86 of the time so in training and 0.72 in inference (AVX-512). A convolution
-whose result the user sees keeps eager's order. Gradients of weights lie as the weights do.
+A small ResNet has 1.04 of torch.compile's speed so in training and 1.02 in inference, and had 0.82
+and 0.81 (cpu_models.json). A convolution whose result the user sees keeps eager's order. Gradients
+of weights lie as the weights do.
 """
 
 from __future__ import annotations
