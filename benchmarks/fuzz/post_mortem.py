@@ -45,10 +45,10 @@ def examine(
     if end_of(lambda: None):
         tell(but=", and no fork of a process can use the device")
         return
-    if end_of(lambda: run_in_torch(make(seed, target))):
+    if end_of(lambda: run_in_torch(make(seed, target))) == kind:
         tell(aside=f"torch itself: {kind}")
         return
-    if end_of(lambda: run_in_thunder(make(seed, target))):
+    if end_of(lambda: run_in_thunder(make(seed, target))) == kind:
         tell(aside=f"Thunder too: {kind}")
         return
     program = make(seed, target)

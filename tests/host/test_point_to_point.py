@@ -161,12 +161,12 @@ BROKEN = (
     ("    wait(P1, 'T2')\n", "    E0 = record_event()\n    with on_stream(1):\n"
      "        wait_event(E0)\n        wait(P1, 'T2')\n", "communication on the caller's stream"),
     # sends and receives match
-    ("send(T0[0:4], -1), ", "", r"for each send to distance 2 a receive from -2, as large, "
+    ("send(T0[0:4], -1), ", "", r"for each send to distance 2 a receive from -2, as long, "
      r"got sends \[\], receives \[\(4,\)\]"),
     ("receive(T2[0:4], 1), ", "", "a receive from -2"),
     ("send(T0[0:4], -1)", "send(T0[0:4], 1)", "a receive from -1"),
     ("send(T0[0:4], -1)", "send(T0[0:3], -1)", r"got sends \[\(3,\)\], receives \[\(4,\)\]"),
-    ("send(T0[0:4], -1)", "send(T0[0:4], -1), send(T0[0:4], -1)", "as large"),
+    ("send(T0[0:4], -1)", "send(T0[0:4], -1), send(T0[0:4], -1)", "as long"),
     ("send(T0[0:4], -1)", "send(T0[0:4], 3)", "another device than this one"),
     ("send(T0[0:4], -1)", "send(T0[0:4], T1)", "a tensor and a distance"),
     ("send(T0[0:4], -1)", "send(T0[0:4])", "a tensor and a distance"),
@@ -233,3 +233,5 @@ def test_rows_of_a_part() -> None:
     verified(text.format(on=on, place=f"part(T1, 1, {on})[2:4]"))
     with pytest.raises(VerifyError, match="a wait for the post of T1 first"):
         verified(text.format(on=on, place=f"part(T1, 1, {on})[1:4]"))
+    with pytest.raises(VerifyError, match="a wait for the post of T1 first"):  # whose rows count
+        verified(text.format(on=on, place=f"part(part(T1, 1, {on}), 2, {on})"))

@@ -274,15 +274,21 @@ def test_int8_stays_int8(shape: tuple[int, ...]) -> None:
     "function",
     [
         lambda b, x: torch.stack([b, x]), lambda b, x: torch.cat([x, b]),
-        lambda b, x: torch.cat([x.to(torch.float8_e4m3fn), x]), lambda b, x: torch.hstack([b, x]),
-        lambda b, x: torch.cat([x, b.float()]),
+        lambda b, x: torch.hstack([b, x]),
     ],
 )  # fmt: skip
-def test_8_bit_floats_are_joined_with_no_other_type(function: Function) -> None:
+def test_8_bit_floats_are_not_joined_with_bools(function: Function) -> None:
     x, b = torch.ones(2).to(torch.float8_e5m2), torch.tensor([True, False])
     for one in (function, jit(function, strict=True)):
-        with pytest.raises((RuntimeError, KeyError)):
+        with pytest.raises(RuntimeError, match="Promotion for Float8"):
             one(b, x)
+
+
+@pytest.mark.parametrize("exponent", [1e-310, -1e-50, 2.0**-150, 2.0**-149, 1e50, -1e50])
+def test_exponents_beyond_float32(exponent: float) -> None:
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, torch.inf, -torch.inf, torch.nan])
+    made = jit(lambda x: x**exponent, strict=True)(x)
+    torch.testing.assert_close(made, x**exponent, equal_nan=True)
 
 
 def test_without_the_executor_thunder_has_its_own_types() -> None:

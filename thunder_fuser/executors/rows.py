@@ -179,11 +179,16 @@ def _check_clone(a: TensorProxy, **kwargs: Any) -> Reject | None:
     return Reject(f"clone with {', '.join(asked)}") if asked else None
 
 
+_LOST = 2.0**-150  # and less is 0 in float32
+
+
 def _check_pow(a: Any, b: Any) -> Reject | None:
     tensors = [x for x in (a, b) if isinstance(x, TensorProxy)]
     exact = bool(tensors) and all(data_type(t.dtype) in EXACT for t in tensors)
     if exact and isinstance(b, (int, float)) and b < 0:
         return Reject("integer to a negative power")  # torch raises, and so it should
+    if type(b) is float and 0 < abs(b) <= _LOST:
+        return Reject(f"an exponent of {b}, which is 0 in float32")  # 0 ** b is 0, and 0 ** 0 is 1
     return needs_tensor(tensors)
 
 

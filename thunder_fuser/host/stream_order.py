@@ -113,8 +113,8 @@ class _Order:
             self.touched[name] = [_Touch(line, one.stream, _Piece(), True)]
 
     def _moved(self, line: int, one: Statement, tree: ast.AST) -> int:
-        """The stream that touches values: of sends and receives, that of their post, whose wait
-        the line may be."""
+        """The stream that a line touches values on: -line for a post of sends and receives, else
+        the line's own. A wait makes that stream come behind the post's."""
         for name in one.reads if one.kind == "wait" else ():
             if name in self.posts:
                 self.known[one.stream][-self.posts[name]] = self.posts[name]
@@ -167,7 +167,8 @@ def _pieces(tree: ast.AST) -> dict[int, _Piece]:
         elif isinstance(node, ast.Call) and called(node) == "part":
             line = line_of(node)
             distance = distance_of(node, line.devices)
-            inner = found.get(id(node), _Piece()).spans
+            cut = found.get(id(node), _Piece())
+            inner = () if cut.of else cut.spans  # of a part of a part only the first is known
             dim = [ast.unparse(one.value) for one in node.keywords if one.arg == "dim"]
             found[id(node.args[0])] = _Piece(
                 ((distance, distance + 1), *inner), (line, *dim)

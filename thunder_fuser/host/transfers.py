@@ -38,12 +38,12 @@ def line_of(call: ast.Call) -> Line:
     """The line that a call names with mesh= and on=; VerifyError without one."""
     named = {one.arg: one.value for one in call.keywords}
     try:
-        mesh, on = (ast.literal_eval(named[key]) for key in ("mesh", "on"))
-        line = Line(Mesh.of(mesh), on)
-        assert line.devices
+        nested, on = (ast.literal_eval(named[key]) for key in ("mesh", "on"))
+        mesh = Mesh.of(nested)
+        mesh.size(ParallelType(on))
     except (KeyError, ValueError, FuserError):
         raise _broken(call, "mesh= and on= with a mesh and its dimension") from None
-    return line
+    return Line(mesh, on)
 
 
 def distance_of(call: ast.Call, devices: int) -> int:
@@ -72,7 +72,10 @@ def called(node: ast.AST) -> str:
 
 
 def check_matched(text: str) -> None:
-    """VerifyError unless each send of a line that posts some has its receive, as large."""
+    """VerifyError unless each send of a line that posts some has its receive, of as many rows.
+
+    The rows are those of the slices that are written; other axes are not compared.
+    """
     call = next((one for one in ast.walk(ast.parse(text)) if called(one) == "post"), None)
     if not isinstance(call, ast.Call):
         return  # a collective
@@ -89,7 +92,7 @@ def check_matched(text: str) -> None:
         (sent[distance] if is_send else received[-distance % devices]).append(sizes)
     for distance in sorted({*sent, *received}):
         if sent[distance] != received[distance]:
-            expected = f"for each send to distance {distance} a receive from {-distance}, as large"
+            expected = f"for each send to distance {distance} a receive from {-distance}, as long"
             raise _broken(call, expected, f"sends {sent[distance]}, receives {received[distance]}")
 
 

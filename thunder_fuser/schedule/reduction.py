@@ -290,7 +290,7 @@ def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
         if found.inner:
             lane = reduced.pop()
         else:
-            few = 1 << (s.extent(kept[-1]) - 1).bit_length()  # a kernel for many numbers of columns
+            few = 1 << (s.extent(kept[-1]) - 1).bit_length()  # so that sizes share a kernel
             chunks, lane = s.split(kept.pop(), run or min(columns, few))
             kept.append(chunks)
             s.reorder(*kept, *runs, *reduced, lane)

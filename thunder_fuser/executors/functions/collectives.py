@@ -125,10 +125,12 @@ def _reduce_with_gradient(x: Any, reduce: str, group: Any) -> Any:
 
 
 def _of_largest(gradient: Any, x: Any, y: Any, group: Any) -> Any:
-    """The gradient where x is y, its maximum over devices; devices with the same share it."""
-    found = ltorch.eq(x, y)
-    count = _reduced(ltorch.to(found, x.dtype), "sum", group)
-    return ltorch.where(found, gradient / count, 0.0)
+    """The gradient where x is y, its maximum over devices; devices with the same share it.
+
+    Where the maximum is NaN, so is the gradient, as that of torch's amax is: no x is y.
+    """
+    found = ltorch.to(ltorch.eq(x, y), x.dtype)
+    return gradient * found / _reduced(found, "sum", group)
 
 
 def _broadcast_with_gradient(x: Any, root: int, group: Any) -> Any:
