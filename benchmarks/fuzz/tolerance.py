@@ -102,6 +102,7 @@ REFUSED_BY_TORCH_ALONE = {
     "does not support automatic differentiation": "the same",
     "expected dtype float for `weight`": "Thunder's lerp computes in the wider type",
     "torch.sign is not intended to support complex": "Thunder's is sgn",
+    "refer to a single memory location": "Thunder reads all operands before it writes",
 }
 
 # Words in errors of ours, or the places that raise them, that need not be torch's, and why.
