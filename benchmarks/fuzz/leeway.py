@@ -71,7 +71,7 @@ def reason_of(name: str, args: tuple[Any, ...], out: Any) -> str:
         return SUM
     if name in MEANS and not _is_finite(first):
         return SPREAD
-    if name in SQUARES and _lose_squares(_total(_sizes(first), 2), out.dtype):
+    if name in SQUARES and _loses_squares(_sizes(first), out):
         return SPREAD
     if out.is_complex() and not all(map(_is_finite, (*tensors, out))):
         return _reason_of_complex(name, tensors)
@@ -115,11 +115,17 @@ def _sizes(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.complex128 if x.is_complex() else torch.float64).abs()
 
 
-def _lose_squares(total: float, dtype: torch.dtype) -> bool:
-    """Whether a sum of squares overflows, or is lost below the smallest normal number."""
-    facts = torch.finfo(dtype)
+def _loses_squares(sizes: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether a sum of squares overflows, or is lost below the smallest normal number.
+
+    Also whether one of them is, where a result is infinite or NaN: it may be all of a sum that is
+    divided by 0.
+    """
+    facts = torch.finfo(out.dtype)
     smallest = facts.tiny if facts.bits == 64 else torch.finfo(torch.float32).tiny
-    return total > facts.max or 0 < total < smallest
+    total, lost = _total(sizes, 2), (0 < sizes) & (sizes**2 < smallest)
+    is_lost = 0 < total < smallest or (bool(lost.any()) and not _is_finite(out))
+    return total > facts.max or is_lost
 
 
 def _total(sizes: torch.Tensor, power: int = 1) -> float:

@@ -221,6 +221,13 @@ def test_squares_that_are_lost() -> None:
         assert shaken.open == expected
 
 
+def test_a_square_that_is_lost_in_one_of_the_results() -> None:
+    for correction, expected in ((2, leeway.SPREAD), (1, "")):  # 0 / 0, where torch has 5e-81 / 0
+        with tolerance.Shaken(0) as shaken:
+            torch.var(torch.tensor([[0.0, -1e-40], [1.0, 0.0]]), [0], correction=correction)
+        assert shaken.open == expected
+
+
 def test_a_gradient_whose_intermediate_overflows() -> None:
     for size, expected in ((3e38, leeway.GRADIENT), (1.0, "")):
         x = torch.tensor([size, INF], requires_grad=True)
