@@ -89,13 +89,18 @@ def names(jitted: Any) -> list[str]:
     return [bsym.sym.name for bsym in calls(jitted)]
 
 
-def check(function: Callable[..., Any], values: list[torch.Tensor]) -> Any:
-    """Asserts that result and gradients are those of eager. Gives the jitted function."""
+def check(
+    function: Callable[..., Any], values: list[torch.Tensor], orders: int | None = None
+) -> Any:
+    """Asserts that result and gradients are those of eager. Gives the jitted function.
+
+    orders: of how many of them the order in memory is compared; of all if None.
+    """
     jitted = jit(function, strict=True)
     got, eager = with_gradients(jitted, values), with_gradients(function, values)
     exact = with_gradients(function, [one.double() for one in values])
     assert_as_exact_as_eager(got, eager, exact)
-    assert [one.stride() for one in got] == [one.stride() for one in eager]
+    assert [one.stride() for one in got[:orders]] == [one.stride() for one in eager[:orders]]
     return jitted
 
 
@@ -134,7 +139,8 @@ def test_images_in_channels_last_order_stay_in_it(name: str) -> None:
     image, *others = case.values()
     image = image.to(memory_format=torch.channels_last)
     assert image.stride() != image.contiguous().stride()
-    check(lambda *tensors: torch.relu(case.function(*tensors)), [image, *others])
+    # The gradient of a weight lies as the weight does, where autograd.grad has oneDNN's order.
+    check(lambda *tensors: torch.relu(case.function(*tensors)), [image, *others], orders=2)
 
 
 def test_the_forward_keeps_indices_and_runs_once() -> None:
