@@ -34,6 +34,7 @@ from typing import Any
 
 import nvtx
 import torch
+from torch.autograd.graph import increment_version
 
 from thunder_fuser.analysis.part import Part
 from thunder_fuser.codegen.source import KernelSource
@@ -220,6 +221,7 @@ def _names(
         "threads": torch.get_num_threads,
         "stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),  # absent without CUDA
         "draw": draw,
+        "note_write": increment_version,
         "wait": partial(wait, seconds=params.executor.seconds),
         **COLLECTIVES,
         **POINT_TO_POINT,
@@ -377,16 +379,22 @@ def _last_reads(
 def _ending(segmented: SegmentedFusion, device: torch.device) -> list[str | Line]:
     """Copies into aliased inputs, and the return statement.
 
-    An input that is overwritten is cloned first if another one is overwritten by it. A result in
-    another stride order than its value is copied.
+    An input that is overwritten is cloned first if another one is overwritten by it. Where a kernel
+    has written into it, autograd only has to be told. A result in another stride order than its
+    value is copied.
     """
     fusion, shapes = segmented.fusion, _shapes_given(segmented)
+    in_place = {pair for one in segmented.segments for pair in one.part.overwrites}
     writes = [o for o in fusion.outputs if o.alias]
     written = {o.alias for o in writes}
     saved = dict.fromkeys(o.name for o in writes if o.name in written)
     lines: list[str | Line] = [f"    {name}_before = {name}.clone()" for name in saved]
     names = {name: f"{name}_before" for name in saved}
-    lines += [f"    {o.alias}.copy_({names.get(o.name, o.name)})" for o in writes]
+    lines += [
+        f"    note_write({o.alias})" if (o.name, o.alias) in in_place
+        else f"    {o.alias}.copy_({names.get(o.name, o.name)})"
+        for o in writes
+    ]  # fmt: skip
     results = []
     for number, output in enumerate(o for o in fusion.outputs if not o.alias):
         strides, name = _wanted_strides(segmented, output), output.name

@@ -98,10 +98,12 @@ class Context:
         """True for the first of the blocks and threads along these loops."""
         return conjunction(self.loops.loops[axis.name].lt(1) for axis in loops)
 
-    @property
-    def first_thread(self) -> Scalar:
-        """True for the first of the threads that share a kept position."""
-        return self.first_of(a for a in self.root_loops if a.is_reduction and a.parallel.is_thread)
+    def first_thread(self, *, of_cluster: bool = False) -> Scalar:
+        """True for the first of the threads that share a kept position, in each block or in all."""
+        return self.first_of(
+            a for a in self.root_loops if a.is_reduction
+            and (a.parallel.is_thread or (of_cluster and a.parallel is ParallelType.CLUSTER))
+        )  # fmt: skip
 
     def next_row(self, position: Scalar) -> tuple[Scalar, Scalar]:
         """The position one row of the block further on, and where there is one."""

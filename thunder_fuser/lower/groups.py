@@ -158,7 +158,7 @@ class Groups:
             (point,) = self.ctx.demand.points(name)
             value = self.values.get(point, scope)
             scope.put(Set(Lane(f"{name}_k", self.ctx.group_step), value, self.ctx.dtype_of(name)))
-        condition = conjunction([self.guards.row_condition, self.ctx.first_thread])
+        condition = conjunction([self.guards.row_condition, self.ctx.first_thread()])
         for name in turn.over:
             self._put(name, condition, scope)
         self.nests.put_rows(scope, turn.of_rows, condition)

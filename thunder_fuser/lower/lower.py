@@ -272,8 +272,9 @@ class _Lowerer:
         ]
         if names:
             self.values.buffers.nest = count
-            condition = conjunction([self.guards.row_condition, self.ctx.first_thread])
-            self.nests.put_rows(scope, names, condition)
+            # Equal values may be stored twice, but not where they are computed from.
+            first = self.ctx.first_thread(of_cluster=bool(self.part.overwrites))
+            self.nests.put_rows(scope, names, conjunction([self.guards.row_condition, first]))
 
 
 # ---- what a row reads for itself
