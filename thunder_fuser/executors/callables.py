@@ -39,7 +39,7 @@ from thunder_fuser.executors.translate import (
 from thunder_fuser.executors.without_kernel import torch_function, view_function, views_for
 from thunder_fuser.failures import build_error, with_innermost_frame
 from thunder_fuser.host.arguments import check_memory, check_plain
-from thunder_fuser.host.dispatch import make_dispatch, on_resolved
+from thunder_fuser.host.dispatch import CHECKED, WRITTEN, make_dispatch, on_resolved
 from thunder_fuser.host.guards import note_miss
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
@@ -63,7 +63,7 @@ class RegionCallable:
 
     __slots__ = (
         "__weakref__", "_compile", "_expected", "_freeing", "_given", "_keeping", "call", "context",
-        "definitions", "fallbacks", "name", "on_mesh", "place", "region",
+        "definitions", "fallbacks", "name", "on_mesh", "one_by_one", "place", "region",
     )
 
     def __init__(
@@ -81,16 +81,18 @@ class RegionCallable:
         self._given = given
         # What was recorded ahead of the first call: for which layouts, and the definition.
         self._expected: tuple[Any, Definition] | None = None
+        self.one_by_one: Runner | None = None
         # Not the proxies' names: a user may call an argument `key`.
         inputs = [(f"a{at}", _kind(proxy)) for at, proxy in enumerate(region.inputs)]
         self._keeping: Any = None
         self._freeing: Any = None
+        how: dict[str, Any] = {"checked": False, "name": name}
+        if region.writes:
+            how |= {"marks": _marks(region), "in_turn": self._in_turn}
         if not region.makes_views:
-            self._keeping = make_dispatch(inputs, self._miss, checked=False, name=name)
+            self._keeping = make_dispatch(inputs, self._miss, **how)
         if region.donated_if_freed:
-            self._freeing = make_dispatch(
-                inputs, self._miss_freeing, checked=False, name=name
-            )
+            self._freeing = make_dispatch(inputs, self._miss_freeing, **how)
         self.call: Any = self._call()
         self.on_mesh = any(map(is_dtensor_proxy, region.outputs))
         if self.on_mesh:
@@ -119,6 +121,12 @@ class RegionCallable:
     def views(self, args: Sequence[Any]) -> Runner | None:
         """What gives the results as views of such arguments, if they are."""
         return views_for(self.region, args) if self.region.moves_only else None
+
+    def _in_turn(self, *args: Any) -> Sequence[torch.Tensor]:
+        """Runs the ops by torch, where what one writes shares memory with what another reads."""
+        if self.one_by_one is None:
+            self.one_by_one = torch_function(self.region, self.name)
+        return self.one_by_one(*args)
 
     def _miss(self, args: Sequence[Any]) -> Runner:
         return self.views(args) or self._compiled(self.region.donated, args)
@@ -237,6 +245,20 @@ def _either(keeping: Runner, freeing: Runner) -> Runner:
         return (freeing if may_be_freed() else keeping)(*args)
 
     return call
+
+
+def _marks(region: Region) -> bytes:
+    """For each input, what `may_write` has to know of it."""
+    writes = {write.target: write for write in region.writes}
+
+    def mark(proxy: Proxy) -> int:
+        if not isinstance(proxy, TensorProxy):
+            return 0
+        write = writes.get(proxy.name)
+        marked = 0 if write is None else WRITTEN | CHECKED * write.is_checked
+        return marked | proxy.dtype.bytes
+
+    return bytes(map(mark, region.inputs))
 
 
 def _kind(proxy: Proxy) -> str:

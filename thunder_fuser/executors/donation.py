@@ -44,7 +44,7 @@ def with_donations(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
 
     ops: the trace that the items were claimed from.
     """
-    if not _keeps_order(ops):
+    if not keeps_order(ops):
         return [*items]
     trains = any(op.is_backward for op in ops)
     memory = _Memory(ops)
@@ -120,7 +120,7 @@ class _Memory:
                 yield proxy
 
 
-def _keeps_order(ops: Sequence[Op]) -> bool:
+def keeps_order(ops: Sequence[Op]) -> bool:
     """Whether nothing but the split will move calls of the trace."""
     kept = Transform.transform_trace_post_optimization
     transforms = getattr(get_compile_data(), "transforms", ())

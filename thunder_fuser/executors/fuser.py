@@ -55,6 +55,7 @@ from thunder_fuser.executors.source_lines import line_of, say_traced, tag_line, 
 from thunder_fuser.executors.support import ROWS, accepts, leaves_of, support
 from thunder_fuser.executors.told import note_fusions, note_trace
 from thunder_fuser.executors.unseen import seen_results, with_unseen
+from thunder_fuser.executors.writes import with_writes
 from thunder_fuser.ir.record import Definition
 from thunder_fuser.logs import timing
 from thunder_fuser.multi_device import MultiDeviceParams
@@ -167,6 +168,7 @@ class ThunderFuser(FusionExecutor):
             items = with_donations(prepared.ops, items)
         if not get_compile_option("disable_inplace_copy_check", _IN_PLACE_HELP):
             check_in_place(items, _prefix(given))
+        items = with_writes(prepared.ops, items)
         also = written_views(prepared.ops)
         items = with_restored(trace, items, also)
         seen = seen_results(items, also)

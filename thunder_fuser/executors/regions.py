@@ -47,6 +47,20 @@ _NO_VIEWS: Views = {}
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """An input that a region writes in place: `target`, its name.
+
+    value: the name of what is written last; names: of the outputs that are the input, written;
+    is_checked: a leaf of autograd that requires a gradient must not be written.
+    """
+
+    target: str
+    value: str
+    names: frozenset[str]
+    is_checked: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """A piece of a trace that becomes one fusion.
 
@@ -58,6 +72,7 @@ class Region:
     where autograd is about to free what it kept; see donation.py. Outputs named in `row_major` lie
     so whatever the order of the inputs; see row_major.py.
     unseen: the results whose strides the user never sees, each with its reader (unseen.py).
+    writes: the inputs that it writes in place; its leaves contain the copies, see writes.py.
     where: file:line of the first of its ops that has one.
     """
 
@@ -72,6 +87,7 @@ class Region:
     unseen: Mapping[str, str] = field(default_factory=dict)
     row_major: tuple[str, ...] = ()
     where: str = ""
+    writes: tuple[Write, ...] = ()
 
     @staticmethod
     def of(ops: Sequence[Op], outputs: Iterable[str], views: Views = _NO_VIEWS) -> Region:
@@ -95,7 +111,7 @@ class Region:
         """The region as far as it makes these results."""
         wanted = frozenset(outputs)
         live = _with_views(_live(self.leaves, wanted), views)
-        inputs, made = _boundary(live, wanted)
+        inputs, made = boundary(live, wanted)
         return replace(self, leaves=live, inputs=inputs, outputs=made)
 
     def without_trace(self) -> Region:
@@ -307,7 +323,7 @@ def _with_views(leaves: Sequence[BoundSymbol], views: Views) -> tuple[BoundSymbo
     return (*reversed(front.values()), *leaves) if front else tuple(leaves)
 
 
-def _boundary(
+def boundary(
     leaves: Sequence[BoundSymbol], wanted: frozenset[str]
 ) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
     """(inputs, outputs) in the order in which they first appear."""

@@ -25,7 +25,7 @@ from thunder.core.symbol import BoundSymbol
 
 from thunder_fuser.executors.regions import Region
 from thunder_fuser.ir.strides import reshaped_order
-from thunder_fuser.trace.proxies import VIEWS, makes, reads
+from thunder_fuser.trace.proxies import COPIES, FENCES, VIEWS, makes, reads, renamed_by
 
 Orders = Mapping[str, tuple[int, ...]]
 
@@ -106,6 +106,10 @@ def _models(leaf: BoundSymbol, made: TensorProxy) -> Iterable[Proxy]:
     """The operands that a result may lie like."""
     if leaf.sym.id in _OF_OTHER_AXES:
         return []
+    if leaf.sym.id in COPIES:
+        return reads(leaf)[1:]
+    if leaf.sym.id in FENCES:
+        return [one for one, renamed in renamed_by(leaf) if renamed.name == made.name]
     return [one for one in reads(leaf) if _has_axes_of(one, made, leaf)]
 
 

@@ -14,7 +14,7 @@ the call, and a value that Thunder calls int8 or bool only for that reason is In
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from thunder_fuser.ir.strides import Contiguity, allocation_of, compute_tensor_d
 from thunder_fuser.ir.type_rules import Typed, ValueType, common_type
 from thunder_fuser.runtime.torch_types import from_torch_dtype
 from thunder_fuser.trace.approximate import Accuracy
-from thunder_fuser.trace.proxies import makes, reads
+from thunder_fuser.trace.proxies import RENAMES, makes, reads, renamed_by
 
 _NARROW = (DataType.Int8, DataType.Bool)
 _PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
@@ -81,7 +81,7 @@ def whole_layout(proxy: TensorProxy) -> Layout:
 
 
 def record_region(
-    region: Region, layouts: Sequence[Layout | None], donated: Container[str] = ()
+    region: Region, layouts: Sequence[Layout | None], donated: Iterable[str] = ()
 ) -> Definition:
     """The definition of a region; `layouts` has one entry an input, None for numbers.
 
@@ -89,13 +89,22 @@ def record_region(
     """
     inputs, outputs = region.inputs, region.outputs
     on_gpu = any(_is_on_gpu(proxy) for proxy in (*inputs, *outputs))
-    fd, env = _recorded(region.leaves, inputs, layouts, donated, on_gpu)
+    targets = {write.target for write in region.writes}
+    fd, env = _recorded(region.leaves, inputs, layouts, {*donated, *targets}, on_gpu)
     given = {env[proxy.name] for proxy in inputs}
     orders = orders_of_results(region, layouts)
+    target_of = {name: write.target for write in region.writes for name in write.names}
+    for write in region.writes:
+        target = env[write.target]
+        value = fd.as_type(env[write.value], fd.dtype_of(target))
+        fd.add_output(value, alias_input=target)
     for proxy in outputs:
         value = env[proxy.name]
-        order = orders.get(proxy.name)
-        fd.add_output(fd.ops.set(value) if value in given else value, stride_order=order)
+        if proxy.name in target_of:
+            fd.add_output(env[target_of[proxy.name]])
+            continue
+        value = fd.ops.set(value) if value in given else value
+        fd.add_output(value, stride_order=orders.get(proxy.name), apart=bool(targets))
     return fd.definition
 
 
@@ -176,7 +185,10 @@ def _recorded(
         is_cpu = on_gpu and not _is_on_gpu(proxy)
         env[proxy.name] = _define_input(fd, proxy, layout, is_cpu, proxy.name in donated)
     for bsym in leaves:
-        _record(fd, env, bsym)
+        if bsym.sym.id in RENAMES:
+            env.update((made.name, env[one.name]) for one, made in renamed_by(bsym))
+        else:
+            _record(fd, env, bsym)
     return fd, env
 
 

@@ -11,6 +11,9 @@
             run = keep(runners, key, miss((T0, S1)))
         return run(T0, S1)
 
+A region that writes arguments (`marks`) is given to torch, which runs its ops in turn, where such
+an argument shares memory with another one.
+
 Where the system has a compiler, native.cpp does the same in C for plain tensors, and calls this
 function for all others.
 
@@ -49,26 +52,66 @@ def make_dispatch(
     *,
     checked: bool,
     name: str = "",
+    marks: bytes | None = None,
+    in_turn: Runner | None = None,
 ) -> Runner:
     """The function that looks up the runner of a call and calls it. miss(arguments) makes one.
 
     Its attribute `runners` is the table.
 
     inputs: (name, kind) of each argument. kind: tensor, complex (a complex tensor), size (a scalar
-    that shapes use) or number. name: of the range of a call in a profile; empty for none.
+    that shapes use) or number. name: of the range of a call in a profile; empty for none. marks,
+    in_turn: see `may_write`; what runs where it says no.
     """
     code = _code(call_text(inputs, checked=checked))
     runners: dict[Any, Runner] = {}
     # The scope does not hold the function: a cycle would keep kernels until a collection.
     call = FunctionType(code, {"runners": runners, "keep": _keep, "miss": miss, "null": NULL})
     in_c = native()
+    if marks is not None and in_turn is not None:
+        call = _either(call, marks, in_turn)  # type: ignore[assignment]
     if in_c is None:
         call = ranged(name, call) if name else call  # type: ignore[assignment]
         call.runners = runners  # type: ignore[attr-defined]
         return call
     kinds = "".join(LETTERS[kind] for _, kind in inputs)
-    known = (kinds.encode(), runners, miss, _keep, call, checked, record_function, name or None)
+    known = (
+        kinds.encode(), runners, miss, _keep, call, checked, record_function, name or None,
+        marks, in_turn,
+    )  # fmt: skip
     return in_c.dispatch(known)  # type: ignore[no-any-return]
+
+
+def _either(call: Runner, marks: bytes, in_turn: Runner) -> Runner:
+    def either(*values: Any) -> Any:
+        return (call if may_write(values, marks) else in_turn)(*values)
+
+    return either
+
+
+WRITTEN, CHECKED = 0x80, 0x40
+
+
+def may_write(values: Sequence[Any], marks: bytes) -> bool:
+    """False if a written tensor shares memory with another one, or must not be written.
+
+    marks: a byte for each value. It has the bytes of an element, WRITTEN, and CHECKED for a tensor
+    that must not require a gradient; it is 0 for a number.
+    """
+    spans = []
+    for value, mark in zip(values, marks, strict=True):
+        if not mark:
+            continue
+        if (mark & CHECKED and value.requires_grad) or value.layout is not torch.strided:
+            return False
+        steps = zip(value.shape, value.stride(), strict=True)
+        last = sum((size - 1) * stride for size, stride in steps)
+        start = value.data_ptr()
+        spans.append((start, start + (last + 1) * (mark & ~(WRITTEN | CHECKED)), mark & WRITTEN))
+    return not any(
+        written and other is not one and one[0] < other[1] and other[0] < one[1]
+        for one in spans for other in spans for written in (one[2],)
+    )  # fmt: skip
 
 
 def call_text(inputs: Sequence[tuple[str, str]], *, checked: bool) -> str:

@@ -59,6 +59,8 @@ constexpr size_t STORAGE_OFFSET = 16;               // of the storage in what an
 constexpr size_t MOST_WORDS = 8192;
 constexpr size_t MOST_DIMENSIONS = 16;
 constexpr Py_ssize_t MOST_VALUES = 128;
+constexpr size_t MOST_TENSORS = 256;  // of a call that writes some of them
+constexpr unsigned WRITTEN = 0x80, CHECKED = 0x40;  // beside the bytes of an element
 constexpr Py_ssize_t MOST_CPU_VALUES = 24;  // with the number of threads, see call_cpu
 
 struct Dispatch {
@@ -66,6 +68,7 @@ struct Dispatch {
   vectorcallfunc call;
   PyObject *kinds, *runners, *miss, *keep, *general;
   PyObject *range, *name;  // makes the context manager of a range in a profile; None for no range
+  PyObject *written, *in_turn;  // see may_write; None where nothing is written
   bool checked;
 };
 
@@ -131,6 +134,47 @@ bool put_all(Key& key, const Dispatch* self, PyObject* const* values) {
   return true;
 }
 
+struct Span {
+  uintptr_t from, to;  // the bytes of a tensor
+  bool is_written;
+};
+
+bool span_of(Span& span, Handle tensor, unsigned mark) {
+  int64_t dim, *sizes, *strides;
+  void* data;
+  if (torch.dim(tensor, &dim) || torch.sizes(tensor, &sizes) || torch.strides(tensor, &strides) ||
+      torch.data(tensor, &data))
+    return false;
+  int64_t last = 0;
+  for (int64_t at = 0; at < dim; ++at) last += (sizes[at] - 1) * strides[at];
+  span.from = reinterpret_cast<uintptr_t>(data);
+  span.to = span.from + (last + 1) * (mark & ~(WRITTEN | CHECKED));
+  span.is_written = mark & WRITTEN;
+  return true;
+}
+
+// False if a written tensor shares memory with another one, or must not be written.
+// `written` has a byte for each value: the bytes of an element, WRITTEN, and CHECKED for a tensor
+// that must not require a gradient; 0 for a number.
+bool may_write(const Dispatch* self, PyObject* const* values) {
+  if (self->written == Py_None) return true;
+  const char* marks = PyBytes_AS_STRING(self->written);
+  Span spans[MOST_TENSORS];
+  size_t count = 0;
+  for (Py_ssize_t at = 0; at < PyBytes_GET_SIZE(self->written); ++at) {
+    unsigned mark = static_cast<unsigned char>(marks[at]);
+    if (!mark) continue;
+    Handle tensor = handle_of(values[at]);
+    if (!tensor || count == MOST_TENSORS || !span_of(spans[count++], tensor, mark)) return false;
+    if ((mark & CHECKED) && torch.requires_grad(*static_cast<void**>(tensor))) return false;
+  }
+  for (size_t at = 0; at < count; ++at)
+    for (size_t other = 0; spans[at].is_written && other < count; ++other)
+      if (other != at && spans[at].from < spans[other].to && spans[other].from < spans[at].to)
+        return false;
+  return true;
+}
+
 // A new reference to the runner of the key, made on a miss.
 PyObject* find(Dispatch* self, const Key& key, PyObject* const* values, Py_ssize_t count) {
   const char* bytes = reinterpret_cast<const char*>(key.words);
@@ -159,6 +203,7 @@ PyObject* call_in(Dispatch* self, PyObject* const* values, size_t flags, PyObjec
   Key key;
   bool is_plain = !names && count == PyBytes_GET_SIZE(self->kinds) && put_all(key, self, values);
   if (!is_plain) return PyObject_Vectorcall(self->general, values, flags, names);
+  if (!may_write(self, values)) return PyObject_Vectorcall(self->in_turn, values, flags, names);
   PyObject* run = find(self, key, values, count);
   if (!run) return nullptr;
   PyObject* results = PyObject_Vectorcall(run, values, flags, nullptr);
@@ -195,6 +240,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->miss);
   Py_VISIT(self->keep);
   Py_VISIT(self->general);
+  Py_VISIT(self->in_turn);
   Py_VISIT(self->range);
   return 0;
 }
@@ -205,6 +251,7 @@ int clear(PyObject* object) {
   Py_CLEAR(self->miss);
   Py_CLEAR(self->keep);
   Py_CLEAR(self->general);
+  Py_CLEAR(self->in_turn);
   Py_CLEAR(self->range);
   return 0;
 }
@@ -214,6 +261,7 @@ void destroy(PyObject* object) {
   clear(object);
   Py_CLEAR(reinterpret_cast<Dispatch*>(object)->kinds);
   Py_CLEAR(reinterpret_cast<Dispatch*>(object)->name);
+  Py_CLEAR(reinterpret_cast<Dispatch*>(object)->written);
   PyObject_GC_Del(object);
 }
 
@@ -394,12 +442,12 @@ extern "C" PyObject* start(void** addresses, PyObject* tensor, PyObject* paramet
   Py_RETURN_NONE;
 }
 
-// A Dispatch of (kinds, runners, miss, keep, general, checked, range, name).
+// A Dispatch of (kinds, runners, miss, keep, general, checked, range, name, written, in_turn).
 extern "C" PyObject* make_dispatch(PyObject* fields) {
-  PyObject* parts[7];
+  PyObject* parts[9];
   int checked;
-  if (!PyArg_ParseTuple(fields, "SOOOOpOO", &parts[0], &parts[1], &parts[2], &parts[3], &parts[4],
-                        &checked, &parts[5], &parts[6]))
+  if (!PyArg_ParseTuple(fields, "SOOOOpOOOO", &parts[0], &parts[1], &parts[2], &parts[3],
+                        &parts[4], &checked, &parts[5], &parts[6], &parts[7], &parts[8]))
     return nullptr;
   auto* self = PyObject_GC_New(Dispatch, &dispatch_type);
   if (!self) return nullptr;
@@ -412,6 +460,8 @@ extern "C" PyObject* make_dispatch(PyObject* fields) {
   self->general = parts[4];
   self->range = parts[5];
   self->name = parts[6];
+  self->written = parts[7];
+  self->in_turn = parts[8];
   self->checked = checked;
   PyObject_GC_Track(self);
   return reinterpret_cast<PyObject*>(self);

@@ -57,12 +57,16 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result of the fusion: its value, the requested layout, the input that it overwrites."""
+    """A result of the fusion: its value, the requested layout, the input that it overwrites.
+
+    apart: it has memory of its own, though its value is also written into an input.
+    """
 
     name: str
     stride_order: tuple[int, ...] | None = None
     alias: str | None = None
     shape: tuple[int, ...] | None = None
+    apart: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class Fusion:
     @cached_property
     def outputs(self) -> tuple[Output, ...]:
         """The results, in order."""
-        keys = ("stride_order", "alias", "shape")
+        keys = ("stride_order", "alias", "shape", "apart")
         found = [record for record in self.definition if record.op == "add_output"]
         return tuple(Output(*r.inputs, *map(r.attr, keys)) for r in found)  # type: ignore[arg-type]
 
@@ -120,7 +124,7 @@ class Fusion:
 
         add_output(T1, T0); add_output(T1)  ->  T0, and so for add_output(T0)
         """
-        if output.alias or output.stride_order or output.shape is not None:
+        if output.alias or output.stride_order or output.shape is not None or output.apart:
             return None
         written = {one.name: one.alias for one in self.outputs if one.alias}
         return output.name if output.name in written.values() else written.get(output.name)

@@ -294,8 +294,10 @@ _KINDS: dict[str, Kind] = {
         "float | Value | Constant | None",
     ),
     "manual_padding": Kind("True or False", _either(_flag, _integer), "bool"),
-    "descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short sorted"
-    " output_gamma sparse stable static_sizes swizzle_scales": Kind("True or False", _flag, "bool"),
+    "apart descending donated inner_split is_cpu keepdim largest scale_grad_by_freq shares short"
+    " sorted output_gamma sparse stable static_sizes swizzle_scales": Kind(
+        "True or False", _flag, "bool"
+    ),
     "is_broadcast_dim": Kind("a list of True and False", _list_of(_flag), "Sequence[bool]"),
     "at.vector": Kind("a list of integers and scalars", _list_of(_size)),
     "at.index": Kind("an integer of 64 bits", _integer),

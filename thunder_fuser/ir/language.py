@@ -221,9 +221,11 @@ class Recorder:
         stride_order: Sequence[int] | None = None,
         shape: Sequence[int] | None = None,
         shares: bool = False,
+        apart: bool = False,
     ) -> None:
         """Marks a result. It is returned in this stride order or shape, or written into
-        `alias_input`. shares: a reshape of an argument may be a view of it."""
+        `alias_input`. shares: a reshape of an argument may be a view of it. apart: the result has
+        memory of its own, where its value is also written into an argument."""
         name = self.operand(output, "add_output", "output")
         attrs: dict[str, AttrValue] = {}
         if stride_order:
@@ -234,6 +236,8 @@ class Recorder:
             attrs["shape"] = tuple(shape)
         if shares:
             attrs["shares"] = True
+        if apart:
+            attrs["apart"] = True
         self.record(OpRecord("add_output", (name,), (), tuple(attrs.items())))
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:

@@ -31,7 +31,10 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
     """
     fusion = segmented.fusion
     donated = {name for name in fusion.donated if _is_plain(fusion, name)}
-    written = {o.name: o.alias for o in fusion.outputs if o.alias in donated}
+    returned = {o.name for o in fusion.outputs if not o.alias and fusion.memory_of(o) is None}
+    written = {
+        o.name: o.alias for o in fusion.outputs if o.alias in donated and o.name not in returned
+    }
     # The caller gets no input back.
     free = donated - {o.name for o in fusion.outputs} - {o.alias for o in fusion.outputs}
     if not free and not written:

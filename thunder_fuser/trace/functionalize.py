@@ -75,7 +75,7 @@ class _Values:
     """The values of the names of each memory that qualifies: `of_names`."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
-        self._memory = _memory(ops)
+        self._memory = memory_of_names(ops)
         computed = {
             name for op in ops if op.reads or op.is_fusible
             for name in {*op.made_names} - {*op.read_names}
@@ -118,7 +118,7 @@ class _Values:
     def _copy(self, op: Op) -> None:
         source, target = op.reads[0], op.reads[-1]
         memory, one = self._at(target.name), self._names.get(target.name)
-        if one is None or one.is_view or source.name not in self._own or not _alike(source, target):
+        if one is None or one.is_view or source.name not in self._own or not alike(source, target):
             self._unfit.add(memory)
         count = self._writes[memory] = self._writes[memory] + 1
         for made in op.makes:
@@ -154,7 +154,7 @@ class _Values:
             self._names[proxy.name] = _Name(memory, proxy, at, at, is_view=bool(seen))
 
 
-def _memory(ops: Sequence[Op]) -> dict[str, str]:
+def memory_of_names(ops: Sequence[Op]) -> dict[str, str]:
     """For each tensor that may share memory, one name for all. A fence names tensors one by one."""
     same: UnionFind[str] = UnionFind()
     names = set[str]()
@@ -169,7 +169,7 @@ def _memory(ops: Sequence[Op]) -> dict[str, str]:
     return {name: same.find(name) for name in names}
 
 
-def _alike(source: Proxy, target: Proxy) -> bool:
+def alike(source: Proxy, target: Proxy) -> bool:
     """Whether a copy of one into the other replaces all of it and changes no element."""
     both = isinstance(source, TensorProxy) and isinstance(target, TensorProxy)
     return both and (source._shape, source.dtype, source.device) == (

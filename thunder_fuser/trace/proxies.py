@@ -36,6 +36,7 @@ MOVES = VIEWS | {PrimIDs.STRIDE_ORDER}
 # Torch's executor gives in-place copies and fences its own symbols, whose ids are strings.
 COPIES = frozenset({PrimIDs.COPY_, "copy_"})
 FENCES = frozenset({PrimIDs.UPDATE_ALIASES, "update_aliases"})
+RENAMES = COPIES | FENCES  # what they make is an operand, or has the value of one
 _SHARING = VIEWS | {
     PrimIDs.STRIDE_ORDER, PrimIDs.UNFOLD, PrimIDs.VIEW, PrimIDs.BITCAST, PrimIDs.DEVICE_PUT,
 } | {one for one in PrimIDs if one.name.startswith(("CONSTRUCT_", "PACK_", "UNPACK_"))}
@@ -74,6 +75,14 @@ def parts(bsym: BoundSymbol) -> Iterator[BoundSymbol]:
 def overwritten(bsym: BoundSymbol) -> Iterator[Proxy]:
     """What it writes in place: itself, or as torch's silu(x, inplace=True), in its parts."""
     return (reads(part)[1] for part in parts(bsym) if part.sym.id in COPIES)
+
+
+def renamed_by(bsym: BoundSymbol) -> Iterator[tuple[Proxy, Proxy]]:
+    """Each result of an in-place copy or a fence, behind the operand whose value it has.
+
+    t3 = copy_(t1, t2)  ->  (t1, t3);  (t4, t5) = update_aliases((t1, t2))  ->  (t1, t4), (t2, t5)
+    """
+    return zip(reads(bsym), makes(bsym), strict=False)
 
 
 def written_by(bsym: BoundSymbol) -> Iterator[Names]:

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions that write arguments in place: as eager torch, with one kernel where its copies stood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import thunder
+import torch
+from torch import Tensor, nn
+
+import thunder_fuser
+from thunder_fuser.executors.fuser import fuser
+
+JITS: dict[str, Callable[..., Any]] = {
+    "thunder.jit": lambda f, **options: thunder.jit(f, executors=[fuser], **options),
+    "thunder_fuser.jit": thunder_fuser.jit,
+}
+
+
+@pytest.fixture(params=JITS.values(), ids=JITS.keys())
+def jit(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param  # type: ignore[no-any-return]
+
+
+def adam(p: Tensor, m: Tensor, v: Tensor, g: Tensor) -> Tensor:
+    p.mul_(0.999)
+    m.lerp_(g, 0.1)
+    v.mul_(0.99).addcmul_(g, g, value=0.01)
+    p.addcdiv_(m, v.sqrt().add_(1e-8), value=-0.01)
+    return p
+
+
+def tensors(*shape: int, count: int = 4) -> list[Tensor]:
+    return [torch.rand(shape) for _ in range(count)]
+
+
+def fusions(jitted: Any) -> list[str]:
+    """The calls of the final trace that compute or copy."""
+    names = [bsym.sym.name for bsym in thunder.last_traces(jitted)[-1].bound_symbols]
+    return [name for name in names if "Fusion" in name or "copy" in name]
+
+
+def check(jitted: Callable[..., Any], function: Callable[..., Any], *args: Tensor) -> None:
+    """Results, and what the arguments are afterwards."""
+    theirs = [one.clone() for one in args]
+    found, expected = jitted(*args), function(*theirs)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(args, tuple(theirs))
+
+
+@pytest.mark.parametrize("shape", [(1000,), (33, 70), (1,), (), (0, 4), (7, 1, 5)], ids=str)
+def test_a_step_of_an_optimizer_is_one_kernel(jit: Any, shape: tuple[int, ...]) -> None:
+    jitted = jit(adam, fuser_strict=True)
+    for _ in range(3):
+        check(jitted, adam, *tensors(*shape))
+    assert fusions(jitted) == ["thunderFusion0"]
+    args = tensors(*shape)
+    assert jitted(*args) is args[0]
+
+
+def test_in_any_order_in_memory(jit: Any) -> None:
+    jitted = jit(adam, fuser_strict=True)
+    for order in ((0, 1), (1, 0)):
+        check(jitted, adam, *(one.permute(order) for one in tensors(6, 6)))
+    wide = tensors(6, 12)
+    check(jitted, adam, *(one[:, ::2] for one in wide))
+    check(jitted, adam, *(one[:, 3:9] for one in wide))
+    mixed = tensors(6, 6)
+    check(jitted, adam, mixed[0].t(), *mixed[1:])
+
+
+class Moving(nn.Module):
+    """Statistics in buffers, which may share memory though Thunder does not know of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("square", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.lerp_(x.mean(0), 0.1)
+        self.square.mul_(0.9).add_(x.square().mean(0), alpha=0.1)
+        return (x - self.mean) / self.square.sqrt()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C", "Python"])
+def test_buffers_that_share_memory(jit: Any, native: bool) -> None:
+    x = torch.randn(5, 8)
+    for start in (16, 8, 7, 0):
+        ours, theirs = Moving(), Moving()
+        for module in (ours, theirs):
+            flat = torch.linspace(1, 2, 40)
+            module.mean, module.square = flat[:8], flat[start : start + 8]
+        jitted = jit(ours, fuser_native_calls=native)
+        for _ in range(3):
+            torch.testing.assert_close(jitted(x), theirs(x))
+        torch.testing.assert_close(ours.mean, theirs.mean)
+        torch.testing.assert_close(ours.square, theirs.square)
+
+
+def test_a_batch_norm_is_one_region(jit: Any) -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3),
+            nn.BatchNorm2d(8), nn.ReLU(),
+        )  # fmt: skip
+
+    ours, theirs, exact = model(), model(), model().double()
+    jitted = jit(ours, fuser_strict=True)
+    for _ in range(3):
+        x = torch.randn(4, 3, 10, 10)
+        jitted(x).square().sum().backward()
+        theirs(x).square().sum().backward()
+        exact(x.double()).square().sum().backward()
+    forward = fusions(jitted)
+    assert forward == ["thunderFusion0", "thunderFusion1"]
+    for (name, one), other, best in zip(
+        ours.named_buffers(), theirs.buffers(), exact.buffers(), strict=True
+    ):
+        error = (other - best).abs().max() if other.is_floating_point() else 0
+        assert (one - best).abs().max() <= 4 * error + 1e-6, name
+    for one, other, best in zip(
+        ours.parameters(), theirs.parameters(), exact.parameters(), strict=True
+    ):
+        error = (other.grad - best.grad).abs().max()
+        assert (one.grad - best.grad).abs().max() <= 4 * error + 1e-4
+
+
+def test_a_leaf_that_requires_grad_must_not_be_written(jit: Any) -> None:
+    args = tensors(8)
+    args[0].requires_grad_()
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        jit(adam)(*args)
+
+    def under_no_grad(*args: Tensor) -> Tensor:
+        with torch.no_grad():
+            return adam(*args)
+
+    theirs = [one.detach().clone() for one in args]
+    jit(under_no_grad)(*args)
+    adam(*theirs)
+    torch.testing.assert_close([one.detach() for one in args], theirs)
+
+
+def test_autograd_knows_of_the_write(jit: Any) -> None:
+    args, w = tensors(8), torch.rand(8, requires_grad=True)
+    loss = (w * args[1]).sum()
+    jit(adam)(*args)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_value_that_is_written_and_returned(jit: Any) -> None:
+    """It has memory of its own, even if another op makes it once more."""
+
+    def function(p: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        kept, same = p + g, p + g
+        p.copy_(kept)
+        p.add_(1.0)
+        return kept, same, p, p * 2
+
+    def last(p: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        kept = p * g
+        p.copy_(kept)
+        return kept, p
+
+    for one in (function, last):
+        for shape in ((9,), ()):
+            p, g = tensors(*shape, count=2)
+            theirs = p.clone()
+            found, expected = jit(one)(p, g), one(theirs, g)
+            torch.testing.assert_close(found, expected)
+            assert [one is p for one in found] == [one is theirs for one in expected]
+            places = [one.data_ptr() for one in found]
+            assert len({*places}) == len(places)
+
+
+def test_what_was_and_what_is(jit: Any) -> None:
+    def function(p: Tensor, q: Tensor) -> tuple[Tensor, ...]:
+        before = p.sum() + q
+        p.mul_(q)
+        between = p.sum()
+        q.add_(p)
+        p.sub_(q.mean())
+        return before, between, p + q, p.max()
+
+    jitted = jit(function, fuser_strict=True)
+    check(jitted, function, *tensors(6, 8, count=2))
+    check(jitted, function, *tensors(200, 300, count=2))
+
+
+def test_other_types(jit: Any) -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        y.mul_(2)
+        return x + y
+
+    for dtype in (torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int8):
+        check(jit(function, fuser_strict=True), function, *(
+            (one * 50).to(dtype) for one in tensors(33, count=2)
+        ))  # fmt: skip
+
+
+def test_with_gradients_through_the_value(jit: Any) -> None:
+    """What a backward needs of an argument is what it was then."""
+
+    def function(x: Tensor, state: Tensor) -> Tensor:
+        y = x * state.clone()
+        state.mul_(0.5).add_(y.detach().mean(0))
+        return (y * state).sin()
+
+    ours, theirs = (torch.linspace(0, 1, 24).view(3, 8).requires_grad_() for _ in range(2))
+    states = [torch.ones(8), torch.ones(8)]
+    jitted = jit(function)
+    for _ in range(2):
+        jitted(ours, states[0]).sum().backward()
+        function(theirs, states[1]).sum().backward()
+    torch.testing.assert_close(states[0], states[1])
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_an_expanded_argument_is_refused_as_in_torch(jit: Any) -> None:
+    args = tensors(4, 8)
+    args[0] = torch.rand(1, 8).expand(4, 8)
+    with pytest.raises(RuntimeError, match="more than one element"), pytest.warns(UserWarning):
+        jit(adam)(*args)
+
+
+def test_views_of_an_argument_stay_with_torch(jit: Any) -> None:
+    def function(p: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        row = p[0]
+        p.mul_(g)
+        row.add_(1.0)
+        p.add_(g)
+        return p, row
+
+    check(jit(function), function, *tensors(4, 8, count=2))
+
+
+def test_many_arguments(jit: Any) -> None:
+    def function(*args: Tensor) -> None:
+        for one in args:
+            one.mul_(0.5)
+            one.add_(1.0)
+
+    check(jit(function, fuser_strict=True), function, *tensors(5, count=150))

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Items of a trace -> the same, with regions and the writes into arguments between them as one.
+
+    [t1] = Region(mul(p, 0.9));  t2 = copy_(t1, p)
+    [t3] = Region(add(t2, g));   t4 = copy_(t3, t2)      ->    [t4] = Region(mul, copy_, add, copy_)
+
+So a step of an optimizer is one kernel that writes its arguments, and a batch norm one region that
+writes its running statistics. The region computes all from what its inputs were, and writes each
+argument once, at the end. That is what its ops do one by one, unless a written argument shares
+memory with another input: then torch runs them one by one, which each call finds out (see
+host/dispatch.py).
+
+An argument qualifies if the trace has no view of it. Its writes must replace all of it. Between the
+regions of one group stand only such writes, fences, and views of what the group does not make. The
+views go before the region. Nothing is joined that is not apart for the sake of a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from thunder.core.prims import PrimIDs
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.torch.experimental.dtensor_proxy import is_dtensor_proxy
+
+from thunder_fuser.executors.donation import keeps_order
+from thunder_fuser.executors.regions import Item, Region, Write, boundary, made_by, only, read_by
+from thunder_fuser.trace.functionalize import alike, memory_of_names
+from thunder_fuser.trace.join_across_copies import MOST_OPS
+from thunder_fuser.trace.op import Op
+from thunder_fuser.trace.proxies import COPIES, FENCES, RENAMES, VIEWS, makes, parts, reads
+
+_SAME = frozenset({PrimIDs.SHALLOW_COPY})
+
+
+def with_writes(ops: Sequence[Op], items: Sequence[Item]) -> list[Item]:
+    """The items, with such groups as one region each.
+
+    ops: the trace that the items were claimed from.
+    """
+    arguments = _arguments(ops, items) if keeps_order(ops) else frozenset()
+    if not arguments:
+        return [*items]
+    last = {proxy.name: at for at, item in enumerate(items) for proxy in read_by(item)}
+    found: list[Item] = []
+    group = _Group(arguments, last)
+    for at, item in enumerate(items):
+        if not group.takes(at, item):
+            found += group.items()
+            group = _Group(arguments, last)
+            if not group.takes(at, item):
+                found.append(item)
+    return found + group.items()
+
+
+def _arguments(ops: Sequence[Op], items: Sequence[Item]) -> frozenset[str]:
+    """The names of the arguments that are written, and have no views but inside of regions."""
+    memory = memory_of_names(ops)
+    written = {memory[name] for op in ops for group in op.writes for name in group}
+    made = {proxy.name: item for item in items if read_by(item) for proxy in made_by(item)}
+    known = {proxy.name for item in items for proxy in read_by(item)} | made.keys()
+    given: dict[str, set[str]] = {}
+    for name in known:
+        if (place := memory.get(name, "")) in written:
+            given.setdefault(place, set()).add(name)
+    fit = (
+        names for names in given.values()
+        if len(names - made.keys()) == 1
+        and all(_renames(made[name]) for name in names if name in made)
+    )  # fmt: skip
+    return frozenset(name for names in fit for name in names)
+
+
+def _renames(item: Item) -> bool:
+    return not isinstance(item, Region) and only(item, RENAMES)
+
+
+class _Group:
+    """The items of one group so far. `last`: the place of the last reader of each name."""
+
+    def __init__(self, arguments: frozenset[str], last: Mapping[str, int]) -> None:
+        self._arguments, self._last = arguments, last
+        self._all: list[Item] = []
+        self._inside: list[Region | BoundSymbol] = []
+        self._views: list[Item] = []
+        self._made: set[str] = set()
+        self._end = -1
+
+    def takes(self, at: int, item: Item) -> bool:
+        """Adds the item if it may be part of the group."""
+        if isinstance(item, Region):
+            fits = self._takes_region(item)
+        elif only(item, FENCES):
+            fits = self._arguments.issuperset(one.name for one in reads(item))
+        elif only(item, COPIES):
+            source, target = reads(item)[0], reads(item)[-1]
+            own = source.name in self._made and source.name not in self._arguments
+            fits = own and target.name in self._arguments and alike(source, target)
+        elif self._inside and only(item, VIEWS):
+            return self._takes_view(at, item)
+        else:
+            return False
+        if fits:
+            self._inside.append(item)
+            self._take(at, item)
+        return fits
+
+    def _take(self, at: int, item: Item) -> None:
+        self._all.append(item)
+        self._made.update(proxy.name for proxy in made_by(item))
+        self._end = at
+
+    def _takes_region(self, one: Region) -> bool:
+        """A region, unless it is beside another one, which was decided before."""
+        regions = [item for item in self._inside if isinstance(item, Region)]
+        if one.makes_views or one.is_backward or (regions and self._inside[-1] is regions[-1]):
+            return False
+        places = {_place(region) for region in (*regions, one)}
+        size = sum(len(region.leaves) for region in (*regions, one))
+        return len(places) == 1 and None not in places and size <= MOST_OPS
+
+    def _takes_view(self, at: int, view: BoundSymbol) -> bool:
+        names = {proxy.name for proxy in reads(view)}
+        if names.isdisjoint(self._made | self._arguments):
+            self._views.append(view)
+            self._all.append(view)
+            return True
+        if only(view, _SAME) and names <= self._made - self._arguments:
+            self._inside.append(view)
+            self._take(at, view)
+            return True
+        return False
+
+    def items(self) -> list[Item]:
+        """The views, the region of all else, and the fences behind it; or all as it was."""
+        inside, behind = _without_end(self._inside)
+        if not any(not isinstance(item, Region) and only(item, COPIES) for item in inside):
+            return self._all
+        leaves = [leaf for item in inside for leaf in _leaves(item)]
+        made = {proxy.name for leaf in leaves for proxy in makes(leaf)}
+        wanted = {name for name in made if self._last.get(name, -1) > self._end}
+        wanted.update(proxy.name for item in behind for proxy in read_by(item))
+        writes = _writes(leaves, self._arguments, wanted)
+        if writes is None:
+            return self._all
+        inputs, outputs = boundary(leaves, frozenset(wanted & made))
+        whole = replace(_joined(inside), leaves=tuple(leaves), inputs=inputs, outputs=outputs)
+        return [*self._views, replace(whole, writes=writes), *behind]
+
+
+def _without_end(
+    inside: Sequence[Region | BoundSymbol],
+) -> tuple[Sequence[Region | BoundSymbol], Sequence[Item]]:
+    """The items up to the last copy or region, and the fences behind it."""
+    end = len(inside)
+    while end and not isinstance(item := inside[end - 1], Region) and not only(item, COPIES):
+        end -= 1
+    return inside[:end], inside[end:]
+
+
+def _leaves(item: Item) -> Iterator[BoundSymbol]:
+    if isinstance(item, Region):
+        yield from item.leaves
+    else:
+        yield from parts(item)
+
+
+def _place(region: Region) -> object:
+    """The device of a region's tensors; None if it has several, or DTensors."""
+    tensors = [p for p in (*region.inputs, *region.outputs) if isinstance(p, TensorProxy)]
+    devices = {proxy.device for proxy in tensors}
+    return devices.pop() if len(devices) == 1 and not any(map(is_dtensor_proxy, tensors)) else None
+
+
+def _writes(
+    leaves: Sequence[BoundSymbol], arguments: frozenset[str], wanted: Iterable[str]
+) -> tuple[Write, ...] | None:
+    """What the primitives write. None if a wanted name is not the argument as it is at the end."""
+    target: dict[str, str] = {}
+    newest: dict[str, set[str]] = {}
+    value: dict[str, str] = {}
+    checked: set[str] = set()
+    for leaf in leaves:
+        if leaf.sym.id in FENCES:
+            for old, new in zip(reads(leaf), makes(leaf), strict=True):
+                target[new.name] = target.get(old.name, old.name)
+                newest.setdefault(target[new.name], set()).add(new.name)
+        elif leaf.sym.id in COPIES:
+            source, old = reads(leaf)[0], reads(leaf)[-1]
+            name = target.get(old.name, old.name)
+            (new,) = makes(leaf)
+            target[new.name], value[name], newest[name] = name, source.name, {new.name}
+            if leaf.kwargs.get("grad_enabled", True):
+                checked.add(name)
+    asked = {name for name in wanted if name in arguments}
+    if not asked <= {name for one in value for name in newest[one]}:
+        return None
+    return tuple(
+        Write(one, value[one], frozenset(newest[one]), one in checked) for one in value
+    )
+
+
+def _joined(inside: Iterable[Item]) -> Region:
+    """What the regions are told, together."""
+    first, *others = (item for item in inside if isinstance(item, Region))
+    return replace(
+        first,
+        bsyms=(), exits=(),
+        donated=tuple(name for one in (first, *others) for name in one.donated),
+        donated_if_freed=tuple(n for one in (first, *others) for n in one.donated_if_freed),
+        unseen={name: reader for one in (first, *others) for name, reader in one.unseen.items()},
+        row_major=tuple(name for one in (first, *others) for name in one.row_major),
+        where=next(filter(None, (one.where for one in (first, *others))), ""),
+    )  # fmt: skip
