@@ -248,3 +248,25 @@ def test_many_arguments(jit: Any) -> None:
             one.add_(1.0)
 
     check(jit(function, fuser_strict=True), function, *tensors(5, count=150))
+
+
+def test_what_is_copied_between_two_writes(jit: Any) -> None:
+    """A reshape that copies reads what the first of them has written, if buffers share memory."""
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.linspace(1, 2, 24)
+            self.register_buffer("first", flat[:12])
+            self.register_buffer("second", torch.ones(12))
+            self.register_buffer("crossed", flat[:12].view(3, 4).t())
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.first.mul_(x)
+            y = self.crossed.reshape(12) * 2
+            self.second.add_(y)
+            return y
+
+    ours, theirs, x = Module(), Module(), torch.rand(12)
+    torch.testing.assert_close(jit(ours)(x), theirs(x))
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())

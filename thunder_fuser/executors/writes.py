@@ -123,7 +123,7 @@ class _Group:
 
     def _takes_view(self, at: int, view: BoundSymbol) -> bool:
         names = {proxy.name for proxy in reads(view)}
-        if names.isdisjoint(self._made | self._arguments):
+        if names.isdisjoint(self._made | self._arguments) and all(map(_never_copies, parts(view))):
             self._views.append(view)
             self._all.append(view)
             return True
@@ -148,6 +148,14 @@ class _Group:
         inputs, outputs = boundary(leaves, frozenset(wanted & made))
         whole = replace(_joined(inside), leaves=tuple(leaves), inputs=inputs, outputs=outputs)
         return [*self._views, replace(whole, writes=writes), *behind]
+
+
+def _never_copies(view: BoundSymbol) -> bool:
+    """True unless torch may have to copy, which reads memory that the group may write."""
+    if view.sym.id is not PrimIDs.RESHAPE:
+        return True
+    before, after = reads(view)[0]._shape, makes(view)[0]._shape
+    return [size for size in before if size != 1] == [size for size in after if size != 1]
 
 
 def _without_end(
