@@ -274,6 +274,11 @@ def crossed(fd: FusionDefinition, x: Any, y: Any) -> None:
     fd.add_output(fd.ops.sub(x, fd.ops.permute(y, [1, 0])), alias_input=y)
 
 
+def rotated(fd: FusionDefinition, x: Any, y: Any) -> None:
+    fd.add_output(x, alias_input=y)
+    fd.add_output(fd.ops.mul(x, 2.0), alias_input=x)
+
+
 def twice(fd: FusionDefinition, x: Any, y: Any) -> None:
     z = fd.ops.add(x, y)
     fd.add_output(z, alias_input=x)
@@ -282,11 +287,39 @@ def twice(fd: FusionDefinition, x: Any, y: Any) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("build", [swapped, crossed, twice], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", [swapped, crossed, rotated, twice], ids=lambda one: one.__name__)
 def test_all_is_computed_from_what_the_arguments_were(target: str, build: Case) -> None:
     x, y = rand(33, 33), rand(33, 33, seed=1)
     expected = {
         "swapped": (y * 2, x * 3), "crossed": (y + x.t(), x - y.t()), "twice": (x + y, x + y),
+        "rotated": (x * 2, x.clone()),
     }[build.__name__]  # fmt: skip
     all_donated(build, [x, y]).execute([x, y], target=target)
     torch.testing.assert_close((x, y), expected)
+
+
+def sums_and_more(fd: FusionDefinition, x: Any, mean: Any, turned: Any, soft: Any) -> None:
+    fd.add_output(fd.ops.sum(x, [1]), alias_input=mean)
+    fd.add_output(fd.ops.permute(fd.ops.mul(x, 2.0), [1, 0]), alias_input=turned)
+    e = fd.ops.exp(x)
+    fd.add_output(fd.ops.div(e, fd.ops.sum(e, [1], keepdim=True)), alias_input=soft)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(5, 33), (64, 64), (3, 5000)], ids=str)
+def test_what_nothing_reads_is_written_by_any_kernel(target: str, shape: tuple[int, int]) -> None:
+    """At addresses as odd as the arguments' own."""
+    for odd in (0, 1, 2):
+        rows, columns = shape
+        x, mean, turned, soft = (
+            rand(size + odd)[odd:].view(sizes)
+            for size, sizes in (
+                (rows * columns, shape), (rows, (rows,)), (rows * columns, (columns, rows)),
+                (rows * columns, shape),
+            )
+        )  # fmt: skip
+        fd = all_donated(sums_and_more, [x, mean, turned, soft])
+        assert in_program(fd, [x, mean, turned, soft], target) == (3, 0)
+        expected = x.sum(1), (x * 2).t(), x.softmax(1)
+        assert fd.execute([x, mean, turned, soft], target=target) == []
+        torch.testing.assert_close((mean, turned, soft), expected, rtol=1e-4, atol=1e-5)

@@ -270,3 +270,37 @@ def test_what_is_copied_between_two_writes(jit: Any) -> None:
     ours, theirs, x = Module(), Module(), torch.rand(12)
     torch.testing.assert_close(jit(ours)(x), theirs(x))
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+def test_values_that_change_places(jit: Any) -> None:
+    def function(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        before = x + 0.0
+        x.copy_(y * 2)
+        y.copy_(before)
+        z.copy_(x.sum(0))
+        return z
+
+    jitted = jit(function, fuser_strict=True)
+    args = [*tensors(5, 33, count=2), torch.rand(33)]
+    check(jitted, function, *args)
+    assert fusions(jitted) == ["thunderFusion0"]
+
+
+def test_state_that_is_only_written(jit: Any) -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("last", torch.zeros(8))
+            self.register_buffer("peak", torch.zeros(4, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last.copy_(x.mean(0))
+            self.peak.copy_(x.abs() * 2)
+            return x.softmax(1)
+
+    ours, theirs = Module(), Module()
+    jitted = jit(ours, fuser_strict=True)
+    for _ in range(2):
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(jitted(x), theirs(x))
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())

@@ -46,6 +46,6 @@ def canonical(part: Part) -> tuple[Part, Mapping[str, str]]:
         {new: view(old) for old, new in names.items()},
         DomainMap({}, ()),
         {new: part.strides[old] for old, new in names.items()},
-        tuple((names[output], names[target]) for output, target in part.overwrites),
+        tuple((names[o], names[read]) for o, read in part.overwrites if read in names),
     )
     return renamed, names

@@ -10,7 +10,7 @@
 The kernel must read an element of the argument only for results at the same place, and must do so
 once: then no order of its threads can read what was written. In a kernel of reductions this holds
 for the values of rows, which one thread stores. The source of such a kernel does not promise that
-the two addresses are different.
+the two addresses are different. An argument that nothing reads may be written by any kernel.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
     """
     fusion = segmented.fusion
     donated = {name for name in fusion.donated if _is_plain(fusion, name)}
-    returned = {o.name for o in fusion.outputs if not o.alias and fusion.memory_of(o) is None}
+    own = [o for o in fusion.outputs if fusion.memory_of(o) is None]
+    returned = {o.name for o in own if not o.alias}
     written = {
-        o.name: o.alias for o in fusion.outputs if o.alias in donated and o.name not in returned
-    }
+        o.name: o.alias for o in fusion.outputs
+        if o.alias in donated - {o.name for o in own} and o.name not in returned
+    }  # fmt: skip
     # The caller gets no input back.
     free = donated - {o.name for o in fusion.outputs} - {o.alias for o in fusion.outputs}
     if not free and not written:
@@ -42,9 +44,10 @@ def with_donations(segmented: SegmentedFusion) -> SegmentedFusion:
     wanted = {o.name for o in fusion.outputs if o.shape is None and o.stride_order is None}
     # A segment may only write what none behind it reads.
     last = {name: at for at, one in enumerate(segmented.segments) for name in one.inputs}
+    unread = set(written.values()) - last.keys()
     segments = []
     for at, one in enumerate(segmented.segments):
-        given = [name for name in one.inputs if last[name] == at]
+        given = [*(name for name in one.inputs if last[name] == at), *unread]
         places = {
             output: [written[output]] if output in written else free for output in one.outputs
             if output in wanted
@@ -80,6 +83,8 @@ def _fits(segment: Segment, target: str, output: str) -> bool:
     a, b = part.tensors[target], part.tensors[output]
     if (a.dtype, a.sizes, part.strides[target]) != (b.dtype, b.sizes, part.strides[output]):
         return False
+    if target not in part.inputs:
+        return segment.scheduler.makes_kernel
     result, points = part.demand.results[output], part.demand.points(target)
     others = [point for name, point in part.demand.results.items() if name != output]
     reading = [one for one in others if target in {p.name for p in part.demand.reached([one])}]
