@@ -96,13 +96,16 @@ def may_write(values: Sequence[Any], marks: bytes) -> bool:
     """False if a written tensor shares memory with another one, or must not be written.
 
     marks: a byte for each value. It has the bytes of an element, WRITTEN, and CHECKED for a tensor
-    that must not require a gradient; it is 0 for a number.
+    that must not require a gradient; it is 0 for a number. True for what has no plain memory: the
+    program refuses it in words.
     """
     spans = []
     for value, mark in zip(values, marks, strict=True):
         if not mark:
             continue
-        if (mark & CHECKED and value.requires_grad) or value.layout is not torch.strided:
+        if refusal(value):
+            return True
+        if mark & CHECKED and value.requires_grad:
             return False
         steps = zip(value.shape, value.stride(), strict=True)
         last = sum((size - 1) * stride for size, stride in steps)
