@@ -264,6 +264,31 @@ def test_columns_write_statistics(target: str) -> None:
         torch.testing.assert_close(tensors[1].double(), expected, rtol=1e-4, atol=1e-4)
 
 
+def moved_by_column(fd: FusionDefinition, x: Any, mean: Any, var: Any) -> None:
+    found, now = fd.ops.var_mean(x, [0], correction=0)
+    scale = fd.ops.rsqrt(fd.ops.add(found, 1e-5))
+    fd.add_output(fd.ops.mul(fd.ops.sub(x, now), scale))
+    for old, new in ((mean, now), (var, found)):
+        value = fd.ops.add(fd.ops.mul(old, 0.9), fd.ops.mul(new, 0.1))
+        fd.add_output(value, alias_input=old)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(300, 70), (4000, 33), (7, 1000), (128, 64)], ids=str)
+def test_a_kernel_of_columns_writes_statistics(target: str, shape: tuple[int, int]) -> None:
+    tensors = [rand(*shape), rand(shape[1], seed=1), rand(shape[1], seed=2)]
+    x, mean, var = (one.double() for one in tensors)
+    fd = all_donated(moved_by_column, tensors)
+    assert in_program(fd, tensors, target) == (2, 0)
+    (y,) = fd.execute(tensors, target=target)
+    expected = (x - x.mean(0)) * (x.var(0, correction=0) + 1e-5).rsqrt()
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-4)
+    for one, old, new in (
+        (tensors[1], mean, x.mean(0)), (tensors[2], var, x.var(0, correction=0)),
+    ):  # fmt: skip
+        torch.testing.assert_close(one.double(), 0.9 * old + 0.1 * new, rtol=1e-5, atol=1e-5)
+
+
 def swapped(fd: FusionDefinition, x: Any, y: Any) -> None:
     fd.add_output(fd.ops.mul(y, 2.0), alias_input=x)
     fd.add_output(fd.ops.mul(x, 3.0), alias_input=y)
