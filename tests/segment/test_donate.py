@@ -156,6 +156,21 @@ REFUSED = (
 )  # fmt: skip
 
 
+def of_another_argument(fd: FusionDefinition, x: Any, y: Any) -> None:
+    fd.add_output(fd.ops.exp(y))
+    fd.add_output(fd.ops.mul(x, y))
+    fd.add_output(fd.ops.sub(x, y))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_result_is_not_stored_before_another_one_loads(target: str) -> None:
+    x, y = rand(70, 33), rand(70, 33, seed=1)
+    expected = [y.exp(), x * y, x - y]
+    assert overwrites(of_another_argument, x, y) == [("T3", "T0")]
+    found = definition(of_another_argument, x, y).execute([x, y], target=target)
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
 def test_what_is_read_elsewhere_stays(build: Case) -> None:
     x = rand(6, 6)

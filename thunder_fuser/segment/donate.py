@@ -86,13 +86,17 @@ def _fits(segment: Segment, target: str, output: str) -> bool:
     if target not in part.inputs:
         return segment.scheduler.makes_kernel
     result, points = part.demand.results[output], part.demand.points(target)
-    others = [point for name, point in part.demand.results.items() if name != output]
-    reading = [one for one in others if target in {p.name for p in part.demand.reached([one])}]
+    reading = [
+        one for one in part.demand.results.values()
+        if target in {point.name for point in part.demand.reached([one])}
+    ]  # fmt: skip
     if any(point.index != result.index for point in points):
         return False
+    alone = reading == [result]
     match = segment.match
     if isinstance(match, Rows):
         is_of_row = not result.walks(match.reduced) and result not in part.demand.operands.values()
-        return is_of_row and not reading and not match.chunk
-    read_once = all(point.index == result.index for point in reading) and len(points) == 1
-    return isinstance(match, Pointwise) and (not reading or read_once)
+        return is_of_row and alone and not match.chunk
+    # What the result is computed from is loaded before it is stored.
+    first = result in reading and all(one.index == result.index for one in reading)
+    return isinstance(match, Pointwise) and (alone or (first and len(points) == 1))
