@@ -67,7 +67,7 @@ print(facts_text(facts(torch.device("cuda"))))
 PYTHON
 
 parts=(tests)
-part tests 180 "$python" -m pytest -n 4 -q -m gpu -p no:cacheprovider --tb=short \
+part tests 420 "$python" -m pytest -n 4 -q -m gpu -p no:cacheprovider --tb=short \
     --durations=5 tests/runtime tests/gpu &
 if sanitizer=$(find_sanitizer); then
     parts+=(memcheck racecheck)

@@ -25,6 +25,7 @@ from thunder_fuser.runtime.torch_types import target_of_device
 from thunder_fuser.target import EMULATOR, Target
 
 LIMIT = {torch.bfloat16: 1e-2, torch.float32: 1e-5}
+LEAST_SHARED = 1024  # bytes: no row fits, and what the threads of a block exchange does
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def error_of(one: Run, device: torch.device, base: Target) -> float:
 
 def target_with(base: Target, memory: str) -> Target:
     """The device; if rows are to be kept nowhere, without the shared memory for them."""
-    return replace(base, smem_bytes_per_block=0) if memory == "none" else base
+    return replace(base, smem_bytes_per_block=LEAST_SHARED) if memory == "none" else base
 
 
 def on_device(tensor: torch.Tensor, device: torch.device, offset: int) -> torch.Tensor:

@@ -16,9 +16,11 @@ pytestmark = [
     pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 ]
 
+DRAWN = {"torch.nn.functional.dropout"}  # no two draws are equal; see test_gpu.py
 NAMES = [
     id.removeprefix("torch.").removeprefix("Tensor.")
-    for id, one in FUNCTIONS.items() if isinstance(one, Rewrite) and id not in CASTS
+    for id, one in FUNCTIONS.items()
+    if isinstance(one, Rewrite) and id not in {*CASTS, *DRAWN}
 ]
 COUNTS = {torch.float32: 2, torch.bfloat16: 2}
 

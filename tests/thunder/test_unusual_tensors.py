@@ -19,7 +19,10 @@ from thunder.core.proxies import TensorProxy
 from thunder.extend import OperatorExecutor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
+import thunder_fuser
 from thunder_fuser import FusionDefinition, fuser
 from thunder_fuser.errors import InputError
 from thunder_fuser.options import options
@@ -231,3 +234,50 @@ def test_under_vmap() -> None:
         with pytest.raises(InputError, match=r"a tensor inside a transform of torch\.func"):
             torch.func.vmap(lambda one: fd.execute([one])[0])(torch.ones(3, *SHAPE))
         torch.testing.assert_close(fd.execute([torch.ones(SHAPE)]), [torch.full(SHAPE, 2.0)])
+
+
+# ---- modes of torch, which are about calls and not about tensors
+
+
+class _Seen(TorchDispatchMode):
+    """Sees each operator that torch runs, and changes nothing."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return function(*args, **kwargs or {})
+
+
+def halves(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Regions, and views that no region has."""
+    left, right = (torch.tanh(x) @ w).chunk(2, -1)
+    return left.reshape(2, 2, -1).transpose(0, 1) @ w[:3, :3], torch.exp(right) * 2.0 - 1.0
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "device": lambda: torch.device("meta"),
+    "flops": lambda: FlopCounterMode(display=False),
+    "seen": _Seen,
+}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("jit", [thunder.jit, thunder_fuser.jit], ids=["thunder", "own"])
+def test_modes(mode: Callable[[], Any], jit: Callable[..., Any]) -> None:
+    """torch.set_default_device is a mode too, of every call of a program."""
+    x, w = torch.linspace(-1, 1, 24).view(4, 6), torch.linspace(-1, 2, 36).view(6, 6)
+    expected, jitted = halves(x, w), jit(halves, executors=[fuser], fuser_strict=True)
+    for _ in range(2):
+        with mode():
+            found = jitted(x, w)
+        torch.testing.assert_close(found, expected)
+
+
+def test_definitions_under_a_default_device() -> None:
+    """Whatever is the device of new tensors."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.exp(fd.define_tensor([-1])))
+    x = torch.linspace(-1, 1, 8)
+    with torch.device("meta"):
+        (found,) = fd.execute([x])
+    torch.testing.assert_close(found, x.exp())

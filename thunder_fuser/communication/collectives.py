@@ -294,5 +294,5 @@ def _line(nested: Any, on: str, device: str) -> Any:
                 got=", ".join(map(str, line)), do="list the ranks of each line in ascending order",
             )  # fmt: skip
     if (mesh, device) not in known:
-        known[mesh, device] = DeviceMesh(device, torch.tensor(nested))
+        known[mesh, device] = DeviceMesh(device, torch.tensor(nested, device="cpu"))
     return known[mesh, device].get_group(mesh.dimension(ParallelType(on)))

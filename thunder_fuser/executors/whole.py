@@ -86,8 +86,8 @@ def _by_rounded(bsym: BoundSymbol) -> bool:
 def _rounds(number: Any, beside: TensorProxy) -> bool:
     if not isinstance(number, (int, float)):
         return False
-    held = torch.tensor(float(number), dtype=torch.float64).to(to_torch_dtype(beside.dtype))
-    return float(held) != number
+    wide = torch.tensor(float(number), dtype=torch.float64, device="cpu")
+    return float(wide.to(to_torch_dtype(beside.dtype))) != number
 
 
 _ACTIVATIONS = (

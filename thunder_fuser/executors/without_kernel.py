@@ -16,6 +16,7 @@ through one is seen through the other.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -164,4 +165,5 @@ def _stride_order(a: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     return a
 
 
-_SCOPE = {"stride_order": _stride_order}
+# With builtins: torch imports where a mode sees its calls, and looks for them here.
+_SCOPE = {"stride_order": _stride_order, "__builtins__": builtins}

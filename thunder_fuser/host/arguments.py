@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.overrides import has_torch_function_unary
 
 from thunder_fuser.errors import InputError, shown
 from thunder_fuser.ir import binding
@@ -133,11 +132,20 @@ def _describe(value: Any) -> str:
 # ---- memory
 
 
+def _has_rules(kind: type[torch.Tensor]) -> bool:
+    """True for a class that overrides torch functions, or operators. Parameter does not.
+
+    Modes are no rules of a class: torch.set_default_device makes one, which is about new tensors.
+    """
+    if kind is torch.Tensor:
+        return False
+    overrides = kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+    return overrides or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
 def refusal(tensor: torch.Tensor) -> str:
     """Why no kernel may read the tensor's memory; empty if one may."""
-    # A class that overrides torch functions. Parameter does not.
-    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    if own or has_torch_function_unary(tensor):
+    if _has_rules(type(tensor)):
         return f"a {type(tensor).__name__}, a class with rules of its own"
     if tensor.layout is not torch.strided:
         return f"a {str(tensor.layout).removeprefix('torch.')} tensor"

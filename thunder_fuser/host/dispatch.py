@@ -24,6 +24,7 @@ read their memory (the class, pending bits, address 0), and the scalars that sha
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -65,8 +66,10 @@ def make_dispatch(
     """
     code = _code(call_text(inputs, checked=checked))
     runners: dict[Any, Runner] = {}
-    # The scope does not hold the function: a cycle would keep kernels until a collection.
-    call = FunctionType(code, {"runners": runners, "keep": _keep, "miss": miss, "null": NULL})
+    # The scope does not hold the function: a cycle would keep kernels until a collection. Torch
+    # imports where a mode sees its calls, and looks for builtins in the scope.
+    scope = {"runners": runners, "keep": _keep, "miss": miss, "null": NULL}
+    call = FunctionType(code, {**scope, "__builtins__": builtins})
     in_c = native()
     if marks is not None and in_turn is not None:
         call = _either(call, marks, in_turn)  # type: ignore[assignment]

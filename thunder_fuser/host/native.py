@@ -163,7 +163,7 @@ def _check_tensors() -> None:
     After Python's header comes the address of the tensor's body. The body has the address of the
     storage, 0 if there is none.
     """
-    plain = torch.ones(2)
+    plain = torch.ones(2, device="cpu")
     sparse = plain.to_sparse()
     bodies = [_word(id(one) + object.__basicsize__) for one in (plain, sparse)]
     storages = [_word(one._cdata + STORAGE_OFFSET) for one in (plain, sparse)]

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 
 import torch
 
+from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.runtime.torch_calls import grouped_mm
 
-BLACKWELL = (10, 0)  # the compute capability from which torch has kernels for scales of blocks
+# Compute capabilities: from Ada on torch has products of 8-bit floats, from Hopper on those of
+# groups, from Blackwell on those with scales of blocks.
+ADA, HOPPER, BLACKWELL = (8, 9), (9, 0), (10, 0)
 _PACKED = torch.float4_e2m1fn_x2
 
 
@@ -22,22 +25,41 @@ def scaled_product(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """(a * scale_a) @ (b * scale_b), added in float."""
-    if _has_kernel(a, b, scale_a, scale_b):
-        columns = b.t().contiguous().t()  # the only layout that torch's kernel takes
-        return torch._scaled_mm(a, columns, scale_a, scale_b, out_dtype=dtype)
+    if _has_kernel(a, b, scale_a, scale_b, dtype):
+        columns, scales = _whole(b.t()).t(), (scale_a.contiguous(), scale_b.contiguous())
+        return torch._scaled_mm(_whole(a), columns, *scales, out_dtype=dtype)
     if scale_a.dtype.itemsize == 1:
         return (_of_blocks(a, scale_a) @ _of_blocks(b.t(), scale_b).t()).to(dtype)
     return (_scaled(a, scale_a) @ _scaled(b, scale_b)).to(dtype)
 
 
 def _has_kernel(
-    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
-) -> bool:
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor,
+    dtype: torch.dtype,
+) -> bool:  # fmt: skip
+    """True if torch has a kernel for such a product on the device.
+
+    A GPU's takes whole steps of 16 elements, and not e5m2 for both; scales of rows and columns
+    give BFloat16.
+    """
     if not a.dtype.itemsize == b.dtype.itemsize == 1:
         return False
     if scale_a.dtype.itemsize == 1:
         return _is_from(a.device, BLACKWELL)
-    return a.device.type != "cpu" or scale_a.numel() * scale_b.numel() == 1
+    is_one = scale_a.numel() == scale_b.numel() == 1
+    if a.device.type == "cpu":
+        return is_one
+    if a.dtype is b.dtype is torch.float8_e5m2 or not _is_from(a.device, ADA):
+        return False
+    of_rows = scale_a.shape == (a.shape[0], 1) and scale_b.shape == (1, b.shape[1])
+    fits = is_one or (of_rows and dtype is torch.bfloat16)
+    return fits and all(size and not size % 16 for size in b.shape)
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    """Rows without gaps, at multiples of 16 bytes: the layout that a GPU's kernels take."""
+    is_whole = x.stride() == contiguous_strides(x.shape) and not x.storage_offset() % 16
+    return x if is_whole else x.clone(memory_format=torch.contiguous_format)
 
 
 def _is_from(device: torch.device, capability: tuple[int, int]) -> bool:
@@ -102,12 +124,13 @@ def scaled_grouped_product(operands: Sequence[torch.Tensor], dtype: torch.dtype)
         return grouped_mm(left, right.mT, offsets).to(dtype)
     is_e4m3 = a.dtype is b.dtype is torch.float8_e4m3fn
     is_of_rows = a.dim() == 2 and b.dim() == 3 and dtype is torch.bfloat16
-    if is_e4m3 and is_of_rows and a.is_cuda and not _is_from(a.device, BLACKWELL):
-        columns = b.mT.contiguous().mT
-        rows, each = scale_a.reshape(-1), scale_b.reshape(b.shape[0], -1)
+    is_hopper = _is_from(a.device, HOPPER) and not _is_from(a.device, BLACKWELL)
+    if is_e4m3 and is_of_rows and is_hopper and not a.shape[1] % 16:
+        scales = scale_a.reshape(-1).contiguous(), scale_b.reshape(b.shape[0], -1).contiguous()
         sizes = ((a.shape[0],), (b.shape[0], b.shape[2]))
-        if (tuple(rows.shape), tuple(each.shape)) == sizes:
-            return torch._scaled_grouped_mm(a, columns, rows, each, offsets.int(), out_dtype=dtype)
+        if tuple(tuple(one.shape) for one in scales) == sizes:
+            matrices, ends = (_whole(a), _whole(b.mT).mT), offsets.int()
+            return torch._scaled_grouped_mm(*matrices, *scales, ends, out_dtype=dtype)
     left, right = _scaled(a, scale_a), _scaled(b, scale_b)
     return grouped_mm(left, right, offsets).to(dtype)
 

@@ -33,7 +33,7 @@ def attention(
         found = _ATEN._scaled_dot_product_flash_attention_for_cpu(
             *given, attn_mask=mask, scale=scale
         )
-        empty = torch.zeros(2, dtype=torch.int64)
+        empty = torch.zeros(2, dtype=torch.int64, device="cpu")
         return found[0], found[1], empty, empty[0].clone()
     if masks:
         efficient = _ATEN._scaled_dot_product_efficient_attention
