@@ -17,7 +17,7 @@ from benchmarks.saved_memory.measure import kept_by
 from thunder_fuser.executors.fuser import fuser
 from thunder_fuser.executors.traces import final_traces, jit, recomputation_of
 from thunder_fuser.explain import saved
-from thunder_fuser.trace.proxies import FENCES, makes, reads
+from thunder_fuser.trace.proxies import FENCES, makes, parts, reads
 
 POLICIES = ("none", "time", "memory", "budget(0.5)", "save_only()")
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -262,7 +262,8 @@ def test_a_batch_norm_is_made_again_but_for_its_running_statistics() -> None:
         if op.refusal == "it reads or makes what is written in place"
     }
     assert fuser.last_fused_trace is not None
-    fences = [one for one in fuser.last_fused_trace.bound_symbols if one.sym.name in FENCES]
+    every = [part for one in fuser.last_fused_trace.bound_symbols for part in parts(one)]
+    fences = [one for one in every if one.sym.name in FENCES]
     running = {
         new.name for one in fences for old, new in zip(reads(one), makes(one), strict=True)
         if "running_mean" in old.name

@@ -97,3 +97,46 @@ def test_with_a_memory_format_is_left_to_torch() -> None:
     found = jitted(x)
     assert torch.equal(found, (x * 2).half()) and "half" in names(jitted)
     assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_are_rounded_before_16_bit_floats_are_compared_with_them(
+    dtype: torch.dtype,
+) -> None:
+    """No 16-bit float is 0.1, and 0.1 in 16 bits is more than 0.1 or less."""
+
+    def compared(x: torch.Tensor) -> Any:
+        x = x * 1.0
+        return [(x == c, x != c, x < c, x <= c, x > c, c >= x) for c in (0.1, 1 / 3, -0.7, 2049)]
+
+    x = torch.tensor([0.1, 1 / 3, -0.7, 2049.0, 1.0, float("nan")]).to(dtype)
+    assert torch.equal(_stacked(jit(compared, strict=True)(x)), _stacked(compared(x)))
+
+
+def test_numbers_beyond_16_bit_floats_are_compared_as_infinity() -> None:
+    def compared(x: torch.Tensor) -> Any:
+        return [(x < 1e6, x == 1e6, x >= -1e6, x > 70000)]
+
+    x = torch.tensor([65504.0, float("inf"), float("-inf"), float("nan")]).half()
+    assert torch.equal(_stacked(jit(compared, strict=True)(x)), _stacked(compared(x)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_what_is_made_of_a_number_is_equal_to_it(dtype: torch.dtype) -> None:
+    """All of these are 0.1 in 16 bits, inside of a region too."""
+
+    def compared(x: torch.Tensor) -> Any:
+        x = x * 1.0
+        made = (
+            x.clamp(0.1, 0.9), torch.where(x > 0.2, x, 0.1), x.masked_fill(x < 0.2, 0.1),
+            torch.nn.functional.threshold(x, 0.2, 0.1), torch.full_like(x, 0.1),
+            torch.nan_to_num(x * float("nan"), 0.1),
+        )  # fmt: skip
+        return [(one == 0.1, one > 0.1, one < 0.1) for one in made]
+
+    x = torch.tensor([0.1, 0.01, 0.25, 1.0]).to(dtype)
+    assert torch.equal(_stacked(jit(compared, strict=True)(x)), _stacked(compared(x)))
+
+
+def _stacked(found: Any) -> torch.Tensor:
+    return torch.stack([one for row in found for one in row])

@@ -118,8 +118,40 @@ def test_create_graph() -> None:
     jitted = thunder_fuser.jit(three, fuser_fuel=0)
     for _ in range(2):
         found, _ = first(jitted, inputs())
-        with pytest.raises(RuntimeError, match="differentiate twice"):
+        with pytest.raises(RuntimeError, match=TWICE):
             found.sum().backward()
+
+
+@pytest.mark.parametrize("above", [torch.clone, torch.sin])
+def test_a_second_derivative_raises_where_no_gradient_of_a_result_asks_for_one(
+    above: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """autograd hands ones to the backward of a sum."""
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    jitted = thunder_fuser.jit(lambda x: (x**3).sum(), fuser_fuel=0)
+    for _ in range(3):  # the first call compiles
+        (found,) = torch.autograd.grad(jitted(above(x)), x, create_graph=True)
+        (wanted,) = torch.autograd.grad(above(x).pow(3).sum(), x)
+        torch.testing.assert_close(found.detach(), wanted)
+        with pytest.raises(RuntimeError, match=TWICE):
+            found.norm().backward()
+
+
+TWICE = "got a derivative of a gradient"
+
+
+def test_what_asks_torch_for_a_second_derivative_raises() -> None:
+    """Each of them takes a derivative that is not found for 0."""
+    x = torch.tensor([1.0, 2.0])
+    for function, ask in (
+        (lambda x: (x**3).sum(), torch.autograd.functional.hessian),
+        (lambda x: (x**3).sum(), lambda f, x: torch.autograd.functional.vhp(f, x, x)),
+        (lambda x: x**3, lambda f, x: torch.autograd.functional.jvp(f, x, x)),
+    ):
+        jitted = thunder_fuser.jit(function, fuser_fuel=0)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=TWICE):
+                ask(jitted, x)
 
 
 def test_what_was_kept_is_written() -> None:

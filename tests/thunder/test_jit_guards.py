@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from typing import Any
 
+import numpy
 import pytest
 import thunder
 import torch
@@ -284,6 +285,17 @@ def test_a_function_of_globals(in_c: bool, monkeypatch: pytest.MonkeyPatch) -> N
         ):
             change()
             jitted.check(X)
+
+
+def test_a_number_that_has_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A float of numpy is guarded as an object with a name."""
+    monkeypatch.setitem(SETTINGS, "shift", numpy.float64(2.5))
+    jitted = Jitted(lambda x: x * SETTINGS["shift"].item())  # type: ignore[attr-defined]
+    for value in (2.5, 3.5, 2.5):
+        monkeypatch.setitem(SETTINGS, "shift", numpy.float64(value))
+        for _ in range(2):
+            jitted.check(X)
+    assert jitted.is_short(X)
 
 
 def test_a_module_beside_the_jitted_one() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import unwrap
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -132,10 +133,31 @@ class ShortWay:
                     if inputs is not None:
                         self.count(known.entry)
                         return self.run(known, inputs, here)
-            return of_thunder(*args, **kwargs)
+            return self.compiled(of_thunder, args, kwargs, here)
 
         vars(call)["short_way"] = self
         return call
+
+    def compiled(
+        self, of_thunder: Jitted, args: tuple[Any, ...], kwargs: dict[str, Any], here: Environment
+    ) -> Any:
+        """A call that Thunder compiles, or finds with guards that are not known here. Where it has
+        gradients they are connected as in the calls after it: Thunder may lose a second derivative.
+        """
+        _, _, grad, _ = here
+        if not (grad and self.constant and self.one_function) or self.differentiable is not None:
+            return of_thunder(*args, **kwargs)
+        self.stats.calls += 1
+        self.stats.last_trace_host_start = perf_counter_ns()
+        data = thunder.compile_data(of_thunder if self.module is None else self.module())
+        entry, *inputs = data.get_computation_and_inputs(*args, **kwargs)
+        prologue = entry.prologue_fn
+        known = next(one for one in self.all_known() if one.entry.prologue_fn is prologue)
+        try:
+            return self.run(known, (inputs[0], inputs[1]), here)
+        finally:
+            self.stats.last_computation = entry.computation_fn
+            self.stats.last_trace_host_stop = perf_counter_ns()
 
     def all_known(self) -> list[Known]:
         """In the order of Thunder's cache."""

@@ -15,11 +15,15 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from thunder_fuser.executors.environment import without_autocast
 
 Grads = tuple[torch.Tensor | None, ...]
+_TWICE = (
+    "thunder_fuser.jit: expected one derivative, got a derivative of a gradient. To fix it: call "
+    "the original function where second derivatives are needed."
+)
 
 
 def _run(ctx: Any, *grads: torch.Tensor) -> Grads:
@@ -31,7 +35,40 @@ def _run(ctx: Any, *grads: torch.Tensor) -> Grads:
     return (None, *ctx.backward_of_trace(*given))
 
 
-_run_once = once_differentiable(_run)
+class _Refusal(Function):
+    """Gradients -> the same, which refuse to be differentiated.
+
+    above: the tensors on which they depend. torch's once_differentiable does not know them. So a
+    second derivative by one of them would be found to be 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, found: Grads, *above: torch.Tensor) -> Grads:
+        return tuple(one if one is None else one.detach() for one in found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise RuntimeError(_TWICE)
+
+
+def _run_once(ctx: Any, *grads: torch.Tensor) -> Grads:
+    above = [*grads, *ctx.saved_tensors, *_leaves(ctx)]
+    with torch.no_grad():
+        found = _run(ctx, *grads)
+    refused: Grads = _Refusal.apply(found, *(one for one in above if one is not None))
+    return refused
+
+
+def _leaves(node: Any) -> list[torch.Tensor]:
+    """What `backward` would write gradients to."""
+    found, seen, left = [], {node}, [node]
+    while left:
+        node = left.pop()
+        found += [node.variable] if hasattr(node, "variable") else []
+        below = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= below
+        left += below
+    return found
 
 
 class _Connection(Function):

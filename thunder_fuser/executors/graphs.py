@@ -31,7 +31,10 @@ def graphs_of(jitted: Any) -> list[Jitted]:
         found = [one for info in backend.subgraph_infos for one in info.thunder_compiled_fns]
     called = [one for one in found if thunder.compile_stats(one).last_traces]
     if not called:
-        raise InputError("explain", expected="a function that was called", got="one that was not")
+        raise InputError(
+            "explain", expected="a function that was called", got="one that was not",
+            do="call it once with its arguments",
+        )  # fmt: skip
     return called
 
 

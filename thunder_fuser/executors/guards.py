@@ -37,7 +37,7 @@ from thunder.core.prims import PrimIDs
 from thunder.core.proxies import Proxy
 from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import TraceCtx
+from thunder.core.trace import TraceCtx, tracectx
 from torch import nn
 
 from thunder_fuser.executors.environment import Environment, environment_of
@@ -109,7 +109,7 @@ class _Writer:
         self._roots: set[str] = set()  # proxies of the jitted module
         self._others: set[str] = set()  # proxies of other modules, which Thunder does not jit
         self._state: dict[str, str] = {}  # proxies of torch's state -> Thunder's names of it
-        self._alone = _only_checked(prologue)
+        self._prologue, self._alone = prologue, _only_checked(prologue)
         self._pending: dict[str, Like] = {}
         self._last: dict[str, Like] = {}
         self._picks: dict[tuple[str, str], list[tuple[str, str]]] = {}
@@ -153,10 +153,11 @@ class _Writer:
         return self._of_thunder(bsym) if lines is None else lines
 
     def _of_thunder(self, bsym: BoundSymbol) -> list[str]:
+        with tracectx(self._prologue):  # which gives names to values that have no text
+            lines: list[str] = bsym.python(indent=0, print_depth=1)
         modules, calls, objects = bsym.gather_ctxs()
         named = {module_shortname(name): module for name, module in modules.items()}
         self.scope.update({**named, **calls, **objects})
-        lines: list[str] = bsym.python(indent=0, print_depth=1)
         return lines
 
     def _shorter(self, bsym: BoundSymbol, of: str, *rest: Any) -> list[str] | None:

@@ -37,10 +37,11 @@ from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import Definition, Literal, Operand
 from thunder_fuser.ir.strides import Contiguity, allocation_of, compute_tensor_descriptor
 from thunder_fuser.ir.type_rules import Typed, ValueType, common_type
-from thunder_fuser.runtime.torch_types import from_torch_dtype
+from thunder_fuser.runtime.torch_types import from_torch_dtype, to_torch_dtype
 from thunder_fuser.trace.approximate import Accuracy
 from thunder_fuser.trace.proxies import RENAMES, makes, reads, renamed_by
 
+_HALVES = (DataType.Half, DataType.BFloat16)
 _NARROW = (DataType.Int8, DataType.Bool)
 _PYTHON_TYPES = {bool: DataType.Bool, int: DataType.Int, float: DataType.Double}
 
@@ -139,12 +140,16 @@ class TypedRecorder(Recorder):
     """A Recorder that knows the type of each value, so that only needed casts are recorded."""
 
     def call(self, op: str, inputs: tuple[Operand, ...], attrs: dict[str, Any]) -> Any:
-        """Appends one op. Beside tensors of a narrow integer type torch wraps numbers around."""
+        """Appends one op. Beside tensors of a narrow integer type torch wraps numbers around, and
+        rounds those that it compares with 16-bit floats, or chooses in place of one.
+        """
         row = OPS[op]
         if row.kind is OpKind.POINTWISE and row.rule is not DtypeRule.ATTRIBUTE:
             operands = inputs[1:] if row.rule is DtypeRule.SELECT else inputs
             dtype = common_type([self._typed(operand) for operand in operands])
             inputs = tuple(_wrapped(operand, dtype) for operand in inputs)
+            if row.rule in (DtypeRule.COMPARE, DtypeRule.SELECT) and dtype in _HALVES:
+                inputs = tuple(_rounded(operand, dtype) for operand in inputs)
         return super().call(op, inputs, attrs)
 
     def dtype_of(self, value: Any) -> DataType:
@@ -166,6 +171,13 @@ def _wrapped(operand: Operand, dtype: DataType) -> Operand:
         return operand
     value = int(operand.value)
     return operand if fits(value, dtype) else Literal.of(wrapped(value, dtype))
+
+
+def _rounded(operand: Operand, dtype: DataType) -> Operand:
+    """bf16 x == 0.1  ->  x == 0.10009765625, which an element may be; none is 0.1."""
+    if not isinstance(operand, Literal) or operand.kind == "bool":
+        return operand
+    return Literal.of(torch.tensor(float(operand.value)).to(to_torch_dtype(dtype)).item())
 
 
 def _is_on_gpu(proxy: Proxy) -> bool:
