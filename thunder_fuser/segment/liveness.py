@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates -> the order in which they run, with the fewest bytes of intermediates alive at once.
+"""Candidates -> the order in which they run, with the lowest peak of live intermediates, in bytes.
 
     T1 = f(T0), T2 = g(T1), T3 = f'(T0), T4 = g'(T3), each a segment; T1 and T3 are large
-->  f, g, f', g': one of T1 and T3 alive at a time, not both
+->  f, g, f', g': T1 and T3 are not alive at once
 
-Up to MOST_EXACT segments all orders are weighed; beyond, the next is the one that frees most.
+Up to MOST_EXACT segments the order is the best of all. Beyond, it is greedy: the next segment is
+the one that leaves the fewest bytes alive.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ MOST_EXACT = 10
 
 
 class _Lives:
-    """Who makes and who reads the values between segments, by the segments' numbers."""
+    """Which segments store and read the values between segments, by number."""
 
     def __init__(self, facts: Facts, candidates: Sequence[Candidate]) -> None:
         home = homes(candidates)
-        # Results are alive to the end in any order, so they count as nothing.
+        # Results live to the end in any order, so they count as 0.
         self.bytes = {name: facts.bytes[name] * (name not in facts.results) for name in home}
         self.makes = [one.stores for one in candidates]
         self.made = [sum(self.bytes[name] for name in names) for names in self.makes]
@@ -35,11 +36,11 @@ class _Lives:
                 self.readers[name].add(at)
 
     def freed(self, at: int, done: Set[int]) -> int:
-        """Bytes that nothing reads once a segment has run, after those done."""
+        """Bytes of the values that nothing else reads after this segment, which follows `done`."""
         return sum(self.bytes[n] for n in self.reads[at] if self.readers[n] - done <= {at})
 
     def peak(self, order: Iterable[int]) -> int:
-        """The most bytes of intermediates that live at once in this order."""
+        """The most bytes of intermediates that are alive at once in this order."""
         done: set[int] = set()
         now = most = 0
         for at in order:
@@ -51,12 +52,12 @@ class _Lives:
 
 
 def peak(facts: Facts, candidates: Sequence[Candidate]) -> int:
-    """The most bytes of intermediates, results left out, while candidates run in this order."""
+    """The most bytes of intermediates alive at once in this order. Results do not count."""
     return _Lives(facts, candidates).peak(range(len(candidates)))
 
 
 def by_liveness(facts: Facts, candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates in the order with the lowest peak found; unchanged if none is lower."""
+    """The candidates in the order with the lowest peak; unchanged if no order lowers it."""
     lives = _Lives(facts, candidates)
     if not any(lives.made):
         return candidates
@@ -66,8 +67,8 @@ def by_liveness(facts: Facts, candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _best(lives: _Lives) -> list[int]:
-    """The order with the lowest peak, the first of them in program order."""
-    # What is alive after a set of segments ran does not depend on their order.
+    """The order with the lowest peak; of equal ones, the first in program order."""
+    # The bytes alive after a set of segments do not depend on the order in which they ran.
     alive: dict[frozenset[int], int] = {frozenset(): 0}
     best: dict[frozenset[int], tuple[int, tuple[int, ...]]] = {frozenset(): (0, ())}
     for _ in lives.needs:
@@ -86,7 +87,7 @@ def _best(lives: _Lives) -> list[int]:
 
 
 def _greedy(lives: _Lives) -> list[int]:
-    """Runs the ready segment that leaves the fewest bytes alive; of equals, the first."""
+    """Takes the ready segment that leaves the fewest bytes alive; of equals, the first."""
     done: dict[int, None] = {}
     heap: list[tuple[int, int]] = []
     ready = [at for at, needs in enumerate(lives.needs) if not needs]

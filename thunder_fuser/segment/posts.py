@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of segments in which communication hides behind kernels.
+"""Orders segments so that kernels run while communication is under way.
 
     K0 -> all_gather -> K1;  K0 -> K2       ->      K0, all_gather, K2, K1
 
-Communication runs in the order of the definition, which is that of all ranks: how a rank's own
-kernels are cut may depend on strides, which ranks need not share. Each is posted as early as its
-operands allow; behind it runs first what does not wait for it.
+Communication keeps the order of the definition, which all ranks share. Their kernels may differ:
+segments may depend on strides, which may differ between ranks. Each communication is posted as soon
+as its operands are ready. After it, kernels that do not wait for it run first.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from thunder_fuser.segment.facts import Facts
 
 
 def by_posts(facts: Facts, candidates: list[Candidate]) -> list[Candidate] | None:
-    """The candidates in that order, unchanged without communication; None if kernels are cut so
-    that communication cannot run in the order of the definition."""
+    """The candidates in that order. None if communication cannot keep the definition's order,
+    because one kernel has work from before and from after it."""
     is_post = [_is_post(facts, one) for one in candidates]
     posts = [at for at, found in enumerate(is_post) if found]
     if not posts:
@@ -51,13 +51,13 @@ def _is_post(facts: Facts, one: Candidate) -> bool:
 
 
 def _needs(facts: Facts, candidates: Sequence[Candidate]) -> list[set[int]]:
-    """The candidates that each reads from."""
+    """The candidates that each one reads from."""
     home = homes(candidates)
     return [{home[n] for n in external(facts, one.exprs) if n in home} for one in candidates]
 
 
 def _ancestors(needs: list[set[int]], at: int) -> set[int]:
-    """All candidates that one waits for."""
+    """All candidates that one waits for, directly or through others."""
     found: set[int] = set()
     stack = [at]
     while stack:
