@@ -225,16 +225,16 @@ def _check_source(record: OpRecord, source: Extents, expected: Extents) -> None:
 
 
 def _embedding_backward(record: OpRecord, operands: list[TensorView]) -> Extents:
-    (grad, indices), count = operands, record.attr("num_weights")
+    (grad, indices), count = operands, record.integer("num_weights")
     _check_index(record, indices)
-    if count < 0:  # type: ignore[operator]
+    if count < 0:
         raise record.error("num_weights", "a size >= 0", count)
     if not grad.dtype.is_float:
         raise DtypeError("embedding_backward: grad", expected="a float", got=grad.dtype.name)
     if not grad.shape or not may_be_equal(grad.shape[:-1], indices.shape):
         got = " and ".join(str(list(map(str, view.shape))) for view in operands)
         raise record.error("grad", "the sizes of the indices and one more axis", got)
-    return (const(count), grad.shape[-1])  # type: ignore[arg-type]
+    return (const(count), grad.shape[-1])
 
 
 _READS: dict[str, Callable[[OpRecord, Domain, Domain, Fresh], Domain]] = {

@@ -117,10 +117,10 @@ def _transform(axes: Sequence[IterDomain], record: OpRecord, name: str) -> Trans
     if record.op == "merge":
         normalise_axis(at + 1, len(axes), what)
         return Merge(axis.name, axes[at + 1].name)
-    factor: int = record.attr("factor")  # type: ignore[assignment]
-    if factor < 1:
-        raise DefinitionError(what, expected="a factor >= 1", got=repr(factor))
-    return Split(axis.name, factor, bool(record.attr("inner_split")))
+    if record.integer("factor") < 1:
+        got = repr(record.integer("factor"))
+        raise DefinitionError(what, expected="a factor >= 1", got=got)
+    return Split(axis.name, record.integer("factor"), bool(record.attr("inner_split")))
 
 
 def _allocated(view: TensorView, record: OpRecord, chain: tuple[Transform, ...]) -> TensorDomain:

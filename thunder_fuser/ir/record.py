@@ -95,6 +95,10 @@ class OpRecord:
                 return value.value if isinstance(value, Literal) else value
         return None
 
+    def integer(self, name: str) -> int:
+        """An attribute that is an integer."""
+        return self.attr(name)  # type: ignore[return-value]
+
     def ints(self, name: str) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
         return self.attr(name)  # type: ignore[return-value]

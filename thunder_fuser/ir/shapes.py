@@ -102,7 +102,7 @@ def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
 
 def _chunks(extents: Sequence[Scalar], record: OpRecord) -> Scalar:
     """The number of runs of `chunk` elements in the reduced axes."""
-    chunk: int = record.attr("chunk")  # type: ignore[assignment]
+    chunk = record.integer("chunk")
     if chunk < 1 or record.attr("keepdim"):
         raise record.error("chunk", "a positive number, and keepdim=False", chunk)
     return (product(extents) + (chunk - 1)) // chunk

@@ -34,7 +34,7 @@ class Facts:
         self.parts = Parts(fusion)
         self.exprs = fusion.exprs
         self.number = {name: at for at, e in enumerate(self.exprs) for name in e.outputs}
-        self.results = frozenset(output.name for output in fusion.outputs)
+        self.results = fusion.results
         self._map: DomainMap = self.parts.domain_map
         self.axes: dict[str, Axes] = {
             name: frozenset(self._map.axes(view)) for name, view in fusion.tensors.items()
