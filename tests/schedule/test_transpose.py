@@ -120,7 +120,7 @@ def _column() -> Graph:
 LEFT = {
     "same axis": (biased(8192, 8192), "all tensors have the same fast axis"),
     "inner kept": (permuted((64, 2048, 32, 128), (0, 2, 1, 3)), "same fast axis"),
-    "column": (_column(), "no tensor lies across"),
+    "column": (_column(), "no tensor with another fast axis"),
     "expanded": (_expanded(), "same fast axis"),
     "three fast axes": (_two_fast_axes(), "tensors across i2 are fast along i0, i1"),
     "reshape": (_through_a_reshape(), "T0 is read across i3 through a reshape"),

@@ -25,6 +25,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar, symbol
+from thunder_fuser.ir.strides import reshape_groups
 from thunder_fuser.union_find import UnionFind
 
 Node = tuple[str, int]  # a tensor and one of its axes
@@ -240,21 +241,11 @@ def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[i
     >>> groups((4, 6, 5), (24, 1, 5))
     [([0, 1], [0]), ([2], [2])]
     """
-    ours = [at for at, size in enumerate(before) if size != 1]
-    theirs = [at for at, size in enumerate(after) if size != 1]
-    found = []
-    while ours and theirs:
-        a, b = [ours.pop(0)], [theirs.pop(0)]
-        left, right = before[a[0]], after[b[0]]
-        while left != right:
-            if left < right:
-                a.append(ours.pop(0))
-                left *= before[a[-1]]
-            else:
-                b.append(theirs.pop(0))
-                right *= after[b[-1]]
-        found.append((a, b))
-    return found
+    pairs = (
+        ([at for at in ours if before[at] != 1], [at for at in theirs if after[at] != 1])
+        for ours, theirs in reshape_groups(before, after)
+    )
+    return [pair for pair in pairs if any(pair)]
 
 
 def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:

@@ -172,7 +172,7 @@ class Definer:
         return size
 
     def _note_scalar(self, name: str, record: OpRecord) -> None:
-        """Keeps a scalar that shapes may name: an argument, a size, or what is made of those."""
+        """Keeps a scalar that shapes may name: an argument, a size, or one computed from those."""
         view = self.tensors[name]
         if not view.is_scalar or is_found_at_run(record):
             return
@@ -223,8 +223,8 @@ class Definer:
         self.records.append(record)
 
     def _check_shape(self, view: TensorView, record: OpRecord) -> None:
-        """A result in another shape is a view: it must be computed here, in an order that the shape
-        has too."""
+        """A result in another shape is returned as a view. So the fusion must compute it, and its
+        memory order must exist in the new shape."""
         shape, is_input = list(record.ints("shape")), view.name in self._tensor_inputs
         order, is_aliased = record.attr("stride_order"), record.attr("alias") is not None
         is_plain = view.domain.is_row_major and order is None

@@ -96,9 +96,9 @@ class Fusion:
 
     @cached_property
     def drawn(self) -> tuple[tuple[str, int | None], ...]:
-        """Integers that each run draws from torch's generator, in order.
+        """(name, place) of the integers that each run draws from torch's generator, in order.
 
-        An offset comes with its distance from the first one, the seed with None.
+        The place is the number of the offset, or None for the seed.
         """
         found = [r for r in self.definition if r.attr("drawn") is not None]
         offsets = count()

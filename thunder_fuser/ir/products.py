@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shape rules of matrix products of groups and with scales, which are torch's kernels.
+"""Shape rules of grouped and of scaled matrix products, which torch computes.
 
     grouped_mm(T0[m, k], T1[g, k, n], T2[g])                          ->  [m, n]
     scaled_product(T0[m, k], T1[k, n], T2[m, 1], T3[1, n])            ->  [m, n]
@@ -18,7 +18,7 @@ from thunder_fuser.ir.record import OpRecord
 from thunder_fuser.ir.scalar import Scalar, const, product
 from thunder_fuser.ir.shapes import may_be_equal
 
-# The scales of blocks, by the type of the elements; numbers in a block, and in an element.
+# {type of elements: (type of scales, numbers in a block, numbers in an element)}
 _OF_BLOCKS = {
     DataType.Float4_e2m1fn_x2: (DataType.Float8_e4m3fn, 16, 2),
     DataType.Float8_e4m3fn: (DataType.Float8_e8m0fnu, 32, 1),
@@ -26,7 +26,7 @@ _OF_BLOCKS = {
 
 
 def grouped_mm(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """Groups of rows of mat1, of columns of mat2, or of what is summed over."""
+    """A product for each group of rows of mat1, of columns of mat2, or of summed elements."""
     a, b, offsets = (view.shape for view in operands)
     check_one_type(record, operands[:2])
     if operands[2].dtype not in (DataType.Int, DataType.Int32):
@@ -43,8 +43,8 @@ def grouped_mm(record: OpRecord, operands: list[TensorView]) -> Extents:
 
 
 def scaled_grouped_product(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """As grouped_mm, with scales of a whole tensor, of each row of mat1 and column of mat2, or,
-    where groups are of rows, of blocks."""
+    """As grouped_mm, with a scale for each whole tensor, for each row of mat1 and column of mat2,
+    or, if groups are of rows, for each block."""
     result = grouped_mm(record, operands[:3])
     a, b, offsets = (view.shape for view in operands[:3])
     if all(view.dtype.is_float8 for view in operands[3:]):
@@ -58,7 +58,7 @@ def scaled_grouped_product(record: OpRecord, operands: list[TensorView]) -> Exte
 
 
 def scaled_product(record: OpRecord, operands: list[TensorView]) -> Extents:
-    """Scales of a whole tensor, of each row of mat1 and each column of mat2, or of blocks."""
+    """A scale for each whole tensor, for each row of mat1 and column of mat2, or for each block."""
     a, b = (view.shape for view in operands[:2])
     if (len(a), len(b)) != (2, 2) or not may_be_equal(a[-1:], b[:1]):
         expected = "matrices [m, k] and [k, n]"
@@ -75,7 +75,7 @@ def scaled_product(record: OpRecord, operands: list[TensorView]) -> Extents:
 
 
 def _check_tiles_of_groups(record: OpRecord, operands: list[TensorView]) -> None:
-    """scale1: the tiles of each group of rows, one group after the other. scale2: of each mat2."""
+    """scale1 has the tiles of one group of rows after the other, scale2 those of each mat2."""
     (a, b), (scale1, scale2) = operands[:2], operands[3:]
     if (len(a.shape), len(b.shape)) != (2, 3):
         expected = "groups of rows, mat1 [m, k] and mat2 [groups, k, n], where scales are of blocks"
@@ -98,7 +98,7 @@ def _check_scale(record: OpRecord, name: str, view: TensorView, each: Extents) -
 def _check_tiles(
     record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
 ) -> None:
-    """Scales of blocks, as many as whole tiles of 128 rows and 4 columns have."""
+    """Scales of blocks fill whole tiles of 128 rows and 4 columns."""
     wanted = _whole_tiles(record, name, view, operands, rows)
     if not may_be_equal([product(view.shape)], [product(wanted)]):
         raise record.error(name, f"{wanted[0]} x {wanted[1]} scales, in tiles", _sizes(view))
@@ -107,8 +107,8 @@ def _check_tiles(
 def _whole_tiles(
     record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
 ) -> list[Scalar]:
-    """The rows and columns of whole tiles of scales for so many rows of the first operand's type;
-    DtypeError for scales of another type."""
+    """The rows and columns of scales in whole tiles, for so many rows of the operands' type;
+    DtypeError if the scales have another type."""
     dtype, block, packed = _OF_BLOCKS.get(operands[0].dtype, (None, 1, 1))
     if view.dtype is not dtype or operands[1].dtype is not operands[0].dtype:
         known = ", ".join(f"{own.name} for {of.name}" for of, (own, *_) in _OF_BLOCKS.items())

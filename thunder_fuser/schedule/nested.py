@@ -88,7 +88,7 @@ class InnerOuter(KernelMatch):
             if pattern.without(chunked.axis) != (over if name in partial else along):
                 return Reject(cls.name, f"{name} reduces neither rows nor columns")
         if len(partial) == len(part.reductions):
-            return Reject(cls.name, "no row is reduced along itself")
+            return Reject(cls.name, "there is no reduction of rows")
         if {e.attr("chunk") for e in part.reductions} - {None, chunked.size}:
             return Reject(cls.name, "runs of several lengths")
         foreign = along.foreign(part.stored_axes.values())

@@ -59,7 +59,7 @@ class NoOp(Match):
             names = (*expr.outputs, *names_of(expr))
             if not any(0 in part.tensors[name].sizes for name in names):
                 return Reject(cls.name, f"{expr.op} -> {expr.outputs[0]} has elements to compute")
-        return cls(part, target, options) if own else Reject(cls.name, "it computes numbers")
+        return cls(part, target, options) if own else Reject(cls.name, "it only computes numbers")
 
 
 SCHEDULERS: tuple[type[Match], ...] = (

@@ -59,11 +59,10 @@ Space = Callable[[ScheduledFusion], Iterator[ScheduledFusion]]
 
 def neighbours(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
     """Every other schedule of the space once, the most similar first. Some may be illegal."""
-    seen = {own.params: [own]}
+    seen = {_decided(own)}
     for one in space(own):
-        alike = seen.setdefault(one.params, [])
-        if all(_differs(one, known) for known in alike):
-            alike.append(one)
+        if _decided(one) not in seen:
+            seen.add(_decided(one))
             yield one
 
 
@@ -73,10 +72,8 @@ def space(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
     return found(own) if found else iter(())
 
 
-def _differs(one: ScheduledFusion, other: ScheduledFusion) -> bool:
-    return (one.transforms, one.persistent, one.tile) != (
-        other.transforms, other.persistent, other.tile
-    )  # fmt: skip
+def _decided(one: ScheduledFusion) -> tuple[object, ...]:
+    return one.params, one.transforms, one.persistent, one.tile
 
 
 def _around(own: Sequence[int], choices: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

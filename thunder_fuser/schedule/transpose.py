@@ -101,7 +101,7 @@ class Transpose(KernelMatch):
             reason = f"{largest} bytes are too few for {target.sm_count} multiprocessors"
             return Reject(cls.name, reason)
         if isinstance(Pointwise.match(part, target, options), Reject):
-            return Reject(cls.name, "pointwise does not take it either")
+            return Reject(cls.name, "pointwise refuses it")
         return cls._orders(part, target, options)
 
     @classmethod
@@ -223,7 +223,7 @@ def _refuse_staging(
     """Refuses accesses that one tile cannot serve."""
     name = Transpose.name
     if not staged:
-        return Reject(name, f"no tensor lies across {along}")
+        return Reject(name, f"no tensor with another fast axis has {along}")
     if len(others) > 1:
         named = ", ".join(sorted(others))
         return Reject(name, f"tensors across {along} are fast along {named}, not along one axis")

@@ -10,7 +10,7 @@ the ancestors of the later one move before both, and the descendants of the earl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from thunder_fuser.union_find import UnionFind
 
@@ -39,14 +39,6 @@ class Order:
         found = [g for g in range(len(self._rank)) if self.find(g) == g]
         return sorted(found, key=self._rank.__getitem__)
 
-    def before(self, group: int) -> list[int]:
-        """The groups it reads from."""
-        return self._neighbours(self._before, group)
-
-    def after(self, group: int) -> list[int]:
-        """The groups that read from it."""
-        return self._neighbours(self._after, group)
-
     def _neighbours(self, edges: list[list[int]], group: int) -> list[int]:
         """The groups at the other ends of a group's edges, each once. Drops edges that merges have
         made equal or inner."""
@@ -58,11 +50,11 @@ class Order:
     def merge(self, a: int, b: int) -> bool:
         """Merges two groups under the smaller number; False if that would close a cycle."""
         a, b = sorted((a, b), key=self._rank.__getitem__)
-        led = self._between(self.before, b, a)
-        left = self._between(self.after, a, b) if led else []
-        if led is None or left is None:
+        ancestors = self._between(self._before, b, a)
+        descendants = self._between(self._after, a, b) if ancestors else []
+        if ancestors is None or descendants is None:
             return False
-        self._shift([*led, a, *left])
+        self._shift([*ancestors, a, *descendants])
         keep, gone = min(a, b), max(a, b)
         self._rank[keep] = self._rank[a]
         self._merged.join(keep, gone)
@@ -72,19 +64,16 @@ class Order:
             edges[keep], edges[gone] = more, []
         return True
 
-    def _between(
-        self, step: Callable[[int], list[int]], start: int, end: int
-    ) -> list[int] | None:
-        """The groups that `step` reaches from `start`, with ranks between those of `start` and
-        `end`.
+    def _between(self, edges: list[list[int]], start: int, end: int) -> list[int] | None:
+        """The groups that edges reach from `start`, with ranks between `start` and `end`.
 
-        None if it reaches `end` through a third group, or takes more than MOST_STEPS.
+        None if they reach `end` through a third group, or the search exceeds MOST_STEPS.
         """
         low, high = sorted((self._rank[start], self._rank[end]))
-        seen = {g for g in step(start) if low < self._rank[g] < high}
+        seen = {g for g in self._neighbours(edges, start) if low < self._rank[g] < high}
         stack, steps = list(seen), 0
         while stack:
-            near = step(stack.pop())
+            near = self._neighbours(edges, stack.pop())
             steps += len(near)
             if end in near or steps > MOST_STEPS:
                 return None

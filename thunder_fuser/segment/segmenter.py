@@ -15,8 +15,8 @@ a price for arithmetic (candidate.py). Schedulers see every expression of a segm
 5. A value is recomputed where that costs less than moving it (refine.py).
 6. A small plan is searched for a better one (refine.py).
 7. If no scheduler takes some segment after all, each expression gets a segment of its own.
-8. Segments are ordered so that few bytes of intermediates are alive (liveness.py). While
-   communication runs, kernels run that do not need its result (posts.py).
+8. Segments are ordered so that few bytes of intermediates are alive. While communication runs,
+   kernels run that do not need its result (run_order.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from thunder_fuser.segment.candidate import (
     total,
 )
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.merge import (
     CYCLE,
     Groups,
@@ -48,8 +47,8 @@ from thunder_fuser.segment.merge import (
     merge_greedily,
 )
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
-from thunder_fuser.segment.posts import by_posts
 from thunder_fuser.segment.refine import recompute_cheap_edges, refine
+from thunder_fuser.segment.run_order import by_liveness, by_posts, peak
 from thunder_fuser.segment.units import units_of
 from thunder_fuser.target import Target
 
