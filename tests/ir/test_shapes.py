@@ -155,7 +155,7 @@ REFUSALS: list[tuple[Build, str]] = [
     (lambda fd: fd.ops.full([2.5], 0, D.Int),
      "full: shape: expected a list of integers and scalars, got list [2.5]"),
     (lambda fd: fd.ops.full([tensor(fd, 2)], 0, D.Int),
-     "size T0: expected an integer, or a scalar made of sizes and arguments"),
+     "size T0: expected an integer, or a scalar computed from sizes and arguments"),
     (lambda fd: fd.ops.iota(-2), "iota: axis 0 of the result: expected a size >= 0, got -2"),
     (lambda fd: fd.ops.matmul(tensor(fd, 4, 3), tensor(fd, 5, 4)),
      "matmul: summed axis: expected equal sizes, got 3, 5"),

@@ -52,8 +52,8 @@ class Composites(Quantized, OpMethods):
 
     @as_row("pad")
     def pad(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As the row of the table. The value may be a scalar that is given or computed, and of
-        complex tensors a complex number."""
+        """As the row of the table. The value may also be a scalar of the definition, and a complex
+        number for complex tensors."""
         bound = OPS["pad"].bind(args, kwargs)
         value = bound["value"]
         if isinstance(value, complex):

@@ -59,7 +59,7 @@ class HostScalars:
     def arguments_of(self, name: str) -> frozenset[str]:
         """The arguments of a scalar's computation; DefinitionError if the host does not know it."""
         if name not in self._arguments:
-            expected = "a scalar made of sizes and arguments"
+            expected = "a scalar computed from sizes and arguments"
             raise DefinitionError(f"scalar {name}", expected=expected, got="another value")
         return self._arguments[name]
 

@@ -125,7 +125,7 @@ def _external(
 
 
 def _communication(name: str, signature: str) -> Op:
-    """The host program has the call. To a device that is alone it is nothing."""
+    """The host program has the call. On a single device, as in `torch`, it does nothing."""
     return Op(name, OpKind.COMMUNICATION, signature, 1, DtypeRule.KEEP, "a", cost=0)
 
 

@@ -155,7 +155,7 @@ class Quantized(OpMethods):
         self, mat1: Any, mat2: Any, offsets: Any, scale1: Any = None, scale2: Any = None,
         *after: Any, **named: Any,
     ) -> Any:
-        """As the row of the table; with scales as scaled_mm, from alpha on."""
+        """As the row of the table; with scales also the arguments of scaled_mm from alpha on."""
         if scale1 is None and scale2 is None:
             return super().grouped_mm(mat1, mat2, offsets, *after, **named)
         product = partial(self.scaled_grouped_product, mat1, mat2, offsets, scale1, scale2)

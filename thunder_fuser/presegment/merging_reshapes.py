@@ -123,7 +123,7 @@ class _Mover:
         if record.op == "add_output":
             self._output(record)
         elif record.op not in OPS or not self._is_moved(record):
-            self._make(names_of(record))
+            self._write_merged(names_of(record))
             self.records.append(record)
 
     def _is_moved(self, record: OpRecord) -> bool:
@@ -151,7 +151,7 @@ class _Mover:
             self._write_reshape(name, made, sizes)
         return self._reshaped[name, sizes]
 
-    def _make(self, names: Iterable[str]) -> None:
+    def _write_merged(self, names: Iterable[str]) -> None:
         """Writes the reshapes of merged values, which something needs after all."""
         for name in names:
             one = self._merged.pop(name, None)
@@ -256,7 +256,7 @@ class _Mover:
         (name,), others = names_of(record), {*dict(record.attrs)} - {"stride_order"}
         one = self._merged.get(name)
         if one is None or others or not one.groups or one.fine in self._taken:
-            self._make([name])
+            self._write_merged([name])
             self._taken.add(name)
             self.records.append(record)
             return

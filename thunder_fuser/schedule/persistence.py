@@ -45,18 +45,19 @@ def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
     target, params = scheduled.target, scheduled.params
     if not params.inner:
         return scheduled
-    everything = _unplaced(scheduled, with_expensive=True)
+    everything = _default_buffers(scheduled, with_expensive=True)
     if target.is_cpu:
-        fits = _bytes(everything) <= CPU_ROW_BYTES
+        fits = _total_bytes(everything) <= CPU_ROW_BYTES
         return _placed(scheduled, params, "registers", everything) if fits else scheduled
-    inputs = _unplaced(scheduled, with_expensive=False)
+    inputs = _default_buffers(scheduled, with_expensive=False)
     for kept in filter(None, (everything, inputs)):
         found = _blocks_for(scheduled, bytes_at_once(kept))
         if found is not None:
             return _placed(scheduled, found, "registers", kept)
     if not has_order(scheduled.part, scheduled.options):
         params = replace(params, threads=(LONG_ROW_THREADS, 1))
-    if inputs and _bytes(inputs) // params.cluster <= target.smem_bytes_per_block - SCRATCH_BYTES:
+    room = target.smem_bytes_per_block - SCRATCH_BYTES
+    if inputs and _total_bytes(inputs) // params.cluster <= room:
         return _placed(scheduled, params, "shared", inputs)
     return replace(scheduled, params=params)
 
@@ -76,23 +77,23 @@ def _placed(
 
 def with_inputs(scheduled: ScheduledFusion) -> ScheduledFusion:
     """Keeps the inputs of a row that several nests read in registers, however large they are."""
-    kept = _unplaced(scheduled, with_expensive=False)
+    kept = _default_buffers(scheduled, with_expensive=False)
     return _placed(scheduled, scheduled.params, "registers", kept)
 
 
 def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
     """Keeps values of a group of so many rows that several nests read in registers: the inputs,
     however large they are, and expensive values if all fits. On a CPU only expensive values."""
-    kept = _unplaced(scheduled, with_expensive=True)
+    kept = _default_buffers(scheduled, with_expensive=True)
     if scheduled.target.is_cpu:
-        kept = kept if rows * _bytes(kept) <= CPU_ROW_BYTES else ()
+        kept = kept if rows * _total_bytes(kept) <= CPU_ROW_BYTES else ()
         if not kept:
             return scheduled
     else:
         threads = prod(scheduled.params.threads)
         room = threads * register_bytes(threads, scheduled.options)
         if not kept or rows * bytes_at_once(kept) > room:
-            kept = _unplaced(scheduled, with_expensive=False)
+            kept = _default_buffers(scheduled, with_expensive=False)
     kept = tuple(replace(one, bytes=rows * one.bytes) for one in kept)
     return _placed(scheduled, scheduled.params, "registers", kept)
 
@@ -101,7 +102,7 @@ def cacheable(scheduled: ScheduledFusion) -> dict[str, int]:
     """{value: bytes of a row} for the values that several passes over a row need."""
     if not scheduled.params.inner or not scheduled.part.reductions:
         return {}
-    inputs, others = _shared(scheduled, _nests_of_points(scheduled))
+    inputs, others = _keepable(scheduled, _nests_of_points(scheduled))
     columns, tensors = size_of(scheduled.part, scheduled.reduced), scheduled.part.tensors
     expensive = [p for p in others if _is_expensive(scheduled, p)]
     points = dict.fromkeys([*inputs, *expensive, *others])
@@ -113,7 +114,7 @@ def cached(scheduled: ScheduledFusion, names: Collection[str], memory: str) -> S
     if not names:
         return _placed(scheduled, scheduled.params, "none", ())
     seen = _nests_of_points(scheduled)
-    inputs, others = _shared(scheduled, seen)
+    inputs, others = _keepable(scheduled, seen)
     others.sort(key=lambda point: not _is_expensive(scheduled, point))
     kept = _buffers(scheduled, seen, [p for p in (*inputs, *others) if p.name in names])
     rows = size_of(scheduled.part, scheduled.rows)
@@ -121,7 +122,7 @@ def cached(scheduled: ScheduledFusion, names: Collection[str], memory: str) -> S
     return _placed(scheduled, scheduled.params, memory, kept)
 
 
-def _bytes(kept: Buffers) -> int:
+def _total_bytes(kept: Buffers) -> int:
     return sum(one.bytes for one in kept)
 
 
@@ -136,15 +137,15 @@ def bytes_at_once(kept: Buffers) -> int:
 # ---- what is kept
 
 
-def _unplaced(scheduled: ScheduledFusion, *, with_expensive: bool) -> Buffers:
+def _default_buffers(scheduled: ScheduledFusion, *, with_expensive: bool) -> Buffers:
     """Buffers for the inputs that several nests need, and for expensive values if asked for."""
     seen = _nests_of_points(scheduled)
-    inputs, others = _shared(scheduled, seen)
+    inputs, others = _keepable(scheduled, seen)
     expensive = [p for p in others if with_expensive and _is_expensive(scheduled, p)]
     return _buffers(scheduled, seen, [*inputs, *expensive])
 
 
-def _shared(
+def _keepable(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]]
 ) -> tuple[list[Point], list[Point]]:
     """(inputs, computed values) that can be kept. No inputs on a CPU, whose caches hold them."""

@@ -46,7 +46,7 @@ BANKS, BANK_BYTES = 32, 4
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a tile: the axes it lies along, and its elements."""
+    """One side of a tile: its axes, and its length in elements."""
 
     axes: tuple[str, ...]
     length: int
@@ -194,7 +194,7 @@ class Transpose(KernelMatch):
         return replace(self.scheduled((params, computed.transforms), alignment), tile=tile)
 
 
-# ---- which tensors lie across
+# ---- which tensors are staged
 
 
 def _fast_axes(part: Part) -> dict[Point, str]:

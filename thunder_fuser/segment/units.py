@@ -70,10 +70,10 @@ def _chain(facts: Facts, at: int, chains: CheapChains) -> CheapChain | None:
     operands = facts.operands[at]
     if len(operands) > 1 and chains.keys().isdisjoint(operands):
         return None  # most expressions: they read several tensors
-    behind = [_behind(facts, at, name, chains) for name in operands]
-    exprs = frozenset([at]).union(*(chain.exprs for chain in behind))
-    leaves = {chain.leaf for chain in behind if chain.leaf is not None}
-    elements = max((chain.elements for chain in behind), default=0)
+    read = [_chain_of(facts, at, name, chains) for name in operands]
+    exprs = frozenset([at]).union(*(chain.exprs for chain in read))
+    leaves = {chain.leaf for chain in read if chain.leaf is not None}
+    elements = max((chain.elements for chain in read), default=0)
     if len(exprs) > MAX_CHAIN or len(leaves) > 1:
         return None
     leaf = next(iter(leaves), None)
@@ -83,7 +83,7 @@ def _chain(facts: Facts, at: int, chains: CheapChains) -> CheapChain | None:
     return CheapChain(exprs, leaf, elements)
 
 
-def _behind(facts: Facts, at: int, name: str, chains: CheapChains) -> CheapChain:
+def _chain_of(facts: Facts, at: int, name: str, chains: CheapChains) -> CheapChain:
     """The chain of an operand, and what it reads; an operand without a chain is its own leaf."""
     count = facts.elements_read(at, name, facts.elements[facts.exprs[at].outputs[0]])
     if name not in chains:
@@ -139,7 +139,7 @@ def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
     is_external = own.row.kind in (OpKind.EXTERNAL, OpKind.COMMUNICATION)
     exprs, reads = {at}, dict[str, list[int]]()
     for name in facts.operands[at]:
-        chain = _behind(facts, at, name, {} if is_external else shared)
+        chain = _chain_of(facts, at, name, {} if is_external else shared)
         exprs |= chain.exprs
         if chain.leaf is not None:
             before, _ = reads.get(chain.leaf, (0, 1))
