@@ -182,7 +182,7 @@ def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
     shape = _resolve_minus_one(record, sizes(record.attr("new_shape")), domain)
     total, wanted = product(axis.extent for axis in domain), product(shape)
     if total.is_const and wanted.is_const and total is not wanted:
-        raise record.error("", f"{total} elements", f"{wanted} from {list(map(str, shape))}")
+        raise record.error("", f"{total} elements", f"{wanted} from {list(shape)}")
     front = _common(domain, shape)
     back = _common(domain[front:][::-1], shape[front:][::-1])
     middle = [fresh(size) for size in shape[front : len(shape) - back]]

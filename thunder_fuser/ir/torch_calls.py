@@ -141,7 +141,7 @@ def _embedding_backward(record: OpRecord, operands: list[TensorView]) -> Extents
     if not grad.dtype.is_float:
         raise DtypeError("embedding_backward: grad", expected="a float", got=grad.dtype.name)
     if not grad.shape or not may_be_equal(grad.shape[:-1], indices.shape):
-        got = " and ".join(str(list(map(str, view.shape))) for view in operands)
+        got = " and ".join(_text(view.shape) for view in operands)
         raise record.error("grad", "the sizes of the indices and one more axis", got)
     return (const(count), grad.shape[-1])
 
@@ -186,7 +186,7 @@ def _scaled_product(record: OpRecord, operands: list[TensorView]) -> Extents:
     a, b = (view.shape for view in operands[:2])
     if (len(a), len(b)) != (2, 2) or not may_be_equal(a[-1:], b[:1]):
         expected = "matrices [m, k] and [k, n]"
-        raise record.error("", expected, " and ".join(str(list(map(str, s))) for s in (a, b)))
+        raise record.error("", expected, f"{_text(a)} and {_text(b)}")
     one = const(1)
     rows = ("scale1", operands[2], a[0], (a[0], one)), ("scale2", operands[3], b[1], (one, b[1]))
     is_of_blocks = all(view.dtype.is_float8 for view in operands[2:])
@@ -206,10 +206,11 @@ def _check_tiles_of_groups(record: OpRecord, operands: list[TensorView]) -> None
         raise record.error("", expected, f"ranks {len(a.shape)}, {len(b.shape)}")
     columns = _whole_tiles(record, "scale1", scale1, (a, b), a.shape[0])[1]
     if len(scale1.shape) != 2 or not may_be_equal(scale1.shape[1:], [columns]):
-        raise record.error("scale1", f"rows of {columns} scales, in tiles", _sizes(scale1))
+        raise record.error("scale1", f"rows of {columns} scales, in tiles", _text(scale1.shape))
     each = product(_whole_tiles(record, "scale2", scale2, (a, b), b.shape[2]))
     if not may_be_equal([product(scale2.shape)], [b.shape[0] * each]):
-        raise record.error("scale2", f"{each} scales for each group, in tiles", _sizes(scale2))
+        expected = f"{each} scales for each group, in tiles"
+        raise record.error("scale2", expected, _text(scale2.shape))
 
 
 def _check_scale(record: OpRecord, name: str, view: TensorView, each: Extents) -> None:
@@ -225,7 +226,7 @@ def _check_tiles(
     """Scales of blocks fill whole tiles of 128 rows and 4 columns."""
     wanted = _whole_tiles(record, name, view, operands, rows)
     if not may_be_equal([product(view.shape)], [product(wanted)]):
-        raise record.error(name, f"{wanted[0]} x {wanted[1]} scales, in tiles", _sizes(view))
+        raise record.error(name, f"{wanted[0]} x {wanted[1]} scales, in tiles", _text(view.shape))
 
 
 def _whole_tiles(
@@ -241,10 +242,6 @@ def _whole_tiles(
         raise DtypeError(f"{record.op}: {name}", expected=f"Float, or {known}", got=got)
     columns = (operands[0].shape[-1] * packed + (block - 1)) // block
     return [(rows + 127) // 128 * 128, (columns + 3) // 4 * 4]
-
-
-def _sizes(view: TensorView) -> str:
-    return f"[{', '.join(map(str, view.shape))}]"
 
 
 # ---- attention
@@ -305,8 +302,11 @@ def _check_one_type(
 
 def _check_shape(record: OpRecord, name: str, shape: Extents, wanted: Extents) -> None:
     if not may_be_equal(shape, wanted):
-        listed = [f"[{', '.join(map(str, one))}]" for one in (wanted, shape)]
-        raise record.error(name, f"sizes {listed[0]}", listed[1])
+        raise record.error(name, f"sizes {_text(wanted)}", _text(shape))
+
+
+def _text(shape: Extents) -> str:
+    return f"[{', '.join(map(str, shape))}]"
 
 
 _CALLS: dict[str, Callable[[OpRecord, list[TensorView]], Extents]] = {
