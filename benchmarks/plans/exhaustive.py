@@ -18,7 +18,7 @@ from thunder_fuser.segment.candidate import (
     Candidate,
     cost_of,
     external,
-    is_twice,
+    repeats_compared,
     total,
 )
 from thunder_fuser.segment.facts import Facts
@@ -90,7 +90,7 @@ class _Search:
             cost = sum(option[0] for option in chosen)
             exprs = [option[1] for option in chosen]
             if cost < self.best and self._is_acyclic(blocks, exprs):
-                self.best = self.best if is_twice(self.facts, exprs) else cost
+                self.best = self.best if repeats_compared(self.facts, exprs) else cost
             if number == MAX_COMBINATIONS:
                 return
 

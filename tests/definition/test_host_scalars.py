@@ -104,7 +104,7 @@ def test_a_slice_clipped_by_the_definition(run: Runner, end: int) -> None:
 def test_a_float_is_no_size() -> None:
     fd = FusionDefinition()
     fd.add_output(fd.ops.full([fd.define_scalar(dtype=DataType.Double)], 1.0, DataType.Float))
-    with pytest.raises(DefinitionError, match="expected an integer, or a scalar made of sizes"):
+    with pytest.raises(DefinitionError, match="or a scalar computed from sizes"):
         fd.fusion
 
 

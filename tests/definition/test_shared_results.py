@@ -10,7 +10,7 @@ from helpers.cases import Runner, rand
 from thunder_fuser import FusionDefinition
 from thunder_fuser.ir.build import define
 from thunder_fuser.ir.language import Recorder, rebuild
-from thunder_fuser.presegment.shared_results import share_results
+from thunder_fuser.presegment.simplify import share_results
 
 
 @pytest.mark.parametrize("static", [False, True])

@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[Callable[..., object], type[Exception], str]] = {
     ),
     "a scalar of no call": (
         lambda fd, t, h: fd.ops.sdpfa_fwd(h, h, h, scale=fd.define_scalar(drawn="seed"))[0],
-        DefinitionError, "expected a scalar made of sizes and arguments",
+        DefinitionError, "expected a scalar computed from sizes and arguments",
     ),
     "offsets": (
         lambda fd, t, h: fd.ops.grouped_mm(t, t, t), DtypeError, "offsets: expected Int or Int32",

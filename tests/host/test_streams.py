@@ -17,7 +17,7 @@ from thunder_fuser.host.statements import statements, verify_program
 from thunder_fuser.host.stream_order import verify_order
 from thunder_fuser.host.streams import Streams
 from thunder_fuser.ir.language import rebuild
-from thunder_fuser.presegment.streams import in_streams
+from thunder_fuser.presegment.specialise import in_streams
 
 F = torch.nn.functional
 Build = Callable[..., Any]

@@ -201,7 +201,7 @@ DTYPES: list[tuple[Build, str]] = [
     ),
     (
         lambda fd: fd.ops.matmul(tensor(fd, 4, 3), tensor(fd, 3, 4, dtype=D.Half)),
-        "matmul: expected one dtype, got Float, Half",
+        "matmul: expected one type, got Float, Half",
     ),
 ]
 

@@ -18,7 +18,6 @@ from thunder_fuser.presegment import PRESEGMENT, run_passes
 from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
-from thunder_fuser.presegment.shared_results import share_results
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
@@ -28,6 +27,7 @@ from thunder_fuser.presegment.simplify import (
     remove_empty,
     remove_round_trips,
     remove_trivial_reductions,
+    share_results,
 )
 from thunder_fuser.presegment.specialise import InputKey, specialise
 

@@ -223,7 +223,7 @@ def strided(order: tuple[int, ...], shape: tuple[int, ...]) -> Graph:
 
 REFUSED = {
     "one pattern": (summed_twice((8, 8, 64), [2], []), "reductions of 1 patterns"),
-    "no groups": (summed_twice((64, 64), [1], [0]), "in groups"),
+    "no groups": (summed_twice((64, 64), [1], [0]), "over groups of"),
     "groups apart in memory": (summed_twice((16, 8, 64), [2], [0]), "neighbours in memory"),
     "columns apart in memory": (strided((0, 1, 3, 2), (4, 4, 8, 64)), "neighbours in memory"),
     "too large": (summed_twice((8, 64, 4096), [2], [1]), "does not fit on chip"),

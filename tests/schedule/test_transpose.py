@@ -120,9 +120,9 @@ def _column() -> Graph:
 LEFT = {
     "same axis": (biased(8192, 8192), "all tensors have the same fast axis"),
     "inner kept": (permuted((64, 2048, 32, 128), (0, 2, 1, 3)), "same fast axis"),
-    "column": (_column(), "no tensor lies across"),
+    "column": (_column(), "no tensor with another fast axis"),
     "expanded": (_expanded(), "same fast axis"),
-    "three fast axes": (_two_fast_axes(), "what lies across i2 is fast along i0, i1"),
+    "three fast axes": (_two_fast_axes(), "tensors across i2 are fast along i0, i1"),
     "reshape": (_through_a_reshape(), "T0 is read across i3 through a reshape"),
     "few bytes": (permuted((96, 64), (1, 0)), "24576 bytes are too few"),
     "tiny tiles": (permuted((10**6, 4, 4), (0, 2, 1)), "a tile of 4 x 4 elements is too small"),

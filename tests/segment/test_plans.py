@@ -32,9 +32,9 @@ from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.candidate import Candidate
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.merge import Groups, by_gain, coarsen, merge_greedily
 from thunder_fuser.segment.plan import SegmentedFusion
+from thunder_fuser.segment.run_order import by_liveness, peak
 from thunder_fuser.segment.segmenter import candidates_of, one_by_one, planned
 from thunder_fuser.segment.units import merged, units_of
 from thunder_fuser.target import CPU, H200

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of equal axes of different tensors, which are the axes of a kernel; patterns of them.
+"""Classes of equal axes of different tensors, which are the axes of a kernel; reduction patterns.
 
     T2 = add(T0[i0, i1], T1[i2, b3]);  T4 = sum(T2, 1)[i0, r1]
     classes: {i0, i2}, {i1, r1}; broadcasts belong to none
 
-    axes of partial sums over runs of equal length are in one class too
-
-Two axes of one tensor are never in one class: a kernel would compute only its diagonal.
+Axes of partial results over runs of equal length are in one class too. Two axes of one tensor are
+never in one class, because a kernel would then compute only its diagonal.
 
     T1 = permute(T0[i0, i1]);  T2 = sub(T1[i1, i0], T0[i0, i1])    classes: {i0}, {i1}
 
-The pattern of a reduction is which axes it keeps and which it reduces. Schedulers compare the
-patterns of a part, and the segmenter those of expressions without a Part.
+The pattern of a reduction is the set of axes that it keeps and the set that it reduces. Schedulers
+compare the patterns of a part. The segmenter compares patterns without making a Part.
 
     T1[i0] = sum(T0[i0, i1], dims=[1])   ->   Pattern(kept={i0}, reduced={i1})
 """
@@ -116,9 +115,9 @@ class Pattern:
         return Pattern(self.kept - {axis}, self.reduced)
 
     def foreign(self, stored: Iterable[Axes], runs: str = "") -> set[Axes]:
-        """The axes of results that neither a row value nor a full-size value has.
+        """The sets of axes that are neither the kept axes nor all axes of this pattern.
 
-        A kernel of this pattern cannot write such a result. runs: the axis of partial results,
+        A kernel of this pattern cannot write a result over them. runs: the axis of partial results,
         which full-size values lack.
         """
         allowed = (self.kept, self.without(runs).walked)
@@ -131,7 +130,7 @@ def pattern_of(domain_map: DomainMap, result: TensorView) -> Pattern:
 
 
 def rows_and_groups(patterns: Collection[Pattern]) -> tuple[Pattern, Pattern] | None:
-    """(pattern of rows, pattern of groups of rows), if one reduces axes that the other keeps.
+    """(pattern of rows, pattern of groups), if the second reduces the results of the first.
 
     T1[i0, i1] = sum(T0[i0, i1, i2]); T2[i0] = sum(T1)     rows {i0, i1}, groups {i0}
     """

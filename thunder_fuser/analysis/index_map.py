@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index rule of every op: where one element of a result reads each operand.
+"""The index rules of all ops: the elements of operands that one element of a result reads.
 
 T1 = permute(T0, [1, 0]);  T1[x, y]      reads T0[y, x]
 T1 = slice(T0, [2], [6]);  T1[x]         reads T0[x + 2]
@@ -26,7 +26,7 @@ ZERO, TRUE = const(0), const(1)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value at an index, needed where the condition is true."""
+    """A value at an index, which is needed where the condition is true."""
 
     name: str
     index: Index
@@ -51,8 +51,8 @@ def accesses(
 ) -> list[Point]:
     """The reads for element `index` of the record's result, in operand order, without literals.
 
-    reduced: the index of the axes that a reduction reduces. condition: under which the element is
-    needed; it becomes part of an index that is read from memory.
+    reduced: the index along the axes that a reduction reduces. condition: where the element is
+    needed; an index that is itself read from memory keeps it.
     """
     kind, names = record.row.kind, names_of(record)
     if kind is OpKind.SCALAR:
@@ -77,7 +77,7 @@ def _reduction_index(record: OpRecord, kept: Index, reduced: Index, rank: int) -
 
     sum(T0, dims=[1]) at [x], reducing y  ->  T0[x, y]
     """
-    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+    dims = record.ints("dims")
     if record.attr("chunk") is not None:
         kept = kept[1:]  # the reduced indices determine the chunk
     if record.attr("keepdim"):
@@ -95,13 +95,12 @@ def _masked(view: TensorView, index: Index) -> Index:
 
 
 def _broadcast(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
-    flags: tuple[bool, ...] = record.attr("is_broadcast_dim")  # type: ignore[assignment]
+    flags = record.ints("is_broadcast_dim")
     return tuple(x for x, flag in zip(index, flags, strict=True) if not flag)
 
 
 def _broadcast_in_dim(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
-    dims: tuple[int, ...] = record.attr("broadcast_dims")  # type: ignore[assignment]
-    return tuple(index[dim] for dim in dims)
+    return tuple(index[dim] for dim in record.ints("broadcast_dims"))
 
 
 def _squeeze(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
@@ -140,8 +139,7 @@ def unravel(position: Scalar, shape: Index) -> Index:
 
 
 def _slice(record: OpRecord, index: Index, shape: Index, result: Index) -> Index:
-    starts: tuple[int, ...] = record.attr("start_indices")  # type: ignore[assignment]
-    steps = shapes.slice_strides(record, len(index))
+    steps, starts = shapes.slice_strides(record, len(index)), record.ints("start_indices")
     return tuple(x * step + start for x, step, start in zip(index, steps, starts, strict=True))
 
 
@@ -179,8 +177,8 @@ def _cat(record: OpRecord, index: Index, tensors: Mapping[str, TensorView]) -> l
     return found
 
 
-# For each op that moves elements of one operand: the index in it, from the index in the result, and
-# the shapes of the operand and of the result. Other ops read where they write.
+# For each op that moves elements of one operand: its index, from the index of the result and the
+# shapes of the operand and of the result. Other ops read at the index of the result.
 _RULES: dict[str, Callable[[OpRecord, Index, Index, Index], Index]] = {
     "broadcast": _broadcast,
     "broadcast_in_dim": _broadcast_in_dim,
@@ -199,7 +197,7 @@ _RULES: dict[str, Callable[[OpRecord, Index, Index, Index], Index]] = {
 def _looked_up(
     record: OpRecord, index: Index, condition: Scalar, tensors: Mapping[str, TensorView]
 ) -> list[Point]:
-    """The tensor of indices, if it is one, then the source at the index read from it."""
+    """The read of the tensor of indices, unless it is a number, then that of the source."""
     source = tensors[str(record.inputs[record.row.source])]
     place, others = _places(record, index, tensors)
     at = index_element(record, index, condition, tensors)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part -> the name of its kernel: what it computes, its dtype, its scheduler.
+"""Part -> the name of its kernel: its operations, dtype and scheduler.
 
     x + r, then RMS norm, in bf16, by the persistent scheduler
 ->  fused_add_rms_norm_bf16_persistent
 
-Functions that Thunder has taken apart are recognised by COMPOSITES. Casts, constants and movement
-are named only where there is nothing else.
+COMPOSITES recognise functions that Thunder has decomposed. Casts, constants and movement are in the
+name only if there is nothing else.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from thunder_fuser.ir.record import Operand, OpRecord
 LONGEST = 64
 PREFIX = "fused"
 
-# As Python: a name stands for any value, the same one each time, and a capital for an input of the
-# kernel; + and * commute. Matches may share values. An expression gets the first row's name.
+# Written as Python. A name stands for one value, a capital for an input of the kernel; + and *
+# commute. Matches may share values. If several rows match an expression, the first one names it.
 _MEAN = "sum(x) / n"
 _LAYER_NORM = f"(x - {_MEAN}) * rsqrt(sum((x - {_MEAN}) * (x - {_MEAN})) / n + e)"
 _RMS_NORM = "x * rsqrt(sum(x * x) / n + e)"
@@ -68,14 +68,14 @@ def kernel_name(part: Part, scheduler: str) -> str:
 
 
 def _dtype(part: Part) -> str:
-    """That of most tensors in memory, the first among equals. Integers count where all are."""
+    """The most frequent dtype in memory, of equals the first. Integers count only if all are."""
     dtypes = [part.tensors[name].dtype for name in part.global_tensors]
     numbers = [one for one in dtypes if category(one) > 1] or dtypes
     return Counter(one.short for one in numbers).most_common(1)[0][0]
 
 
 def _words(part: Part) -> list[str]:
-    """The composites and the other ops, in order; none of _UNSEEN."""
+    """The composites and the other ops, in program order, without _UNSEEN."""
     found, inside = {}, set[str]()
     for composite, tree in _TREES:
         root, _ = _call(tree)
@@ -93,7 +93,7 @@ def _words(part: Part) -> list[str]:
 
 
 def _that_fit(words: list[str], room: int) -> list[str]:
-    """Each word once, in order: composites first, then reductions, then what else has room."""
+    """The words that fit, once each and in order. Composites are chosen first, then reductions."""
     known = {name for name, _ in COMPOSITES}
 
     def rank(word: str) -> int:
@@ -113,7 +113,7 @@ def _that_fit(words: list[str], room: int) -> list[str]:
 def _matches(
     part: Part, tree: ast.expr, value: Operand, bound: Bound
 ) -> Iterator[tuple[Bound, frozenset[str]]]:
-    """Each way in which the value is the tree: what names stand for, and the values inside."""
+    """All matches of a value with a tree: the values of names, and the values inside the match."""
     value = _seen(part, value)
     if isinstance(tree, ast.Name):
         fits = bound.get(tree.id, value) == value

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a fusion, as a scheduler sees it: expressions, inputs, outputs, memory, and the points
-that it computes, from the outputs back to the inputs.
+"""A part of a fusion, as a scheduler sees it: expressions, inputs, outputs, strides and points.
 
-A point is a value at an index expression, under a condition. Readers of a reduction's result are in
-a later nest. Readers of a scan are in the same nest, because the scan makes its elements in order.
+A point is a value at an index expression, under a condition. Points are found from the outputs back
+to the inputs. Readers of a reduction's result are in a later nest. Readers of a scan are in the
+same nest, because a scan produces its elements in order.
 
     softmax row x:  nest 0: max(x)   nest 1: sum(exp(x - max))   nest 2: exp(x - max) / sum
 """
@@ -37,8 +37,8 @@ class Chunked:
 class Part:
     """The dataflow of one kernel, and the strides of its tensors.
 
-    exprs: in order; inputs: names read from outside; outputs: names made here and wanted outside;
-    overwrites: pairs of an output and the input whose memory it overwrites.
+    exprs: in program order; inputs: values read from outside; outputs: values computed here and
+    needed outside; overwrites: pairs of an output and the input whose memory it overwrites.
     """
 
     exprs: tuple[OpRecord, ...]
@@ -81,7 +81,7 @@ class Part:
 
     @cached_property
     def partial(self) -> tuple[str, ...]:
-        """The results of reductions over runs."""
+        """The partial results: those of reductions with `chunk`, over runs of elements."""
         return tuple(e.outputs[0] for e in self.reductions if e.attr("chunk") is not None)
 
     @cached_property
@@ -89,9 +89,9 @@ class Part:
         """The runs of the part's partial reductions; None if it has none."""
         if not self.partial:
             return None
-        view, chunk = self.tensors[self.partial[0]], self.producer[self.partial[0]].attr("chunk")
+        view, chunk = self.tensors[self.partial[0]], self.producer[self.partial[0]].integer("chunk")
         runs = self.domain_map.axis(view.domain.logical[0])
-        return Chunked(runs, self.domain_map.reduced(view), int(chunk))  # type: ignore[arg-type]
+        return Chunked(runs, self.domain_map.reduced(view), chunk)
 
     @cached_property
     def scans(self) -> tuple[OpRecord, ...]:
@@ -105,12 +105,12 @@ class Part:
 
     @cached_property
     def demand(self) -> Demand:
-        """The points of the part over axis symbols, which every scheduler uses."""
+        """The points of the part, with one symbol for each axis class."""
         return demand_of(self, axis_symbols(self))
 
     @cached_property
     def accessed(self) -> Mapping[Point, Scalar]:
-        """The points that are read from memory or written to it, and their positions there."""
+        """The points that are read from memory or written to it, each with its position there."""
         tensors, stored = set(self.global_tensors), set(self.outputs)
         return {
             point: offset(point.index, self.strides[point.name])
@@ -131,12 +131,12 @@ class Part:
         return tuple(self.domain_map.axis(axes[at]) for at in real)
 
     def bytes_of(self, name: str) -> int:
-        """Bytes a tensor takes, expanded axes counted once."""
+        """The bytes of a tensor in memory; see bytes_in_memory."""
         return bytes_in_memory(self.tensors[name], self.strides[name])
 
     @property
     def moved(self) -> tuple[int, int]:
-        """The bytes that it reads from memory, and those that it writes."""
+        """(bytes of all inputs, bytes of all outputs)"""
         return sum(map(self.bytes_of, self.inputs)), sum(map(self.bytes_of, self.outputs))
 
     @property
@@ -153,26 +153,25 @@ class Parts:
         self.fusion = fusion
         self.strides = tensor_strides(fusion)
         self.domain_map = DomainMap(fusion.tensors, fusion.exprs)
-        self._results = frozenset(output.name for output in fusion.outputs)
 
     def of(self, exprs: Iterable[OpRecord], wanted: frozenset[str] | None = None) -> Part:
-        """The part of these expressions.
+        """The part with these expressions.
 
-        wanted: the values to store; by default results, and values that others read.
+        wanted: the values to store; by default results, and values that other expressions read.
         """
         exprs = tuple(exprs)
         made = {name: None for expr in exprs for name in expr.outputs}
         read = dict.fromkeys(name for expr in exprs for name in names_of(expr))
         if wanted is None:
             inside, uses = set(exprs), self.fusion.uses
-            wanted = self._results.union(n for n in made if not inside.issuperset(uses[n]))
+            wanted = self.fusion.results.union(n for n in made if not inside.issuperset(uses[n]))
         inputs = tuple(name for name in read if name not in made)
         outputs = tuple(name for name in made if name in wanted)
         return Part(exprs, inputs, outputs, self.fusion.tensors, self.domain_map, self.strides)
 
 
 def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
-    """Bytes a tensor takes, expanded axes counted once."""
+    """The bytes of a tensor in memory. An expanded axis (stride 0) has one element there."""
     real = [s for s, st in zip(view.sizes, strides, strict=True) if st or s <= 1]
     return prod(real) * view.dtype.bytes
 
@@ -180,8 +179,8 @@ def bytes_in_memory(view: TensorView, strides: tuple[int, ...]) -> int:
 def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     """The strides that every value of a specialised fusion has if it is stored.
 
-    An input has its own, a result the requested order. What pointwise ops make lies as their first
-    operand of its sizes does; all else is row-major.
+    An input has its own strides, a result the requested order. Other values of pointwise ops take
+    the order of their first operand with the same sizes. Everything else is row-major.
     """
     found: dict[str, tuple[int, ...]] = {}
     orders = _orders_of_pointwise(fusion)
@@ -204,16 +203,15 @@ def tensor_strides(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
     """The stride orders of intermediates that only pointwise ops and reductions read.
 
-    Others are row-major: views of them, and torch's ops, ask for that.
+    All others are row-major, because views and torch's ops need that.
     """
     known = {output.name: output.stride_order for output in fusion.outputs}
     results, kinds = frozenset(known), {OpKind.POINTWISE, OpKind.REDUCTION}
     for record in fusion.definition:
         for name in record.outputs:
             if record.op == "define_tensor":
-                strides: tuple[int, ...] = record.attr("strides")  # type: ignore[assignment]
                 order = stride_order_of(fusion.tensors[name].domain.allocation)
-                known[name] = None if 0 in strides else order
+                known[name] = None if 0 in record.ints("strides") else order
             elif name not in results and name in fusion.producer:
                 known[name] = _order_of_result(fusion, record, known)
     return {
@@ -226,7 +224,7 @@ def _orders_of_pointwise(fusion: Fusion) -> dict[str, tuple[int, ...]]:
 def _order_of_result(
     fusion: Fusion, record: OpRecord, known: Mapping[str, tuple[int, ...] | None]
 ) -> tuple[int, ...] | None:
-    """That of a pointwise op's first operand with the sizes of the result; None if unknown."""
+    """The order of a pointwise op's first operand with the sizes of the result; None if unknown."""
     if record.row.kind is not OpKind.POINTWISE:
         return None
     sizes = fusion.tensors[record.outputs[0]].sizes
@@ -244,11 +242,11 @@ def offset(index: tuple[Scalar, ...], strides: tuple[int, ...]) -> Scalar:
 
 @dataclass(frozen=True)
 class Demand:
-    """The points of a part, the points that each reads, and its first nest (level)."""
+    """The points of a part, the points that each one reads, and its first nest (level)."""
 
     reads: Mapping[Point, tuple[Point, ...]]
     level: Mapping[Point, int]
-    roots: tuple[Point, ...]  # what nests compute: results, and operands of reductions and scans
+    roots: tuple[Point, ...]  # ends of nests: results, and operands of reductions and scans
     results: Mapping[str, Point]
     operands: Mapping[str, Point]  # by the name of the reduction's or scan's result
 
@@ -264,7 +262,7 @@ class Demand:
         return found
 
     def reached(self, roots: Iterable[Point], stop: frozenset[Point] = frozenset()) -> list[Point]:
-        """The points that the roots need, up to `stop`, in order of discovery."""
+        """The points that the roots need, in order of discovery. The search ends at `stop`."""
         seen: dict[Point, None] = {}
         stack = list(roots)
         while stack:
@@ -317,7 +315,7 @@ def _reads(part: Part, point: Point, axes: Mapping[str, Scalar]) -> tuple[Point,
 
 
 def _read(part: Part, read: Point, outer: Scalar) -> Point:
-    """The point of one read. It has no condition if it reads a reduction's result."""
+    """The point of one read. A read of a reduction's result has no condition."""
     producer = part.producer.get(read.name)
     if producer is not None and producer.row.kind is OpKind.REDUCTION:
         return Point(read.name, read.index)

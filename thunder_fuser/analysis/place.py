@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A specialised fusion on a mesh -> where every value is, with a redistribute wherever one moves.
+"""A specialised fusion on a mesh -> the placement of every value, with redistributes between them.
 
     T0[i0@mesh_x, i1]; T1 = sum(T0, dims=[0]); T2 = tanh(T1)
 ->  T1: Partial(sum); T1.0 = redistribute(T1, [Replicate()]); T2 = tanh(T1.0)
 
-Where `propagate` finds shardings that need no communication, they are taken. Else expressions are
-placed in their order:
+If `propagate` finds shardings that need no communication, those are taken. Otherwise expressions
+are placed in their order, by these rules:
 
-- axes that an expression walks in step take the sharding over the most devices that one of its
-  operands has, or that its result is wanted in, first those on which all operands agree; to cut a
-  whole operand moves nothing;
-- an axis that must be whole is gathered, unless the expression sums it: then each device sums its
-  part, and the result is Partial;
-- a result is moved where the definition places it; a term is reduced before it is read.
+- Axes that an expression walks in step are sharded alike: as in the operand, or the wanted result,
+  that has them over the most devices. Axes on which all operands agree are decided first. Cutting a
+  whole operand moves nothing.
+- An axis that must be whole is gathered. But if the expression sums it, each device sums its part,
+  and the result is Partial.
+- A result is moved to the placement of the definition, and terms are reduced before they are read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PRODUCTS = ("linear", "matmul")
 
 @dataclass(frozen=True)
 class Placed:
-    """The records, redistributes included; of each value its placement and the whole's sizes."""
+    """The records with redistributes, and the placement and global sizes of each value."""
 
     definition: Definition
     places: Mapping[str, Placement]
@@ -56,15 +56,15 @@ class Placed:
 
     @property
     def moves(self) -> bool:
-        """True if elements of other devices are needed."""
+        """True if a device needs elements of other devices."""
         return any(record.op == "redistribute" for record in self.definition)
 
 
 def place(fusion: Fusion) -> Placed:
     """The placement of every value of a specialised fusion on a mesh.
 
-    Raises MeshError for placements that do not fit, and CommunicationError for an expression of
-    local tensors among those of whole ones.
+    Raises MeshError for placements that do not fit, and CommunicationError for communication of
+    local tensors, since the other expressions are about global ones.
     """
     mesh = mesh_of(fusion)
     assert mesh is not None
@@ -79,7 +79,7 @@ def place(fusion: Fusion) -> Placed:
         try:
             return _in_place(fusion)
         except CommunicationError:
-            pass  # what needs elements of other devices is placed below
+            pass  # some expression needs elements of other devices
     return _Placer(fusion, mesh).placed()
 
 
@@ -90,7 +90,7 @@ def _in_place(fusion: Fusion) -> Placed:
 
 
 class _Placer:
-    """Walks a fusion and writes it anew."""
+    """Walks a fusion and writes its records with redistributes."""
 
     def __init__(self, fusion: Fusion, mesh: Mesh) -> None:
         self.fusion, self.mesh = fusion, mesh
@@ -110,7 +110,7 @@ class _Placer:
                 self._output(record)
             elif record.op == "redistribute":
                 self._redistribute(record)
-            elif record.op in ("size",) or not record.outputs:
+            elif record.op == "size" or not record.outputs:
                 self._kept(record)
             else:
                 self._expression(record)
@@ -135,8 +135,8 @@ class _Placer:
         self.places[name], self.sizes[name] = found, sizes
 
     def _output(self, record: OpRecord) -> None:
-        """A result holds no terms, but where the definition says so; one that overwrites an
-        argument lies as that does."""
+        """A result is Partial only if the definition says so. A result that overwrites an argument
+        takes its placement."""
         (name,) = names_of(record)
         alias = record.attr("alias")
         view = self.views[name]
@@ -146,15 +146,12 @@ class _Placer:
 
     def _redistribute(self, record: OpRecord) -> None:
         (source,), (name,) = names_of(record), record.outputs
-        target = self._explicit(record)
+        target = _read(record, self.tensors[source], self.mesh)
         _check_divides(record, self.tensors[source], target.axes, self.mesh)
         self._move(source, name, target)
 
-    def _explicit(self, record: OpRecord) -> Placement:
-        return _read(record, self.tensors[names_of(record)[0]], self.mesh)
-
     def _at(self, name: str, target: Placement) -> str:
-        """The value in another placement; itself if it is in that one."""
+        """The name of the value in a placement, moved there if it is in another one."""
         if self.places[name] == target:
             return name
         if (name, target) not in self.moved:
@@ -186,20 +183,21 @@ class _Placer:
                 self._move(name, out, self._annotated(out))  # type: ignore[arg-type]
 
     def _name(self, out: str, found: Placement) -> str:
-        """The name under which an expression makes a value: another than that of the result, if
-        the definition places the result elsewhere."""
+        """The name of the computed value. It differs from the result's name if the definition
+        wants the result in another placement."""
         target = self._annotated(out)
         return out if target is None or target == found else f"{out}.made"
 
     def _annotated(self, name: str) -> Placement | None:
-        """Where the definition places a computed value."""
+        """The placement that the definition gives a computed value, if any."""
         view = self.views[name]
         if view.mesh is None or not (view.partial or any(shards(view))):
             return None
         return Placement(shards(view), view.partial)
 
     def _apart(self, expr: OpRecord) -> None:
-        """linear(a, b, bias), each device with a part of the sum: the bias is added behind."""
+        """linear(a, b, bias) where each device has a part of the sum: the bias is added after it
+        is reduced."""
         (name,), bias = expr.outputs, names_of(expr)[2]
         view = replace(self.views[name], mesh=None, partial=())
         *rows, column = view.domain.no_reductions
@@ -222,7 +220,7 @@ class _Placer:
 
 
 class _Choice:
-    """Where the operands of one expression should be, and where its results then are."""
+    """The placements that one expression needs its operands in, and those of its results."""
 
     def __init__(self, placer: _Placer, expr: OpRecord) -> None:
         self.expr, self.placer = expr, placer
@@ -243,7 +241,7 @@ class _Choice:
         self._choose()
 
     def operand(self, name: str) -> Placement:
-        """The placement in which an operand is read."""
+        """The placement that an operand must have."""
         rank = len(self.placer.tensors[name].shape) if name in self.placer.tensors else 0
         return Placement(tuple(self._on((name, at)) for at in range(rank)))
 
@@ -255,7 +253,7 @@ class _Choice:
         return Placement(tuple(self._on((name, at)) for at in range(rank)), terms)
 
     def summed(self) -> list[Node]:
-        """A node for each axis that the expression sums, of which each device may sum its part."""
+        """A node for each axis that the expression sums. Each device may sum a part of those."""
         expr = self.expr
         names = names_of(expr)
         if expr.op in _PRODUCTS:
@@ -273,7 +271,7 @@ class _Choice:
         groups: dict[Node, list[Node]] = {}
         for node in self.nodes:
             groups.setdefault(self.classes.find(node), []).append(node)
-        # An axis on which all operands agree already comes first.
+        # Axes on which all operands agree are decided first.
         for root, members in sorted(groups.items(), key=lambda one: not self._is_agreed(one[1])):
             names = {name for name, _ in members}
             names |= set(self.expr.outputs) if root in summed else set()
@@ -296,7 +294,7 @@ class _Choice:
                 yield self.placer.places[name].axes[at]
 
     def _fits(self, on: On, members: list[Node], names: set[str]) -> bool:
-        """True if no tensor lies on a dimension twice, and the devices divide every axis."""
+        """True if no tensor has a dimension on two axes, and the devices divide every axis."""
         is_free = all(self.used.get(name, set()).isdisjoint(on) for name in names)
         sizes = (self.placer.tensors[name].sizes[at] for name, at in members)
         return is_free and all(size % self._devices(on) == 0 for size in sizes)
@@ -308,8 +306,8 @@ class _Choice:
 def _wanted(
     fusion: Fusion, mesh: Mesh, tensors: Mapping[str, TensorView]
 ) -> dict[str, Sharding]:
-    """The shardings in which values are asked for: by the definition, by a redistribute, or by
-    what an expression of one operand makes of them."""
+    """The shardings that values should have: those of the definition, of a redistribute, or those
+    that give the wanted result of an expression with one operand."""
     found: dict[str, Sharding] = {}
     for name, view in fusion.tensors.items():
         if view.mesh is not None and name not in fusion.inputs and any(shards(view)):
@@ -327,7 +325,7 @@ def _wanted(
 def _through(
     expr: OpRecord, name: str, asked: Sharding, tensors: Mapping[str, TensorView]
 ) -> Sharding:
-    """The sharding of an operand that gives the result this one."""
+    """The sharding of an operand that gives the result the sharding `asked`."""
     axes: list[On] = [() for _ in tensors[name].shape]
     for fact in facts_of(expr, tensors):
         if isinstance(fact, Same):
@@ -338,8 +336,8 @@ def _through(
 
 
 def _read(record: OpRecord, view: TensorView, mesh: Mesh) -> Placement:
-    words: tuple[str, ...] = record.attr("placements")  # type: ignore[assignment]
-    return read(words, mesh, len(view.shape), f"redistribute of {view.name}")
+    words, what = record.attr("placements"), f"redistribute of {view.name}"
+    return read(words, mesh, len(view.shape), what)  # type: ignore[arg-type]
 
 
 def _check_divides(record: OpRecord, view: TensorView, axes: Sharding, mesh: Mesh) -> None:

@@ -5,8 +5,8 @@
     T3 = iota(8); T4 = add(T0[i0@mesh_x], T3)                  T3[i3@mesh_x], made where it is used
     T5 = sum(T0, dims=[0])                                     CommunicationError: i0 is on mesh_x
 
-The index rule of an op (index_map.py) says which axes it walks in step. Axes that an op sums, sorts
-or cuts must be whole on every device.
+Two axes are in step if the op reads element x of one for element x of the other, by its index rule
+(index_map.py). Axes that an op sums, sorts or cuts must be whole on every device.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from thunder_fuser.ir.mesh import Mesh
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of, record_text
 from thunder_fuser.ir.scalar import Scalar, symbol
+from thunder_fuser.ir.strides import reshape_groups
 from thunder_fuser.union_find import UnionFind
 
 Node = tuple[str, int]  # a tensor and one of its axes
@@ -95,29 +96,29 @@ def propagate(fusion: Fusion) -> dict[str, Sharding]:
 
 
 class _Classes:
-    """Classes of axes in step. A class has the sharding of one of its tensors."""
+    """Classes of axes in step. A class has the sharding that the definition gives one of them."""
 
     def __init__(self, fusion: Fusion) -> None:
         self._classes: UnionFind[Node] = UnionFind()
-        self._said: dict[Node, On] = {}
+        self._given: dict[Node, On] = {}
         for name, view in fusion.tensors.items():
             if view.mesh is None:
                 continue
             spread = shards(view)
             # A result with a mesh but no sharding takes the propagated one.
             if name in fusion.inputs or any(spread):
-                self._said |= {(name, at): on for at, on in enumerate(spread)}
+                self._given |= {(name, at): on for at, on in enumerate(spread)}
 
     def on(self, node: Node) -> On:
-        """The dimensions an axis is spread over."""
-        return self._said.get(self._classes.find(node), ())
+        """The dimensions of the mesh that an axis is spread over."""
+        return self._given.get(self._classes.find(node), ())
 
     def join(self, a: Node, b: Node, expr: OpRecord) -> None:
         """Joins two classes; CommunicationError if their shardings differ."""
         first, second = self._classes.find(a), self._classes.find(b)
         if first == second:
             return
-        ours, theirs = self._said.get(first), self._said.get(second)
+        ours, theirs = self._given.get(first), self._given.get(second)
         if ours is not None and theirs is not None and ours != theirs:
             raise CommunicationError(
                 record_text(expr),
@@ -127,7 +128,7 @@ class _Classes:
             )
         self._classes.join(first, second)
         if ours is None and theirs is not None:
-            self._said[first] = theirs
+            self._given[first] = theirs
 
 
 def _words(on: On) -> str:
@@ -143,7 +144,7 @@ def _check_whole(expr: OpRecord, view: TensorView, at: int, on: On) -> None:
 
 
 def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh | None) -> None:
-    """Each dimension of the mesh at most once in a tensor, and parts of equal size."""
+    """A tensor has each dimension of the mesh at most once, and parts of equal size."""
     used = sum(found, ())
     if len(set(used)) != len(used):
         raise CommunicationError(
@@ -163,6 +164,7 @@ def _check_result(expr: OpRecord, view: TensorView, found: Sharding, mesh: Mesh 
 
 
 def facts_of(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
+    """Which axes of an expression are in step, and which must be whole."""
     if expr.op == "reshape":
         return _reshape(expr, tensors)
     if expr.op in ("linear", "matmul"):
@@ -180,14 +182,15 @@ def _rank(tensors: Mapping[str, TensorView], name: str) -> int:
 
 
 def without_broadcasts(view: TensorView) -> TensorView:
-    """The tensor with every axis as a plain one: one of size 1 may be on a mesh of one device."""
+    """The tensor with plain axes in place of broadcasts, since size 1 may be on one device."""
     kinds = {IterType.BROADCAST: IterType.ITERATION}
     axes = (replace(axis, kind=kinds.get(axis.kind, axis.kind)) for axis in view.domain.logical)
     return replace(view, domain=replace(view.domain, logical=tuple(axes)))
 
 
 def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
-    """Axes that are read at an index of the result are in step; others, and their readers, whole.
+    """An axis that is read at an index of the result is in step with it; other axes must be whole,
+    and so must the axes of the result in their index.
 
     T1 = slice(T0, [0, 2], [8, 6]);  T1[x, y] reads T0[x, y + 2]     x is in step, y is whole
     """
@@ -201,9 +204,9 @@ def _by_index(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
 
 
 def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar) -> Facts:
-    """What follows from the index at which one axis of an operand is read."""
+    """The facts that follow from the index at which one axis of an operand is read."""
     size = tensors[node[0]].sizes[node[1]]
-    # Where an element of another tensor is the index, that tensor's axes say what is in step.
+    # If the index is an element of another tensor, the read of that tensor gives the facts.
     ours = [] if read.op == "element" else [(out, int(name)) for name in read.symbols]
     if read.op == "sym" and tensors[out].sizes[ours[0][1]] == size:
         yield Same(ours[0], node)
@@ -214,7 +217,7 @@ def _read(tensors: Mapping[str, TensorView], out: str, node: Node, read: Scalar)
 
 
 def _along(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
-    """The axis that is scanned or sorted is whole."""
+    """The scanned or sorted axis must be whole."""
     yield from _by_index(expr, tensors)
     rank = _rank(tensors, expr.outputs[0])
     if rank:
@@ -238,25 +241,15 @@ def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[i
     >>> groups((4, 6, 5), (24, 1, 5))
     [([0, 1], [0]), ([2], [2])]
     """
-    ours = [at for at, size in enumerate(before) if size != 1]
-    theirs = [at for at, size in enumerate(after) if size != 1]
-    found = []
-    while ours and theirs:
-        a, b = [ours.pop(0)], [theirs.pop(0)]
-        left, right = before[a[0]], after[b[0]]
-        while left != right:
-            if left < right:
-                a.append(ours.pop(0))
-                left *= before[a[-1]]
-            else:
-                b.append(theirs.pop(0))
-                right *= after[b[-1]]
-        found.append((a, b))
-    return found
+    pairs = (
+        ([at for at in ours if before[at] != 1], [at for at in theirs if after[at] != 1])
+        for ours, theirs in reshape_groups(before, after)
+    )
+    return [pair for pair in pairs if any(pair)]
 
 
 def _product(expr: OpRecord, tensors: Mapping[str, TensorView]) -> Facts:
-    """The axis that a product sums is whole.
+    """The axis that a product sums must be whole.
 
     matmul  [.., m, k], [.., k, n] -> [.., m, n]
     linear  [.., k], [n, k], [n] -> [.., n]

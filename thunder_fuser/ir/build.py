@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from thunder_fuser.errors import AliasError, DefinitionError, DtypeError
-from thunder_fuser.ir import communication, indexed, shapes
+from thunder_fuser.ir import communication, indexed, shapes, torch_calls
 from thunder_fuser.ir.domain import Domain, IterDomain, IterType, TensorDomain
 from thunder_fuser.ir.dtypes import DataType, of_number, promote
 from thunder_fuser.ir.fusion import Fusion, TensorView, is_found_at_run
@@ -164,15 +164,14 @@ class Definer:
             return const(entry)
         name = str(entry)
         if name not in self.scalars.sizes:
-            raise DefinitionError(
-                f"size {entry}", expected="an integer, or a scalar made of sizes and arguments"
-            )
+            expected = "an integer, or a scalar computed from sizes and arguments"
+            raise DefinitionError(f"size {entry}", expected=expected)
         size = self.scalars.sizes[name]
         self.shape_scalars |= self.scalars.arguments_of_size(size)
         return size
 
     def _note_scalar(self, name: str, record: OpRecord) -> None:
-        """Keeps a scalar that shapes may name: an argument, a size, or what is made of those."""
+        """Keeps a scalar that shapes may name: an argument, a size, or one computed from those."""
         view = self.tensors[name]
         if not view.is_scalar or is_found_at_run(record):
             return
@@ -223,8 +222,8 @@ class Definer:
         self.records.append(record)
 
     def _check_shape(self, view: TensorView, record: OpRecord) -> None:
-        """A result in another shape is a view: it must be computed here, in an order that the shape
-        has too."""
+        """A result in another shape is returned as a view. So the fusion must compute it, and its
+        memory order must exist in the new shape."""
         shape, is_input = list(record.ints("shape")), view.name in self._tensor_inputs
         order, is_aliased = record.attr("stride_order"), record.attr("alias") is not None
         is_plain = view.domain.is_row_major and order is None
@@ -409,6 +408,11 @@ class Definer:
         attrs = (("dtype", DataType.Int), ("drawn", word))
         return self._define_scalar(OpRecord("define_scalar", (), (), attrs))
 
+    def _lookup(self, record: OpRecord) -> None:
+        operands = self._views(record)
+        (dtype,) = result_types(record, operands)
+        self._emit(record, _view(dtype, indexed.axes(record, operands, self.fresh)))
+
     def _call(self, record: OpRecord) -> None:
         operands = self._views(record)
         if record.op == "scatter" and operands[2].is_scalar and names_of(record)[2:]:
@@ -419,7 +423,8 @@ class Definer:
         for name in (record.attr(key) for key in ("dropout_p", "is_causal", "scale")):
             if isinstance(name, str):
                 self.shape_scalars |= self.scalars.arguments_of(name)
-        axes = indexed.axes(record, operands, self.sizes, self.fresh)
+        extents = torch_calls.result_sizes(record, operands, self.sizes)
+        axes = [tuple(map(self.fresh, sizes)) for sizes in extents]
         check_streams(record, operands, axes[0])
         self._emit(record, *map(_view, result_types(record, operands), axes))
 
@@ -431,7 +436,7 @@ class Definer:
 _BY_KIND: dict[OpKind, Callable[[Definer, OpRecord], object]] = {
     OpKind.POINTWISE: Definer._pointwise,
     OpKind.MOVEMENT: Definer._movement,
-    OpKind.INDEX: Definer._call,
+    OpKind.INDEX: Definer._lookup,
     OpKind.REDUCTION: Definer._reduction,
     OpKind.SCAN: Definer._scan,
     OpKind.FACTORY: Definer._factory,

@@ -52,8 +52,8 @@ class Composites(Quantized, OpMethods):
 
     @as_row("pad")
     def pad(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As the row of the table. The value may be a scalar that is given or computed, and of
-        complex tensors a complex number."""
+        """As the row of the table. The value may also be a scalar of the definition, and a complex
+        number for complex tensors."""
         bound = OPS["pad"].bind(args, kwargs)
         value = bound["value"]
         if isinstance(value, complex):
@@ -71,8 +71,8 @@ class Composites(Quantized, OpMethods):
 
     @as_row("cat")
     def cat(self, *args: Any, manual_padding: Any = False, **kwargs: Any) -> Tensor:
-        """As the row of the table. manual_padding: each tensor is a result of ops.pad, with 0,
-        which makes it as long as the result; so nvFuser prints a cat."""
+        """As the row of the table. manual_padding: ops.pad has already padded each tensor with 0 to
+        the size of the result, which is how nvFuser prints a cat."""
         bound = OPS["cat"].bind(args, kwargs)
         if checked_argument("cat", "manual_padding", manual_padding, False):
             tensors = checked_argument("cat", "tensors", bound["tensors"], ())
@@ -96,8 +96,8 @@ class Composites(Quantized, OpMethods):
 
     @as_row("embedding_fwd")
     def embedding_fwd(self, *args: Any, **kwargs: Any) -> Tensor:
-        """As the row of the table, with max_norm: longer rows are scaled down to it. torch would
-        scale them in the weight, which here stays. max_norm may be a scalar."""
+        """As the row of the table, with max_norm: longer rows are scaled down to it. torch also
+        scales them in the weight, which stays as it is here. max_norm may be a scalar."""
         bound = OPS["embedding_fwd"].bind(args, kwargs)
         most = checked_argument("embedding_fwd", "max_norm", bound.pop("max_norm"), None)
         rows = super().embedding_fwd(**bound)
@@ -125,7 +125,7 @@ class Composites(Quantized, OpMethods):
     def _masked(
         self, kwargs: dict[str, Any], args: tuple[Any, ...], at: int, bias: Any, mask: Any
     ) -> dict[str, Any]:
-        """The keywords with both masks as one, of the query's type; `at` is its place."""
+        """The keywords with both masks as one, in the query's type; `at` is the query's place."""
         if bias is None and mask is None:
             return kwargs
         query = args[at] if len(args) > at else kwargs["query"]
@@ -135,7 +135,7 @@ class Composites(Quantized, OpMethods):
         return {**kwargs, "attn_mask": self.cast(both, query.dtype())}
 
     def _norm(self, x: Tensor, order: float) -> Tensor:
-        """Over the last axis, which stays."""
+        """The norm over the last axis, which stays with size 1."""
         size = self.abs(x)
         if math.isinf(order):
             extremum = self.max if order > 0 else self.min
@@ -299,7 +299,7 @@ class Composites(Quantized, OpMethods):
         return self._place_of("argmin", arg, self.min, dim, keepdim)
 
     def _in_memory(self, arg: Tensor) -> Any:
-        """The value read back from memory: recomputed in two nests, its last bit may differ."""
+        """The value, stored and read back: computed in two nests, its last bits might differ."""
         made = {name: record for record in self._fd.records for name in record.outputs}
         record = made[arg.name]
         while record.op in _EXACT and (source := record.inputs[0]) in made:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import reduce
 
 from thunder_fuser.errors import ScheduleError
 from thunder_fuser.ir.scalar import Scalar, ceil_div, const
@@ -207,9 +208,7 @@ def replay(domain: Domain, transforms: tuple[Transform, ...]) -> Domain:
     >>> [str(a) for a in replay((i1,), (Merge("i0", "i1"), Split("i0*i1", 8)))]
     ['i0*i1.o{13}', 'i0*i1.i{8}']
     """
-    for transform in transforms:
-        domain = _replay_one(domain, transform)
-    return domain
+    return reduce(_replay_one, transforms, domain)
 
 
 def _replay_one(domain: Domain, transform: Transform) -> Domain:
@@ -268,10 +267,7 @@ class TensorDomain:
     @property
     def transformed(self) -> Domain:
         """The axes that a consumer sees after the transforms of the allocation."""
-        domain = self.no_reductions
-        for transform in self.transforms:
-            domain = apply(domain, transform)
-        return domain
+        return reduce(apply, self.transforms, self.no_reductions)
 
     @property
     def memory(self) -> Domain:

@@ -87,7 +87,7 @@ COMPUTED = tuple(d for d in DataType if not d.is_stored and not d.is_complex)
 
 def category(dtype: DataType) -> int:
     """0 for bool, 1 for integers, 2 for floats, 3 for complex: the highest one wins a promotion.
-    Packed ones are 4, for no number is one of them."""
+    4 for packed types, which are never promoted."""
     if dtype.is_packed:
         return 4
     return 3 if dtype.is_complex else 2 if dtype.is_float else int(dtype.is_int)
@@ -129,7 +129,7 @@ def integer_range(dtype: DataType) -> tuple[int, int]:
 def fits(value: float, dtype: DataType) -> bool:
     """Whether a type holds a real number, after rounding or cutting off the fraction.
 
-    As in torch, UInt8 also takes -255 to -1, modulo 256. No number is two of 4 bits.
+    As in torch, UInt8 also takes -255 to -1, modulo 256. Packed types hold no single number.
 
     >>> fits(300, DataType.Int8), fits(-1, DataType.UInt8), fits(float("nan"), DataType.Int)
     (False, True, False)

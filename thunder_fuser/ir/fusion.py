@@ -96,9 +96,9 @@ class Fusion:
 
     @cached_property
     def drawn(self) -> tuple[tuple[str, int | None], ...]:
-        """Integers that each run draws from torch's generator, in order.
+        """(name, place) of the integers that each run draws from torch's generator, in order.
 
-        An offset comes with its distance from the first one, the seed with None.
+        The place is the number of the offset, or None for the seed.
         """
         found = [r for r in self.definition if r.attr("drawn") is not None]
         offsets = count()
@@ -119,8 +119,13 @@ class Fusion:
         found = [record for record in self.definition if record.op == "add_output"]
         return tuple(Output(*r.inputs, *map(r.attr, keys)) for r in found)  # type: ignore[arg-type]
 
+    @cached_property
+    def results(self) -> frozenset[str]:
+        """The names of the values that are results."""
+        return frozenset(output.name for output in self.outputs)
+
     def memory_of(self, output: Output) -> str | None:
-        """The written input that a result is returned as, if it is; as nvFuser returns it.
+        """The overwritten input that is returned for a result, if any; as in nvFuser.
 
         add_output(T1, T0); add_output(T1)  ->  T0, and so for add_output(T0)
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scalars that the host knows at a call: arguments, sizes, and what is computed of them.
+"""Scalars that the host knows at a call: arguments, sizes, and values computed from them.
 
     S2 = mul(S0, size(T1, 0))       as a size: the expression S0*i1
     S3 = cast(truediv(S2, 2.0))     as a size: a symbol of its own, S3, which depends on S0
@@ -29,7 +29,7 @@ class HostScalars:
     def __init__(self) -> None:
         self.sizes: dict[str, Scalar] = {}  # those of type Int or Int32
         self._numbers: dict[str, Number] = {}
-        self._arguments: dict[str, frozenset[str]] = {}  # which ones each is computed of
+        self._arguments: dict[str, frozenset[str]] = {}  # those that each one is computed from
 
     def add_argument(self, name: str, dtype: DataType) -> None:
         """A scalar that each call gives."""
@@ -57,14 +57,14 @@ class HostScalars:
             self._keep(name, symbol(name) if own is None else own)
 
     def arguments_of(self, name: str) -> frozenset[str]:
-        """The arguments that a scalar is computed of; DefinitionError if the host cannot do so."""
+        """The arguments of a scalar's computation; DefinitionError if the host does not know it."""
         if name not in self._arguments:
-            expected = "a scalar made of sizes and arguments"
+            expected = "a scalar computed from sizes and arguments"
             raise DefinitionError(f"scalar {name}", expected=expected, got="another value")
         return self._arguments[name]
 
     def arguments_of_size(self, size: Scalar) -> frozenset[str]:
-        """The arguments, and the symbols of axes, that a size is computed of."""
+        """The arguments, and the symbols of axes, that a size is computed from."""
         return frozenset().union(*(self._arguments.get(s, {s}) for s in size.symbols))
 
     def _keep(self, name: str, size: Scalar) -> None:
@@ -158,29 +158,20 @@ def _remainder_of_c(a: Number, b: Number) -> Number:
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
+    **{
+        name: getattr(operator, name)
+        for name in ("add", "sub", "mul", "truediv", "neg", "eq", "ne", "lt", "le", "gt", "ge")
+    },
+    **{name: getattr(math, name) for name in ("ceil", "floor", "trunc")},
     "cast": lambda a: a,
     "set": lambda a: a,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
     "div": _quotient,
-    "truediv": operator.truediv,
     "mod": _remainder_of_c,
     "fmod": _remainder_of_c,
     "remainder": operator.mod,
-    "neg": operator.neg,
     "abs": abs,
-    "ceil": math.ceil,
-    "floor": math.floor,
-    "trunc": math.trunc,
     "minimum": min,
     "maximum": max,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
     "logical_and": lambda a, b: bool(a) and bool(b),
     "logical_or": lambda a, b: bool(a) or bool(b),
     "logical_not": operator.not_,

@@ -71,19 +71,14 @@ class Value:
 
 # Python's operators -> ops. `==` compares names, because values are keys of dictionaries.
 _OPERATORS = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "truediv": "truediv",
-    "pow": "pow",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
+    **{name: name for name in ("add", "sub", "mul", "truediv", "pow")},
+    **{name: f"bitwise_{name}" for name in ("and", "or", "xor")},
     "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift",
 }
-_OTHERS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "neg": "neg", "abs": "abs",
-           "invert": "bitwise_not"}  # fmt: skip
+_OTHERS = {name: name for name in ("lt", "le", "gt", "ge", "neg", "abs")} | {
+    "invert": "bitwise_not"
+}
 
 
 def _operator(op: str, *, swapped: bool = False) -> Callable[..., Any]:
@@ -106,7 +101,7 @@ class Scalar(Value):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A scalar known when the fusion is defined. Of it and numbers, operators make another one."""
+    """A scalar known when the fusion is defined. Operators on constants and numbers give more."""
 
     value: Number
 

@@ -177,7 +177,7 @@ class Recorder:
         return Constant(kind(value))
 
     def _of_parts(self, op: str, attrs: dict[str, Any]) -> Any:
-        """A complex argument: one for each part."""
+        """A complex argument, made of one argument for each part."""
         self.complex_at.add(self._given)
         self._given += 1
         attrs = {**attrs, "dtype": attrs["dtype"].real}
@@ -273,7 +273,7 @@ class Recorder:
 class Ops(Composites):
     """fd.ops: every row of the op table, and the composites.
 
-    A call checks what its arguments are. Where the definition ends, sizes and types are checked.
+    A call checks the kinds of its arguments. Sizes and types are checked when the definition ends.
     """
 
     _fd: Recorder
@@ -319,7 +319,7 @@ class Ops(Composites):
 
 
 def _filled(value: Any, row: Op, name: str) -> Any:
-    """An operand. None for a number that has a default is the default, as in nvFuser."""
+    """An operand. As in nvFuser, None means the default of a number that has one."""
     default = row.default(name)
     return default if value is None and default is not Parameter.empty else value
 

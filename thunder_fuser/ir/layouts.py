@@ -4,12 +4,12 @@
     T0.split(0, 2); T0.reorder([1, 0]); T0.merge(0); T0.set_allocation_domain([0], [True])
 ->  T0: logical [i0{6}], allocation [i0.i*i0.o{6}]
 
-The sharding of a tensor says for each logical axis over which dimensions of the mesh it is spread:
+The sharding of a tensor lists, for each logical axis, the dimensions of the mesh it is spread over:
 
     logical [i0{8}, i1{4}], allocation [i0.o{2}@mesh_x, i0.i{4}, i1{4}]    ->  ((mesh_x,), ())
 
-Each device has the run of size / devices elements with the number of its coordinate. So an axis on
-devices is the outer part of a split: [i0.o@mesh_y, i0.i.o@mesh_x, i0.i.i].
+The device with coordinate c has run c of size / devices elements. So an axis on devices is the
+outer part of a split: [i0.o@mesh_y, i0.i.o@mesh_x, i0.i.i].
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ def _transform(axes: Sequence[IterDomain], record: OpRecord, name: str) -> Trans
     if record.op == "merge":
         normalise_axis(at + 1, len(axes), what)
         return Merge(axis.name, axes[at + 1].name)
-    factor: int = record.attr("factor")  # type: ignore[assignment]
-    if factor < 1:
-        raise DefinitionError(what, expected="a factor >= 1", got=repr(factor))
-    return Split(axis.name, factor, bool(record.attr("inner_split")))
+    if record.integer("factor") < 1:
+        got = repr(record.integer("factor"))
+        raise DefinitionError(what, expected="a factor >= 1", got=got)
+    return Split(axis.name, record.integer("factor"), bool(record.attr("inner_split")))
 
 
 def _allocated(view: TensorView, record: OpRecord, chain: tuple[Transform, ...]) -> TensorDomain:

@@ -74,7 +74,7 @@ class Mesh:
         return self.ranks.index(rank) // below % self.sizes[dimension]
 
     def line(self, rank: int, parallel: ParallelType) -> tuple[int, ...]:
-        """The ranks that differ from a rank in their coordinate along a dimension alone."""
+        """The ranks along a dimension that have all other coordinates of a rank."""
         below = prod(self.sizes[self.dimension(parallel) + 1 :])
         first = self.ranks.index(rank) - below * self.coordinate(rank, parallel)
         return tuple(self.ranks[first + at * below] for at in range(self.size(parallel)))

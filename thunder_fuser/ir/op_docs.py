@@ -20,7 +20,7 @@ from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.op_schema import DtypeRule, Op, OpKind
 from thunder_fuser.ir.type_rules import NUMBER_AT, TAKES_NUMBERS
 
-# Of a result: by the name of the op, else by its kind.
+# The shape of a result, by the name of the op, else by its kind.
 _SHAPES: dict[str | OpKind, str] = {
     OpKind.POINTWISE: "that of the operands, which are broadcast as in torch",
     OpKind.REDUCTION: "that of arg without dims, which are all axes by default and have size 1 "
@@ -63,7 +63,8 @@ _SHAPES: dict[str | OpKind, str] = {
     "topk": "that of arg, with k at dim",
 }
 _HALF, _COUNTED = ", Float for 16-bit floats", ", Int for integers and bools"
-# Of a result: by the name of the op, else by its rule, in reductions after "dtype, by default ".
+# The type of a result, by the name of the op, else by its rule. For reductions "dtype, by default "
+# comes before it.
 _TYPES: dict[str | DtypeRule, str] = {
     DtypeRule.SAME: "{common}" + _HALF,
     DtypeRule.FLOAT: "as torch promotes; Float for integers, bools and 16-bit floats",

@@ -95,7 +95,7 @@ class OpMethods:
             bools and floats below 16 bits.
         """
     def round(self, x: Value | Constant | float) -> Tensor:
-        """The nearest whole number, and the even one of two.
+        """The nearest whole number; of two, the even one.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: that of x, Float for 16-bit floats.
@@ -767,7 +767,7 @@ class OpMethods:
             and floats below 16 bits.
         """
     def nextafter(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
-        """The float next to lhs on the way to rhs.
+        """The next float after lhs towards rhs.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: as torch promotes; Float for integers, bools and 16-bit floats.
@@ -911,7 +911,7 @@ class OpMethods:
             bits.
         """
     def logical_or(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
-        """True where one of them is not 0.
+        """True where either is not 0.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: Bool; the operands are converted to it first.
@@ -935,7 +935,7 @@ class OpMethods:
             and floats.
         """
     def bitwise_or(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
-        """Bits that one of them has.
+        """Bits that either has.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: the common type of the operands.
@@ -1006,7 +1006,8 @@ class OpMethods:
             bools and floats.
         """
     def pack_e2m1(self, lhs: Value | Constant | float, rhs: Value | Constant | float) -> Tensor:
-        """lhs and rhs as 4-bit floats in one element, lhs in its low bits; at most 6, as is NaN.
+        """lhs and rhs as 4-bit floats in one element, lhs in the low bits; at most 6, also for
+            NaN.
 
         Shape: that of the operands, which are broadcast as in torch.
         Type: Float4_e2m1fn_x2.
@@ -1111,7 +1112,7 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit.
         """
     def segment_set(self, arg: Value) -> Tensor:
-        """A copy in memory: what reads it is another kernel than what computes it.
+        """A copy in memory: its readers are in other kernels than its producer.
 
         Shape: that of arg.
         Type: that of arg.
@@ -1122,7 +1123,7 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit.
         """
     def stride_order(self, arg: Value, stride_order: Sequence[int]) -> Tensor:
-        """The same elements, in this order of strides in memory.
+        """The same elements, in memory with this stride order.
 
         Shape: that of arg.
         Type: that of arg.
@@ -1245,7 +1246,7 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit.
         """
     def cat(self, tensors: Sequence[Value], dim: int = 0) -> Tensor:
-        """The tensors one after the other along an axis.
+        """The tensors joined along an axis.
 
         Shape: that of the tensors, whose sizes along dim are added.
         Type: the common type of the tensors.
@@ -1381,7 +1382,7 @@ class OpMethods:
         rng_seed: Value | Constant | float | None = None,
         rng_offset: Value | Constant | float | None = None,
     ) -> Tensor:
-        """Random numbers from lo to hi, without hi; others than torch's. Give both rng_* or none.
+        """Uniform random numbers in [lo, hi), not torch's. Give both rng_* or neither.
 
         Shape: the argument shape.
         Type: dtype, by default Float.
@@ -1405,7 +1406,7 @@ class OpMethods:
         rng_seed: Value | Constant | float | None = None,
         rng_offset: Value | Constant | float | None = None,
     ) -> Tensor:
-        """Normal random numbers; others than torch's. Give both rng_* or none.
+        """Normal random numbers, not torch's. Give both rng_* or neither.
 
         Shape: the argument shape.
         Type: dtype, by default Float.
@@ -1693,7 +1694,7 @@ class OpMethods:
         scale: float | Value | Constant | None = None,
         attn_mask: Value | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of query, key and value from what sdpfa_fwd took and gave.
+        """The gradients of query, key and value, from arguments and results of sdpfa_fwd.
 
         Shape: those of query, key and value.
         Type: that of grad_output, that of grad_output, that of grad_output.
@@ -1897,7 +1898,7 @@ class OpMethods:
         Raises DefinitionError if arguments or sizes do not fit.
         """
     def all_gather(self, arg: Value, dim: int, mesh: Any, on: str) -> Tensor:
-        """The tensors of a group of devices, one after the other along dim.
+        """The tensors of a group of devices, joined along dim.
 
         Shape: that of arg, with dim as many times longer as there are devices.
         Type: that of arg.
@@ -1946,7 +1947,7 @@ class OpMethods:
             and 8-bit floats.
         """
     def all_to_all(self, arg: Value, split_dim: int, cat_dim: int, mesh: Any, on: str) -> Tensor:
-        """Each device's part along split_dim for this one, one after the other along cat_dim.
+        """The parts along split_dim that all devices have for this one, joined along cat_dim.
 
         Shape: that of arg, split_dim divided by the number of devices and cat_dim multiplied.
         Type: that of arg.

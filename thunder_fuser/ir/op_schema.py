@@ -13,7 +13,7 @@ from thunder_fuser.errors import DefinitionError
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.threads import cached_property
 
-# What nvFuser calls an argument -> its names here, of which an op has one.
+# {nvFuser's name of an argument: its names here}; an op has one of these.
 ALSO = {
     "dim": ("dims",),
     "axes": ("dims",),

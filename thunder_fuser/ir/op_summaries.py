@@ -11,7 +11,7 @@ sign: -1, 0 or 1, the sign of x.
 ceil: The least whole number that is not below x.
 floor: The greatest whole number that is not above x.
 trunc: x without its fraction.
-round: The nearest whole number, and the even one of two.
+round: The nearest whole number; of two, the even one.
 exp: e to the power x. short=True allows a few wrong digits at the end, on a GPU.
 exp2: 2 to the power x.
 expm1: exp(x) - 1, exact near 0.
@@ -67,7 +67,7 @@ mod: The same as fmod.
 remainder: The remainder of lhs / rhs with the sign of rhs, as in Python.
 pow: lhs to the power rhs.
 atan2: The angle of the point (rhs, lhs), from -pi to pi.
-nextafter: The float next to lhs on the way to rhs.
+nextafter: The next float after lhs towards rhs.
 zeta: The Hurwitz zeta function: the sum over k >= 0 of (k + rhs) to the power -lhs.
 minimum: The lesser of the two; NaN if either is.
 maximum: The greater of the two; NaN if either is.
@@ -79,22 +79,22 @@ le: lhs <= rhs.
 gt: lhs > rhs.
 ge: lhs >= rhs.
 logical_and: True where neither is 0.
-logical_or: True where one of them is not 0.
+logical_or: True where either is not 0.
 bitwise_and: Bits that both have.
-bitwise_or: Bits that one of them has.
+bitwise_or: Bits that either has.
 bitwise_xor: Bits that exactly one of them has.
 bitwise_left_shift: lhs * 2**rhs, in the bits of its type.
 bitwise_right_shift: lhs shifted right by rhs bits; the sign stays.
 logical_right_shift: lhs shifted right by rhs bits; zeros come in from the left.
-pack_e2m1: lhs and rhs as 4-bit floats in one element, lhs in its low bits; at most 6, as is NaN.
+pack_e2m1: lhs and rhs as 4-bit floats in one element, lhs in the low bits; at most 6, also for NaN.
 where: a where the condition is true, else b.
 lerp: start + weight * (end - start).
 clamp: x, but at least min and at most max.
 threshold: x where it exceeds the threshold, else the value.
 cast: arg in another type.
 set: A copy.
-segment_set: A copy in memory: what reads it is another kernel than what computes it.
-stride_order: The same elements, in this order of strides in memory.
+segment_set: A copy in memory: its readers are in other kernels than its producer.
+stride_order: The same elements, in memory with this stride order.
 broadcast: arg with a new axis of size 1 wherever the list has True.
 broadcast_in_dim: A tensor of this shape, in which the axes of arg are the axes broadcast_dims.
 expand: arg with axes of size 1 repeated to this shape; -1 keeps a size.
@@ -103,7 +103,7 @@ permute: arg with its axes in this order.
 reshape: The elements in row-major order, in a new shape; one size may be -1.
 slice: The elements from start to end, without the end, on each axis, in steps of strides.
 pad: arg with value added at the ends of axes; widths (before, after) start at the last axis.
-cat: The tensors one after the other along an axis.
+cat: The tensors joined along an axis.
 flip: arg with these axes reversed.
 index_select: The slices of arg along dim that a vector of indices, or one index, names.
 take_along_axis: The elements of arg that the index names along dim; other axes are broadcast.
@@ -111,8 +111,8 @@ gather: As take_along_axis, but the index may be shorter than arg and nothing is
 embedding_fwd: The rows of weight that the integers of input name, scaled to max_norm if longer.
 full: A tensor of one number.
 iota: start, start + step, and so on, length numbers; Int by default.
-uniform: Random numbers from lo to hi, without hi; others than torch's. Give both rng_* or none.
-normal: Normal random numbers; others than torch's. Give both rng_* or none.
+uniform: Uniform random numbers in [lo, hi), not torch's. Give both rng_* or neither.
+normal: Normal random numbers, not torch's. Give both rng_* or neither.
 size: The size of an axis, for arithmetic and shapes.
 sum: The sum over dims.
 prod: The product over dims.
@@ -129,7 +129,7 @@ scaled_product: (mat1 * scale1) @ (mat2 * scale2); one scale, one a row or colum
 scaled_grouped_product: As grouped_mm, of mat1 * scale1 and mat2 * scale2; scales as scaled_product.
 sdpfa_fwd: (attention of [N, H, L, E], its logsumexp, the seed and the offset of its dropout).\
  attn_mask is added to the scores.
-sdpfa_bwd: The gradients of query, key and value from what sdpfa_fwd took and gave.
+sdpfa_bwd: The gradients of query, key and value, from arguments and results of sdpfa_fwd.
 scatter: A copy of arg with src, or one number, written where the index says along dim.
 scatter_add: A copy of arg with src added where the index says along dim.
 index_add: A copy of arg with the slices of src added at the indices along dim.
@@ -141,10 +141,10 @@ argsort: The indices that sort arg along dim.
 sort: (elements of arg in order along dim, their indices).
 topk: (the k greatest elements along dim, or the least, their indices).
 redistribute: arg in other placements on its mesh: Shard(axis), Replicate() or Partial(sum).
-all_gather: The tensors of a group of devices, one after the other along dim.
+all_gather: The tensors of a group of devices, joined along dim.
 reduce_scatter: This device's part, along dim, of the reduction of a group's tensors.
 all_reduce: The reduction of the tensors of a group of devices, element by element.
-all_to_all: Each device's part along split_dim for this one, one after the other along cat_dim.
+all_to_all: The parts along split_dim that all devices have for this one, joined along cat_dim.
 broadcast_from: The tensor of the device with this coordinate along a dimension of the mesh.
 """
 SUMMARIES = dict(line.split(": ", 1) for line in _SUMMARIES.strip().splitlines())

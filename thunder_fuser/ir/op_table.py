@@ -92,17 +92,10 @@ def _reduction(name: str, rule: DtypeRule, torch: str) -> Op:
 
 def _random(name: str, first: str, second: str, bits: str, cost: int) -> Op:
     """`bits`: what the C function takes, {word}, or {words} and {lane}."""
-    return Op(
-        name,
-        OpKind.RANDOM,
-        f"{first}, {second}, shape, dtype=None, rng_seed=None, rng_offset=None",
-        4,
-        _A,
-        f"{name}(a, b, (c, d), shape, own).to(dtype)",
-        f"{name}_<{{to}}>({bits}, {{0}}, {{1}})",
-        cost=cost,
-        keywords=(first, second, "rng_seed", "rng_offset"),
-    )
+    signature = f"{first}, {second}, shape, dtype=None, rng_seed=None, rng_offset=None"
+    torch, keywords = f"{name}(a, b, (c, d), shape, own).to(dtype)", (first, second, *_STREAM)
+    c = f"{name}_<{{to}}>({bits}, {{0}}, {{1}})"
+    return Op(name, OpKind.RANDOM, signature, 4, _A, torch, c, cost=cost, keywords=keywords)
 
 
 def _scan(name: str, rule: DtypeRule, torch: str) -> Op:
@@ -132,11 +125,12 @@ def _external(
 
 
 def _communication(name: str, signature: str) -> Op:
-    """The host program has the call. To a device that is alone it is nothing."""
+    """The host program has the call. On a single device, as in `torch`, it does nothing."""
     return Op(name, OpKind.COMMUNICATION, signature, 1, DtypeRule.KEEP, "a", cost=0)
 
 
 _CAST = "convert<{to}>({0})"
+_STREAM = ("rng_seed", "rng_offset")
 _ATTENTION = "dropout_p=None, is_causal=None, scale=None, attn_mask=None"
 _ORDER = "dim=-1, descending=False, stable=False"
 _ORDERED = "dim=dim, descending=descending, stable=stable"
@@ -160,9 +154,8 @@ _ROWS = (
     _math("lgamma", 32),
     _math("digamma", 64, c="digamma_"),
     # The normal quantile. erfcinv keeps the digits of the tail.
-    _math(
-        "ndtri", 32, "(-1.4142135623730951{f} * erfcinv_(2.0{f} * {0}))", "torch.special.ndtri(a)"
-    ),
+    _math("ndtri", 32, "(-1.4142135623730951{f} * erfcinv_(2.0{f} * {0}))",
+          "torch.special.ndtri(a)"),
     _math("sqrt", 2),
     _math("rsqrt", 2, c="rsqrt_", c_complex="({to}{{1, 0}} / c_sqrt({0}))"),
     _math("reciprocal", 2, c="reciprocal", c_complex="({to}{{1, 0}} / {0})"),
@@ -188,16 +181,8 @@ _ROWS = (
     _binary("add", _S, "+", c_int="wrap_add", c_complex="+"),
     _binary("sub", _S, "-", c_int="wrap_sub", c_complex="-", bools=False),
     _binary("mul", _S, "*", c_int="wrap_mul", c_complex="*"),
-    _binary(
-        "div",
-        _S,
-        "/",
-        "(trunc_div(a, b) if is_exact(a) else torch.div(a, b))",
-        c_int="int_div",
-        c_complex="/",
-        cost=2,
-        bools=False,
-    ),
+    _binary("div", _S, "/", "(trunc_div(a, b) if is_exact(a) else torch.div(a, b))",
+            c_int="int_div", c_complex="/", cost=2, bools=False),
     _binary("truediv", _F, "/", "torch.true_divide(a, b)", c_complex="/", cost=2),
     _binary("fmod", _S, "c_fmod", cost=16, bools=False),
     _binary("mod", _S, "c_fmod", "torch.fmod(a, b)", cost=16, bools=False),
@@ -222,9 +207,8 @@ _ROWS = (
     _binary("bitwise_xor", _I, "^"),
     _binary("bitwise_left_shift", _I, "shift_left", bools=False),
     _binary("bitwise_right_shift", _I, "shift_right_arith", bools=False),
-    _binary(
-        "logical_right_shift", _I, "shift_right_logical", "logical_right_shift(a, b)", bools=False
-    ),
+    _binary("logical_right_shift", _I, "shift_right_logical", "logical_right_shift(a, b)",
+            bools=False),
     _binary("pack_e2m1", DtypeRule.PACK, "pack_e2m1_", "pack_e2m1(a, b)", cost=2),
     # ---- ternary
     _pointwise("where", "condition, a, b", DtypeRule.SELECT, "({0} ? {1} : {2})"),
@@ -243,49 +227,30 @@ _ROWS = (
     _movement("squeeze", "arg, dims", "a.squeeze(dims)"),
     _movement("permute", "arg, dims", "a.permute(dims)"),
     _movement("reshape", "arg, new_shape", "a.reshape(new_shape)"),
-    _movement(
-        "slice",
-        "arg, start_indices, end_indices, strides=None",
-        "a[slices(a, start_indices, end_indices, strides)]",
-    ),
-    _movement(
-        "pad", "arg, pad_widths, value=0", "torch.nn.functional.pad(a, pad_widths, value=value)"
-    ),
+    _movement("slice", "arg, start_indices, end_indices, strides=None",
+              "a[slices(a, start_indices, end_indices, strides)]"),
+    _movement("pad", "arg, pad_widths, value=0",
+              "torch.nn.functional.pad(a, pad_widths, value=value)"),
     _movement("cat", "tensors, dim=0", "torch.cat(operands, dim)", arity=-1),
     _movement("flip", "arg, dims", "torch.flip(a, dims)"),
     # ---- reads at computed indices
     _index("index_select", "arg, index, dim", "torch.index_select(a, dim, b.long())"),
     _index("take_along_axis", "arg, index, dim", "torch.take_along_dim(a, b.long(), dim)"),
     _index("gather", "arg, index, dim", "torch.gather(a, dim, b.long())"),
-    _index(
-        "embedding_fwd",
-        "input, weight, padding_idx=None, max_norm=None, norm_type=2.0, "
-        "scale_grad_by_freq=False, sparse=False",
-        "torch.nn.functional.embedding(a, b)",
-        source=1,
-    ),
+    _index("embedding_fwd",
+           "input, weight, padding_idx=None, max_norm=None, norm_type=2.0, "
+           "scale_grad_by_freq=False, sparse=False",
+           "torch.nn.functional.embedding(a, b)", source=1),
     # ---- factories
     _factory("full", "shape, fill_value, dtype", ("fill_value",), "a.to(dtype).expand(shape)", 0),
-    _factory(
-        "iota",
-        "length, start=0, step=1, dtype=None",
-        ("start", "step"),
-        "iota(length, a, b, dtype)",
-        1,
-    ),
+    _factory("iota", "length, start=0, step=1, dtype=None", ("start", "step"),
+             "iota(length, a, b, dtype)", 1),
     # ---- random numbers. A quarter of Philox is cheaper than writing and reading four bytes.
     _random("uniform", "lo", "hi", "{word}", cost=2),
     _random("normal", "mean", "std", "{words}, {lane}", cost=32),
     # ---- sizes
-    Op(
-        "size",
-        OpKind.SCALAR,
-        "arg, dim",
-        1,
-        _A,
-        "torch.tensor(a.shape[dim], device=a.device)",
-        cost=0,
-    ),
+    Op("size", OpKind.SCALAR, "arg, dim", 1, _A, "torch.tensor(a.shape[dim], device=a.device)",
+       cost=0),
     # ---- reductions
     _reduction("sum", DtypeRule.ACCUMULATE, "torch.sum(a, dims, keepdim, dtype=a.dtype)"),
     _reduction("prod", DtypeRule.ACCUMULATE, "prod(a, dims, keepdim)"),
@@ -299,60 +264,37 @@ _ROWS = (
     # ---- one torch call
     _external("matmul", "a, b, streams=None", 2, "torch.matmul(a, b)"),
     _external("grouped_mm", "mat1, mat2, offsets", 3, "grouped_mm(a, b, c)"),
-    _external(
-        "scaled_product", "mat1, mat2, scale1, scale2, dtype=None", 4,
-        "scaled_product(a, b, c, d, own)",
-    ),
-    _external(
-        "scaled_grouped_product", "mat1, mat2, offsets, scale1, scale2, dtype=None", 5,
-        "scaled_grouped_product(operands, own)",
-    ),
-    _external(
-        "sdpfa_fwd",
-        f"query, key, value, {_ATTENTION}",
-        4,
-        "attention(operands, dropout_p, is_causal, scale)",
-        None, DataType.Float, DataType.Int, DataType.Int,
-        keywords=("query", "key", "value", "attn_mask"),
-    ),
-    _external(
-        "sdpfa_bwd",
-        "grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, philox_seed, "
-        "philox_offset, scale=None, attn_mask=None",
-        9,
-        "attention_backward(operands, dropout_p, is_causal, scale)",
-        None, None, None,
-        keywords=("grad_output", "query", "key", "value", "output", "logsumexp", "philox_seed",
-                  "philox_offset", "attn_mask"),
-    ),
-    _external(
-        "linear", "arg, weight, bias=None, streams=None", 3, "torch.nn.functional.linear(a, b, c)"
-    ),
-    _external(
-        "scatter", "arg, index, src, dim", 3, "torch.scatter(a, dim, b.long(), filled(c, b))"
-    ),
+    _external("scaled_product", "mat1, mat2, scale1, scale2, dtype=None", 4,
+              "scaled_product(a, b, c, d, own)"),
+    _external("scaled_grouped_product", "mat1, mat2, offsets, scale1, scale2, dtype=None", 5,
+              "scaled_grouped_product(operands, own)"),
+    _external("sdpfa_fwd", f"query, key, value, {_ATTENTION}", 4,
+              "attention(operands, dropout_p, is_causal, scale)",
+              None, DataType.Float, DataType.Int, DataType.Int,
+              keywords=("query", "key", "value", "attn_mask")),
+    _external("sdpfa_bwd",
+              "grad_output, query, key, value, output, logsumexp, dropout_p, is_causal, "
+              "philox_seed, philox_offset, scale=None, attn_mask=None", 9,
+              "attention_backward(operands, dropout_p, is_causal, scale)", None, None, None,
+              keywords=("grad_output", "query", "key", "value", "output", "logsumexp",
+                        "philox_seed", "philox_offset", "attn_mask")),
+    _external("linear", "arg, weight, bias=None, streams=None", 3,
+              "torch.nn.functional.linear(a, b, c)"),
+    _external("scatter", "arg, index, src, dim", 3,
+              "torch.scatter(a, dim, b.long(), filled(c, b))"),
     _external("scatter_add", "arg, index, src, dim", 3, "torch.scatter_add(a, dim, b.long(), c)"),
     _external("index_add", "arg, index, src, dim", 3, "torch.index_add(a, dim, b, c)"),
     _external("index_copy", "arg, index, src, dim", 3, "torch.index_copy(a, dim, b.long(), c)"),
     _external("index_put", "arg, index, src", 3, "torch.index_put(a, (b,), c)"),
     _external("index_put_accumulate", "arg, index, src", 3, "torch.index_put(a, (b,), c, True)"),
-    _external(
-        "embedding_backward",
-        "grad, indices, num_weights, padding_idx=-1, scale_grad_by_freq=False",
-        2,
-        "torch.ops.aten.embedding_dense_backward("
-        "a, b, num_weights, padding_idx, scale_grad_by_freq)",
-    ),
+    _external("embedding_backward",
+              "grad, indices, num_weights, padding_idx=-1, scale_grad_by_freq=False", 2,
+              "torch.ops.aten.embedding_dense_backward("
+              "a, b, num_weights, padding_idx, scale_grad_by_freq)"),
     _external("argsort", f"arg, {_ORDER}", 1, f"torch.argsort(a, {_ORDERED})", DataType.Int),
     _external("sort", f"arg, {_ORDER}", 1, f"torch.sort(a, {_ORDERED})", None, DataType.Int),
-    _external(
-        "topk",
-        "arg, k, dim=-1, largest=True, sorted=False",
-        1,
-        "torch.topk(a, k, dim, largest, sorted)",
-        None,
-        DataType.Int,
-    ),
+    _external("topk", "arg, k, dim=-1, largest=True, sorted=False", 1,
+              "torch.topk(a, k, dim, largest, sorted)", None, DataType.Int),
     # ---- communication
     _communication("redistribute", "arg, placements"),
     _communication("all_gather", "arg, dim, mesh, on"),
@@ -360,7 +302,7 @@ _ROWS = (
     _communication("all_reduce", "arg, mesh, on, reduce='sum'"),
     _communication("all_to_all", "arg, split_dim, cat_dim, mesh, on"),
     _communication("broadcast_from", "arg, root, mesh, on"),
-)
+)  # fmt: skip
 
 # The reduction with the same operator as a scan.
 SCANS = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min"}

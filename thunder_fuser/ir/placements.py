@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the elements of a tensor are: its sharding, and the dimensions whose devices hold terms.
+"""The placement of a tensor on a mesh: its sharding, and the dimensions whose devices hold terms.
 
     placements [Shard(0), Partial(sum)] on a mesh [2, 4]
 ->  Placement(axes=((mesh_y,), ()), partial=((mesh_x, "sum"),))
 
-`steps` is the way from one placement to another, a communication or a local cut at a time:
+`steps` lists the communications and local cuts that lead from one placement to another:
 
     Partial(sum) -> Shard(0)    reduce_scatter        Shard(0) -> Replicate()    all_gather
     Partial(sum) -> Replicate() all_reduce            Shard(0) -> Shard(1)       all_to_all
@@ -56,10 +56,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One communication along a dimension of the mesh, or a cut into this device's part.
+    """One communication along a dimension of the mesh, or a cut that keeps this device's part.
 
-    op: all_gather, reduce_scatter, all_reduce, all_to_all or cut. split: the axis that becomes
-    shorter, cat: that which becomes longer.
+    op: all_gather, reduce_scatter, all_reduce, all_to_all or cut; split: the axis that becomes
+    shorter; cat: the axis that becomes longer.
     """
 
     op: str
@@ -123,15 +123,15 @@ def words_of(placement: Placement, mesh: Mesh) -> tuple[str, ...]:
 
 
 def steps(source: Placement, target: Placement, what: str) -> list[Step]:
-    """The way from one placement to another; CommunicationError if there is none.
+    """The steps from one placement to another; CommunicationError if there are none.
 
-    First axes are gathered, or exchanged for others, from the innermost dimension out; then terms
-    are reduced; then axes are cut.
+    First axes are gathered, or exchanged for others, from the innermost dimension out. Then terms
+    are reduced, and axes are cut.
     """
     for one in target.partial:
         if one not in source.partial:
             raise CommunicationError(
-                what, expected="a placement in which no device must make up a term",
+                what, expected="only Partial placements that the tensor has already",
                 got=f"Partial({one[1]}) along {one[0].value}", do="leave it whole",
             )  # fmt: skip
     found: list[Step] = []
@@ -157,7 +157,7 @@ def steps(source: Placement, target: Placement, what: str) -> list[Step]:
 
 
 def _next_on(now: Placement, target: Placement, kind: ParallelType) -> int | None:
-    """The axis that lies on one more dimension, this one, next; None if there is none."""
+    """The axis that the target spreads over this dimension next; None if there is none."""
     for axis, wanted in enumerate(target.axes):
         have = now.axes[axis]
         if wanted[: len(have) + 1] == (*have, kind):

@@ -4,8 +4,8 @@
     nv_block_quantize(T0: f32[m, k])    ->  e2m1x2[m, k/2], scales e4m3[m, k/16]
     ..., dtype=DataType.Float8_e4m3fn)  ->  e4m3[m, k], scales e8m0[m, k/32]
 
-A number is its element times its block's scale, and over the global scale if there is one. That is
-the product that torch._scaled_mm takes; it wants scales in tiles, see `_in_tiles`.
+A number is its element times the scale of its block, divided by the global scale if there is one.
+torch._scaled_mm takes such operands, with scales in tiles (`_in_tiles`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from thunder_fuser.ir.op_methods import OpMethods
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.values import Tensor
 
-# The elements of a block, by the type of a number; those of torch._scaled_mm.
+# {type: numbers in a block}, as torch._scaled_mm has them
 BLOCKS = {DataType.Float4_e2m1fn_x2: 16, DataType.Float8_e4m3fn: 32}
 TILE = (128, 4)  # rows and columns of scales
-LARGEST_E2M1 = 6 * 448.0  # with the largest scale
+LARGEST_E2M1 = 6 * 448.0  # the largest number times the largest scale
 
 
 def as_row(name: str) -> Callable[[F], F]:
@@ -105,7 +105,7 @@ class Quantized(OpMethods):
     def _rows_of_groups(
         self, count: Value, rows: Value, starts: Tensor, placed: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """For each row of the result, the row it is, and whether there is one.
+        """For each row of the result, the row of the input, and whether there is one.
 
         starts [0, 3, 3], placed [0, 128, 128], 5 rows  ->  0, 1, 2, none, ..., 128: 3, 129: 4, none
         """
@@ -114,7 +114,7 @@ class Quantized(OpMethods):
         starts, placed = (
             self.broadcast(self.cast(one, DataType.Int), [True, False]) for one in (starts, placed)
         )
-        is_past = self.ge(column, placed)  # the last group that begins here or before is the one
+        is_past = self.ge(column, placed)  # a row is in the last group that begins at it or before
         begin, first = (self.max(self.where(is_past, one, 0), [1]) for one in (starts, placed))
         end = self.min(self.where(is_past, rows, starts), [1])
         row = self.add(begin, self.sub(at, first))
@@ -155,7 +155,7 @@ class Quantized(OpMethods):
         self, mat1: Any, mat2: Any, offsets: Any, scale1: Any = None, scale2: Any = None,
         *after: Any, **named: Any,
     ) -> Any:
-        """As the row of the table; with scales as scaled_mm, from alpha on."""
+        """As the row of the table; with scales also the arguments of scaled_mm from alpha on."""
         if scale1 is None and scale2 is None:
             return super().grouped_mm(mat1, mat2, offsets, *after, **named)
         product = partial(self.scaled_grouped_product, mat1, mat2, offsets, scale1, scale2)
@@ -194,7 +194,7 @@ class Quantized(OpMethods):
         return numbers, scales, gamma
 
     def _global_scale(self, x: Tensor) -> Tensor:
-        """With it the largest element of a tensor is the largest number times the largest scale."""
+        """The scale that makes the largest element of a tensor LARGEST_E2M1."""
         largest = self.max(self.abs(x))
         return self.where(self.gt(largest, 0.0), self.truediv(LARGEST_E2M1, largest), 1.0)
 
@@ -226,7 +226,8 @@ class Quantized(OpMethods):
         by = by if global_scale is None else self.mul(by, global_scale)
         by = self._along_blocks(self.where(self.gt(scale, 0.0), by, 0.0))
         packed = self.pack_e2m1(self.mul(low, by), self.mul(high, by))
-        return self.reshape(packed, self._halved_sizes(x)), scales
+        *others, last = x.shape()
+        return self.reshape(packed, [*others, self.div(last, 2)]), scales
 
     def _to_float8(self, x: Tensor) -> tuple[Tensor, Tensor]:
         blocks = self._blocks(x, BLOCKS[DataType.Float8_e4m3fn])
@@ -235,26 +236,19 @@ class Quantized(OpMethods):
         scale = self.where(self.lt(near, least), self.mul(near, 2.0), near)  # rounded up
         by = self._along_blocks(self.reciprocal(scale))
         numbers = self.cast(self.mul(blocks, by), DataType.Float8_e4m3fn)
-        return self.reshape(numbers, self._sizes(x)), self.cast(scale, DataType.Float8_e8m0fnu)
+        return self.reshape(numbers, x.shape()), self.cast(scale, DataType.Float8_e8m0fnu)
 
     # ---- shapes
 
-    def _sizes(self, x: Tensor) -> list[Any]:
-        return [self.size(x, at) for at in range(x.ndim)]
-
-    def _halved_sizes(self, x: Tensor) -> list[Any]:
-        *others, last = self._sizes(x)
-        return [*others, self.div(last, 2)]
-
     def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Elements 0, 2, ... and 1, 3, ... of the last axis."""
-        sizes, zeros, steps = self._sizes(x), [0] * (x.ndim - 1), [1] * (x.ndim - 1)
+        sizes, zeros, steps = x.shape(), [0] * (x.ndim - 1), [1] * (x.ndim - 1)
         low, high = (self.slice(x, [*zeros, at], sizes, [*steps, 2]) for at in (0, 1))
         return low, high
 
     def _blocks(self, x: Tensor, block: int) -> Tensor:
         """[m, k]  ->  [m, k / block, block]"""
-        *others, last = self._sizes(x)
+        *others, last = x.shape()
         return self.reshape(x, [*others, self.div(last, block), block])
 
     def _along_blocks(self, x: Tensor) -> Tensor:

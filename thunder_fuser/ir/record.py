@@ -22,7 +22,7 @@ Number = bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number in a definition; equal by type and bits, so 1, 1.0 and True differ, NaN equals."""
+    """A number in a definition, compared by type and bits: 1, 1.0, True differ, NaN equals NaN."""
 
     kind: str
     text: str
@@ -95,6 +95,10 @@ class OpRecord:
                 return value.value if isinstance(value, Literal) else value
         return None
 
+    def integer(self, name: str) -> int:
+        """An attribute that is an integer."""
+        return self.attr(name)  # type: ignore[return-value]
+
     def ints(self, name: str) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
         return self.attr(name)  # type: ignore[return-value]
@@ -110,7 +114,7 @@ class OpRecord:
 
     @property
     def computes(self) -> tuple[object, ...]:
-        """The call without the names of its results. Records with equal ones compute the same."""
+        """The call without the names of its results: equal for records that compute the same."""
         return (self._key or self._made_key())[1:]
 
     def _made_key(self) -> tuple[object, ...]:
@@ -136,7 +140,7 @@ def names_of(record: OpRecord) -> tuple[str, ...]:
 
 
 def rename(record: OpRecord, names: Mapping[str, Operand]) -> OpRecord:
-    """The record with the names of its operands replaced, by literals too; unknown names stay."""
+    """The record with operands replaced by other names or literals; unknown names stay."""
     inputs = tuple(names.get(o, o) if isinstance(o, str) else o for o in record.inputs)
     attrs = tuple(
         (key, _renamed(value, names) if key in NAMED_ATTRS else value)

@@ -102,7 +102,7 @@ def reduction(domain: Domain, record: OpRecord, fresh: Fresh) -> Domain:
 
 def _chunks(extents: Sequence[Scalar], record: OpRecord) -> Scalar:
     """The number of runs of `chunk` elements in the reduced axes."""
-    chunk: int = record.attr("chunk")  # type: ignore[assignment]
+    chunk = record.integer("chunk")
     if chunk < 1 or record.attr("keepdim"):
         raise record.error("chunk", "a positive number, and keepdim=False", chunk)
     return (product(extents) + (chunk - 1)) // chunk
@@ -182,7 +182,7 @@ def _reshape(domain: Domain, record: OpRecord, sizes: Sizes, fresh: Fresh) -> Do
     shape = _resolve_minus_one(record, sizes(record.attr("new_shape")), domain)
     total, wanted = product(axis.extent for axis in domain), product(shape)
     if total.is_const and wanted.is_const and total is not wanted:
-        raise record.error("", f"{total} elements", f"{wanted} from {list(map(str, shape))}")
+        raise record.error("", f"{total} elements", f"{wanted} from {list(shape)}")
     front = _common(domain, shape)
     back = _common(domain[front:][::-1], shape[front:][::-1])
     middle = [fresh(size) for size in shape[front : len(shape) - back]]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes over streams: the host program walks them in a loop, each piece on a stream of its own.
+"""Axes over streams: the host program loops over their pieces, each on a stream of its own.
 
     T2 = matmul(T0, T1); T2.split(0, 4, False); T2.parallelize(0, "stream")
 ->  T2 = matmul(T0, T1, streams=[0, 4])          axis 0 of the result in four pieces
 
-The axis is one of a matrix product's result, or of an operand, where that is not summed. A product
-that reads what another one makes in pieces takes the same pieces. Where devices have the outer part
-of the axis, [i0.o@mesh_x, i0.i.o@stream, i0.i.i], the attribute counts the pieces of all of them,
-and names the number of devices: streams=[0, 8, 2].
+The axis belongs to a matrix product's result, or to an operand that does not sum it. A product that
+reads another one's pieces takes the same pieces. If the outer part of the axis is on devices,
+[i0.o@mesh_x, i0.i.o@stream, i0.i.i], the attribute counts the pieces of all devices, and the number
+of devices follows: streams=[0, 8, 2].
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def without_streams(
 
 
 def _is_of(one: Transform, source: str) -> bool:
-    """True if a transform is of an axis over streams, or of a part of it."""
+    """True if a transform changes an axis over streams, or a part of it."""
     axis = one.axis if isinstance(one, (Split, Parallelize)) else ""
     return axis == source or axis.startswith(source + ".")
 
@@ -90,7 +90,7 @@ def _pieces(view: TensorView, name: str, at: int, split: Split | None, devices: 
 
 
 def products_in_streams(records: Sequence[OpRecord], tensors: Views) -> dict[str, StreamAxis]:
-    """{result of a product: its axis over streams}; DefinitionError for one of no product."""
+    """{result of a product: its axis over streams}; DefinitionError for an axis of no product."""
     asked = [(view.name, view.stream) for view in tensors.values() if view.stream is not None]
     found: dict[str, StreamAxis] = {}
     products = [one for one in records if one.op in PRODUCTS] if asked else []

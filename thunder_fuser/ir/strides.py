@@ -112,7 +112,7 @@ def _contiguity(
 def reshaped_order(
     order: tuple[int, ...], before: Sequence[int], after: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The stride order behind a reshape that moves nothing in memory; None if it would.
+    """The stride order after a reshape, if no element needs to move in memory; else None.
 
     >>> reshaped_order((3, 0, 2, 1), (8, 6, 5, 4), (8, 2, 3, 5, 4))
     (4, 1, 0, 3, 2)
@@ -123,21 +123,21 @@ def reshaped_order(
     """
     memory = allocation_of(order)
     place = {axis: at for at, axis in enumerate(memory)}
-    made: dict[int, Sequence[int]] = {}  # by the first of the axes that are joined
-    for own, into in _groups(before, after):
+    made: dict[int, Sequence[int]] = {}  # by the first axis of a group
+    for own, into in () if 0 in before else reshape_groups(before, after):
         if any(place[axis] != place[own[0]] + at for at, axis in enumerate(own)):
             return None
         made[own[0]] = into
-    laid = [axis for first in memory for axis in made.get(first, ())]
-    return stride_order_of(laid) if len(laid) == len(after) else None
+    found = [axis for first in memory for axis in made.get(first, ())]
+    return stride_order_of(found) if len(found) == len(after) else None
 
 
-def _groups(
+def reshape_groups(
     before: Sequence[int], after: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """The axes that a reshape joins, with those that it makes of them."""
+    """The groups of axes that a reshape merges, with the axes that it makes of each group."""
     i = j = 0
-    while i < len(before) and j < len(after) and 0 not in before:
+    while i < len(before) and j < len(after):
         first, start, sizes, made = i, j, before[i], after[j]
         i, j = i + 1, j + 1
         while sizes != made:

@@ -109,7 +109,7 @@ def common_type(operands: Sequence[Typed]) -> DataType:
 
 
 def check_cast(source: DataType, to: DataType) -> None:
-    """DtypeError for packed floats, which are made and moved only."""
+    """DtypeError for packed floats, which can only be made and moved."""
     if source.is_packed or to.is_packed:
         expected = "a type of which each element is one number"
         got, do = f"{source.name} to {to.name}", "see ops.pack_e2m1"
@@ -128,7 +128,7 @@ def _error(record: OpRecord, expected: str, got: str, do: str = "") -> DtypeErro
 
 
 def _check_computes(record: OpRecord, views: Sequence[TensorView]) -> None:
-    """DtypeError for arithmetic on 8-bit floats, which torch does not have either."""
+    """DtypeError for arithmetic on floats below 16 bits, which torch does not have either."""
     if record.op == "cast":
         check_cast(views[0].dtype, record.attr("dtype"))  # type: ignore[arg-type]
     if record.row.rule in (DtypeRule.ATTRIBUTE, DtypeRule.SELECT):
@@ -168,7 +168,7 @@ def check_operands(record: OpRecord) -> None:
 
 
 def check_numbers(record: OpRecord, views: Sequence[TensorView]) -> None:
-    """DefinitionError unless each operand is one number, as factories and random ops require."""
+    """DefinitionError unless each operand of a factory or random op is a single number."""
     for word, operand, view in zip(record.row.keywords, record.inputs, views, strict=False):
         is_stream, into = word.startswith("rng"), record.attr("dtype")
         takes_complex = record.op == "full" and isinstance(into, DataType) and into.is_complex

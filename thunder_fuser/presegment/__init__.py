@@ -12,7 +12,6 @@ from thunder_fuser.presegment.lay_out import lay_out
 from thunder_fuser.presegment.localise import localise
 from thunder_fuser.presegment.merging_reshapes import move_merging_reshapes
 from thunder_fuser.presegment.rfactor import rfactor, two_stage_reductions
-from thunder_fuser.presegment.shared_results import share_results
 from thunder_fuser.presegment.short_sums import unroll_middle_sums, unroll_short_sums
 from thunder_fuser.presegment.simplify import (
     fold_scalars,
@@ -22,6 +21,7 @@ from thunder_fuser.presegment.simplify import (
     remove_empty,
     remove_round_trips,
     remove_trivial_reductions,
+    share_results,
 )
 from thunder_fuser.target import Target
 
@@ -44,17 +44,16 @@ PRESEGMENT: tuple[Pass, ...] = (
     remove_dead,
 )
 
-# These ask how many blocks a device holds, and how many bytes a block.
+# These depend on how many blocks a device holds, and on the memory of a block.
 FOR_A_TARGET: tuple[TargetPass, ...] = (two_stage_reductions, rfactor)
 
-# These change an op's bits by what reads it, so they do not run under the option `repeatable`;
-# the others run only there.
+# With these, an op's bits depend on its readers, so they do not run under the option `repeatable`.
 LOOK_AROUND = frozenset({join_one_plus_tanh, unroll_short_sums})
 REPEATABLE_ONLY = frozenset({unroll_middle_sums})
 
 
 def run_passes(fusion: Fusion, options: CompileOptions) -> Fusion:
-    """Runs the passes in order. What one changed is verified, and an error names the pass."""
+    """Runs the passes in order. The result of each one is verified; an error names the pass."""
     fusion = verify(fusion, after="specialise")
     left_out = LOOK_AROUND if options.repeatable else REPEATABLE_ONLY
     for one in (one for one in PRESEGMENT if one not in left_out):
@@ -63,7 +62,7 @@ def run_passes(fusion: Fusion, options: CompileOptions) -> Fusion:
 
 
 def run_target_passes(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """Runs the passes that write a fusion for one target, after the others."""
+    """Runs the passes that depend on the target, after the others."""
     for one in FOR_A_TARGET:
         fusion = _verified(one.__name__, fusion, one(fusion, target, options))
     return fusion

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocation domains that strides cannot say become reads and writes of plain storage.
+"""Allocation domains that strides cannot describe become reads and writes of plain storage.
 
     T0 = define_tensor(shape=[6]); T0.split(0, 2); T0.merge(1, 0); ...; add_output(T1)
 ->  T2 = define_tensor(shape=[6]); T3 = reshape(T2, [2, 3]); T4 = permute(T3, [1, 0])
     T0 = reshape(T4, [6]); ...
     T5 = reshape(T1, [3, 2]); T6 = permute(T5, [1, 0]); T7 = reshape(T6, [6]); add_output(T7)
 
-Kernels read through such ops at index expressions (docs/adr/0001), so nothing moves. An
-intermediate so laid out is written to memory, where alone a layout has a meaning.
+Kernels read through such ops by index expressions (docs/adr/0001), so no elements move. An
+intermediate with such a layout is written to memory, because only there a layout has a meaning.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from thunder_fuser.presegment.specialise import strided
 
 
 def laid_out(fusion: Fusion) -> list[str]:
-    """The tensors whose domains LAYOUT records set."""
+    """The tensors whose layouts the definition sets."""
     found = [name for r in fusion.definition if r.op in LAYOUT for name in names_of(r)]
     return list(dict.fromkeys(found))
 
 
 def lay_out(fusion: Fusion) -> Fusion:
-    """The fusion without LAYOUT records: on tensors that lie as their strides say."""
+    """The fusion without LAYOUT records, on tensors that strides describe."""
     domains = {name: fusion.tensors[name].domain for name in laid_out(fusion)}
     return define(tuple(on_storage(fusion.definition, domains))) if domains else fusion
 
@@ -40,7 +40,7 @@ def lay_out(fusion: Fusion) -> Fusion:
 def on_storage(
     records: Iterable[OpRecord], domains: Mapping[str, TensorDomain]
 ) -> Iterator[OpRecord]:
-    """The records without LAYOUT, where tensors lie in memory as these domains say."""
+    """The records without LAYOUT, which read and write the storage of these domains instead."""
     records = [record for record in records if record.op not in LAYOUT]
     results = {name for r in records if r.op == "add_output" for name in names_of(r)}
     stands: dict[str, str] = {}
@@ -72,7 +72,7 @@ def _input(record: OpRecord, domain: TensorDomain | None) -> list[OpRecord]:
 def _output(
     record: OpRecord, domains: Mapping[str, TensorDomain], stands: Mapping[str, str]
 ) -> list[OpRecord]:
-    """A result laid out as its own domain says, or as the input it is written into."""
+    """A result in the layout of its own domain, or of the input that it is written into."""
     (name,) = names_of(record)
     alias = record.attr("alias")
     domain = domains.get(name if alias is None else str(alias))
@@ -85,13 +85,13 @@ def _output(
 
 
 def _intermediate(name: str, domain: TensorDomain, is_result: bool) -> Chain:
-    """The records that follow a computed tensor whose place in memory is set."""
+    """The records after a computed tensor whose layout is set."""
     chain = Chain(name, "laid")
     if not domain.transforms:
         plain = TensorDomain.of(domain.logical)
         if domain.allocation not in (plain.allocation, ()):
             chain.add("stride_order", stride_order=stride_order_of(domain.allocation))
-    elif not is_result:  # the storage of a result is written where it is given back
+    elif not is_result:  # `_output` writes the storage of a result
         to_storage(domain, chain).add("segment_set")
         from_storage(domain, chain)
     return chain
@@ -114,7 +114,7 @@ def to_storage(domain: TensorDomain, chain: Chain) -> Chain:
 
 
 def from_storage(domain: TensorDomain, chain: Chain) -> Chain:
-    """Adds memory -> logical, the transforms undone. An uneven split leaves a slice."""
+    """Adds memory -> logical, the inverse. A slice removes the padding of an uneven split."""
     places = tuple(domain.allocation.index(at) for at in range(len(domain.allocation)))
     if places != tuple(range(len(places))):
         chain.add("permute", dims=places)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fusion on a mesh -> what one device computes of it, the same text on every device.
+"""A fusion on a mesh -> the part that one device computes, with the same text on every device.
 
     T0 = define_tensor(shape=[8, 4]), its first axis over two devices
     S1 = size(T0, dim=0); T2 = iota(8); T3 = sum(T0, dims=[1]); T4 = add(T3, T2)
@@ -10,8 +10,8 @@
     T1 = redistribute(T0: Partial(sum), [Shard(0)])
 ->  T1 = reduce_scatter(T0, dim=0, mesh=[0, 1], on="mesh_x")
 
-Sizes, counters and random numbers are those of the whole tensor: each device makes its part of
-them, which its coordinate picks. The coordinate is read at each run.
+Sizes, counters and random numbers are those of the whole tensor. Each device takes its part of them
+by its coordinate, which is read at each run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def localise(fusion: Fusion) -> Fusion:
 
 
 class _Localiser:
-    """Writes the records that one device computes; `on_storage` then lays tensors out."""
+    """Writes the records that one device computes. `on_storage` applies layouts afterwards."""
 
     def __init__(self, fusion: Fusion, mesh: Mesh, placed: Placed) -> None:
         self.fusion, self.mesh, self.placed = fusion, mesh, placed
@@ -73,7 +73,7 @@ class _Localiser:
                 yield record
 
     def _coordinates(self) -> Iterator[OpRecord]:
-        """A scalar for each dimension along which something is made from nothing, or cut."""
+        """A scalar for each dimension along which tensors are cut, or iota or random ones are."""
         made = [r for r in self.placed.definition if r.op in _PLACED]
         used = {kind for r in made for on in self.spread[r.outputs[0]] for kind in on}
         moved = (r for r in self.placed.definition if r.op == "redistribute")
@@ -99,8 +99,7 @@ class _Localiser:
     def _size(self, record: OpRecord) -> Iterator[OpRecord]:
         """The size of the whole tensor: that of the part times the devices."""
         (name,), (source,) = record.outputs, names_of(record)
-        dim: int = record.attr("dim")  # type: ignore[assignment]
-        parts = self._parts(self.spread[source][dim])
+        parts = self._parts(self.spread[source][record.integer("dim")])
         if parts == 1:
             yield record
             return
@@ -119,12 +118,12 @@ class _Localiser:
     def _ends(self, record: OpRecord) -> tuple[int, ...]:
         """Where a slice ends. It never cuts an axis on devices."""
         (name,) = record.outputs
-        ends: tuple[int, ...] = record.attr("end_indices")  # type: ignore[assignment]
+        ends = record.ints("end_indices")
         rows = zip(self.spread[name], self._sizes(name), ends, strict=True)
         return tuple(size if on else end for on, size, end in rows)
 
     def _part_of(self, record: OpRecord) -> list[OpRecord]:
-        """This device's part of a tensor that is made whole: of each axis one run.
+        """This device's part of a tensor that is computed whole: one run along each axis.
 
         [8, 4] over two devices  ->  [2, 4, 4], the run of this one [1, 4, 4]  ->  [4, 4]
         """
@@ -147,7 +146,7 @@ class _Localiser:
         chain.add("reshape", new_shape=part)
 
     def _in_streams(self, record: OpRecord) -> OpRecord:
-        """A product over streams, with the number of pieces of this device's part.
+        """A product over streams, with the number of pieces on this device.
 
         streams=[0, 8, 2], axis 0 on two devices  ->  streams=[0, 4]
         """
@@ -168,7 +167,7 @@ class _Localiser:
         return steps(self.placed.places[source], self.placed.places[name], name)
 
     def _move(self, record: OpRecord) -> list[OpRecord]:
-        """A redistribute as communication along one dimension of the mesh after the other."""
+        """A redistribute as communication along the dimensions of the mesh, one after the other."""
         (source,), (name,) = names_of(record), record.outputs
         chain, sizes = Chain(source, f"to.{name}."), list(self._sizes(source))
         for step in self._steps(record):
@@ -206,5 +205,5 @@ _SIZES = {
     "full": "shape",
 }
 
-# What is made from nothing, each element by its place.
+# Ops without tensor operands whose elements depend on their positions.
 _PLACED = ("iota", "uniform", "normal")

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reshape that merges axes moves behind what reads it, down to the results.
+"""Moves reshapes that merge axes after their readers, down to the results.
 
     T2 = reshape(T1: f32[8, 32, 8, 64], [8, 256, 64]); T3 = exp(T2); T4 = sum(T3, dims=[0, 2])
 ->  T5 = exp(T1); T6 = sum(T5, dims=[0, 3]); T4 = reshape(T6, [256])
 
     T2 = reshape(T1, [8, 256, 64]); add_output(T2)    ->    add_output(T1, shape=[8, 256, 64])
 
-A kernel walks one set of axes. With a reshape in its midst, reductions before and after it go over
-axes that no kernel has both of: so the groups of a group norm and its channels would be two kernels
-and a round trip through memory. The axes before a merge describe the tensors after it too; a result
-in memory is the same bytes in both shapes. Other operands, which no reduction made, are reshaped
-where they are read, and arguments of a merged shape where they are reduced, so that reductions over
-the same elements stay alike. Only what is connected with a reduction is moved: elsewhere any order
-will do.
+A kernel walks one set of axes. Reductions before and after a reshape have different axes, so they
+would be two kernels with a round trip through memory: the groups and the channels of a group norm,
+for example. The axes before a merge ("fine" axes) can describe the tensors after it too, and a
+result is the same bytes in both shapes. Other operands that do not depend on a reduction are
+reshaped where they are read. So are arguments of a merged shape where they are reduced, so that
+reductions over the same elements have the same axes. Only values connected with a reduction are
+moved, because elsewhere the order makes no difference.
 """
 
 from __future__ import annotations
@@ -31,23 +31,19 @@ from thunder_fuser.ir.strides import reshaped_order
 from thunder_fuser.presegment.rewrite import with_attrs
 
 Sizes = tuple[int, ...]
-Groups = tuple[Sizes, ...]  # of each merged axis, the sizes of those it is made of
+Groups = tuple[Sizes, ...]  # for each merged axis, the sizes of the axes that it merges
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A value that is `fine` with some axes merged."""
+    """The reshape of a value, `fine`, that merges groups of its axes."""
 
     fine: str
     groups: Groups
 
     @property
     def sizes(self) -> Sizes:
-        return _merged_sizes(self.groups)
-
-
-def _merged_sizes(groups: Groups) -> Sizes:
-    return tuple(prod(group) for group in groups)
+        return tuple(prod(group) for group in self.groups)
 
 
 def _fine_sizes(groups: Groups) -> Sizes:
@@ -55,7 +51,7 @@ def _fine_sizes(groups: Groups) -> Sizes:
 
 
 def move_merging_reshapes(fusion: Fusion) -> Fusion:
-    """The fusion with reshapes that merge axes behind pointwise work and reductions."""
+    """The fusion with reshapes that merge axes moved after pointwise work and reductions."""
     mover = _Mover(fusion)
     if not mover.known:
         return fusion
@@ -65,7 +61,7 @@ def move_merging_reshapes(fusion: Fusion) -> Fusion:
 
 
 def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
-    """The neighbouring fine axes that make each merged axis; None if the sizes do not match."""
+    """The neighbouring fine axes that each merged axis merges; None if the sizes do not match."""
     found: list[Sizes] = []
     at = 0
     for size in merged:
@@ -80,7 +76,7 @@ def groups_of(fine: Sizes, merged: Sizes) -> Groups | None:
 
 
 def _near_reductions(fusion: Fusion) -> set[str]:
-    """The values that a reduction leads to or follows from."""
+    """The values that a reduction depends on, or that depend on a reduction."""
     after, before = set[str](), set[str]()
     for record in fusion.exprs:
         if record.row.kind is OpKind.REDUCTION or not after.isdisjoint(names_of(record)):
@@ -99,9 +95,9 @@ def _known_sizes(fusion: Fusion, name: str) -> Sizes:
 
 
 class _Mover:
-    """Writes the new records. A merged value is not computed; its fine one is.
+    """Writes the new records, which compute fine values in place of merged ones.
 
-    near: see _near_reductions; known: how axes of these sizes are merged in the fusion.
+    near: see _near_reductions; known: {sizes of a merged value: its groups}.
     """
 
     def __init__(self, fusion: Fusion) -> None:
@@ -119,15 +115,15 @@ class _Mover:
         self._names: dict[str, str] = {}
         self._reshaped: dict[tuple[str, Sizes], str] = {}
         self._taken = set(fusion.inputs)  # arguments and results
-        self._reduced: set[str] = set()  # what follows from a reduction
+        self._reduced: set[str] = set()  # the values that depend on a reduction
 
     def move(self, record: OpRecord) -> None:
-        """Writes what stands for one record."""
+        """Writes the records that replace one record."""
         record = rename(record, self._names)
         if record.op == "add_output":
             self._output(record)
         elif record.op not in OPS or not self._is_moved(record):
-            self._make(names_of(record))
+            self._write_merged(names_of(record))
             self.records.append(record)
 
     def _is_moved(self, record: OpRecord) -> bool:
@@ -155,8 +151,8 @@ class _Mover:
             self._write_reshape(name, made, sizes)
         return self._reshaped[name, sizes]
 
-    def _make(self, names: Iterable[str]) -> None:
-        """Writes the reshapes of those merged values that are needed after all."""
+    def _write_merged(self, names: Iterable[str]) -> None:
+        """Writes the reshapes of merged values, which something needs after all."""
         for name in names:
             one = self._merged.pop(name, None)
             if one is not None:
@@ -165,10 +161,10 @@ class _Mover:
     def _reshape(self, record: OpRecord) -> bool:
         """True if the result is not computed, since a fine value stands for it."""
         (source,), (result,) = names_of(record), record.outputs
-        behind = self._merged.get(source)
-        fine = source if behind is None else behind.fine
+        merged = self._merged.get(source)
+        fine = source if merged is None else merged.fine
         before, after = self._sizes[fine], self._sizes[result]
-        if behind is not None and before == after:
+        if merged is not None and before == after:
             self._names[result] = fine
             self.moved = True
             return True
@@ -184,7 +180,7 @@ class _Mover:
         return view is None or view.domain.is_row_major
 
     def _pointwise(self, record: OpRecord) -> bool:
-        """exp(merged)  ->  exp(fine), if all operands can be had on fine axes"""
+        """exp(merged)  ->  exp(fine), if all operands are available on fine axes"""
         (result,) = record.outputs
         like = [self._merged[n] for n in names_of(record) if n in self._merged]
         groups = next((g.groups for g in like if g.sizes == self._sizes[result]), None)
@@ -231,7 +227,7 @@ class _Mover:
         one = self._merged.get(source) or self._argument(source)
         if one is None or record.attr("chunk") is not None:
             return False
-        dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
+        dims = record.ints("dims")
         starts = list(accumulate(map(len, one.groups), initial=0))
         fine_dims = tuple(at for dim in dims for at in range(starts[dim], starts[dim + 1]))
         left = [
@@ -245,7 +241,7 @@ class _Mover:
         return True
 
     def _argument(self, name: str) -> Merged | None:
-        """An argument, or a cast of one, reshaped to the fine axes of values of the same sizes."""
+        """An argument, or a cast of one, reshaped to the fine axes of merged values of its size."""
         groups = self.known.get(self._sizes[name])
         if groups is None:
             return None
@@ -256,11 +252,11 @@ class _Mover:
         return Merged(self._read_as(name, fine), groups)
 
     def _output(self, record: OpRecord) -> None:
-        """A result: the fine value in the merged shape, unless it is an argument or a result."""
+        """Returns the fine value in the merged shape, unless that is an argument or a result."""
         (name,), others = names_of(record), {*dict(record.attrs)} - {"stride_order"}
         one = self._merged.get(name)
         if one is None or others or not one.groups or one.fine in self._taken:
-            self._make([name])
+            self._write_merged([name])
             self._taken.add(name)
             self.records.append(record)
             return

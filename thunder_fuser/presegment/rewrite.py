@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a pass changes a Fusion: it maps records to records, and `define` types the result anew.
+"""How a pass changes a Fusion: it maps records to records, and `define` infers types again.
 
-`define` also numbers the values anew, so a pass may give them any names that are not taken.
+`define` also numbers the values again, so a pass may use any names that are not taken.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_table import OPS
 from thunder_fuser.ir.record import AttrValue, Operand, OpRecord, rename
 
-# What a pass makes of one record: a record, or the operand that stands for its result.
+# What a pass makes of one record: a record, or the operand that replaces its result.
 Rule = Callable[[OpRecord], "OpRecord | Operand"]
 
 
 def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
-    """Applies a rule to every computing record in order; uses of a replaced result follow.
+    """Applies a rule to every record that computes, in order.
 
-    The rule sees records with operands already replaced. The same Fusion comes back if no record
+    The rule sees records with operands already replaced. The same Fusion is returned if no record
     changed.
     """
     stands: dict[str, Operand] = {}
@@ -49,7 +49,7 @@ def with_attrs(record: OpRecord, **new: AttrValue) -> OpRecord:
 
 
 class Chain:
-    """Records of one operand each, in which each reads the result of the one before.
+    """A chain of records, in which each one reads the result of the one before.
 
     >>> chain = Chain("T0", "to")
     >>> chain.add("permute", dims=(1, 0)); chain.add("reshape", new_shape=(6,))
@@ -62,11 +62,11 @@ class Chain:
         self._prefix = f"{name}.{suffix}"
 
     def add(self, op: str, *more: Operand, **attrs: AttrValue) -> None:
-        """One more record; `more`: operands after the first."""
+        """Adds a record; `more`: operands after the first."""
         made = f"{self._prefix}{len(self.records)}"
         self.records.append(OpRecord(op, (self.last, *more), (made,), tuple(attrs.items())))
         self.last = made
 
     def named(self, name: str) -> list[OpRecord]:
-        """The records, of which the last one gives `name`."""
+        """The records, with `name` as the last one's result."""
         return [*self.records[:-1], replace(self.records[-1], outputs=(name,))]

@@ -5,8 +5,8 @@
 ->  T2 = sum(T0, dims=[2]); T3 = sum(T2, dims=[0])          the two steps
     T1 = broadcast(T3, is_broadcast_dim=[True, False, True])    the axes that keepdim asks for
 
-Two passes do so: `two_stage_reductions` where reductions over different axes share the first step,
-`rfactor` where one reduction alone would leave most of a device idle.
+Two passes do so: `two_stage_reductions` if reductions over different axes can share the first step,
+`rfactor` if a reduction in one step would leave most of a device idle.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from thunder_fuser.schedule.axes import size_of, summed_order
 from thunder_fuser.schedule.row_shape import SUMS, RowShape, has_order, row_of, row_shape
 from thunder_fuser.target import Target
 
-MIN_CHUNK = 64  # shorter runs would make the partial results a good part of the bytes
-MIN_ELEMENTS = 1 << 16  # less is done before a second kernel has started
-MAX_ON_CHIP = 1 << 18  # longer rows are read from memory once a reduction, however it is done
-COLUMN_BYTES = 512  # of a row that one block of an outer reduction takes: 32 vectors
-INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # that an SM holds: of 256 and of 1024 threads
+MIN_CHUNK = 64  # elements of a run: the partial results of shorter runs would be too many bytes
+MIN_ELEMENTS = 1 << 16  # a smaller reduction ends before a second kernel would start
+MAX_ON_CHIP = 1 << 18  # elements: every reduction of a longer row reads it from memory again anyway
+COLUMN_BYTES = 512  # of a row, for one block of an outer reduction: 32 vectors
+INNER_BLOCKS, OUTER_BLOCKS = 8, 2  # blocks that an SM holds: of 256 and of 1024 threads
 MIN_RUN_BYTES = 28  # of one column, so that the sums are a small part of the bytes
-CPU_UNITS = 16  # rows, or blocks of columns, that are work enough for a CPU's threads
-# Rows of a run, whatever is read of them. The sums of short runs are more bytes, which stay in the
-# second-level cache; an SM with fewer blocks waits longer for each.
+CPU_UNITS = 16  # rows, or blocks of columns, that are enough work for a CPU's threads
+# Least rows of a run under `repeatable`. The sums of short runs are more bytes, but stay in the
+# second-level cache. With longer runs an SM would have fewer blocks, and wait longer for each.
 MIN_RUN = 8
 CPU_RUNS = 64  # runs on a CPU, however many threads it has
 MIN_ROW_BYTES = 48  # of shared rows, so that their sums are a small part of the bytes
@@ -51,13 +51,13 @@ class AxisReuse:
 
         T1 = sum(T0[i0, i1], [1]);  T2 = sub(T0, T1)        T1's row is needed again after it
 
-    patterns: how many reductions keep and reduce which axes; normalised: of these, those of rows
-    that are reduced again or needed again after a reduction.
+    patterns: the number of reductions of each pattern; normalised: the patterns whose rows are
+    reduced twice, or needed again after a reduction.
     """
 
     def __init__(self, whole: Part) -> None:
         self.patterns, self.normalised = Counter(whole.patterns.values()), set[Pattern]()
-        self._later: dict[str, Axes] = {}  # the axes of what is made of a value
+        self._later: dict[str, Axes] = {}  # the axes of all values that depend on a value
         for expr in reversed(whole.exprs):
             names = expr.outputs
             after = Axes().union(
@@ -65,18 +65,18 @@ class AxisReuse:
             )
             for name in names_of(expr):
                 self._later[name] = self._later.get(name, Axes()) | after
-        reduced: dict[str, Axes] = {}  # what reductions up to a value reduce
+        reduced: dict[str, Axes] = {}  # the axes of all reductions that a value depends on
         for expr in whole.exprs:
-            behind = Axes().union(*(reduced.get(n, ()) for n in names_of(expr)))
+            before = Axes().union(*(reduced.get(n, ()) for n in names_of(expr)))
             for name in expr.outputs:
                 own = whole.domain_map.reduced(whole.tensors[name])
-                reduced[name] = behind.union(own)
-                is_again = self.is_needed_again(name, own) or not behind.isdisjoint(own)
+                reduced[name] = before.union(own)
+                is_again = self.is_needed_again(name, own) or not before.isdisjoint(own)
                 if name in whole.patterns and is_again:
                     self.normalised.add(whole.patterns[name])
 
     def is_needed_again(self, name: str, reduced: Iterable[str]) -> bool:
-        """True if the row is needed again after this reduction of it."""
+        """True if values that depend on this reduction walk the reduced axes again."""
         return not self._later.get(name, Axes()).isdisjoint(reduced)
 
 
@@ -84,24 +84,24 @@ class AxisReuse:
 
 
 def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """Sums over different axes of the same data are made of the sums of rows that both have.
+    """Sums over different axes of the same data both start with sums of the rows that they share.
 
         T1 = sum(T0: f32[n, g, c, hw], dims=[0, 3])      a weight's gradient, of a group norm
         T2 = sum(T0, dims=[2, 3])                        of each group, which dx waits for
     ->  T3 = sum(T0, dims=[3]);  T1 = sum(T3, dims=[0])  T3: f32[n, g, c]
         T4 = sum(T0, dims=[3]);  T2 = sum(T4, dims=[2])
 
-    No kernel has both a weight's elements and a group's, so all data would be read for each. A
-    kernel of groups that reduces rows first (schedule/nested.py) reads it once, and writes the
-    weight's partial results, an element a row; a second kernel adds these. The pass does so where
+    No kernel can compute T1 and T2 as they were, so all data would be read for each. A kernel that
+    reduces rows and then groups (schedule/nested.py) reads the data once. It also writes partial
+    results of the weight, one for each row, and a second kernel adds these. The pass requires that
     a group fits on chip.
 
-    Under `repeatable` no sum may depend on what stands around it, so trace/two_stage_sums.py says
-    which are two sums, in the trace.
+    Under `repeatable` no sum may depend on its surroundings, so trace/two_stage_sums.py makes this
+    choice in the trace.
     """
     dims = {expr.attr("dims") for expr in fusion.exprs if expr.row.kind is OpKind.REDUCTION}
     if len(dims) < 2 or not any(isinstance(one, tuple) and len(one) > 1 for one in dims):
-        return fusion  # none is over columns and more
+        return fusion  # no reduction is over columns and other axes
     whole = Parts(fusion).of(fusion.exprs)
     patterns = {expr: whole.patterns[expr.outputs[0]] for expr in whole.reductions}
     if len(set(patterns.values())) < 2 or has_order(whole, options):
@@ -114,12 +114,12 @@ def two_stage_reductions(fusion: Fusion, target: Target, options: CompileOptions
 def _columns(
     whole: Part, patterns: dict[OpRecord, Pattern], target: Target, options: CompileOptions
 ) -> dict[OpRecord, Axes]:
-    """The reductions to be made in two steps, and what the first one reduces."""
+    """The reductions to be made in two steps, with the axes that the first step reduces."""
     reuse, alike = AxisReuse(whole), dict[Axes, dict[Pattern, None]]()
     plain = {r: p for r, p in patterns.items() if r.attr("chunk") is None}
     for pattern in plain.values():
         alike.setdefault(pattern.walked, {})[pattern] = None
-    # What all elements wait for is one reduction, and those beside it share its kernel.
+    # If all elements wait for a reduction, it stays as it is, and the others share its kernel.
     again = {p for r, p in plain.items() if reuse.is_needed_again(r.outputs[0], p.reduced)}
     found: dict[Pattern, Axes] = {}
     for over, group in (pair for same in alike.values() for pair in product(same, same)):
@@ -136,7 +136,7 @@ def _columns(
 def _is_worth_it(
     whole: Part, pattern: Pattern, shared: Axes, target: Target, options: CompileOptions
 ) -> bool:
-    """True if rows of the shared axes lie in memory one after another, and a group fits."""
+    """True if rows of the shared axes are contiguous and long enough, and a group fits on chip."""
     columns = size_of(whole, shared)
     if not nested.are_innermost(whole, shared) or columns * _itemsize(whole) < MIN_ROW_BYTES:
         return False
@@ -152,13 +152,13 @@ def _is_worth_it(
 def _dims_apart(
     whole: Part, record: OpRecord, columns: Axes
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The dims of columns, and what else it reduces, as dims of what the columns are reduced to."""
+    """The dims of the two steps: columns, then the rest as dims of the first step's result."""
     axes = whole.tensors[names_of(record)[0]].domain.no_reductions
     first = tuple(
-        at for at in _dims(record)
+        at for at in record.ints("dims")
         if not axes[at].is_broadcast and whole.domain_map.axis(axes[at]) in columns
     )
-    others = (at for at in _dims(record) if at not in first)
+    others = (at for at in record.ints("dims") if at not in first)
     return first, tuple(at - sum(one < at for one in first) for at in others)
 
 
@@ -166,7 +166,7 @@ def _dims_apart(
 
 
 def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
-    """Long reductions with few results are made in two steps, so that all of a device works.
+    """Makes long reductions with few results in two steps, so that the whole device has work.
 
         T1 = sum(T0: f32[i0{65536}, i1{1024}], dims=[0])
     ->  T2 = sum(T0, dims=[0], chunk=1024)   f32[i2{64}, i1{1024}], partial results, one block each
@@ -181,7 +181,7 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
     reuse = AxisReuse(whole)
     chunks = {one: _chunk(whole, reuse, one, target, options) for one in whole.reductions}
     return expand(fusion, {
-        record: _in_two_steps(fusion, record, _dims(record), (0,), chunk)
+        record: _in_two_steps(fusion, record, record.ints("dims"), (0,), chunk)
         for record, chunk in chunks.items() if chunk
     })
 
@@ -189,7 +189,7 @@ def rfactor(fusion: Fusion, target: Target, options: CompileOptions) -> Fusion:
 def _chunk(
     whole: Part, reuse: AxisReuse, record: OpRecord, target: Target, options: CompileOptions
 ) -> int:
-    """How many elements a run has; 0 if the reduction is better left as it is."""
+    """The elements of a run; 0 if the reduction is better left as it is."""
     view = whole.tensors[record.outputs[0]]
     kept, reduced = whole.axes(view.name), whole.domain_map.reduced(view)
     results, rows = size_of(whole, kept), size_of(whole, reduced)
@@ -197,7 +197,7 @@ def _chunk(
         return 0
     order = summed_order(whole, record, {*kept, *reduced}, options)
     if tuple(name for name in order if name in reduced) != reduced:
-        return 0  # runs are of neighbours in memory
+        return 0  # a run would not be contiguous
     is_inner = order[-1] in reduced
     if has_order(whole, options):
         return _own_chunk(rows, results, is_inner, target)
@@ -213,10 +213,11 @@ def _chunk(
 
 
 def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
-    """As `_chunk`, from the reduction alone: under `repeatable` its bits depend on no other.
+    """As `_chunk`, but from the reduction's own sizes: under `repeatable` its bits depend on these
+    alone.
 
-    So rows that stay on chip are not told from others, and columns are always in runs such as
-    inner_outer takes.
+    So it is not known here which rows stay on chip, and columns always have the runs of
+    inner_outer.
     """
     if not is_inner:
         if target.is_cpu:
@@ -227,7 +228,7 @@ def _own_chunk(rows: int, results: int, is_inner: bool, target: Target) -> int:
 
 
 def _run_of_units(rows: int, units: int, blocks: int, target: Target) -> int:
-    """The rows of a run, with so many blocks an SM; 0 if the units are enough for the target."""
+    """The rows of a run for `blocks` blocks in an SM; 0 if there are enough units without runs."""
     if units >= (CPU_UNITS if target.is_cpu else target.sm_count):
         return 0
     runs = CPU_RUNS if target.is_cpu else blocks * target.sm_count // units
@@ -235,7 +236,7 @@ def _run_of_units(rows: int, units: int, blocks: int, target: Target) -> int:
 
 
 def _run_of_rows(whole: Part, reuse: AxisReuse, record: OpRecord, target: Target) -> int:
-    """Rows of one block: one wave of them, each with enough rows to be worth its sums."""
+    """The rows of a block of inner_outer: one wave of blocks, with enough rows for their sums."""
     own = whole.patterns[record.outputs[0]]
     rows = size_of(whole, own.reduced)
     if target.is_cpu:
@@ -269,8 +270,7 @@ def _in_two_steps(
     second: tuple[int, ...],
     chunk: int = 0,
 ) -> Iterator[OpRecord]:
-    """The reduction over `first`, in runs of `chunk` elements if that is not 0, and the reduction
-    of its result over `second`."""
+    """The reduction over `first`, in runs of `chunk` elements if not 0, then over `second`."""
     (name,), keepdim = record.outputs, bool(record.attr("keepdim"))
     partial, total = (f"{name}.partial",), (f"{name}.total" if keepdim else name,)
     runs = (("chunk", chunk),) if chunk else ()
@@ -278,13 +278,8 @@ def _in_two_steps(
     yield replace(record, inputs=partial, outputs=total, attrs=(("dims", second),))
     if keepdim:
         rank = len(fusion.tensors[names_of(record)[0]].shape)
-        flags = tuple(at in _dims(record) for at in range(rank))
+        flags = tuple(at in record.ints("dims") for at in range(rank))
         yield OpRecord("broadcast", total, (name,), (("is_broadcast_dim", flags),))
-
-
-def _dims(record: OpRecord) -> tuple[int, ...]:
-    """The dims that a reduction reduces."""
-    return record.attr("dims")  # type: ignore[return-value]
 
 
 def _itemsize(whole: Part) -> int:

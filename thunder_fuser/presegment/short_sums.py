@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A short sum that is read at other places than it is made for is additions.
+"""Turns a short sum into additions, if a kernel would read it at other places than its own.
 
     T1 = sum(T0: f32[8, 4, 1024], dims=[1]); T2 = slice(T1, ...)
 ->  T3 = slice(T0, [0, 0, 0], [8, 1, 1024]); T4 = squeeze(T3, dims=[1]); ... four of each
     T1 = add(add(add(T4, T6), T8), T10); T2 = slice(T1, ...)
 
-What was cast to be summed is cast piece by piece.
+If the operand is a cast, each piece is cast instead.
 
-No kernel reads the result of a reduction at other places, so it would be written to memory and read
-again; additions are made wherever their results are wanted. A repeated head's gradient, turned as
-rotary embedding does, is such a sum. Elements of one sum must not be neighbours in memory: the last
-axis is left alone, as are integers, which sum does not add in their own type.
+No kernel reads the result of a reduction at other places than its own, so the sum would be stored
+and loaded again. Additions are computed wherever they are needed. An example is the gradient of a
+repeated head, which a rotary embedding slices. Sums over the last axis stay, since their elements
+are neighbours in memory. So do integers, which `sum` adds in another type.
 
-Under the option `repeatable` the bits of a sum may not depend on what reads it. Then another pass,
-`unroll_middle_sums`, takes the sums over an axis between two others, as copies of a head are,
-whatever reads them. Sums over the first axis stay: these are gradients of biases, which share a
-kernel with much else.
+Under the option `repeatable` the bits of a sum may not depend on its readers. Then another pass,
+`unroll_middle_sums`, takes all short sums over an axis between two others, such as copies of a
+head. Sums over the first axis stay: they are gradients of biases, which share a kernel with much
+other work.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.presegment.rewrite import Chain, expand
 
-MOST = 8  # elements of a sum
-_ELSEWHERE = ("slice", "pad", "cat", "flip")
+MOST = 8  # elements of a short sum
+_ELSEWHERE = ("slice", "pad", "cat", "flip")  # ops that read at other places than they write
 
 
 def unroll_short_sums(fusion: Fusion) -> Fusion:
-    """Short sums that are read at other places than they are made for, as additions."""
+    """Turns short sums that are read at other places than their own into additions."""
     moved = _moved(fusion)
     return _unrolled(fusion, lambda name: name in moved)
 
 
 def unroll_middle_sums(fusion: Fusion) -> Fusion:
-    """Short sums over an axis between two others, as additions."""
+    """Turns short sums over an axis between two others into additions."""
     return _unrolled(fusion, lambda name: _is_between(fusion, name))
 
 
 def _unrolled(fusion: Fusion, is_meant: Callable[[str], bool]) -> Fusion:
-    """The fusion with short sums of which this is true as additions."""
+    """Turns short sums into additions if the predicate is true for their names."""
     sums = [record for record in fusion.exprs if record.op == "sum"]
     axes = {record: _short_axis(fusion, record) for record in sums}
     return expand(fusion, {
@@ -72,9 +72,8 @@ def _short_axis(fusion: Fusion, record: OpRecord) -> int | None:
         return None
     if not all(extent.is_const for extent in operand.shape):
         return None
-    dims: tuple[int, ...] = record.attr("dims")  # type: ignore[assignment]
     sizes = operand.sizes
-    long = [at for at in dims if sizes[at] != 1]
+    long = [at for at in record.ints("dims") if sizes[at] != 1]
     if len(long) != 1 or not 1 < sizes[long[0]] <= MOST:
         return None
     is_last = all(size == 1 for size in sizes[long[0] + 1 :])
@@ -82,7 +81,7 @@ def _short_axis(fusion: Fusion, record: OpRecord) -> int | None:
 
 
 def _is_between(fusion: Fusion, name: str) -> bool:
-    """True if the reduced axis has one before it that is kept."""
+    """True if a kept axis comes before the reduced one."""
     logical = fusion.tensors[name].domain.logical
     first = next(axis for axis in logical if axis.extent.value != 1)
     return not first.is_reduction
@@ -101,7 +100,7 @@ def _additions(fusion: Fusion, record: OpRecord, axis: int) -> Iterator[OpRecord
 
 
 def _piece(fusion: Fusion, record: OpRecord, axis: int, at: int) -> Chain:
-    """The elements at one place of the axis, shaped as the sum is."""
+    """The elements at one place of the axis, in the shape of the sum."""
     (source,) = names_of(record)
     cast = fusion.producer.get(source)
     if cast is not None and cast.op == "cast":

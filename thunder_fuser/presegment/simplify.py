@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that replace one expression by a cheaper one, or by a value that is there already.
+"""Passes that replace an expression by a cheaper one, or by a value that exists already.
 
+share_results              reshape(T0), a result                       ->  a view of T0
 fold_scalars               size(T0: f32[i0{8}], dim=0)                 ->  8
 remove_empty               pad(T0: f32[i0{8}, i1{0}], [0, 4, 0, 0])  ->  full([8, 4], 0.0)
 remove_trivial_reductions  sum(T0: f32[i0{8}, b1{1}], dims=[1])        ->  squeeze(T0, dims=[1])
@@ -20,7 +21,16 @@ from thunder_fuser.ir.build import define
 from thunder_fuser.ir.dtypes import DataType, fits, of_number
 from thunder_fuser.ir.fusion import Fusion
 from thunder_fuser.ir.op_schema import OpKind
-from thunder_fuser.ir.record import NAMED_ATTRS, Literal, Number, Operand, OpRecord, names_of
+from thunder_fuser.ir.record import (
+    LAYOUT,
+    NAMED_ATTRS,
+    Literal,
+    Number,
+    Operand,
+    OpRecord,
+    names_of,
+)
+from thunder_fuser.ir.strides import contiguous_strides
 from thunder_fuser.presegment.rewrite import rewrite
 
 _FOLD: dict[str, Callable[[Number, Number], Number]] = {
@@ -33,20 +43,56 @@ _FOLD: dict[str, Callable[[Number, Number], Number]] = {
 _ONE = frozenset([Literal.of(1), Literal.of(1.0)])
 
 
-def _results(fusion: Fusion) -> set[str]:
-    return {output.name for output in fusion.outputs}
+def share_results(fusion: Fusion) -> Fusion:
+    """A result that is a reshape of an argument becomes a view of it, if its layout allows one.
+
+        T1 = reshape(T0: f32[i0{4}, i1{6}], new_shape=[24]); add_output(T1, shares=True)
+    ->  add_output(T0, shape=[24], shares=True)
+
+    nvFuser returns such views, so a FusionDefinition asks for them (`shares`). In a trace, Thunder
+    decides what shares memory, and nothing here asks for views.
+    """
+    if not any(record.attr("shares") for record in fusion.definition):
+        return fusion
+    whole = _whole_arguments(fusion)
+    records = tuple(_shared(record, fusion, whole) for record in fusion.definition)
+    return fusion if records == fusion.definition else define(records)
+
+
+def _whole_arguments(fusion: Fusion) -> set[str]:
+    """The arguments that are row-major in memory, without gaps, and are not overwritten."""
+    laid = {name for r in fusion.definition if r.op in LAYOUT for name in r.inputs}
+    written = {output.alias for output in fusion.outputs}
+    return {
+        record.outputs[0] for record in fusion.definition
+        if record.op == "define_tensor" and not record.attr("is_cpu")
+        and record.attr("strides") == contiguous_strides(record.ints("shape"))
+        and record.outputs[0] not in laid | written
+    }  # fmt: skip
+
+
+def _shared(record: OpRecord, fusion: Fusion, whole: set[str]) -> OpRecord:
+    if not record.attr("shares") or record.attr("shape") is not None:
+        return record
+    name = source = str(record.inputs[0])
+    while source in fusion.producer and fusion.producer[source].op == "reshape":
+        source = str(fusion.producer[source].inputs[0])
+    if source == name or source not in whole:
+        return record
+    attrs = (("shape", fusion.tensors[name].sizes), ("shares", True))
+    return OpRecord("add_output", (source,), (), attrs)
 
 
 def fold_scalars(fusion: Fusion) -> Fusion:
-    """Sizes, and sums and products of literals, become literals. Results stay computed.
+    """Sizes, casts and arithmetic of literals become literals. Results stay computed.
 
         S1 = size(T0: f32[i0{8}], dim=0); T2 = cast(S1, Float); T3 = truediv(T9, T2)
     ->  T3 = truediv(T9, 8.0)
     """
-    results = _results(fusion)
 
     def rule(record: OpRecord) -> OpRecord | Operand:
-        if record.outputs[0] in results or not fusion.tensors[record.outputs[0]].is_scalar:
+        name = record.outputs[0]
+        if name in fusion.results or not fusion.tensors[name].is_scalar:
             return record
         value = _value(record, fusion)
         return record if value is None else Literal.of(value)
@@ -57,7 +103,7 @@ def fold_scalars(fusion: Fusion) -> Fusion:
 def _value(record: OpRecord, fusion: Fusion) -> Number | None:
     if record.op == "size":
         shape = fusion.tensors[str(record.inputs[0])].shape
-        extent = shape[record.attr("dim")]  # type: ignore[index]
+        extent = shape[record.integer("dim")]
         return extent.value if extent.is_const else None
     literals = [o.value for o in record.inputs if isinstance(o, Literal)]
     if len(literals) != len(record.inputs):
@@ -66,7 +112,7 @@ def _value(record: OpRecord, fusion: Fusion) -> Number | None:
         return _converted(literals[0], record.attr("dtype"))
     if record.op in _FOLD:
         value = _FOLD[record.op](*literals)
-        return value if fits(value, of_number(value)) else None  # kernels wrap around
+        return value if fits(value, of_number(value)) else None  # a kernel would wrap it around
     return None
 
 
@@ -77,14 +123,13 @@ def _converted(value: Number, dtype: object) -> Number | None:
 
 
 def remove_empty(fusion: Fusion) -> Fusion:
-    """A pad of nothing becomes its value, and a cat leaves out operands without elements.
+    """A pad of an empty tensor becomes its value, and a cat drops operands without elements.
 
     T1 = pad(T0: f32[i0{8}, i1{0}], [0, 4, 0, 0], 2.0)               ->  T1 = full([8, 4], 2.0)
-    T2 = cat([T0: f32[i0{8}, i1{4}], T1: f32[i2{8}, i3{0}]], dim=1)  ->  T0 stands for T2
+    T2 = cat([T0: f32[i0{8}, i1{4}], T1: f32[i2{8}, i3{0}]], dim=1)  ->  T0 replaces T2
 
-    A rotary embedding of all of a head's elements slices off the rest, of which there is nothing.
+    A rotary embedding over all elements of a head slices off the rest, which is empty.
     """
-    results = _results(fusion)
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         name, named = record.outputs[0], names_of(record)
@@ -100,7 +145,8 @@ def remove_empty(fusion: Fusion) -> Fusion:
         kept = tuple(one for one in record.inputs if one not in empty)
         if len(kept) > 1:
             return replace(record, inputs=kept)
-        return replace(record, op="set", inputs=kept, attrs=()) if name in results else kept[0]
+        is_result = name in fusion.results
+        return replace(record, op="set", inputs=kept, attrs=()) if is_result else kept[0]
 
     return rewrite(fusion, rule)
 
@@ -113,15 +159,14 @@ def remove_trivial_reductions(fusion: Fusion) -> Fusion:
     """Reductions and scans over axes of size 1, and reductions over none, compute nothing.
 
     T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1])                 ->  T1 = squeeze(T0, dims=[1])
-    T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1], keepdim=True)   ->  T0 stands for T1
-    T1 = cumsum(T0: f32[i0{8}, b1{1}], dim=1)                 ->  T0 stands for T1
+    T1 = sum(T0: f32[i0{8}, b1{1}], dims=[1], keepdim=True)   ->  T0 replaces T1
+    T1 = cumsum(T0: f32[i0{8}, b1{1}], dim=1)                 ->  T0 replaces T1
     """
-    results = _results(fusion)
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         logical = fusion.tensors[record.outputs[0]].domain.logical
         if record.row.kind is OpKind.SCAN:
-            reduced = [logical[int(record.attr("dim"))]]  # type: ignore[arg-type]
+            reduced = [logical[record.integer("dim")]]
         elif record.row.kind is OpKind.REDUCTION:
             reduced = [axis for axis in logical if axis.is_reduction]
         else:
@@ -130,7 +175,7 @@ def remove_trivial_reductions(fusion: Fusion) -> Fusion:
             return record
         if record.row.kind is OpKind.REDUCTION and reduced and not record.attr("keepdim"):
             return replace(record, op="squeeze", attrs=(("dims", record.attr("dims")),))
-        if record.outputs[0] in results:
+        if record.outputs[0] in fusion.results:
             return replace(record, op="set", attrs=())
         return record.inputs[0]
 
@@ -138,22 +183,21 @@ def remove_trivial_reductions(fusion: Fusion) -> Fusion:
 
 
 def remove_round_trips(fusion: Fusion) -> Fusion:
-    """Casts that change nothing, exact round trips, and `set`s that are no results go away.
+    """Removes casts that change nothing, exact round trips, and `set`s that are no results.
 
-    T1 = cast(T0: bf16, Float); T2 = cast(T1, BFloat16)     ->  T0 stands for T2
+    T1 = cast(T0: bf16, Float); T2 = cast(T1, BFloat16)     ->  T0 replaces T2
     T1 = set(T0); T2 = exp(T1)                              ->  T2 = exp(T0)
 
-    A cast that rounds stays: whoever wrote it may mean it.
+    A cast that rounds stays, because the user may want the rounding.
     """
-    results = _results(fusion)
-    widened: dict[str, str] = {}  # casts to a wider float, and what they cast
+    widened: dict[str, str] = {}  # {cast to a wider float: its operand}
 
     def rule(record: OpRecord) -> OpRecord | Operand:
         if record.op not in ("cast", "set") or not isinstance(record.inputs[0], str):
             return record
         source, name = record.inputs[0], record.outputs[0]
         before, after = fusion.tensors[source].dtype, fusion.tensors[name].dtype
-        if name not in results:
+        if name not in fusion.results:
             origin = widened.get(source)
             if before is after:
                 return source
@@ -167,13 +211,13 @@ def remove_round_trips(fusion: Fusion) -> Fusion:
 
 
 def remove_common(fusion: Fusion) -> Fusion:
-    """Of expressions with equal op, operands and attributes only the first is computed.
+    """Computes only the first of several expressions with equal op, operands and attributes.
 
     T1 = exp(T0); T2 = exp(T0); T3 = add(T1, T2)  ->  T1 = exp(T0); T3 = add(T1, T1)
 
-    Results are tensors of their own: of two equal ones the second is a copy.
+    Two results never share memory, so of two equal results the second is a copy.
     """
-    results = _results(fusion)
+    results = set(fusion.results)
     first: dict[tuple[object, ...], str] = {}
 
     def rule(record: OpRecord) -> OpRecord | Operand:
@@ -187,7 +231,7 @@ def remove_common(fusion: Fusion) -> Fusion:
             return record
         is_copied = same in results and name in results
         if name in results:
-            results.add(same)  # it stands for this result, and so for no other
+            results.add(same)  # it is a result now, so another equal result must be a copy
         return replace(record, op="set", inputs=(same,), attrs=()) if is_copied else same
 
     return rewrite(fusion, rule)
@@ -198,21 +242,20 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
 
     T1 = tanh(T0); T2 = add(1.0, T1)    ->  T2 = one_plus_tanh(T0)
 
-    It equals 2 / (1 + exp(-2 x)): cheaper than tanh, and closer, as for x below 0 the sum cancels.
-    A tanh that something else reads as well is made anyway, and stays.
+    It equals 2 / (1 + exp(-2 x)), which is cheaper than tanh. It is also more exact, since for x
+    below 0 the sum cancels. A tanh with another reader is computed anyway, and stays.
 
-    The result depends on what else reads the tanh, so this pass does not run under the option
-    `repeatable`; there trace/approximate.py says which are approximate.
+    The bits depend on the readers of the tanh, so this pass does not run under the option
+    `repeatable`. Then trace/approximate.py decides which ones are approximate.
     """
-    results = _results(fusion)
 
     def rule(record: OpRecord) -> OpRecord:
         if record.op != "add" or _ONE.isdisjoint(record.inputs):
             return record
         for name in names_of(record):
             tanh = fusion.producer.get(name)
-            is_alone = name not in results and len(fusion.uses[name]) == 1
-            if tanh is not None and tanh.op == "tanh" and is_alone:
+            has_one_reader = name not in fusion.results and len(fusion.uses[name]) == 1
+            if tanh is not None and tanh.op == "tanh" and has_one_reader:
                 return replace(record, op="one_plus_tanh", inputs=tanh.inputs)
         return record
 
@@ -220,7 +263,7 @@ def join_one_plus_tanh(fusion: Fusion) -> Fusion:
 
 
 def remove_dead(fusion: Fusion) -> Fusion:
-    """Expressions that no result needs go away; inputs stay, since callers pass them.
+    """Removes expressions that no result needs. Inputs stay, since callers pass them.
 
     T1 = exp(T0); T2 = sin(T0); add_output(T2)  ->  T2 = sin(T0); add_output(T2)
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""(Fusion, InputKey) -> Fusion: symbolic sizes become numbers, layouts become the arguments' own.
+"""(Fusion, InputKey) -> Fusion: symbolic sizes become numbers, and arguments get their own layouts.
 
     T0 = define_tensor(shape=[-1, -1], contiguity=[True, True])   called with a [4, 1], strides 1, 1
 ->  T0 = define_tensor(shape=[4, 1], contiguity=[True, None], strides=[1, 1])
@@ -12,27 +12,28 @@ from dataclasses import dataclass, replace
 
 from thunder_fuser.ir import binding
 from thunder_fuser.ir.build import define
+from thunder_fuser.ir.domain import StreamAxis
 from thunder_fuser.ir.dtypes import DataType
 from thunder_fuser.ir.fusion import Fusion, TensorView
 from thunder_fuser.ir.host_scalars import numbers_at
 from thunder_fuser.ir.layouts import global_sizes, local_domain
 from thunder_fuser.ir.record import NAMED_ATTRS, AttrValue, Number, OpRecord
+from thunder_fuser.ir.streams import products_in_streams
 from thunder_fuser.ir.strides import (
     allocation_of,
     compute_tensor_descriptor,
     contiguous_strides,
 )
 from thunder_fuser.presegment.rewrite import with_attrs
-from thunder_fuser.presegment.streams import in_streams
 
 
 @dataclass(frozen=True, slots=True)
 class InputKey:
-    """All that a kernel may depend on in one argument.
+    """Everything about one argument that a kernel may depend on.
 
-    A tensor gives sizes, strides and alignment (bytes that divide its address, at most 16) of the
-    memory it is in: the storage, if its allocation domain is one that strides cannot say;
-    a scalar gives its value if shapes depend on it, else None.
+    Of a tensor: sizes, strides and alignment (bytes that divide its address, at most 16). They are
+    those of its storage if strides cannot describe its allocation domain. Of a scalar: its value if
+    shapes depend on it, else None.
     """
 
     sizes: tuple[int, ...] = ()
@@ -49,6 +50,27 @@ def specialise(fusion: Fusion, keys: tuple[InputKey, ...]) -> Fusion:
     return in_streams(define(tuple(records)))
 
 
+def in_streams(fusion: Fusion) -> Fusion:
+    """Turns axes over streams into attributes of the products that walk them; see ir/streams.py.
+
+        T2 = matmul(T0, T1); T2.split(0, 4, False); T2.parallelize(0, "stream")
+    ->  T2 = matmul(T0, T1, streams=[0, 4]); ...
+    """
+    found = products_in_streams(fusion.definition, fusion.tensors)
+    if not found:
+        return fusion
+    return define(tuple(
+        with_attrs(record, streams=_streams(found[record.outputs[0]]))
+        if record.outputs and record.outputs[0] in found else record
+        for record in fusion.definition
+    ))  # fmt: skip
+
+
+def _streams(stream: StreamAxis) -> tuple[int, ...]:
+    devices = stream.devices
+    return (stream.axis, stream.pieces * devices, *([devices] * (devices > 1)))
+
+
 def _known_scalars(fusion: Fusion, keys: Mapping[str, InputKey]) -> Mapping[str, Number]:
     """The scalars that the host knows at this call, by name."""
     known = {
@@ -61,7 +83,7 @@ def _known_scalars(fusion: Fusion, keys: Mapping[str, InputKey]) -> Mapping[str,
     def size_of(record: OpRecord, known: Mapping[str, Number]) -> int | None:
         shape = fusion.tensors[str(record.inputs[0])].shape
         values = {name: value for name, value in known.items() if isinstance(value, int)}
-        extent = shape[record.attr("dim")].substitute({**values, **axes})  # type: ignore[index]
+        extent = shape[record.integer("dim")].substitute({**values, **axes})
         return extent.value if extent.is_const else None
 
     scalars = [record for record in fusion.exprs if fusion.tensors[record.outputs[0]].is_scalar]
@@ -79,7 +101,7 @@ def _axis_sizes(fusion: Fusion, keys: Mapping[str, InputKey]) -> dict[str, int]:
 
 
 def logical_sizes(view: TensorView, key: InputKey) -> tuple[int, ...]:
-    """The sizes of an argument as the definition means it, from those of its memory."""
+    """The logical sizes of an argument, over all devices, from those of its memory."""
     local = local_domain(view)
     sizes = key.sizes
     if local.transforms:
@@ -118,10 +140,9 @@ def strided(record: OpRecord, sizes: tuple[int, ...], strides: AttrValue) -> OpR
 
 
 def _of_sizes(record: OpRecord, sizes: tuple[int, ...]) -> tuple[bool | None, ...]:
-    """The contiguity of the definition, None where an axis turned out to be of size 1."""
-    order: tuple[int, ...] = record.attr("stride_order")  # type: ignore[assignment]
+    """The contiguity of the definition, with None for axes of size 1."""
     flags: tuple[bool | None, ...] = record.attr("contiguity")  # type: ignore[assignment]
-    places = allocation_of(order)
+    places = allocation_of(record.ints("stride_order"))
     return tuple(None if sizes[a] == 1 else f for a, f in zip(places, flags, strict=True))
 
 

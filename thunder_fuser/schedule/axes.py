@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all schedulers ask of a part: the order of its axes, which collapse, how wide to load.
+"""Questions of all schedulers about a part: the order of its axes, which of them collapse into one
+loop, and the vector width.
 
-One wide access needs neighbouring elements at an aligned address, which index expressions show:
+A wide access needs neighbouring elements at an aligned address. Index expressions tell:
 
     position 8*i + v, v in [0, 8), address aligned to 16 bytes    ->  8 elements at once
     position 100*i + v                                            ->  4 at once (100 = 4 * 25)
@@ -23,11 +24,11 @@ from thunder_fuser.schedule.scheduled import Transforms
 
 MAX_BYTES = 16  # of one access
 WIDTHS = (1, 2, 4, 8, 16)
-SHORTEST_SHIFTED = 1024  # columns; the two ends of shorter rows are too much of their work
+SHORTEST_SHIFTED = 1024  # columns: the partial vectors at both ends of shorter rows cost too much
 
-RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop where an index or a branch changes within a row
+RUNS = (64, 32, 16, 8, 4)  # lanes of a CPU's loop if an index or a branch changes within a row
 
-# Transforms the axes for vectors of a width. The result is false if the width divides nothing.
+# Transforms the axes for vectors of a width. The result is false if the width does not divide them.
 Build = Callable[[Transforms, int], object]
 
 
@@ -40,7 +41,8 @@ def size_of(part: Part, axes: Iterable[str]) -> int:
 
 
 def memory_order(part: Part, axes: Iterable[str]) -> tuple[str, ...]:
-    """The axes, slowest first, in the memory order of the largest tensor that has most of them."""
+    """The axes, slowest first, in the memory order of the tensor that has most of them; of several,
+    the largest."""
     wanted = set(axes)
     best = max(
         (*part.outputs, *part.inputs),
@@ -57,15 +59,15 @@ def summed_order(
 ) -> tuple[str, ...]:
     """The axes in the order in which a reduction or scan walks them, slowest first.
 
-    Repeatable sums take the order of their operand's own axes, unless most bytes of the tensors
-    with these axes have another one in memory. What else the kernel reads does not change it.
+    Repeatable sums walk the axes in the order of their operand, unless the tensors with all these
+    axes have most of their bytes in another memory order. Other tensors do not matter.
     """
     wanted = set(axes)
     own = tuple(a for name in names_of(expr) for a in part.axes(name) if a in wanted)
     if not has_order(part, options) or set(own) != wanted:
         return memory_order(part, wanted)
-    lies = {n: tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors}
-    whole = {name: order for name, order in lies.items() if set(order) == wanted}
+    orders = {n: tuple(a for a in part.memory_axes(n) if a in wanted) for n in part.global_tensors}
+    whole = {name: order for name, order in orders.items() if set(order) == wanted}
     others = sum(part.bytes_of(name) for name, order in whole.items() if order != own)
     return own if 2 * others <= sum(map(part.bytes_of, whole)) else memory_order(part, wanted)
 
@@ -111,10 +113,11 @@ def coefficient(position: Scalar, name: str) -> int:
 
 
 def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None:
-    """How far before its row a step of aligned vectors starts, if rows are worth it: Split.shift.
+    """The Split.shift of aligned vectors: how many elements the first one starts before its row.
+    None if rows are too short.
 
     T0[i0, i1] of 4095 columns in vectors of 8: row i0 starts at 4095 * i0, which is (7 * i0) % 8
-    elements behind a multiple of 8.
+    elements after a multiple of 8.
     """
     if size_of(part, columns) < SHORTEST_SHIFTED:
         return None
@@ -127,7 +130,7 @@ def row_shift(part: Part, columns: tuple[str, ...], width: int) -> Scalar | None
 
 
 def best_width(part: Part, domain: Domain, build: Build, alignment: dict[str, int]) -> int:
-    """The vector width with the fewest memory instructions an element; ties go to the narrower."""
+    """The narrowest of the vector widths with the fewest memory instructions an element."""
     smallest = min((part.tensors[n].dtype.bytes for n in part.global_tensors), default=4)
     prices: dict[int, float] = {}
     for width in WIDTHS:
@@ -175,7 +178,7 @@ def is_vector(
 
 
 def even_lanes(part: Part, domain: Domain, build: Build) -> Transforms:
-    """What `build` makes of the longest lanes from which each access steps by a constant.
+    """The transforms with the longest vector loop in which each access has a constant stride.
 
     Row of a rotary embedding, j in [0, 384): j % 32, j < 256 ? ...   ->  runs of 16 lanes
     A row without branches and divisions                              ->  the whole row, width 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A schedule that somebody wrote -> a ScheduledFusion: what prints as a schedule can be given.
+"""A schedule that a user wrote -> a ScheduledFusion. Printed schedules can be given too.
 
     def schedule(s):
         s.split("i1", 8)
@@ -7,9 +7,9 @@
         ...
         s.cache("T0", "registers")
 
-The text is read and never run: it is calls of the methods of `Schedule` with plain arguments. A
-function is called with a `Schedule`. Both start from the part's axes, without any transform, and
-what they make is checked (rules.py) before it is lowered.
+A text is read and never run. It consists of calls of methods of `Schedule` with plain arguments. A
+function is called with a `Schedule`. Both start from the part's axes without any transform, and
+rules.py checks the result before it is lowered.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ PARALLEL = {
 MEMORIES = ("registers", "shared")
 METHODS = ("split", "merge", "reorder", "parallelize", "vectorize", "cache", "inline", "blocks")
 FUNCTIONS = ("schedule", "move")
-LONGEST_TOLD = 100  # characters of a line in a message
+LONGEST_SHOWN = 100  # characters of a line in a message
 
 
 class Walk:
-    """The axes of a kernel, and the transforms that were made of them."""
+    """The axes of a kernel, and the transforms so far."""
 
     def __init__(self, own: ScheduledFusion) -> None:
         self._own = own
@@ -67,8 +67,8 @@ class Walk:
         return axis + ".o", axis + ".i"
 
     def _shift(self, axis: str, factor: int, shift: str) -> None:
-        """Puts the shift of the last split into it: the only one that keeps vectors aligned, and
-        none if the factor divides, for then a step past the end may read what is not there."""
+        """Adds the shift to the last split. Only one shift keeps vectors aligned. If the factor
+        divides, none is allowed, since a step past the end may read what is not there."""
         part, names = self._own.part, tuple(axis.split("*"))
         is_odd = set(names) <= part.extents.keys() and size_of(part, names) % factor
         found = row_shift(part, names, factor) if is_odd else None
@@ -80,7 +80,7 @@ class Walk:
         self._transforms = domain
 
     def merge(self, outer: str, inner: str) -> str:
-        """Two neighbours into one axis, whose name it returns. Both are kept, or both reduced."""
+        """Merges two neighbours and returns the name. Both are kept axes, or both reduced."""
         first, second = self._axis(outer), self._axis(inner)
         if first.kind is not second.kind:
             kinds = " and ".join("reduced" if a.is_reduction else "kept" for a in (first, second))
@@ -122,9 +122,9 @@ class Walk:
 
 
 class Schedule(Walk):
-    """The schedule of a segment while it is written. The names are those of a printed schedule.
+    """The schedule of a segment while it is written. Its methods are those of a printed schedule.
 
-    move: the walk that carries elements across a tile in shared memory, if the segment has one.
+    move: the loops that load or store a tile in shared memory, if the segment has one.
     """
 
     def __init__(self, own: ScheduledFusion) -> None:
@@ -142,7 +142,7 @@ class Schedule(Walk):
         self._cached[name] = memory
 
     def inline(self, name: str) -> None:
-        """Computes a value again in each pass, as all values are that are not cached."""
+        """Computes a value again in each pass: the default for values that are not cached."""
         self._cacheable(name)
         self._cached.pop(name, None)
 
@@ -154,13 +154,13 @@ class Schedule(Walk):
             raise ScheduleError(f"cache of {name}", expected=expected, got=shown(name))
 
     def blocks(self, count: int) -> None:
-        """The blocks that a multiprocessor is to hold at once; 0: as many as it can."""
+        """How many blocks a multiprocessor shall hold at once; 0: as many as it can."""
         if type(count) is not int or count < 0:
             raise ScheduleError("blocks", expected="a number of blocks", got=shown(count))
         self._blocks = count
 
     def made(self) -> ScheduledFusion:
-        """The schedule as it stands, unchecked; ScheduleError if it is of no tile there is."""
+        """The schedule so far, unchecked; ScheduleError if its tile is not one of the space."""
         own = self._own
         memories = sorted(set(self._cached.values()))
         if len(memories) > 1:
@@ -183,7 +183,7 @@ Given = str | Callable[[Schedule], object]
 def given_schedule(
     found: KernelMatch, given: Given, alignment: dict[str, int]
 ) -> ScheduledFusion:
-    """The part as a text or a function schedules it; GivenScheduleError unless that is legal."""
+    """The schedule that a text or a function gives; GivenScheduleError unless it is legal."""
     own = found.schedule(alignment)
     s = Schedule(own)
     try:
@@ -196,10 +196,10 @@ def given_schedule(
         return made
     except ScheduleError as error:
         raise GivenScheduleError(error.thing, **error.facts) from None
-    except Exception as error:  # whatever the user's function, or a text of great depth, raises
-        told = f"{type(error).__name__}: {error}"
+    except Exception as error:  # from the user's function, or from a deeply nested text
+        got = f"{type(error).__name__}: {error}"
         thing = "schedule" if isinstance(given, str) else f"the function {given!r}"
-        raise GivenScheduleError(thing, got=told) from error
+        raise GivenScheduleError(thing, got=got) from error
 
 
 # ---- text
@@ -247,7 +247,7 @@ def _step(function: str, node: ast.stmt) -> Step:
 
 
 def _not_read(node: ast.stmt, expected: str) -> ScheduleError:
-    got = ast.unparse(node).partition("\n")[0][:LONGEST_TOLD]
+    got = ast.unparse(node).partition("\n")[0][:LONGEST_SHOWN]
     return ScheduleError("schedule", expected=expected, got=got, where=f"line {node.lineno} of it")
 
 

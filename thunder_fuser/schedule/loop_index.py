@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loop variables -> the index of every axis, by inverting the transforms of a schedule.
 
-A split that does not divide leaves a last step that runs over the end. There the axis gets a
-variable of its own, bounded by its extent, and a Guard that says when it is valid:
+A split that does not divide has a last step that runs past the end. Its axis gets a variable of its
+own, bounded by the extent, and a Guard that says when the variable is valid:
 
     i1{100} split 8:  i1 = 8*i1.o + i1.i, guarded by i1 < 100
 
-A shifted split has steps that are partial at both ends. Its axis keeps its value, which shows where
-its steps lie in memory, and is the Edge:
+A shifted split has partial steps at both ends. Its axis has no variable, since the expression shows
+where the steps are in memory. An Edge says which elements are within the axis:
 
     i1{97} split 8, shift i0 % 8:  i1 = 8*i1.o + i1.i - i0 % 8, within the axis if 0 <= i1 < 97
 """
@@ -34,7 +34,7 @@ from thunder_fuser.ir.scalar import Scalar, conjunction, const, symbol
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`variable` stands for `value` wherever value < extent."""
+    """`variable` stands for `value`, and is valid where value < extent."""
 
     axis: str
     variable: Scalar
@@ -50,20 +50,20 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The index of an axis whose steps of lanes may begin before it and end behind it."""
+    """The index of an axis whose vectors may begin before its start and end after its end."""
 
     index: Scalar
     extent: Scalar
 
     @property
     def holds(self) -> Scalar:
-        """Where a lane is within the axis."""
+        """True where a lane is within the axis."""
         return conjunction([const(-1).lt(self.index), self.index.lt(self.extent)])
 
 
 @dataclass(frozen=True)
 class LoopIndex:
-    """The variable of each loop, the index of each axis on the way, and what must be guarded."""
+    """The variable of each loop, the index of each axis before and after transforms, the guards."""
 
     loops: Mapping[str, Scalar]
     index: Mapping[str, Scalar]
@@ -76,9 +76,9 @@ _LETTERS = "ijklmnpqrstuvwxyz"
 
 
 def _names() -> Callable[[str], str]:
-    """Names of variables: each axis, or run of merged ones, has a letter, from the outermost on.
+    """Names loop variables: each axis, or run of merged axes, gets a letter, from the outermost on.
 
-    So loops over [i0, i1] merged and over [i1] alone, where i0 has size 1, have one name.
+    So a loop over merged [i0, i1] has the same name as one over [i1], if i0 has size 1.
 
     >>> name = _names()
     >>> name("i0*i1.o"), name("i2.i"), name("i0*i1.i"), name("i2.o*i0*i1")
@@ -97,9 +97,9 @@ def _names() -> Callable[[str], str]:
 def loop_index(
     axes: Domain, transforms: tuple[Transform, ...], chunked: Chunked | None = None
 ) -> LoopIndex:
-    """The index of every axis from one symbol a loop.
+    """The index of every axis, in one symbol for each loop.
 
-    chunked: its axis counts runs of the reduced ones, which are the blocks along them.
+    chunked: the runs of partial results; the block along the reduced axes is the number of a run.
     """
     met, domain = {axis.name: axis for axis in axes}, axes
     for transform in transforms:
@@ -119,7 +119,7 @@ def loop_index(
             known[transform.axis] = guard.variable
             if guard.variable is not guard.value:
                 guards.append(guard)
-    if shifted:  # by axes that are known only now
+    if shifted:  # a shift depends on axes that are known only now
         known = {name: index.substitute(known) for name, index in known.items()}
     if chunked is not None:
         known[chunked.axis] = loops[runs_loop(domain)]
@@ -128,7 +128,7 @@ def loop_index(
 
 
 def runs_loop(domain: Domain) -> str:
-    """The loop over blocks of the axes whose runs are reduced; no others, if rows are kept too."""
+    """The loop over runs of partial results: blocks of a reduced axis, else the first blocks."""
     blocks = [a for a in domain if a.parallel in (ParallelType.BIDX, ParallelType.BIDY)]
     return next((a.name for a in blocks if a.is_reduction), blocks[0].name)
 
@@ -140,7 +140,7 @@ def _variable(name: str, extent: Scalar) -> Scalar:
 def _joined(
     split: Split, known: Mapping[str, Scalar], axis: IterDomain, name_of: Callable[[str], str]
 ) -> Guard:
-    """The axis that was split; its own value if the split divides."""
+    """The index of the axis that was split. value and variable are equal if the split divides."""
     extent = axis.extent
     value = known[split.axis + ".o"] * split.factor + known[split.axis + ".i"]
     if split.shift is not None:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows reduced along themselves, and reduced once more over each other, in one pass.
+"""Schedulers of parts that reduce each row, and also reduce over rows, in one pass over the data.
 
-inner_outer: sums over all rows, as in the norms' backward. dx needs sums over columns, dweight and
-dbias sums over rows, and all of them read x and dy.
+inner_outer: sums over all rows, as in the backward of a norm. dx needs sums over columns, dweight
+and dbias need sums over rows, and all of them read x and dy.
 
 CUDA [M.o@blockIdx.x, M.i.o, M.i.i@threadIdx.y, N.o.o, N.o.i@threadIdx.x, N.i@vectorize]
      long rows also over the blocks of a cluster: N.o.i -> N.o.i.o@cluster, N.o.i.i
 CPU  [M.o@blockIdx.x, M.i, N@vectorize]
 
-A block walks a run of rows (presegment/rfactor.py has cut them), keeps its sums over rows in
-registers meanwhile, and writes them once: partial results, which a second kernel adds.
+A block walks a run of rows, which presegment/rfactor.py has cut. It keeps its sums over rows in
+registers and writes them once, as partial results. A second kernel adds these.
 
-nested: what comes of the rows of a group is reduced, as in the backward of a group norm.
+nested: the results of rows are reduced over groups of rows, as in the backward of a group norm.
 
     T4[n, g, c] = sum(T3[n, g, c, hw], hw);  T5[n, g] = sum(T4, c);  T6 = T3 - T5
 
@@ -19,11 +19,10 @@ CUDA [K@blockIdx.x, C.o, C.i@threadIdx.y, R.o.o, R.o.i@threadIdx.x, R.i@vectoriz
      large groups over the blocks of a cluster: C.o -> C.o.o@cluster, C.o.i
 CPU  [K@blockIdx.x, C, R@vectorize]
 
-K are the groups, C the rows of one, R the columns. A block, or a cluster, has a group and keeps
-what it reads of it. Its threads reduce each row; one of each row puts what is reduced over rows
-into shared memory, where all of them reduce it, each warp for itself. Sums over other axes, as
-those of a weight's gradient over n and hw, are partial results by row here: see
-presegment/rfactor.py.
+K are the groups, C the rows of a group, R the columns. A block or a cluster takes one group and
+keeps what it reads on chip. The threads of a row reduce the row, and one of them writes the result
+to shared memory. There each warp reduces the results of all rows for itself. Sums over other axes,
+such as a weight's gradient over n and hw, are partial results of rows here (presegment/rfactor.py).
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ from thunder_fuser.schedule.scheduled import HeuristicParams, ScheduledFusion, T
 from thunder_fuser.schedule.scheduler import KernelMatch, Made, Reject
 from thunder_fuser.target import Target
 
-CPU_SUM_BYTES = 256 * 1024  # sums over rows that a thread keeps in its second-level cache
+CPU_SUM_BYTES = 256 * 1024  # of sums over rows, which a thread keeps in its second-level cache
 WARP = 32
-MOST_THREADS = 512  # for a group
-MOST_CLUSTER = 8  # each block's threads of a row send to all blocks; rows have 8 at least
-CPU_ROWS = 4096  # of a group: what is reduced over them is on the stack
-CPU_GROUPS = 16  # are work enough for a CPU's threads
+MOST_THREADS = 512  # of a block that reduces a group
+MOST_CLUSTER = 8  # the threads of a row, at least 8, each send its result to one block
+CPU_ROWS = 4096  # of a group: their results are an array on the stack
+CPU_GROUPS = 16  # enough work for a CPU's threads
 
 
 # ---- inner_outer: over all rows, in runs
@@ -67,19 +66,19 @@ CPU_GROUPS = 16  # are work enough for a CPU's threads
 
 @dataclass(frozen=True, kw_only=True)
 class InnerOuter(KernelMatch):
-    """Reductions of rows, and partial ones over a run of rows, that share what they read.
+    """Reductions of rows, and partial reductions over runs of rows, that share their inputs.
 
-    kept: the axes of rows; reduced: of columns.
+    kept: the axes of rows; reduced: the axes of columns.
     """
 
     name = "inner_outer"
     takes_no = (OpKind.SCAN, OpKind.EXTERNAL)
 
-    run: int  # the rows of one
+    run: int  # rows that a block walks
 
     @classmethod
     def find(cls, part: Part, target: Target, options: CompileOptions) -> InnerOuter | Reject:
-        """With the axes of rows and of columns, or why there are none."""
+        """The match, with the axes of rows and of columns, or why there is none."""
         chunked, partial = part.chunked, set(part.partial)
         if chunked is None:
             return Reject(cls.name, "there are no partial results over rows")
@@ -89,7 +88,7 @@ class InnerOuter(KernelMatch):
             if pattern.without(chunked.axis) != (over if name in partial else along):
                 return Reject(cls.name, f"{name} reduces neither rows nor columns")
         if len(partial) == len(part.reductions):
-            return Reject(cls.name, "no row is reduced along itself")
+            return Reject(cls.name, "there is no reduction of rows")
         if {e.attr("chunk") for e in part.reductions} - {None, chunked.size}:
             return Reject(cls.name, "runs of several lengths")
         foreign = along.foreign(part.stored_axes.values())
@@ -104,7 +103,7 @@ class InnerOuter(KernelMatch):
         return cls(part, target, options, rows, order[len(rows) :], run=chunked.size)
 
     def refuse(self) -> Reject | None:
-        """Refuses columns that no thread, block or cluster keeps with their sums."""
+        """Refuses rows so long that the columns and their sums do not fit on chip."""
         columns, target = self.reduced_size, self.target
         if target.is_cpu:
             fits = columns * 8 * len(self.part.partial) <= CPU_SUM_BYTES
@@ -131,7 +130,7 @@ def runs_with(found: InnerOuter, alignment: dict[str, int], shape: RowShape) -> 
     (x, y), cluster, columns = shape.threads, shape.cluster, found.reduced_size
 
     def build(s: Transforms, width: int) -> bool:
-        if columns % width:  # a shifted row's sums would be of other columns than the next one's
+        if columns % width:  # with shifted rows, a lane would add other columns in the next row
             return False
         run, rows = s.split(s.merge(found.kept), found.run)
         _, row = s.split(rows, y)
@@ -159,7 +158,8 @@ def _cpu_runs(found: InnerOuter) -> Made:
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """threads: (along a row, rows side by side); steps: rows one after another; cluster: blocks."""
+    """Who reduces a group. threads: (along a row, rows side by side); steps: rows that a thread
+    reduces one after another; cluster: blocks."""
 
     width: int
     threads: tuple[int, int]
@@ -168,15 +168,15 @@ class GroupShape:
 
     @property
     def room(self) -> int:
-        """The rows that there are threads for."""
+        """How many rows the threads can take."""
         return self.cluster * self.steps * self.threads[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nested(KernelMatch):
-    """Reductions of rows, and of their results over the rows of a group.
+    """Reductions of rows, and reductions of their results over the rows of a group.
 
-    kept: the axes of groups, then `rows`, those of a group's rows; reduced: those of columns.
+    kept: the axes of groups, then `rows`, the axes of a group's rows; reduced: the axes of columns.
     """
 
     name = "nested"
@@ -186,7 +186,7 @@ class Nested(KernelMatch):
 
     @classmethod
     def find(cls, part: Part, target: Target, options: CompileOptions) -> Nested | Reject:
-        """With the axes of groups, rows and columns of all reductions, or why they do not nest."""
+        """The match, with the axes of groups, rows and columns, or why reductions do not nest."""
         if part.chunked:
             return Reject(cls.name, "there is a partial result")
         first: dict[Pattern, str] = {}
@@ -196,20 +196,18 @@ class Nested(KernelMatch):
             return Reject(cls.name, f"reductions of {len(first)} patterns, not of two")
         pair = rows_and_groups(first)
         if pair is None or not pair[1].kept:
-            return Reject(
-                cls.name, "one pattern does not reduce what the other one keeps, in groups"
-            )
+            reason = "no reduction over groups of the rows that another one reduces"
+            return Reject(cls.name, reason)
         row, group = pair
         for name, axes in part.stored_axes.items():
             if axes not in (group.kept, row.kept, row.walked):
-                return Reject(cls.name, f"result {name} is of no group, row or element")
+                return Reject(cls.name, f"result {name} is not over groups, rows or elements")
         order = summed_order(part, part.producer[first[row]], row.walked, options)
         groups, columns = order[: len(group.kept)], order[len(row.kept) :]
         is_nested = set(groups) == group.kept and set(columns) == row.reduced
         if not is_nested or not are_innermost(part, row.reduced):
-            return Reject(
-                cls.name, "a group's rows, or their columns, are not neighbours in memory"
-            )
+            reason = "a group's rows, or their columns, are not neighbours in memory"
+            return Reject(cls.name, reason)
         over = summed_order(part, part.producer[first[group]], row.kept, options)
         rows = tuple(a for a in over if a in group.reduced)
         return cls(part, target, options, (*groups, *rows), columns, rows=rows)
@@ -221,7 +219,7 @@ class Nested(KernelMatch):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of what is read for each element."""
+        """Bytes of input for each element of a row."""
         return bytes_read(self.part, frozenset(self.reduced))
 
     def refuse(self) -> Reject | None:
@@ -239,26 +237,26 @@ class Nested(KernelMatch):
         return self.placed(groups_with(self, best), alignment)
 
     def shapes(self) -> list[GroupShape]:
-        """Who may reduce a group, the best first."""
+        """The shapes of blocks and clusters that can reduce a group, the best first."""
         rows = size_of(self.part, self.rows)
         sizes = rows, self.reduced_size, self.bytes_read
         return group_shapes(*sizes, self.target, self.options)
 
     def placed(self, made: Made, alignment: dict[str, int]) -> ScheduledFusion:
-        """The schedule with what its loops keep on chip."""
+        """The schedule, with the values that it keeps on chip."""
         scheduled = replace(self.scheduled(made, alignment), rows=self.rows)
         return with_group(scheduled, size_of(self.part, self.rows))
 
 
 def bytes_read(part: Part, columns: Axes) -> int:
-    """Bytes of what a part reads for each element of such rows."""
+    """Bytes of input that a part reads for each element of rows with these columns."""
     return sum(part.tensors[n].dtype.bytes for n in part.inputs if columns <= set(part.axes(n)))
 
 
 def fits(
     groups: int, rows: int, columns: int, itemsize: int, *, target: Target, options: CompileOptions
 ) -> bool:
-    """True if a block keeps a group of which `itemsize` bytes are read for each element."""
+    """True if a block or cluster can keep a group, with `itemsize` bytes of input an element."""
     if target.is_cpu:
         return groups >= CPU_GROUPS and rows <= CPU_ROWS
     return bool(group_shapes(rows, columns, itemsize, target, options))
@@ -267,11 +265,11 @@ def fits(
 def group_shapes(
     rows: int, columns: int, itemsize: int, target: Target, options: CompileOptions
 ) -> list[GroupShape]:
-    """Who may reduce a group, in the registers of a block or of a small cluster; the best first.
+    """The shapes that keep a group in the registers of a block or a small cluster, the best first.
 
-    The threads of a row, and the order in which rows are reduced, are those of their lengths
-    (row_shape.py), so that another kernel gives a sum the same bits. Of clusters the one is best
-    that leaves the fewest threads without a row.
+    The threads of a row, and the order in which its elements are added, depend on its length alone
+    (row_shape.py), so that other kernels give a sum the same bits. The best cluster is the one that
+    leaves the fewest threads without a row.
 
     >>> from thunder_fuser.options import compile_options
     >>> from thunder_fuser.target import A100, H200
@@ -292,13 +290,13 @@ def group_shapes(
 
 
 def _shape(rows: int, cluster: int, row: RowShape) -> GroupShape:
-    """For so many rows of each block."""
+    """The shape of blocks that have so many rows each."""
     x = row.threads[0]
     steps = -(-rows // max(MOST_THREADS // x, 1))
-    side = -(-rows // steps)
-    while side * x % WARP:
-        side += 1
-    return GroupShape(row.width, (x, side), steps, cluster)
+    y = -(-rows // steps)
+    while y * x % WARP:
+        y += 1
+    return GroupShape(row.width, (x, y), steps, cluster)
 
 
 def _is_held(shape: GroupShape, columns: int, itemsize: int, options: CompileOptions) -> bool:
@@ -309,10 +307,10 @@ def _is_held(shape: GroupShape, columns: int, itemsize: int, options: CompileOpt
 
 
 def are_innermost(part: Part, columns: frozenset[str]) -> bool:
-    """True if they are the fastest axes in memory of all that has them."""
-    lies = [part.memory_axes(name) for name in part.global_tensors]
-    ends = [set(axes[len(axes) - len(columns) :]) for axes in lies if columns <= set(axes)]
-    return all(end == columns for end in ends)
+    """True if these are the fastest axes in memory of every tensor that has them."""
+    orders = [part.memory_axes(name) for name in part.global_tensors]
+    fastest = [set(axes[len(axes) - len(columns) :]) for axes in orders if columns <= set(axes)]
+    return all(axes == columns for axes in fastest)
 
 
 def groups_with(found: Nested, shape: GroupShape) -> Made:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which values stay on chip between the nests of a normalization, and where.
 
-Inputs are kept in their own, narrow type and cast again; only what is expensive to recompute (exp)
-is kept beside them. A row too long for one block is shared by the blocks of a cluster, where there
-are clusters. If all of it does not fit, the inputs alone; if they do not, nothing: each nest then
-reads memory again.
+Inputs are kept in their own, narrow type and cast in each nest. Of the computed values, only those
+that are expensive to recompute (exp) are kept. A row too long for one block is shared by the blocks
+of a cluster, if the target has clusters. If not all values fit, inputs alone are kept. If these do
+not fit either, each nest reads memory again.
 
     softmax of bf16: keep x (bf16, nests 0 to 1) and exp(x - max) (f32, nests 1 to 2)
     layer norm of bf16: keep x (bf16) for the mean, the variance and the result
@@ -26,36 +26,38 @@ from thunder_fuser.schedule.scheduled import HeuristicParams, PersistentBuffer, 
 EXPENSIVE = 8  # the cost of exp
 CPU_ROW_BYTES = 256 * 1024  # a row buffer that stays in the second-level cache
 SCRATCH_BYTES = 4096  # shared memory left to block reductions
-LONG_ROW_THREADS = 512  # for rows that registers do not hold
+LONG_ROW_THREADS = 512  # for rows that do not fit in registers
 CLUSTER_THREADS = 256  # at least, in each block of a cluster
-MAX_STEPS = 64  # loops up to this length are unrolled whole
-# Of a row, in one thread. With more, an SM has two blocks alone, too few for one to load while
-# others compute.
+MAX_STEPS = 64  # loops up to this length are fully unrolled
+# Elements of a row in one thread. With more, an SM has only two blocks, too few for one to load
+# while others compute.
 MAX_ELEMENTS = 108
 
 Buffers = tuple[PersistentBuffer, ...]
 
 
 def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
-    """The best of: all in registers, inputs in registers, inputs in shared memory, nothing.
+    """The first that fits: all in registers, inputs in registers, inputs in shared memory, nothing.
 
-    The threads and the cluster are those that hold it: the transforms are left to the caller.
+    The parameters have the threads and the cluster that this needs. The caller must make the
+    transforms for them.
     """
     target, params = scheduled.target, scheduled.params
     if not params.inner:
         return scheduled
-    everything = _unplaced(scheduled, with_expensive=True)
+    everything = _default_buffers(scheduled, with_expensive=True)
     if target.is_cpu:
-        fits = _bytes(everything) <= CPU_ROW_BYTES
+        fits = _total_bytes(everything) <= CPU_ROW_BYTES
         return _placed(scheduled, params, "registers", everything) if fits else scheduled
-    inputs = _unplaced(scheduled, with_expensive=False)
+    inputs = _default_buffers(scheduled, with_expensive=False)
     for kept in filter(None, (everything, inputs)):
         found = _blocks_for(scheduled, bytes_at_once(kept))
         if found is not None:
             return _placed(scheduled, found, "registers", kept)
     if not has_order(scheduled.part, scheduled.options):
         params = replace(params, threads=(LONG_ROW_THREADS, 1))
-    if inputs and _bytes(inputs) // params.cluster <= target.smem_bytes_per_block - SCRATCH_BYTES:
+    room = target.smem_bytes_per_block - SCRATCH_BYTES
+    if inputs and _total_bytes(inputs) // params.cluster <= room:
         return _placed(scheduled, params, "shared", inputs)
     return replace(scheduled, params=params)
 
@@ -63,7 +65,10 @@ def place_persistent(scheduled: ScheduledFusion) -> ScheduledFusion:
 def _placed(
     scheduled: ScheduledFusion, params: HeuristicParams, memory: str, kept: Buffers
 ) -> ScheduledFusion:
-    """A block that walks rows or a group has arrays of its sums in registers in any case."""
+    """The schedule with these values in this memory.
+
+    A block that walks rows or a group has its sums in registers in any case.
+    """
     held = tuple(replace(one, memory=memory) for one in kept)
     has_arrays = not scheduled.target.is_cpu and (scheduled.carried or scheduled.rows)
     known = memory if held else "registers" if has_arrays else "none"
@@ -71,33 +76,33 @@ def _placed(
 
 
 def with_inputs(scheduled: ScheduledFusion) -> ScheduledFusion:
-    """With the inputs of a row that several nests read in registers, whatever they take."""
-    kept = _unplaced(scheduled, with_expensive=False)
+    """Keeps the inputs of a row that several nests read in registers, however large they are."""
+    kept = _default_buffers(scheduled, with_expensive=False)
     return _placed(scheduled, scheduled.params, "registers", kept)
 
 
 def with_group(scheduled: ScheduledFusion, rows: int) -> ScheduledFusion:
-    """With what several nests read of a group of so many rows in registers: its inputs whatever
-    they take, with them what is expensive if that fits; on a CPU this alone."""
-    kept = _unplaced(scheduled, with_expensive=True)
+    """Keeps values of a group of so many rows that several nests read in registers: the inputs,
+    however large they are, and expensive values if all fits. On a CPU only expensive values."""
+    kept = _default_buffers(scheduled, with_expensive=True)
     if scheduled.target.is_cpu:
-        kept = kept if rows * _bytes(kept) <= CPU_ROW_BYTES else ()
+        kept = kept if rows * _total_bytes(kept) <= CPU_ROW_BYTES else ()
         if not kept:
             return scheduled
     else:
         threads = prod(scheduled.params.threads)
         room = threads * register_bytes(threads, scheduled.options)
         if not kept or rows * bytes_at_once(kept) > room:
-            kept = _unplaced(scheduled, with_expensive=False)
+            kept = _default_buffers(scheduled, with_expensive=False)
     kept = tuple(replace(one, bytes=rows * one.bytes) for one in kept)
     return _placed(scheduled, scheduled.params, "registers", kept)
 
 
 def cacheable(scheduled: ScheduledFusion) -> dict[str, int]:
-    """{value: bytes of a row} of what may stay on chip: several passes over a row need it."""
+    """{value: bytes of a row} for the values that several passes over a row need."""
     if not scheduled.params.inner or not scheduled.part.reductions:
         return {}
-    inputs, others = _shared(scheduled, _nests_of_points(scheduled))
+    inputs, others = _keepable(scheduled, _nests_of_points(scheduled))
     columns, tensors = size_of(scheduled.part, scheduled.reduced), scheduled.part.tensors
     expensive = [p for p in others if _is_expensive(scheduled, p)]
     points = dict.fromkeys([*inputs, *expensive, *others])
@@ -105,11 +110,11 @@ def cacheable(scheduled: ScheduledFusion) -> dict[str, int]:
 
 
 def cached(scheduled: ScheduledFusion, names: Collection[str], memory: str) -> ScheduledFusion:
-    """With these values on chip, of those that `cacheable` lists, and no others."""
+    """Keeps exactly these values on chip, all of which `cacheable` lists."""
     if not names:
         return _placed(scheduled, scheduled.params, "none", ())
     seen = _nests_of_points(scheduled)
-    inputs, others = _shared(scheduled, seen)
+    inputs, others = _keepable(scheduled, seen)
     others.sort(key=lambda point: not _is_expensive(scheduled, point))
     kept = _buffers(scheduled, seen, [p for p in (*inputs, *others) if p.name in names])
     rows = size_of(scheduled.part, scheduled.rows)
@@ -117,12 +122,12 @@ def cached(scheduled: ScheduledFusion, names: Collection[str], memory: str) -> S
     return _placed(scheduled, scheduled.params, memory, kept)
 
 
-def _bytes(kept: Buffers) -> int:
+def _total_bytes(kept: Buffers) -> int:
     return sum(one.bytes for one in kept)
 
 
 def bytes_at_once(kept: Buffers) -> int:
-    """Bytes of registers that hold what lives of a row between two nests, at most.
+    """The most bytes of a row that are alive in registers between two nests.
 
     softmax of bf16: x (2 an element) until nest 1, then exp(x - max) (4): 4, not 6
     """
@@ -132,18 +137,18 @@ def bytes_at_once(kept: Buffers) -> int:
 # ---- what is kept
 
 
-def _unplaced(scheduled: ScheduledFusion, *, with_expensive: bool) -> Buffers:
-    """The points that several nests need: inputs, and with them what is expensive to recompute."""
+def _default_buffers(scheduled: ScheduledFusion, *, with_expensive: bool) -> Buffers:
+    """Buffers for the inputs that several nests need, and for expensive values if asked for."""
     seen = _nests_of_points(scheduled)
-    inputs, others = _shared(scheduled, seen)
+    inputs, others = _keepable(scheduled, seen)
     expensive = [p for p in others if with_expensive and _is_expensive(scheduled, p)]
     return _buffers(scheduled, seen, [*inputs, *expensive])
 
 
-def _shared(
+def _keepable(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]]
 ) -> tuple[list[Point], list[Point]]:
-    """The points that can be kept: inputs, which a CPU's caches hold in any case, and others."""
+    """(inputs, computed values) that can be kept. No inputs on a CPU, whose caches hold them."""
     reads = scheduled.part.demand.reads
     shared = [p for p, nests in seen.items() if len(nests) > 1 and _is_row(scheduled, p)]
     others = [p for p in shared if p in reads]
@@ -153,7 +158,7 @@ def _shared(
 def _buffers(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: Sequence[Point]
 ) -> Buffers:
-    """Buffers for those of the points that are then read again."""
+    """Buffers for those of the points that a later nest reads again."""
     last = _read_again(scheduled, seen, kept)
     columns = size_of(scheduled.part, scheduled.reduced)
     itemsize = {p: scheduled.part.tensors[p.name].dtype.bytes for p in last}
@@ -183,8 +188,8 @@ def _is_expensive(scheduled: ScheduledFusion, point: Point) -> bool:
 
 
 def _is_row(scheduled: ScheduledFusion, point: Point) -> bool:
-    """True if the point has all the elements of a row. One that lacks a reduced axis is small and
-    comes from cache: nothing to keep."""
+    """True if the point has all the elements of a row. A point that lacks a reduced axis is small,
+    and caches hold it."""
     part = scheduled.part
     walked = {name for at in point.index for name in at.symbols}.intersection(scheduled.reduced)
     return size_of(part, walked) == size_of(part, scheduled.reduced)
@@ -193,7 +198,7 @@ def _is_row(scheduled: ScheduledFusion, point: Point) -> bool:
 def _read_again(
     scheduled: ScheduledFusion, seen: dict[Point, set[int]], kept: Sequence[Point]
 ) -> dict[Point, int]:
-    """The kept points that a nest after their first one still asks for, and the last such nest."""
+    """{kept point: the last nest that reads it}, for points that a nest after their first reads."""
     demand = scheduled.part.demand
     found: dict[Point, int] = {}
     for root in demand.roots:
@@ -208,9 +213,9 @@ def _read_again(
 
 
 def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> HeuristicParams | None:
-    """The smallest cluster, of one block if possible, and block whose registers hold a row."""
+    """The parameters of the smallest cluster (or single block) whose registers hold a row."""
     own = scheduled.params
-    if has_order(scheduled.part, scheduled.options):  # the block and the cluster are settled
+    if has_order(scheduled.part, scheduled.options):  # block and cluster may not change
         return own if _fits(scheduled, row_bytes, own) else None
     cluster = 1
     while cluster <= scheduled.target.max_cluster:
@@ -228,7 +233,7 @@ def _blocks_for(scheduled: ScheduledFusion, row_bytes: int) -> HeuristicParams |
 def _fits(scheduled: ScheduledFusion, row_bytes: int, params: HeuristicParams) -> bool:
     """True if the threads of a block or cluster hold a row in registers.
 
-    A thread's part must also be a loop short enough to unroll, or its array is no registers.
+    A thread's loop must also be short enough to unroll. Otherwise its array is not in registers.
     """
     columns, dealt = size_of(scheduled.part, scheduled.reduced), params.threads[0] * params.cluster
     steps = -(-columns // (dealt * params.vectorize))
@@ -238,11 +243,11 @@ def _fits(scheduled: ScheduledFusion, row_bytes: int, params: HeuristicParams) -
 
 
 def register_bytes(threads: int, options: CompileOptions) -> int:
-    """Bytes a thread may keep: half the register file, less 32 registers for the work itself.
+    """Bytes a thread may keep: half of the registers that it can have, less 32 for the work itself.
 
     Two blocks of an SM then load and compute in turn: layer norm of bf16 with 16384 columns, 64 in
     each of 256 threads, reached 97 % of clone; with 32768 in one block of 512 threads, 79 % (H200).
-    The option's 256 is what 127 registers hold with no spill (NVRTC 13.0, sm_90a, 2026-11).
+    127 registers hold the option's 256 bytes without a spill (NVRTC 13.0, sm_90a, 2026-11).
     """
     registers = max(32768 // max(threads, 256), 64)
     return min(options.max_registers_bytes, (registers - 32) * 4)

@@ -35,7 +35,7 @@ CPU_TILE = 32  # elements a side of a transposed tile: a cache line or two each 
 
 @dataclass(frozen=True)
 class Pointwise(KernelMatch):
-    """No reductions, scans or torch calls; all results over the same axes; little recomputation."""
+    """No reductions, scans or torch calls, and all results over the same axes."""
 
     name = "pointwise"
     takes_no = (OpKind.REDUCTION, OpKind.SCAN, OpKind.EXTERNAL)
@@ -74,7 +74,7 @@ def cuda_with(
 ) -> Made:
     """[M, N] -> [MN.o.o.o@bx, MN.o.o.i@unroll, MN.o.i@tx, MN.i@vectorize]
 
-    Long rows of odd length: [M, N] -> [M, N.o, N.i@vectorize], M and N.o walked as one.
+    Long rows of odd length: [M, N] -> [M, N.o, N.i@vectorize], with M and N.o merged.
     width: 0 for the best one.
     """
     part, total = found.part, found.kept_size
@@ -99,11 +99,12 @@ def cuda_with(
 
 
 def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes that all tensors walk as one, if vectors are better cut from them than from all.
+    """The innermost axes that all tensors walk as one, if these are better cut into vectors than
+    all axes merged; else nothing.
 
-    That is so where vectors do not divide the whole, and where rows have values of their own, which
-    a vector that crosses rows reads once an element. A flat vector of whole ones reads a bias best:
-    bias and GELU of [65552, 4095] 99 % of clone flat, 94 % by rows (H200).
+    That is so if vectors do not divide all elements. It is also so if rows have values of their
+    own: a vector that crosses rows would read these for each element. Otherwise vectors of all axes
+    are faster: bias and GELU of [65552, 4095] 99 % of clone, by rows 94 % (H200).
     """
     groups = collapse(part, order)
     if not groups:
@@ -115,9 +116,9 @@ def _odd_row(part: Part, order: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _unroll(found: Pointwise, width: int) -> int:
-    """Vectors a thread must have under way to saturate memory, if enough blocks remain.
+    """The vectors that each thread must load at once to saturate memory, if enough blocks remain.
 
-    An SM holding max_threads_per_sm threads needs bytes_in_flight_per_sm under way.
+    An SM with max_threads_per_sm threads needs bytes_in_flight_per_sm under way.
     """
     part, target, order = found.part, found.target, set(found.kept)
     streamed = {p.name for p, position in part.accessed.items() if position.symbols >= order}
@@ -134,9 +135,9 @@ def _unroll(found: Pointwise, width: int) -> int:
 
 
 def cpu_with(found: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> Made:
-    """[M, N] -> [M@bx, N@vectorize], in chunks of long rows; across rows in tiles.
+    """[M, N] -> [M@bx, N@vectorize]; long rows in chunks, transposed accesses in tiles.
 
-    Where a branch or a division changes within rows: [M@bx, N.o, N.i@vectorize].
+    If a branch or a division changes within rows: [M@bx, N.o, N.i@vectorize].
     """
     groups = collapse(found.part, found.kept)
     across = _fast_elsewhere(found.part, groups)
@@ -160,7 +161,8 @@ def cpu_with(found: Pointwise, chunk: int = CPU_CHUNK, tile: int = CPU_TILE) -> 
 
 
 def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | None:
-    """The group, if any, that some tensor walks with stride 1 but strides over the last one."""
+    """The first group along which a tensor has stride 1 while it has a larger one along the last
+    group; None if there is none."""
     for position in part.accessed.values():
         for at, group in enumerate(groups[:-1]):
             if coefficient(position, group[-1]) == 1 and coefficient(position, groups[-1][-1]) > 1:
@@ -169,7 +171,7 @@ def _fast_elsewhere(part: Part, groups: tuple[tuple[str, ...], ...]) -> int | No
 
 
 def _tile(s: Transforms, outer: list[str], across: str, inner: str, side: int) -> str:
-    """Tiles two axes, so that both sides of a transpose use the cache lines they touch.
+    """Tiles two axes, so that both sides of a transpose use all of each cache line they touch.
 
     [a, b] -> [a.o, b.o, a.i, b.i]; the first two become part of `outer`, b.i is the lane
     """

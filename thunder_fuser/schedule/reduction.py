@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions and scans of one pattern: kept axes K, reduced axes R, and what is fused around them.
+"""Schedulers of reductions and scans of one pattern, with kept axes K and reduced axes R.
 
 inner (R is fastest in memory; a row of threads walks R):
       CUDA [K.o@blockIdx.x, K.i@threadIdx.y, R.o.o, R.o.i@threadIdx.x, R.i@vectorize]
@@ -11,13 +11,13 @@ outer (K is fastest; each thread owns columns, threadIdx.y strides over R):
 
 With one nest this is the `reduction` scheduler; with several (softmax, norms) it is `persistent`.
 
-`scan` has the scanned axis in the place of R. Its kernels look like these, but for its outer ones,
-where each thread, or simd lane, scans a column of its own:
+In `scan`, R is the scanned axis. Its inner kernels have the same loops. In its outer kernels each
+thread, or each simd lane, scans a column of its own:
 
       CUDA [K.o.o@blockIdx.x, K.o.i@threadIdx.x, R, K.i@vectorize]
 
-An element of a scan exists where the walk has come to, so what shares its kernel must read it
-there: x / cumsum(x) fuses, cumsum(x) behind a reshape is another kernel.
+A scan produces its elements in the order of the loop, so its readers in the same kernel must read
+them at the same place: x / cumsum(x) is one kernel, a reshape of cumsum(x) is another.
 """
 
 from __future__ import annotations
@@ -38,18 +38,17 @@ from thunder_fuser.target import Target
 from thunder_fuser.threads import cached_property
 
 CPU_COLUMNS = 256
-# Passes over a row with weights whose steps may pass its ends. 4095 columns of bf16: RMS norm with
-# two 84 -> 94 % of clone, layer norm with three 76 -> 66 %; without weights softmax 87 -> 91 %,
-# its backward 89 -> 101 % (H200).
+# The most passes over odd rows with a weight for which rows are shifted (Split.shift). Speeds with
+# 4095 columns of bf16: RMS norm, two passes, 84 -> 94 % of clone; layer norm, three, 76 -> 66 %.
+# Without weights: softmax 87 -> 91 %, its backward 89 -> 101 % (H200).
 SHIFTED_PASSES = 2
 # Threads for a row, by its length: (longest row, threads). Short rows share a block.
 ROW_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128), (1 << 62, 256))
-SCANNED_CHUNK = (
-    1024  # elements of a row that a CPU scans at once: their array stays in the first-level cache
-)
-COLUMN_THREADS = 64  # of a block in which each scans columns of its own
-SCANNED_ROW_THREADS = 256  # at most
-# Fewer columns than this many for each SM leave it idle if a thread has one: rows are shared then.
+SCANNED_CHUNK = 1024  # elements that a CPU scans at once: an array that fits its first-level cache
+COLUMN_THREADS = 64  # of a block whose threads scan columns
+SCANNED_ROW_THREADS = 256  # at most, of one row
+# With fewer columns for each SM, a thread for each column would leave SMs idle. Then several
+# threads share a row.
 COLUMNS_PER_SM = 64
 
 
@@ -58,7 +57,7 @@ class Rows(KernelMatch):
     """A part whose reductions have one pattern.
 
     chunk: if not 0, each block reduces a run of so many elements, and the results are partial.
-    plane: the elements of the innermost reduced axes, which no kept axis parts in memory.
+    plane: the elements of the innermost reduced axes, with no kept axis between them in memory.
     """
 
     takes_no = (OpKind.EXTERNAL, OpKind.SCAN)
@@ -94,13 +93,13 @@ class Rows(KernelMatch):
 
     @cached_property
     def passes(self) -> int:
-        """How many passes over the reduced axes the part needs."""
+        """The number of passes over the reduced axes that the part needs."""
         demand = self.part.demand
         full = {*demand.operands.values(), *(r for r in demand.roots if r.walks(self.reduced))}
         return 1 + max(demand.level[root] for root in full)
 
     def unplaced(self, alignment: dict[str, int], *, shifted: bool = False) -> ScheduledFusion:
-        """The schedule with nothing kept on chip. shifted: steps may pass the ends of odd rows."""
+        """The schedule with nothing kept on chip. shifted: odd rows may have Split.shift."""
         if self.target.is_cpu:
             made = cpu_with(self)
         elif self.inner:
@@ -112,7 +111,7 @@ class Rows(KernelMatch):
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction(Rows):
-    """Reductions of one pattern whose results nothing full-size waits for."""
+    """Reductions of one pattern; no value over the reduced axes reads their results."""
 
     name = "reduction"
 
@@ -127,15 +126,15 @@ class Reduction(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class Persistent(Rows):
-    """Reductions of one pattern whose results are used over the reduced axes again."""
+    """Reductions of one pattern; values over the reduced axes read their results."""
 
     name = "persistent"
 
     def refuse(self) -> Reject | None:
         if self.chunk:
-            return Reject(self.name, "a row is not reduced by one block")
+            return Reject(self.name, "a row is reduced by several blocks")
         if self.passes == 1:
-            return Reject(self.name, "nothing full-size waits for a reduction")
+            return Reject(self.name, "no full-size value reads a reduction")
         return None
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion:
@@ -143,10 +142,10 @@ class Persistent(Rows):
         unplaced = self.unplaced(alignment, shifted=shifted)
         placed = place_persistent(unplaced)
         own, wanted = unplaced.params, placed.params
-        again = shifted and wanted.memory != "registers"  # steps that are read each pass
-        if not again and (wanted.threads, wanted.cluster) == (own.threads, own.cluster):
+        rereads = shifted and wanted.memory != "registers"  # every pass would read partial steps
+        if not rereads and (wanted.threads, wanted.cluster) == (own.threads, own.cluster):
             return placed
-        shifted = shifted and not again
+        shifted = shifted and not rereads
         params, transforms = inner_with(
             self, alignment, wanted.threads, cluster=wanted.cluster, shifted=shifted
         )
@@ -155,9 +154,9 @@ class Persistent(Rows):
 
 
 def _may_shift(found: Rows) -> bool:
-    """True if steps of odd rows may pass their ends: free rows of a GPU, in few passes.
+    """True if odd rows may be shifted: on a GPU, if the order of sums is free, in few passes.
 
-    Not where a weight would be read, element by element, in the last of three passes.
+    A weight is read element by element then, which costs more than it gains in three passes.
     """
     if not found.inner or found.target.is_cpu or found.has_order:
         return False
@@ -175,12 +174,12 @@ def _cuda_inner(found: Rows, alignment: dict[str, int], shifted: bool) -> Made:
     x = next(threads for longest, threads in ROW_THREADS if columns <= longest)
     block = 256 if columns > 16384 else 128
     while found.kept_size < found.target.sm_count and x < 1024 and x * 32 < columns:
-        x *= 2  # few rows: the only parallelism left is along the row
+        x *= 2  # few rows: more parallelism is only possible along the row
     made = inner_with(found, alignment, (x, max(block // x, 1)), shifted=shifted)
     vectors = -(-columns // made[0].vectorize)
     if vectors > x // 2:
         return made
-    x = 1 << (vectors - 1).bit_length()  # a thread without a vector of a short row would be idle
+    x = 1 << (vectors - 1).bit_length()  # a short row has no vectors for more threads
     return inner_with(found, alignment, (x, block // x), shifted=shifted)
 
 
@@ -218,7 +217,7 @@ def inner_with(
 
 
 def _runs(s: Transforms, found: Rows, row: str, chunk: int) -> tuple[tuple[str, ...], str]:
-    """The loop over runs of the reduced axes, if results are partial, and what one block walks.
+    """The loop over runs, if results are partial, and the reduced axis that one block walks.
 
     [K, R] -> [K, R.o@by, R.i]
     """
@@ -252,7 +251,7 @@ def outer_with(
     runs, is_settled = -(-found.reduced_size // rows), width > 0
 
     def build(s: Transforms, width: int) -> bool:
-        # Narrow loads where wide ones would leave most SMs without a block.
+        # Wide loads that would leave most SMs without a block are refused.
         blocks = -(-columns // (width * x)) * runs
         is_idle = not is_settled and width > 1 and blocks < found.target.sm_count // 2
         if columns % width or is_idle:
@@ -270,9 +269,10 @@ def outer_with(
 
 
 def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
-    """[K@bx, R, R@vectorize]; where kept axes are the fastest ones, so many columns at once.
+    """[K@bx, R, R@vectorize]; if kept axes are fastest, [K.o@bx, R, K.i@vectorize] with K.i at most
+    `columns`.
 
-    Few columns have as many sums: [4, 8, R] -> [4@bx, R, 8@vectorize], not 256.
+    Few columns take as many lanes: [4, 8, R] -> [4@bx, R, 8@vectorize], not 256.
     """
     groups = collapse(found.part, (*found.kept, *found.reduced))
 
@@ -290,7 +290,7 @@ def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
         if found.inner:
             lane = reduced.pop()
         else:
-            few = 1 << (s.extent(kept[-1]) - 1).bit_length()  # so that sizes share a kernel
+            few = 1 << (s.extent(kept[-1]) - 1).bit_length()  # similar sizes share a kernel
             chunks, lane = s.split(kept.pop(), run or min(columns, few))
             kept.append(chunks)
             s.reorder(*kept, *runs, *reduced, lane)
@@ -311,9 +311,9 @@ def cpu_with(found: Rows, columns: int = CPU_COLUMNS) -> Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Scan(Rows):
-    """Scans along one axis, and pointwise work, all with the same axes.
+    """Scans along one axis and pointwise work, all over the same axes.
 
-    reduced: the scanned one; inner: it is the fastest in memory.
+    reduced: the scanned axis; inner: True if it is the fastest in memory.
     """
 
     name = "scan"
@@ -348,9 +348,9 @@ class Scan(Rows):
 
 
 def _axis(part: Part, name: str) -> str:
-    """The class of the axis that a scan goes along; an axis of size 1 is presegment's work."""
-    view, dim = part.tensors[name], part.producer[name].attr("dim")
-    return part.domain_map.axis(view.domain.no_reductions[int(dim)])  # type: ignore[arg-type]
+    """The class of the scanned axis. Presegment passes have removed scans over size 1."""
+    axes, dim = part.tensors[name].domain.no_reductions, part.producer[name].integer("dim")
+    return part.domain_map.axis(axes[dim])
 
 
 def _cuda_scan_inner(found: Scan, alignment: dict[str, int]) -> Made:
@@ -369,7 +369,7 @@ def scan_columns_with(
     is_settled = width > 0
 
     def build(s: Transforms, width: int) -> bool:
-        # Narrow loads where wide ones would leave SMs without work.
+        # Wide loads that would leave SMs without work are refused.
         is_idle = not is_settled and width > 1 and columns < width * wanted
         if columns % width or is_idle:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedulers, in the order they are asked, and those of parts that torch runs."""
+"""The schedulers in the order in which they are tried, and those of parts that torch runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thunder_fuser.target import Target
 
 @dataclass(frozen=True)
 class ExprEval(Match):
-    """Exactly one expression, which torch has a call for, such as a matmul."""
+    """A single torch call, such as a matmul."""
 
     name = "expr_eval"
     kind, call = OpKind.EXTERNAL, "torch call"
@@ -33,7 +33,7 @@ class ExprEval(Match):
 
 @dataclass(frozen=True)
 class Communication(ExprEval):
-    """Exactly one expression that moves elements between devices."""
+    """A single communication between devices."""
 
     name = "communication"
     kind, call = OpKind.COMMUNICATION, "communication"
@@ -41,9 +41,9 @@ class Communication(ExprEval):
 
 @dataclass(frozen=True)
 class NoOp(Match):
-    """Expressions without elements, and the numbers that they are given.
+    """Expressions without elements, and the numbers that they read.
 
-    Either all results have no elements, or each expression reads or makes a tensor without any.
+    Either no result has elements, or each expression reads or makes a tensor without elements.
     """
 
     name = "no_op"
@@ -59,7 +59,7 @@ class NoOp(Match):
             names = (*expr.outputs, *names_of(expr))
             if not any(0 in part.tensors[name].sizes for name in names):
                 return Reject(cls.name, f"{expr.op} -> {expr.outputs[0]} has elements to compute")
-        return cls(part, target, options) if own else Reject(cls.name, "it computes numbers")
+        return cls(part, target, options) if own else Reject(cls.name, "it only computes numbers")
 
 
 SCHEDULERS: tuple[type[Match], ...] = (

@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who works on a row: threads of a block, blocks of a cluster, and how many an SM has at once.
+"""The threads of a block and the blocks of a cluster that reduce a row, and the blocks in an SM.
 
-A block of inner_outer keeps its sums over rows in registers, so few rows are in progress, and each
-waits for its own reductions. What counts is how much of them an SM has at once: with more, some
-rows load while others wait. All rows are shared out so that every SM is busy to the end, in one
-wave of blocks:
+A block of inner_outer keeps its sums over rows in registers, so an SM has few rows in progress, and
+each waits for its own reductions. The more columns an SM has in progress, the more rows load while
+others wait. All rows are dealt to one wave of blocks, so that every SM is busy to the end:
 
     26208 rows of 1280 bf16, sums for weight and bias: 160 threads of 8 columns, a block a row,
     5 blocks in an SM -> 660 rows at once on 132 SMs -> runs of 40 rows
 
-Under the option `repeatable` the order in which a reduction adds follows from its own sizes alone.
+Under the option `repeatable`, the order of a reduction's additions depends on its own sizes alone.
 A sum rounds, so its bits depend on which thread adds which elements. Without the option a scheduler
-takes the widest loads that a part allows, and as many threads as hold what the part keeps of a row.
-With it, rows of N elements are always the same partial sums, whatever else the kernel reads, keeps
-or makes:
+takes the widest loads that a part allows, and enough threads to hold the values that it keeps. With
+the option, rows of N elements always have the same partial sums, whatever else is in the kernel:
 
-    row sums      vectors of `width`, dealt in turn to the threads of each of `cluster` blocks; a
-                  row of several planes, as a channel's of [N, C, H, W], has none across two planes
+    row sums      vectors of `width`, dealt in turn to the threads of each of `cluster` blocks; if a
+                  row has several planes, like a channel of [N, C, H, W], no vector crosses planes
     column sums   runs of rows (presegment/rfactor.py), dealt to the threads along y of a block
-    on a CPU      16 sums, dealt in turn (Stream); of columns, one for each
+    on a CPU      16 sums, dealt in turn (Stream); for sums of columns, one for each column
 
 So `reduction`, `persistent`, `inner_outer` and `nested` give a sum the same bits. Maxima do not
-round: parts that have no other reductions are as free as ever.
+round, so the option does not restrict parts whose reductions are all maxima or minima.
 """
 
 from __future__ import annotations
@@ -34,29 +32,29 @@ from thunder_fuser.compile_options import CompileOptions
 from thunder_fuser.ir.op_table import SCANS
 from thunder_fuser.target import Target
 
-REGISTERS = 65536  # of an SM, for the blocks that it has at once
-OWN_REGISTERS = 32  # of a thread, beside what its columns take
+REGISTERS = 65536  # of an SM, for all its blocks
+OWN_REGISTERS = 32  # of a thread, in addition to those of its columns
 MOST_REGISTERS = 255
 MOST_COLUMNS = 24  # of a thread
-ODD_COLUMNS = 8  # without vectors each byte takes more instructions: more threads share them
-ENOUGH = 7680  # columns in progress in an SM: more of them bring nothing
+ODD_COLUMNS = 8  # of a thread without vectors: more instructions a byte, so more threads share them
+ENOUGH = 7680  # columns in progress in an SM: more do not make it faster
 THREADS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 MOST_CLUSTER = 4
 CLUSTERS = (1, 2, MOST_CLUSTER)
-# A thread's columns, in vectors of 8: with several sums one leaves little to overlap, and three
-# take registers from other blocks.
-PRICES = {1: (0.0, 0.03, 0.22), 2: (0.05, 0.0, 0.22)}  # by sums
-FEW_WARPS = 0.6  # where three vectors leave an SM with less than nine warps
-IDLE = 2.2  # threads without columns still wait in every barrier
-SHORT, SHORT_ALONE = 0.5, 1.2  # of ENOUGH; a block alone in an SM waits for itself
-LEAST_OF_CLUSTER = 96  # threads; smaller blocks are enough for a row by themselves
-CLUSTER_PRICES = {2: 0.15, 4: 1.0}  # those of more than two blocks find room late
+# {number of sums: prices of one, two and three vectors of 8 columns a thread}. With several sums,
+# one vector leaves little to overlap; three take registers from other blocks.
+PRICES = {1: (0.0, 0.03, 0.22), 2: (0.05, 0.0, 0.22)}
+FEW_WARPS = 0.6  # if three vectors leave an SM with fewer than nine warps
+IDLE = 2.2  # of threads without columns, which still wait at every barrier
+SHORT, SHORT_ALONE = 0.5, 1.2  # if columns are fewer than ENOUGH; more for one block in an SM
+LEAST_OF_CLUSTER = 96  # threads of a block in a cluster; a row that needs fewer needs no cluster
+CLUSTER_PRICES = {2: 0.15, 4: 1.0}  # clusters of more than two blocks wait for free SMs
 
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
     """threads: (along a row, rows side by side). cluster: blocks of a row. blocks: in one SM.
-    width: the elements of a vector, or 0 where they are not settled."""
+    width: the elements of a vector, or 0 where the scheduler is free to choose."""
 
     threads: tuple[int, int]
     cluster: int
@@ -64,12 +62,12 @@ class RowShape:
     width: int = 0
 
     def at_once(self, target: Target) -> int:
-        """The runs of rows, one after another in a block or cluster, that all SMs work on."""
+        """The number of runs of rows that all SMs work on at once, each in a block or cluster."""
         return max(target.sm_count * max(self.blocks, 1) // self.cluster, 1)
 
 
 def row_shape(columns: int, sums: int, target: Target) -> RowShape:
-    """The shape for rows of so many columns with so many sums over rows.
+    """The cheapest shape for rows of `columns` columns with `sums` sums over rows.
 
     >>> from thunder_fuser.target import H200
     >>> [(s.threads, s.cluster, s.blocks) for n in (768, 4096) for s in [row_shape(n, 2, H200)]]
@@ -81,19 +79,19 @@ def row_shape(columns: int, sums: int, target: Target) -> RowShape:
 
 
 def _best_shape(columns: int, sums: int, clusters: tuple[int, ...]) -> RowShape:
-    """The shape of the least price, with clusters of these sizes."""
+    """The cheapest shape with clusters of these sizes."""
     shapes = [_shape_with(columns, sums, x, c) for x in THREADS for c in clusters]
     return min(shapes, key=lambda shape: _price(shape, columns, sums))
 
 
 def fits_registers(columns: int, target: Target) -> bool:
-    """True if some block or cluster keeps the sums of a row in registers."""
+    """True if some block or cluster can keep sums for all columns in registers."""
     return columns <= MOST_COLUMNS * THREADS[-1] * min(target.max_cluster, MOST_CLUSTER)
 
 
 def _shape_with(columns: int, sums: int, x: int, cluster: int, width: int = 0) -> RowShape:
-    """With x threads of each block along a row, whose columns take registers of them:
-    a word of what is read, one of work, and two words a sum."""
+    """The shape with x threads of each block along a row. A column takes registers of its thread:
+    one for its input, one for work, and two for each sum."""
     y = max(128 // x, 1) if cluster == 1 else 1
     registers = OWN_REGISTERS + _share(columns, x * cluster) * (2 + 2 * sums)
     registers = -(-registers // 8) * 8
@@ -102,15 +100,17 @@ def _shape_with(columns: int, sums: int, x: int, cluster: int, width: int = 0) -
 
 
 def _share(columns: int, threads: int) -> int:
-    """The columns of a thread, in whole vectors where rows are."""
+    """The columns of a thread: whole vectors of 8 if these divide a row."""
     width = 8 if columns % 8 == 0 else 1
     return -(-columns // (width * threads)) * width
 
 
 def _price(shape: RowShape, columns: int, sums: int) -> tuple[float, ...]:
-    """What cannot be, then about the share of a kernel's time that the shape costs.
+    """Sort key: shapes that are impossible come last, the others by their estimated extra time as a
+    share of the kernel's.
 
-    From the norms' backward at 29 widths on an H200, and their forward, which a cluster slows down.
+    Fitted to the backward of norms at 29 widths on an H200, and to their forward, which clusters
+    slow down.
     """
     (x, y), cluster = shape.threads, shape.cluster
     share = _share(columns, x * cluster)
@@ -125,31 +125,31 @@ def _price(shape: RowShape, columns: int, sums: int) -> tuple[float, ...]:
     return (impossible, shape.blocks == 0, odd, price, x)
 
 
-# ---- settled by the sizes of a sum
+# ---- shapes that depend on the sizes of a sum alone (the option `repeatable`)
 
 WIDTH = 8  # elements of a vector: 16 bytes of 16-bit floats, two loads of 32-bit ones
-SUMS = 2  # over rows, as of a norm's weight and bias: the shape is not that of the sums there are
-# Elements of a thread, if a block is full; odd rows take more instructions. Up to these a row is
-# one block's: a group of rows is reduced by blocks that hold whole ones (nested.py).
+SUMS = 2  # assumed sums over rows, as for a norm's weight and bias, whatever the kernel has
+# Elements of a thread in a full block; odd rows take more instructions. A row that fits one full
+# block has one, because blocks that reduce a group of rows hold whole rows (nested.py).
 FULL, FULL_ODD = 16, 8
-MOST_ODD = 12  # in a block that is not
+MOST_ODD = 12  # elements of a thread in a block for odd rows that is not full
 ODD_THREADS = (8, 16, 32, 64, 128, 256)
-SETTLED_THREADS = 512
-SHORT_CLUSTER = 2  # blocks that share a row which is not long
-# Rows too long to be summed over each other as well: one value of a row fits, or two.
+SETTLED_THREADS = 512  # of a full block
+SHORT_CLUSTER = 2  # blocks of a row that inner_outer can still take
+# For longer rows: registers hold one value of each element of the row, or two.
 LONG = ((8, 32), (8, 64), (16, 32), (16, 64))  # (blocks at most, elements of a thread)
 LONG_THREADS = 256
 
 
 def has_order(part: Part, options: CompileOptions) -> bool:
-    """True if the part has sums or products whose order is settled here."""
+    """True if the part has sums or products whose order is fixed here."""
     return options.repeatable and any(
         rounds(part, expr.outputs[0]) for expr in (*part.reductions, *part.scans)
     )
 
 
 def rounds(part: Part, name: str) -> bool:
-    """True for sums and products of floats and complex numbers, also running ones."""
+    """True for sums and products of floats and complex numbers, and for scans of these."""
     dtype, op = part.tensors[name].dtype, part.producer[name].op
     adds = SCANS.get(op, op) in ("sum", "prod")
     return adds and (dtype.is_float or dtype.is_complex)
@@ -158,10 +158,10 @@ def rounds(part: Part, name: str) -> bool:
 def row_of(
     columns: int, target: Target, chunk: int = 0, sums: int = 1, plane: int = 0
 ) -> RowShape:
-    """Who adds rows of so many columns, or runs of `chunk` of them, in vectors of a settled width.
+    """The shape that adds rows of `columns` elements, or runs of `chunk` elements if not 0.
 
-    sums: over rows, where the rows are summed over each other as well; plane: the columns that
-    follow one another in memory, if kept axes lie between the others.
+    sums: sums over rows that the kernel has too; plane: the elements of a row that follow one
+    another in memory, if kept axes lie between them.
     """
     clusters = 1 if chunk else target.max_cluster
     x, cluster = shape_of(chunk or columns, clusters)
@@ -169,7 +169,7 @@ def row_of(
 
 
 def width_of(*lengths: int) -> int:
-    """The elements of a vector, which divide the row, and its runs and planes if it has them."""
+    """The elements of a vector, which divides these lengths: of the row, its runs, its planes."""
     return gcd(WIDTH, *lengths)
 
 
@@ -205,6 +205,6 @@ def _long_shape(columns: int, clusters: int) -> tuple[int, int]:
 
 
 def has_long_rows(columns: int, target: Target) -> bool:
-    """True for rows that no kernel also sums over each other."""
+    """True for rows too long for a kernel that also adds them over each other."""
     threads, cluster = shape_of(columns, target.max_cluster)
     return cluster > SHORT_CLUSTER or columns > MOST_COLUMNS * threads * cluster

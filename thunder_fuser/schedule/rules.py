@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a legal schedule is, checked before it is lowered: a wrong one is refused, never wrong.
+"""The rules of a legal schedule. A given schedule is checked before it is lowered.
 
-computed once   splits, merges and reorders are one-to-one, and a split that does not divide has a
-                guard. So every element is computed once if each loop is walked once, by what the
-                kernel of this kind has a place for: WALKS says by what kept axes and reduced ones
-                may be walked, and a block or thread index walks one loop.
-order           a sum that is settled by its sizes (repeatable) keeps its loops, and so its bits
-barriers        all threads of a block reach them: kept axes that are walked by threads are clamped,
-                not skipped, and reductions have as many threads as their butterflies need
-vectors         the elements of a vector exist together: the vectorized axis divides what it is of
-limits          steps past the ends of axes, threads, blocks of a cluster, registers; shared memory,
-                and the stack of a CPU's thread, when the kernel is lowered
+computed once   Splits, merges and reorders are one-to-one, and a split that does not divide has a
+                guard. So every element is computed once if each loop runs once. WALKS says what may
+                iterate over kept and over reduced axes in each kind of kernel, and a block or
+                thread index iterates over one loop.
+order           A sum whose order is fixed by its sizes (repeatable) keeps its loops and its bits.
+barriers        All threads of a block reach them: kept axes on threads are clamped, not skipped,
+                and reductions have as many threads as their butterflies need.
+vectors         The elements of a vector exist together: its width divides the extent of its axis.
+limits          Steps past the ends of axes, threads, blocks of a cluster and registers. Shared
+                memory and the stack of a CPU's thread are checked when the kernel is lowered.
 
-Schedulers whose kernels have more to them than loops (scan, nested, transpose) take the schedules
-of their own space alone: spaces.py.
+The kernels of some schedulers (scan, nested, transpose) are not loops alone. These schedulers only
+take schedules of their own space (spaces.py).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ MOST_THREADS = 1024
 WARP = 32
 THREAD_BYTES = 255 * 4  # of the registers that a thread can have
 MOST_BLOCKS = 32  # in a multiprocessor at once
-# Steps that find nothing to do: so many, and so many for each element.
+# The most steps past the ends of axes: a constant, and so many for each element.
 MOST_IDLE, IDLE_EACH = 1 << 20, 64
 P = ParallelType
-# By what kept and reduced axes may be walked, for each kind of kernel, on CUDA and on a CPU.
+# What may iterate over (kept, reduced) axes in each kind of kernel, on CUDA and on a CPU.
 WALKS: dict[str, tuple[tuple[set[P], set[P]], tuple[set[P], set[P]]]] = {
     "pointwise": (
         ({P.BIDX, P.BIDY, P.TIDX, P.TIDY, P.UNROLL, P.SERIAL, P.VECTORIZE}, set()),
@@ -66,7 +66,7 @@ WALKS: dict[str, tuple[tuple[set[P], set[P]], tuple[set[P], set[P]]]] = {
 def check(made: ScheduledFusion, own: ScheduledFusion) -> None:
     """ScheduleError, which names the axis and the rule, unless the schedule is legal.
 
-    own: the scheduler's own schedule of the same part, which is.
+    own: the scheduler's own schedule of the same part, which is legal.
     """
     if made == own:
         return
@@ -96,7 +96,7 @@ def _check_space(made: ScheduledFusion, own: ScheduledFusion, known: list[object
 
 
 def _check_steps(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """Splits do not make loops much longer than the axes are."""
+    """Splits do not make the loops much longer than the axes."""
     domain = made.axes
     most = MOST_IDLE + IDLE_EACH * _steps(domain)
     for transform in made.transforms:
@@ -122,7 +122,7 @@ def _loops(made: ScheduledFusion) -> LoopIndex:
 
 
 def _check_walks(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """Each loop is walked by what the kernel has a place for."""
+    """What iterates over each loop is allowed in this kind of kernel."""
     kind, variables = _kind(made), _loops(made).loops
     kept, reduced = WALKS[kind][made.target.is_cpu]
     runs = runs_loop(made.loop) if made.part.chunked and not made.carried else ""
@@ -138,7 +138,7 @@ def _check_walks(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _check_bound_once(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """A block or thread index, a cluster or a vector walks one loop; runs are walked by blocks."""
+    """A block or thread index, a cluster or a vector iterates over one loop; blocks over runs."""
     if made.part.chunked and not any(a.parallel in (P.BIDX, P.BIDY) for a in made.loop):
         raise _wrong("blockIdx.x", "the axis of runs, whose results are partial", "none")
     bound: dict[ParallelType, IterDomain] = {}
@@ -150,7 +150,7 @@ def _check_bound_once(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _check_rows(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """Of reductions: threads that join them, and one loop over the rows that a block walks."""
+    """Reductions have threads along an axis, and a block that walks rows has one loop over them."""
     if not made.reduced or made.target.is_cpu:
         return
     by = {axis.parallel for axis in made.loop}
@@ -165,15 +165,15 @@ def _check_rows(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _check_runs(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """Partial results are of the runs that the plan has cut."""
+    """The blocks of partial results reduce the runs of the plan."""
     chunked = made.part.chunked
     if chunked is None:
         return
     name = runs_loop(made.loop)
     loops = _loops(made)
     run = loops.loops[name]
-    over = [guard for guard in loops.guards if guard.value.symbols & run.symbols]
-    flat = _flat(made, loops).substitute({str(guard.variable): guard.value for guard in over})
+    guarded = [guard for guard in loops.guards if guard.value.symbols & run.symbols]
+    flat = _flat(made, loops).substitute({str(guard.variable): guard.value for guard in guarded})
     whole = run * chunked.size
     rest = flat - whole
     if rest.lo < 0 or rest.hi >= chunked.size or rest.symbols & whole.symbols:
@@ -182,7 +182,7 @@ def _check_runs(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _flat(made: ScheduledFusion, loops: LoopIndex) -> Scalar:
-    """The number of an element of the axes whose runs are reduced."""
+    """The row-major number of an element along the axes whose runs are reduced."""
     assert made.part.chunked is not None
     names, extents = made.part.chunked.reduced, made.part.extents
     merged = "*".join(names)
@@ -198,15 +198,13 @@ def _flat(made: ScheduledFusion, loops: LoopIndex) -> Scalar:
 
 
 def _check_order(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """Under `repeatable` the loops that a sum goes through are settled by its sizes."""
+    """Under `repeatable` the sizes of a sum fix the loops that it goes through."""
     if not has_order(made.part, made.options):
         return
     theirs, ours = (_summed(one) for one in (own, made))
     if (theirs, own.params.inner) != (ours, made.params.inner):
-        raise _wrong(
-            "option repeatable", f"the loops of a sum, which are settled: {', '.join(theirs)}",
-            ", ".join(ours),
-        )  # fmt: skip
+        expected = f"the loops that a sum's sizes fix: {', '.join(theirs)}"
+        raise _wrong("option repeatable", expected, ", ".join(ours))
 
 
 def _summed(made: ScheduledFusion) -> tuple[str, ...]:
@@ -217,7 +215,7 @@ def _summed(made: ScheduledFusion) -> tuple[str, ...]:
 
 
 def _check_lanes(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """The vectorized loop is the innermost one, and all its elements exist together."""
+    """The vectorized loop is the innermost one, and its width divides the extent of its axis."""
     loops = _loops(made)
     walked = [
         axis for axis in made.loop
@@ -245,8 +243,8 @@ def _check_lanes(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _check_shift(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """Steps may pass the ends of odd rows where a GPU reads each once and keeps it, or in a
-    pointwise kernel."""
+    """Odd rows may be shifted (Split.shift) in a kernel for a GPU that reads each step once: rows
+    are kept in registers, or the kernel is pointwise."""
     shifted = [t for t in made.transforms if isinstance(t, Split) and t.shift is not None]
     if not shifted:
         return
@@ -262,8 +260,8 @@ def _check_shift(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _check_threads(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """A block has at most 1024 threads; those that reduce together are whole warps, or parts of
-    one."""
+    """A block has at most 1024 threads. Threads that reduce together are whole warps, or a part of
+    a warp."""
     (x, y), cluster = made.params.threads, made.params.cluster
     if x * y > MOST_THREADS:
         raise _wrong("threadIdx.x and threadIdx.y", f"at most {MOST_THREADS} threads", x * y)
@@ -280,7 +278,7 @@ def _check_threads(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _check_caches(made: ScheduledFusion, own: ScheduledFusion) -> None:
-    """What stays on chip fits there."""
+    """The values that stay on chip fit there."""
     if not made.persistent:
         return
     memory, kept = made.params.memory, made.persistent
@@ -304,7 +302,7 @@ def _check_caches(made: ScheduledFusion, own: ScheduledFusion) -> None:
 
 
 def _check_blocks(made: ScheduledFusion) -> None:
-    """As many blocks as fit a multiprocessor."""
+    """A multiprocessor can hold the blocks."""
     blocks, threads = made.params.blocks, prod(made.params.threads)
     if not blocks:
         return

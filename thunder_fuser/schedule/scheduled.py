@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part with its schedule: the transforms of the kernel's axes and what stays on chip.
+"""A part with its schedule: the transforms of the kernel's axes, and the values kept on chip.
 
 The axes are those of the reference domain: first the kept ones, then the reduced ones. Scheduling
-transforms them once; the loop domain of every tensor is the same chain replayed on what it has.
+transforms them once. The same transforms, replayed on the axes of a tensor, give its loop domain.
 
     axes [i0{4096}, i1{8192}]
     split("i1", 8); split("i1.o", 256); parallelize("i0", "blockIdx.x"); ...
@@ -41,9 +41,9 @@ from thunder_fuser.threads import cached_property
 class HeuristicParams:
     """What a scheduler decided. Frozen, so that it can be part of a key.
 
-    vectorize: elements that a thread loads at once; threads: the block as (x, y); unroll: vectors
+    vectorize: elements that a thread loads at once; threads: of a block, (x, y); unroll: vectors
     that a thread has under way; memory: where persistent buffers are (registers, shared or none);
-    cluster: blocks that share a row; blocks: those that an SM is to hold at once, or 0.
+    cluster: blocks that share a row; blocks: how many an SM shall hold at once, 0 if any number.
     """
 
     scheduler: str
@@ -71,8 +71,8 @@ class HeuristicParams:
 class PersistentBuffer:
     """A value kept on chip between nests: its point, the bytes of one row of it, and where.
 
-    filled: the nest that computes it; last: the last nest that reads it. Registers hold it as
-    memory does: ptxas makes a float of a 16-bit element again in each nest.
+    filled: the nest that computes it; last: the last nest that reads it. Registers hold the dtype
+    of memory, because ptxas converts 16-bit elements to float in each nest.
     """
 
     point: Point
@@ -84,11 +84,11 @@ class PersistentBuffer:
 
 @dataclass(frozen=True)
 class Tile:
-    """What crosses from one order of memory to another through shared memory, a tile a block.
+    """The tensors that pass through shared memory, a tile for each block; see transpose.py.
 
-    loads: inputs, by their points, that are read before the rest; stores: results that are written
-    after it; both in the order of the loops that `transforms` make. `elements` of each wait in
-    shared memory: at `computed` for the loops of the schedule, at `moved` for these loops.
+    loads: points of inputs, which are read before the computation; stores: results, which are
+    written after it; both by the loops that `transforms` make. elements: of each tensor's tile;
+    computed, moved: an element's place in it, from the loops of the schedule and from these loops.
     """
 
     loads: tuple[Point, ...]
@@ -103,7 +103,7 @@ class Tile:
 class ScheduledFusion:
     """A part, the transforms of its axes, its persistent buffers, and its tile.
 
-    rows: those of the kept axes that are the rows of a block's group, if it has one (nested.py).
+    rows: the kept axes that are the rows of a group, if a block reduces groups (nested.py).
     """
 
     part: Part
@@ -130,8 +130,7 @@ class ScheduledFusion:
 
     @cached_property
     def carried(self) -> tuple[str, ...]:
-        """Partial results that a block or cluster adds up over all the rows that it walks, if there
-        are reductions of each row too."""
+        """The partial results that a block or cluster adds up over its rows, if it reduces rows."""
         partial = self.part.partial
         return partial if len(partial) < len(self.part.reductions) else ()
 
@@ -139,7 +138,7 @@ class ScheduledFusion:
         """The loop domain of one tensor: its axes in the reference's order, then the transforms."""
         view = self.part.tensors[name]
         of = self.part.domain_map.axis
-        runs = self.part.chunked.axis if self.part.chunked else None  # a split of the others
+        runs = self.part.chunked.axis if self.part.chunked else None  # made of the reduced axes
         own = [a for a in view.domain.logical if not a.is_broadcast and of(a) != runs]
         axes = [IterDomain(of(a), a.extent, a.kind) for a in own]
         order = {axis.name: at for at, axis in enumerate(self.axes)}
@@ -186,7 +185,7 @@ def _transform_text(transform: Transform) -> str:
 
 
 def params_of(own: HeuristicParams, loop: Domain, blocks: int) -> HeuristicParams:
-    """The parameters that loops show. own: those of a schedule of the same part and scheduler."""
+    """The parameters of a schedule with these loops. own: of another schedule of the match."""
     bound = {axis.parallel: axis for axis in loop}
 
     def extent(parallel: ParallelType) -> int:
@@ -218,7 +217,7 @@ class Transforms:
         return axis + ".o", axis + ".i"
 
     def merge(self, names: tuple[str, ...]) -> str:
-        """Neighbours into one axis, the first outermost. One name is left as it is."""
+        """Merges neighbours, the first outermost, into one axis. A single axis stays as it is."""
         merged = names[0]
         for name in names[1:]:
             self.add(Merge(merged, name))
@@ -234,7 +233,8 @@ class Transforms:
             self.add(Parallelize(axis, ParallelType[parallel]))
 
     def deal(self, vectors: str, threads: int, cluster: int = 1) -> str:
-        """Vectors of a row dealt in turn to the threads of each of `cluster` blocks: the threads.
+        """Deals the vectors of a row in turn to the threads of `cluster` blocks; returns the axis
+        of threads.
 
         v -> v.o, v.i                with a cluster: v -> v.o, v.i.o@cluster, v.i.i
         """
@@ -250,17 +250,17 @@ class Transforms:
 
     @property
     def lanes(self) -> IterDomain:
-        """The axis that is walked by the lanes of a vector."""
+        """The vectorized axis."""
         return next(a for a in self.domain if a.parallel is ParallelType.VECTORIZE)
 
     def add(self, transform: Transform) -> None:
-        """One more transform; ScheduleError if the axes now do not have what it names."""
+        """Applies one more transform; ScheduleError if an axis that it names does not exist."""
         self.domain = apply(self.domain, transform)
         self.made.append(transform)
 
 
 def reference(part: Part, kept: tuple[str, ...], reduced: tuple[str, ...]) -> Domain:
-    """The domain a scheduler starts from; a part without axes has one of extent 1."""
+    """The axes that a scheduler starts from. A part without axes gets one of extent 1."""
     extents = part.extents
     domain = [IterDomain(name, extents[name]) for name in kept]
     domain += [IterDomain(name, extents[name], IterType.REDUCTION) for name in reduced]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler: it matches a part, or refuses it with a reason; a match makes the schedule.
+"""A scheduler matches a part, or refuses it with a reason. A match makes the schedule.
 
 Reduction.match(part, target, options)  ->  Reject("reduction: there is no reduction")
                                         or  Reduction(part, ..., kept=(i0,), reduced=(i1,))
@@ -32,7 +32,7 @@ from thunder_fuser.threads import cached_property
 # What a scheduler decides: the parameters, and the transforms of the kernel's axes.
 Made = tuple[HeuristicParams, tuple[Transform, ...]]
 
-# A value computed at more places than this for one element costs more than a round trip to memory.
+# To compute a value at more places for one output element costs more than to store and load it.
 MAX_PLACES = 8
 
 
@@ -61,13 +61,11 @@ class Match(ABC):
     @classmethod
     @abstractmethod
     def match(cls, part: Part, target: Target, options: CompileOptions) -> Match | Reject:
-        """The part as this scheduler would schedule it, or why it does not take it."""
+        """The match of this scheduler, or why it does not take the part."""
 
     def schedule(self, alignment: dict[str, int]) -> ScheduledFusion | None:
-        """The schedule for arguments whose addresses these numbers of bytes divide.
-
-        None where torch runs the part.
-        """
+        """The schedule for arguments with these alignments in bytes; None where torch runs the
+        part."""
         return None
 
 
@@ -91,10 +89,10 @@ class KernelMatch(Match):
     @classmethod
     @abstractmethod
     def find(cls, part: Part, target: Target, options: CompileOptions) -> KernelMatch | Reject:
-        """What the scheduler finds in a part that has elements, and no op that it does not take."""
+        """The match or a refusal. The part has elements, and no ops of the kinds in takes_no."""
 
     def refuse(self) -> Reject | None:
-        """Why the scheduler does not take what it found, such as rows that do not fit on chip."""
+        """Why the scheduler refuses the match after all, such as rows that do not fit on chip."""
         return None
 
     @abstractmethod
@@ -102,7 +100,7 @@ class KernelMatch(Match):
 
     @cached_property
     def has_order(self) -> bool:
-        """True if the order in which it adds is settled: see row_shape.py."""
+        """True if the order of its sums is fixed by their sizes; see row_shape.py."""
         return has_order(self.part, self.options)
 
     @cached_property
@@ -121,20 +119,20 @@ class KernelMatch(Match):
     def widest(
         self, build: Build, alignment: dict[str, int], settled: int = 0
     ) -> tuple[int, tuple[Transform, ...]]:
-        """The settled vector width, or else the best one, and what `build` makes of it."""
+        """The vector width, `settled` if not 0 or else the best one, and its transforms."""
         width = settled or best_width(self.part, self.domain, build, alignment)
         s = Transforms(self.domain)
         build(s, width)
         return width, tuple(s.made)
 
     def scheduled(self, made: Made, alignment: dict[str, int]) -> ScheduledFusion:
-        """The part with what was decided for its axes."""
+        """The part with these decisions."""
         given, aligned = (self.part, self.target, self.options), tuple(sorted(alignment.items()))
         return ScheduledFusion(*given, self.kept, self.reduced, *made, aligned)
 
 
 def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:
-    """Refuses tensors without elements, and ops of kinds that the scheduler does not take."""
+    """Refuses tensors without elements, and kinds of ops that the scheduler does not take."""
     if part.has_empty:
         return Reject(scheduler.name, "a tensor has no elements")
     for expr in part.exprs:
@@ -146,8 +144,8 @@ def _refuse_ops(part: Part, scheduler: type[KernelMatch]) -> Reject | None:
 
 
 def _refuse_reads(part: Part, scheduler: str) -> Reject | None:
-    """Refuses reductions and scans that are read elsewhere than at their own element, and values
-    that would be computed again and again."""
+    """Refuses reductions and scans that are read at other elements than their own, and values that
+    the kernel would compute too often."""
     symbols = axis_symbols(part)
     for expr in (*part.reductions, *part.scans):
         name = expr.outputs[0]
@@ -166,20 +164,20 @@ def _refuse_reads(part: Part, scheduler: str) -> Reject | None:
 
 
 def _repeats(part: Part, lookup: OpRecord) -> bool:
-    """True if more elements are looked up than there are, and computing one is expensive."""
+    """True if a lookup reads more elements than its source has, and one is expensive to compute."""
     source = str(lookup.inputs[lookup.row.source])
     sizes, wanted = part.tensors[source].sizes, part.tensors[lookup.outputs[0]].sizes
     return prod(wanted) > prod(sizes) and _is_expensive(part, source)
 
 
 def _is_expensive(part: Part, name: str) -> bool:
-    """True if an op of the part behind the value costs more than a round trip through memory."""
-    behind, stack = set[str](), [name]
+    """True if the value, or one that it is computed from, costs more than to store and load it."""
+    seen, stack = set[str](), [name]
     while stack:
         expr = part.producer.get(stack.pop())
-        if expr is not None and expr.outputs[0] not in behind:
+        if expr is not None and expr.outputs[0] not in seen:
             if not expr.row.is_cheap:
                 return True
-            behind.add(expr.outputs[0])
+            seen.add(expr.outputs[0])
             stack.extend(names_of(expr))
     return False

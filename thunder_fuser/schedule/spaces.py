@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler's schedule -> the others of its parameter space, the most similar first.
+"""A scheduler's schedule -> the other schedules of its parameter space, the most similar first.
 
     persistent(threads=128x1, cluster=1, ...)  ->  threads=256x1;  threads=64x2;  cluster=2;  ...
 
-One function a scheduler. What it yields is made by the same code as the scheduler's own choice,
-with other parameters; rules.py leaves out what does not fit. Autotuning measures these schedules.
+Each scheduler has a function that yields them. It calls the code of the scheduler's own choice with
+other parameters. rules.py drops schedules that do not fit. Autotuning measures the rest.
 """
 
 from __future__ import annotations
@@ -48,39 +48,36 @@ from thunder_fuser.schedule.transpose import (
     fit,
 )
 
-FARTHEST = 4.0  # doublings and halvings from the scheduler's own parameters
+FARTHEST = 4.0  # the most doublings and halvings of the scheduler's own parameters
 CLUSTERS = (1, 2, 4, 8, 16)
 BLOCKS = (0, 1, 2, 3, 4, 6, 8)
-WIDE_TILE = 32768  # bytes, down to the smallest tile
+WIDE_TILE = 32768  # bytes of the largest tile
 
 Found = TypeVar("Found", bound=KernelMatch)
 Space = Callable[[ScheduledFusion], Iterator[ScheduledFusion]]
 
 
 def neighbours(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    """Every other schedule of the space once, the most similar first; not all are legal."""
-    seen = {own.params: [own]}
+    """Every other schedule of the space once, the most similar first. Some may be illegal."""
+    seen = {_decided(own)}
     for one in space(own):
-        alike = seen.setdefault(one.params, [])
-        if all(_differs(one, known) for known in alike):
-            alike.append(one)
+        if _decided(one) not in seen:
+            seen.add(_decided(one))
             yield one
 
 
 def space(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    """What the scheduler's function yields; nothing for a scheduler that has none."""
+    """The schedules of the scheduler's function; none for a scheduler without one."""
     found = SPACES.get(own.params.scheduler) or FREE.get(own.params.scheduler)
     return found(own) if found else iter(())
 
 
-def _differs(one: ScheduledFusion, other: ScheduledFusion) -> bool:
-    return (one.transforms, one.persistent, one.tile) != (
-        other.transforms, other.persistent, other.tile
-    )  # fmt: skip
+def _decided(one: ScheduledFusion) -> tuple[object, ...]:
+    return one.params, one.transforms, one.persistent, one.tile
 
 
 def _around(own: Sequence[int], choices: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """All choices, those few doublings or halvings from `own` first.
+    """All choices, those with the fewest doublings or halvings of `own` first.
 
     >>> _around((128, 1), [(64, 128, 512), (1, 2)])
     [(128, 1), (64, 1), (128, 2), (64, 2), (512, 1), (512, 2)]
@@ -94,14 +91,14 @@ def _around(own: Sequence[int], choices: Sequence[Sequence[int]]) -> list[tuple[
 
 
 def _match(own: ScheduledFusion, scheduler: type[Found]) -> Found:
-    """The scheduler's match of the part, with the axes in the order of the schedule."""
+    """The scheduler's match of the part, with its axes in the order of the schedule."""
     found = scheduler.match(own.part, own.target, own.options)
     assert isinstance(found, scheduler)
     return replace(found, kept=own.kept, reduced=own.reduced)
 
 
 def _with_blocks(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    """With other numbers of blocks in a multiprocessor, which settle the registers of a thread."""
+    """With other numbers of blocks in a multiprocessor, which limit the registers of a thread."""
     for blocks in BLOCKS if not own.target.is_cpu else ():
         yield replace(own, params=replace(own.params, blocks=blocks))
 
@@ -179,7 +176,7 @@ def _rows(own: ScheduledFusion, found: Rows) -> Iterator[ScheduledFusion]:
 
 
 def _caches(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
-    """With all on chip that can be kept, what is expensive, the inputs, and nothing."""
+    """With other values on chip: inputs, computed values, both, or none."""
     known, inputs = cacheable(own), [n for n in cacheable(own) if n in own.part.inputs]
     others = [name for name in known if name not in inputs]
     for kept in (inputs, others, [*inputs, *others[:1]], [*inputs, *others]):
@@ -206,7 +203,7 @@ def _inner_outer(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
             yield with_inputs(found.scheduled(runs_with(found, alignment, shape), alignment))
 
 
-# ---- those whose kernels have more to them than loops
+# ---- schedulers that take the schedules of their space alone
 
 
 def _nested(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
@@ -240,7 +237,7 @@ def _scan(own: ScheduledFusion) -> Iterator[ScheduledFusion]:
 def _transpose(
     own: ScheduledFusion, wanted: Callable[[int, int], bool] = lambda elements, threads: True
 ) -> Iterator[ScheduledFusion]:
-    """With other tiles and threads. wanted: of which elements in a tile, and threads."""
+    """With other tiles and threads. wanted: a filter by (elements of a tile, threads)."""
     found, alignment = _match(own, Transpose), dict(own.alignment)
     widest = max(found.itemsizes)
     extents = size_of(found.part, found.across), size_of(found.part, found.inner)
@@ -263,7 +260,7 @@ def _transpose(
 def tiled(
     own: ScheduledFusion, transforms: tuple[Transform, ...], moves: tuple[Transform, ...]
 ) -> ScheduledFusion:
-    """The schedule of the space that has these walks; ScheduleError if there is none."""
+    """The schedule of the space that has these transforms; ScheduleError if there is none."""
     loop = reduce(apply, transforms, own.axes)
     walked = [a for a in loop if not a.parallel.is_block]
     elements = prod(int(axis.extent.value) for axis in walked)
@@ -281,7 +278,7 @@ def tiled(
     )  # fmt: skip
 
 
-# Those that take the schedules of their space alone, and those that take any legal one.
+# Schedulers that take the schedules of their space alone, and schedulers that take any legal one.
 SPACES: dict[str, Space] = {"scan": _scan, "nested": _nested, "transpose": _transpose}
 FREE: dict[str, Space] = {
     "pointwise": _pointwise,

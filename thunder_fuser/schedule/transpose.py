@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transpose: tensors lie in memory in two orders, and cross from one to the other in a tile.
+"""Pointwise work on tensors with two memory orders, which meet in a tile in shared memory.
 
     T1[i1, i0] = relu(permute(T0[i0, i1]))    T0 is fast along i1, T1 along i0
 
-Along i1, T0 could be read 16 bytes at once, but T1 written only element by element. So a block
-takes a tile of both axes: it reads the tile of T0 in T0's order into shared memory, waits, and
-computes it in T1's order. A result that lies in the other order is written back in the same way,
-after the computation. The computation runs in the order that most bytes have.
+Along i1, a thread could read 16 bytes of T0 at once, but write T1 only element by element. So each
+block takes a tile of both axes. It reads T0's tile into shared memory in T0's order, waits, and
+computes in T1's order. A result in the other order is staged in shared memory too, and written
+after the computation. The computation runs in the order of most bytes.
 
     computed  [i1, i0] -> [i1.o*i0.o.o@blockIdx.x, step, thread@threadIdx.x, i0.i@vectorize]
     moved     [i0, i1] -> [i1.o.o*i0.o@blockIdx.x, step, thread@threadIdx.x, i1.i@vectorize]
 
-Neighbours in memory are merged while the inner axis is shorter than a tile's side ("virtual" inner
-axes). An axis that is whole in the tile is merged with the tile's other axis, so that [N, 3] is
-read in one run of 3 * N elements.
+An inner axis shorter than a tile's side is merged with its neighbours in memory ("virtual" inner
+axes). If a tile has a whole axis, this is merged with the tile's other axis, so that [N, 3] is read
+in one run of 3 * N elements.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from thunder_fuser.schedule.scheduler import KernelMatch, Reject
 from thunder_fuser.target import Target
 
 THREADS = 256
-LINE_BYTES = 128  # a tile's shorter side: what a warp should read or write in one piece
-TILE_BYTES = (16384, 8192, 4096)  # of shared memory: the largest that leaves enough blocks
-SMALLEST_TILE = 2048
-BLOCKS_PER_SM = 4  # blocks wanted; one is the least
+LINE_BYTES = 128  # a tile's shorter side: a warp should read or write as much in one piece
+TILE_BYTES = (16384, 8192, 4096)  # tried in this order, until there are enough blocks
+SMALLEST_TILE = 2048  # bytes
+BLOCKS_PER_SM = 4  # wanted; one is the least
 MAX_UNROLL = 8  # steps whose loads are under way at once
 BANKS, BANK_BYTES = 32, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a tile: the axes it lies along, and its elements."""
+    """One side of a tile: its axes, and its length in elements."""
 
     axes: tuple[str, ...]
     length: int
@@ -54,8 +54,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What works on a tile: the threads, whether their steps are unrolled, and the side by which
-    tiles are numbered."""
+    """The block that takes a tile: the side by which tiles are numbered, its threads, and whether
+    their steps are unrolled."""
 
     across: Side
     threads: int
@@ -64,7 +64,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Transforms that make a thread's loops, and its place in the tile: (slow, fast) index."""
+    """The transforms that make a thread's loops, and the (slow, fast) index of its element in the
+    tile."""
 
     transforms: tuple[Transform, ...]
     width: int
@@ -74,14 +75,14 @@ class Walk:
 
 @dataclass(frozen=True, kw_only=True)
 class Transpose(KernelMatch):
-    """What pointwise takes, if it is large and some tensor lies across the others.
+    """Large pointwise parts in which some tensors have another fast axis than the rest.
 
-    Refuses on the CPU, whose caches take the place of the tile; where all tensors share one fast
-    axis, or those that do not are uniform along it (a broadcast); where there are more than two
-    fast axes; where what lies across is read through a reshape's // and %, or at several places.
+    The scheduler refuses a CPU, whose caches take the place of the tile. It also refuses parts
+    whose tensors have one fast axis or more than two, or in which tensors with another fast axis
+    are broadcasts, or are read through a reshape's // and %, or at several places.
 
-    inner: the (virtual) inner axes of the computation; across: those of what is staged, which are
-    inputs and results. kept has all other axes, then across, then inner.
+    staged: the inputs and results that pass through the tile; across: their (virtual) inner axes;
+    inner: those of the computation. kept has all other axes, then across, then inner.
     """
 
     name = "transpose"
@@ -100,12 +101,12 @@ class Transpose(KernelMatch):
             reason = f"{largest} bytes are too few for {target.sm_count} multiprocessors"
             return Reject(cls.name, reason)
         if isinstance(Pointwise.match(part, target, options), Reject):
-            return Reject(cls.name, "pointwise does not take it either")
+            return Reject(cls.name, "pointwise refuses it")
         return cls._orders(part, target, options)
 
     @classmethod
     def _orders(cls, part: Part, target: Target, options: CompileOptions) -> Transpose | Reject:
-        """With the two orders, or why there is no second one.
+        """The match with the two memory orders, or why the part has no second order.
 
         T0[i0, i1], T2[i1, i0]  ->  across (i1,), inner (i0,), staged (T0,)
         """
@@ -126,11 +127,11 @@ class Transpose(KernelMatch):
 
     @property
     def itemsizes(self) -> list[int]:
-        """The bytes of an element of each tensor that is staged."""
+        """The bytes of an element of each staged tensor."""
         return [self.part.tensors[point.name].dtype.bytes for point in self.staged]
 
     def refuse(self) -> Reject | None:
-        """Refuses tiles that are too small, too few or, of too many tensors, too large."""
+        """Refuses tiles that are too small or too few, or together too large for shared memory."""
         sides, sizes, target = self.sides(), self.itemsizes, self.target
         across, inner = (side.length for side in sides)
         if across * inner * max(sizes) < SMALLEST_TILE:
@@ -169,7 +170,7 @@ class Transpose(KernelMatch):
     def tiled(
         self, alignment: dict[str, int], across: Side, inner: Side, threads: int = THREADS
     ) -> ScheduledFusion:
-        """With a tile of these sides."""
+        """The schedule with a tile of these sides."""
         made = self.part.producer
         loads = tuple(point for point in self.staged if point.name not in made)
         stores = tuple(point.name for point in self.staged if point.name in made)
@@ -183,7 +184,8 @@ class Transpose(KernelMatch):
             assert walk is not None  # 1 divides everything
             return walk
 
-        # Unrolled steps are clamped where serial ones are skipped, and a tile has nothing there.
+        # Past the end of an axis, serial steps are skipped, but unrolled ones are clamped. Those
+        # would read places of the tile that nothing has filled.
         computed = widest(across, inner, unrolled=not loads)
         moved = widest(inner, across, unrolled=not stores)
         layout = _layout(across, inner, computed, moved, min(self.itemsizes))
@@ -192,11 +194,11 @@ class Transpose(KernelMatch):
         return replace(self.scheduled((params, computed.transforms), alignment), tile=tile)
 
 
-# ---- which tensors lie across
+# ---- which tensors are staged
 
 
 def _fast_axes(part: Part) -> dict[Point, str]:
-    """The axis along which each access walks memory element by element, if there is one."""
+    """The axis along which each access has stride 1, if there is one."""
     found: dict[Point, str] = {}
     for point, position in part.accessed.items():
         symbols = position.symbols  # few, where a part may have hundreds of axes
@@ -207,7 +209,7 @@ def _fast_axes(part: Part) -> dict[Point, str]:
 
 
 def _weights(part: Part, fast: Mapping[Point, str]) -> dict[str, int]:
-    """The bytes that lie along each fast axis, those of results first."""
+    """The bytes of the tensors with each fast axis; the axes of results come first."""
     weights: dict[str, int] = {}
     for name in (*part.outputs, *part.inputs):
         for axis in (axis for point, axis in fast.items() if point.name == name):
@@ -218,13 +220,13 @@ def _weights(part: Part, fast: Mapping[Point, str]) -> dict[str, int]:
 def _refuse_staging(
     part: Part, staged: Sequence[Point], along: str, others: set[str]
 ) -> Reject | None:
-    """Refuses what one tile cannot straighten."""
+    """Refuses accesses that one tile cannot serve."""
     name = Transpose.name
     if not staged:
-        return Reject(name, f"no tensor lies across {along}")
+        return Reject(name, f"no tensor with another fast axis has {along}")
     if len(others) > 1:
         named = ", ".join(sorted(others))
-        return Reject(name, f"what lies across {along} is fast along {named}, not along one axis")
+        return Reject(name, f"tensors across {along} are fast along {named}, not along one axis")
     if len({point.name for point in staged}) < len(staged):
         return Reject(name, f"a tensor is read across {along} at several places")
     for point in staged:
@@ -236,8 +238,9 @@ def _refuse_staging(
 def _two_orders(
     part: Part, straight: Sequence[Point], staged: Sequence[Point]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """All other axes, those across and the inner ones, each inner end as long as a tile's side if
-    neighbours allow it. The largest of the tensors that have most axes stands for an order."""
+    """All other axes, those across and the inner ones. Across and inner are each at least as long
+    as a tile's side if neighbours in memory can be merged. Of the tensors with the most axes, the
+    largest one decides an order."""
 
     def position(points: Sequence[Point]) -> Scalar:
         sizes = {p: (len(part.accessed[p].symbols), part.bytes_of(p.name)) for p in points}
@@ -256,7 +259,7 @@ def _two_orders(
 
 
 def _sorted(position: Scalar, groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The last axis of each group, slowest in memory first; those that it lacks before them."""
+    """The last axis of each group, slowest in memory first; axes that it lacks come before."""
     factors = {group[-1]: coefficient(position, group[-1]) for group in groups}
     return tuple(sorted(factors, key=lambda n: (factors[n] != 0, -factors[n])))
 
@@ -283,7 +286,7 @@ def _joined(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def fit(across: int, inner: int, elements: int, side: int) -> tuple[int, int]:
-    """`side` by what is left; an axis shorter than its side is taken whole.
+    """A tile of so many elements, `side` of them across; a shorter axis is taken whole.
 
     >>> fit(8192, 8192, 8192, 64), fit(2, 100000000, 8192, 64), fit(3136, 3, 8192, 64)
     ((64, 128), (2, 4096), (2048, 3))
@@ -303,7 +306,8 @@ def _power_of_two(limit: int) -> int:
 def _walk(
     s: Transforms, sides: tuple[Side, Side], width: int, block: Block
 ) -> Walk | None:
-    """A block's tile, walked along the second side; None if the width does not divide it.
+    """The loops over a block's tile, with vectors along the second side; None if the width does not
+    divide that.
 
     [rest, a{8192}, b{8192}], 64 x 128 by 8, 256 threads:
         [rest*a.o*b.o.o@blockIdx.x, step{4}, thread{256}@threadIdx.x, b.i{8}@vectorize]
@@ -343,12 +347,12 @@ def _walk(
 def _layout(
     across: Side, inner: Side, computed: Walk, moved: Walk, itemsize: int
 ) -> tuple[int, Scalar, Scalar]:
-    """The elements of a tile in shared memory, and where each walk finds its element there.
+    """The elements of a tile in shared memory, and the place of each walk's element there.
 
-    A tile is rows of `pitch` elements, with columns along its longer side. One walk has vectors
-    along them, inside a chunk; the other has its lanes on `group` rows. Each group is turned by
-    `turn` chunks more than the one before, or a warp would meet rows 0, group, 2 * group ... in one
-    bank.
+    A tile has rows of `pitch` elements, with columns along its longer side. One walk has vectors
+    along the columns, each in one chunk. The other walk has its lanes on `group` rows. Each group
+    is rotated by `turn` more chunks than the one before. Otherwise a warp would access rows 0,
+    group, 2 * group ... in one bank.
 
         chunks of row 0:      0 1 2 3 4 5 6 7
         chunks of row group:  7 0 1 2 3 4 5 6     (turn 1)
@@ -360,7 +364,7 @@ def _layout(
         places = (computed.fast, computed.slow), (moved.slow, moved.fast)
     chunk = max(width, BANK_BYTES // itemsize)
     pitch = -(-columns // chunk) * chunk
-    lanes = min(BANKS, BANKS * BANK_BYTES // itemsize)  # that the banks serve at once
+    lanes = min(BANKS, BANKS * BANK_BYTES // itemsize)  # elements that the banks serve at once
     turn = max(1, lanes * group // (rows * chunk))
 
     def position(row: Scalar, column: Scalar) -> Scalar:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does some scheduler take a segment? From its summary where that tells, else by asking them.
+"""Whether some scheduler takes a segment: its summary answers if it can, else the schedulers do.
 
-A summary has axes but no Part, which costs more to make than all else here. It tells of pointwise
-work and reductions whose values are all read in place: what schedulers ask of those is about axes
-alone, and is asked here with their own functions (`have_one_space`, `Pattern.foreign`,
-`rows_and_groups`). Of pointwise work that reads elsewhere the places are counted (`are_few`).
-Lookups, scans, partial results, reductions of what is read elsewhere and tensors without elements
-are matched by the schedulers, once for each set of expressions.
+To ask a scheduler needs a Part, which costs more to make than all else here. A summary has only
+axes. They suffice for pointwise work and reductions whose values are all read in place: what
+schedulers check there is about axes alone, and their own functions check it here (`have_one_space`,
+`Pattern.foreign`, `rows_and_groups`). For pointwise work with other reads, places are counted
+(`reads_few_places`). All else goes to the schedulers, once for each set of expressions: lookups,
+scans, partial results, tensors without elements, and reductions of values read at other places.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from thunder_fuser.segment.units import Summary, stored_axes
 
 Found = Match | tuple[Reject, ...]
 NAME = "segmenter"
-MAX_OPS = 512  # expressions of one kernel: more cost more to compile than the edge of a cut
+MAX_OPS = 512  # expressions of one kernel: more take longer to compile than a cut costs
 
 
 class Acceptance:
-    """Answers for one fusion, target and set of options, remembered."""
+    """Answers for one fusion, target and set of options. It remembers them."""
 
     def __init__(self, facts: Facts, options: CompileOptions) -> None:
         self.facts, self.options = facts, options
         self._asked: dict[Candidate, Found] = {}
 
     def part(self, one: Candidate) -> Part:
-        """The part of these expressions, and of the numbers that they take."""
-        # A kernel takes a computed number from nowhere: it makes it.
+        """The part with these expressions, and with those that compute the numbers they read."""
+        # No other kernel can pass a computed number by value.
         exprs, stack = set(one.exprs), list(one.exprs)
         while stack:
             names = self.facts.numbers[stack.pop()]
@@ -48,7 +48,7 @@ class Acceptance:
         return self.facts.parts.of([self.facts.exprs[at] for at in sorted(exprs)], one.stores)
 
     def ask(self, one: Candidate) -> Found:
-        """The match of the scheduler that takes these expressions, or every refusal."""
+        """The match of the scheduler that takes the candidate, or every refusal."""
         if one not in self._asked:
             known = self._own_refusals(one.exprs)
             given = self.facts.target, self.options
@@ -56,7 +56,7 @@ class Acceptance:
         return self._asked[one]
 
     def _own_refusals(self, exprs: Set[int]) -> tuple[Reject, ...]:
-        """Why the segmenter refuses such a segment unasked: a boundary inside, or too many ops."""
+        """Why the segmenter itself refuses the segment: a boundary inside, or too many ops."""
         if len(exprs) > MAX_OPS:
             return (Reject(NAME, f"{len(exprs)} expressions, more than {MAX_OPS}"),)
         facts = self.facts
@@ -67,12 +67,12 @@ class Acceptance:
         return tuple(Reject("segment_set", f"{n} is a boundary") for n in inside) if inside else ()
 
     def refusals(self, one: Candidate) -> tuple[Reject, ...]:
-        """Why nothing takes these expressions; nothing if something does."""
+        """Why no scheduler takes the candidate; empty if one does."""
         found = self.ask(one)
         return found if isinstance(found, tuple) else ()
 
     def refuses(self, one: Summary) -> tuple[Reject, ...]:
-        """As `refusals`, without asking the schedulers where the summary tells."""
+        """As `refusals`, but does not ask the schedulers where the summary suffices."""
         known = self._own_refusals(one.exprs)
         if known:
             return known
@@ -82,7 +82,10 @@ class Acceptance:
             reason = self._refused_axes(one)
             if reason is not None:
                 return (reason,)
-            if one.is_sound or (not one.patterns and are_few(self.facts, one.exprs, one.stores)):
+            is_sound = one.is_sound or (
+                not one.patterns and reads_few_places(self.facts, one.exprs, one.stores)
+            )
+            if is_sound:
                 return ()
         return self.refusals(Candidate(frozenset(one.exprs), frozenset(one.stores)))
 
@@ -102,13 +105,14 @@ class Acceptance:
         return Reject("reduction", reason)
 
 
-def are_few(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> bool:
-    """True if no value of these pointwise and movement expressions is wanted at many places.
+def reads_few_places(facts: Facts, exprs: Iterable[int], stores: Iterable[str]) -> bool:
+    """True if these pointwise and movement expressions compute no value at more than MAX_PLACES.
 
     T1 = exp(T0); T2 = slice(T1); T3 = flip(T1); T4 = add(T2, T3)      T1 at two places
 
-    A place has a number; 0 is that of a stored element. A reader that takes another element than
-    its own makes a place of each of its own: some of them may be equal, so this is no exact count.
+    A place is an index at which one output element needs the value. Places are numbered; 0 is the
+    output element itself. A reader at another element adds a place for each of its own places. Some
+    of these may be equal, so the count is an upper bound.
     """
     numbers: dict[tuple[int, int, int], int] = {}
     places: dict[str, set[int]] = {name: {0} for name in stores}

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which groups can run, kept while groups merge: may two merge without a cycle?
+"""A topological order of groups, kept up to date while they merge: would a merge close a cycle?
 
     0 -> 1 -> 2, 0 -> 2     0 and 2 may not merge: 1 would have to run after and before them
 
-Every group has a rank, and what it reads comes from lower ranks. A path from a to b runs through
-ranks between theirs, so the search looks at nothing else (Pearce and Kelly, 2006). When two groups
-merge, what leads to the later one moves before both, and what follows from the earlier one behind.
+Every group has a rank above those of the groups it reads. A path from a to b runs through ranks
+between theirs, so a search looks at nothing else (Pearce and Kelly, 2006). When two groups merge,
+the ancestors of the later one move before both, and the descendants of the earlier one behind both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from thunder_fuser.union_find import UnionFind
 
-MOST_STEPS = 512  # of a search; beyond it a path is supposed
+MOST_STEPS = 512  # of a search; beyond it a path is assumed
 
 
 class Order:
-    """Ranks and edges of groups. `find` maps a group merged away to the one it is now part of."""
+    """Ranks and edges of groups. `find` maps a merged group to the one that it is now part of."""
 
     def __init__(self, before: Sequence[Iterable[int]]) -> None:
-        """before: those that each group reads from; the groups are in an order that is valid."""
+        """before: the groups that each one reads from. The groups are in topological order."""
         self._rank = list(range(len(before)))
         self._merged: UnionFind[int] = UnionFind()
         self._before = [list(groups) for groups in before]
@@ -39,29 +39,22 @@ class Order:
         found = [g for g in range(len(self._rank)) if self.find(g) == g]
         return sorted(found, key=self._rank.__getitem__)
 
-    def before(self, group: int) -> list[int]:
-        """The groups it reads from."""
-        return self._neighbours(self._before, group)
-
-    def after(self, group: int) -> list[int]:
-        """The groups that read from it."""
-        return self._neighbours(self._after, group)
-
     def _neighbours(self, edges: list[list[int]], group: int) -> list[int]:
-        """The groups at the other ends, each once; the list is shortened to them."""
+        """The groups at the other ends of a group's edges, each once. Drops edges that merges have
+        made equal or inner."""
         found = dict.fromkeys(map(self.find, edges[group]))
         found.pop(group, None)
         edges[group] = list(found)
         return edges[group]
 
     def merge(self, a: int, b: int) -> bool:
-        """Makes two groups one, called the smaller number; False if that would make a cycle."""
+        """Merges two groups under the smaller number; False if that would close a cycle."""
         a, b = sorted((a, b), key=self._rank.__getitem__)
-        led = self._between(self.before, b, a)
-        left = self._between(self.after, a, b) if led else []
-        if led is None or left is None:
+        ancestors = self._between(self._before, b, a)
+        descendants = self._between(self._after, a, b) if ancestors else []
+        if ancestors is None or descendants is None:
             return False
-        self._shift([*led, a, *left])
+        self._shift([*ancestors, a, *descendants])
         keep, gone = min(a, b), max(a, b)
         self._rank[keep] = self._rank[a]
         self._merged.join(keep, gone)
@@ -71,18 +64,16 @@ class Order:
             edges[keep], edges[gone] = more, []
         return True
 
-    def _between(
-        self, step: Callable[[int], list[int]], start: int, end: int
-    ) -> list[int] | None:
-        """What one side of `start` leads to, in ranks between its own and that of `end`.
+    def _between(self, edges: list[list[int]], start: int, end: int) -> list[int] | None:
+        """The groups that edges reach from `start`, with ranks between `start` and `end`.
 
-        None if `end` is reached through a third group, or the search takes more than MOST_STEPS.
+        None if they reach `end` through a third group, or the search exceeds MOST_STEPS.
         """
         low, high = sorted((self._rank[start], self._rank[end]))
-        seen = {g for g in step(start) if low < self._rank[g] < high}
+        seen = {g for g in self._neighbours(edges, start) if low < self._rank[g] < high}
         stack, steps = list(seen), 0
         while stack:
-            near = step(stack.pop())
+            near = self._neighbours(edges, stack.pop())
             steps += len(near)
             if end in near or steps > MOST_STEPS:
                 return None
@@ -92,7 +83,7 @@ class Order:
         return sorted(seen, key=self._rank.__getitem__)
 
     def _shift(self, line: list[int]) -> None:
-        """Gives these groups their ranks anew, in this order."""
+        """Sorts the ranks of these groups into this order."""
         ranks = sorted(self._rank[g] for g in line)
         for group, rank in zip(line, ranks, strict=True):
             self._rank[group] = rank

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as sets of expressions: what each reads and stores, what all of it costs.
+"""A plan as sets of expressions: what each set reads and stores, and what the plan costs.
 
 An expression in two sets is computed in both. Each value that must reach memory is stored by one
-set, its home; sets that nobody needs are dropped.
+set, its home. Sets whose values nothing needs are dropped.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def homes(candidates: Sequence[Candidate]) -> dict[str, int]:
 
 
 def reads_of(facts: Facts, one: Candidate) -> dict[str, int]:
-    """What expressions read from outside, and how many bytes of it they touch.
+    """The values that a candidate reads from outside, and how many bytes of each it touches.
 
-    T1 = cast(T0); T2 = slice(T1), a quarter of it    storing T2 alone: a quarter of T0
+    T1 = cast(T0); T2 = slice(T1), a quarter of it    if it stores only T2: a quarter of T0
     """
     wanted = {name: facts.elements[name] for name in one.stores}
     for at in sorted(one.exprs, reverse=True):
-        shown = max((wanted.get(name, 0) for name in facts.exprs[at].outputs), default=0)
+        made = max((wanted.get(name, 0) for name in facts.exprs[at].outputs), default=0)
         for name in facts.operands[at]:
-            count = wanted.get(name, 0) + facts.shown(at, name, shown)
+            count = wanted.get(name, 0) + facts.elements_read(at, name, made)
             wanted[name] = min(count, facts.elements[name])
     return {
         name: min(wanted[name] * facts.itemsize(name), facts.bytes[name])
@@ -44,21 +44,23 @@ def reads_of(facts: Facts, one: Candidate) -> dict[str, int]:
 
 
 def edge_bytes(facts: Facts, one: Candidate) -> int:
-    """What a segment reads and stores in memory."""
+    """The bytes that a segment reads from memory and stores to it."""
     return sum(reads_of(facts, one).values()) + sum(facts.bytes[name] for name in one.stores)
 
 
 def cost_of(facts: Facts, one: Candidate) -> float:
-    """Bytes read and stored, a launch, and the work, in bytes that memory moves meanwhile."""
+    """Bytes read and stored, plus the bytes that memory moves in the time of the launch and of the
+    arithmetic."""
     depths = {facts.depth[at] for at in one.exprs if facts.patterns[at] is not None}
     work = sum(facts.work[at] for at in sorted(one.exprs)) * passes(len(depths))
     return facts.target.launch_bytes + edge_bytes(facts, one) + work
 
 
 def passes(depths: int) -> float:
-    """How often an expression is computed, about, in a segment with reductions at so many depths.
+    """Roughly how often a segment with reductions at so many depths computes an expression.
 
-    Reductions that wait for each other are passes over the data; a later one computes half again.
+    Reductions that wait for each other need several passes over the data. Each pass after the first
+    computes about half of the expressions again.
     """
     return 1 + max(depths - 1, 0) / 2
 
@@ -68,13 +70,13 @@ def total(facts: Facts, candidates: Sequence[Candidate]) -> float:
     return sum(cost_of(facts, one) for one in candidates)
 
 
-def settled(
+def candidates_from(
     facts: Facts, sets: Sequence[frozenset[int]], home: Mapping[str, int]
 ) -> list[Candidate]:
-    """The candidates of expression sets, which are in an order in which each reads earlier ones.
+    """The candidates of sets of expressions. The sets are in topological order.
 
-    home: the set that stores a value, if it must reach memory. A set that then stores nothing is
-    dropped, and so is what only such sets need.
+    home: the set that stores a value, if the value must reach memory. A set that stores nothing is
+    dropped, and so are the expressions that only such sets need.
     """
     wanted: set[str] = set(facts.results)
     candidates: list[Candidate] = []
@@ -100,10 +102,10 @@ def live_exprs(facts: Facts, exprs: frozenset[int], stores: Iterable[str]) -> fr
     return frozenset(found)
 
 
-def is_twice(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
-    """True if two sets compute one expensive expression in a fusion that compares.
+def repeats_compared(facts: Facts, sets: Iterable[Iterable[int]]) -> bool:
+    """True if two sets compute one expensive expression in a fusion that compares floats.
 
-    Its bits could differ between two kernels, so one could miss the value that the other found.
+    Its bits could differ between two kernels, and a comparison of the two would then be wrong.
     """
     if not facts.compares:
         return False
@@ -115,7 +117,7 @@ def external(facts: Facts, exprs: Iterable[int]) -> list[str]:
     """The names of the values that expressions read but do not compute, in order."""
     made: set[str] = set()
     found: dict[str, None] = {}
-    for at in sorted(exprs):  # in program order: what one of them makes comes before its readers
+    for at in sorted(exprs):  # in program order, so producers come before their readers
         for name in facts.operands[at]:
             if name not in made:
                 found[name] = None

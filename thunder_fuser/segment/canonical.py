@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part -> the same part under names that say only where a value or an axis stands in it.
+"""Part -> the same part with its values and axes numbered in the order of their first use.
 
     inputs T7, S2; T9[i4, i6] = mul(T7[i4, i6], S2)
 ->  inputs T0, S1; T2[i0, i1] = mul(T0[i0, i1], S1)
 
-So a segment has one text, whichever fusion it was cut from and whatever else that computes, and
-what was compiled for one serves all. Axes of one class get one name: the new part needs no classes.
+So the text of a segment does not depend on the fusion around it, and equal segments of different
+fusions share a compiled kernel. Axes of one class get one name, so the new part needs no classes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from thunder_fuser.ir.record import rename
 
 
 def canonical(part: Part) -> tuple[Part, Mapping[str, str]]:
-    """The part under its own names, and the new name of each of its values."""
+    """The renumbered part, and the new name of each of its values."""
     values = dict.fromkeys([*part.inputs, *(name for e in part.exprs for name in e.outputs)])
     names = {name: f"{name[0]}{at}" for at, name in enumerate(values)}
     numbers: dict[str, int] = {}  # of classes of axes, in the order in which they are met

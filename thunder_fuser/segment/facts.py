@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the segmenter asks of a fusion again and again, computed once: bytes, axes, work, reads.
+"""What the segmenter needs to know of a fusion, computed once: bytes, axes, work, reads.
 
-Expressions are numbered in program order; all sets and orders are over these numbers, so a plan
-depends on nothing but the program.
+Expressions are numbered in program order. All sets and orders are over these numbers, so a plan
+depends on the program alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from thunder_fuser.ir.record import OpRecord, names_of
 from thunder_fuser.ir.scalar import Scalar, symbol
 from thunder_fuser.target import Target
 
-SECTOR = 32  # bytes that memory gives at once: an element read alone costs as many
+SECTOR = 32  # bytes that memory gives at once: a single element costs as many
 _CALLED = (OpKind.EXTERNAL, OpKind.COMMUNICATION)
-_SCATTERED = ("take_along_axis", "gather")
+_SCATTERED = ("take_along_axis", "gather")  # their reads are single elements
 _PLAIN = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.REDUCTION, OpKind.FACTORY, OpKind.RANDOM)
-# Reads that touch only what their result shows of the operand.
+# Ops that read no more elements of their source than their result has.
 _PARTIAL = ("slice", "select", "index_select", "take_along_axis", "gather", "embedding_fwd")
 
 
@@ -34,12 +34,12 @@ class Facts:
         self.parts = Parts(fusion)
         self.exprs = fusion.exprs
         self.number = {name: at for at, e in enumerate(self.exprs) for name in e.outputs}
-        self.results = frozenset(output.name for output in fusion.outputs)
+        self.results = fusion.results
         self._map: DomainMap = self.parts.domain_map
         self.axes: dict[str, Axes] = {
             name: frozenset(self._map.axes(view)) for name, view in fusion.tensors.items()
         }
-        self.bytes = {  # in memory, expanded axes counted once; none if passed by value
+        self.bytes = {  # in memory, without those of expanded axes; 0 if passed by value
             name: 0 if view.by_value else bytes_in_memory(view, self.parts.strides[name])
             for name, view in fusion.tensors.items()
         }
@@ -66,7 +66,7 @@ class Facts:
     # ---- values
 
     def _reads(self, *, by_value: bool) -> list[tuple[str, ...]]:
-        """What each expression reads: what kernels take by value, or the tensors."""
+        """What each expression reads: either the values that kernels take by value, or the rest."""
         tensors = self.fusion.tensors
         return [
             tuple(n for n in dict.fromkeys(names_of(e)) if tensors[n].by_value == by_value)
@@ -74,15 +74,15 @@ class Facts:
         ]
 
     def is_number(self, at: int) -> bool:
-        """True if an expression computes what kernels take by value, or nothing else."""
+        """True if all results of an expression are numbers, which kernels take by value."""
         return all(self.fusion.tensors[name].is_scalar for name in self.exprs[at].outputs)
 
     def itemsize(self, name: str) -> int:
         """Bytes of one element."""
         return self.fusion.tensors[name].dtype.bytes
 
-    def shown(self, at: int, name: str, wanted: int) -> int:
-        """How many elements of an operand are read for so many of the result."""
+    def elements_read(self, at: int, name: str, wanted: int) -> int:
+        """How many elements of an operand are read to compute `wanted` elements of the result."""
         every = self.elements[name]
         if not self._reads_whole[at]:
             return min(every, wanted)
@@ -95,14 +95,14 @@ class Facts:
     # ---- expressions
 
     def is_plain(self, at: int) -> bool:
-        """True if what schedulers say of it follows from axes: no scan, torch call, lookup,
-        partial result, tensor without elements."""
+        """True if its axes alone tell schedulers enough: it is no scan, torch call, lookup or
+        partial result, and its tensors have elements."""
         expr = self.exprs[at]
         is_partial = expr.row.kind is OpKind.REDUCTION and expr.attr("chunk") is not None
         return expr.row.kind in _PLAIN and not is_partial and self._has_elements(at)
 
     def _work(self, expr: OpRecord) -> float:
-        """What computing it once costs, in bytes that memory moves meanwhile."""
+        """The bytes that memory moves in the time of computing it once."""
         if expr.row.kind in (*_CALLED, OpKind.SCALAR):
             return 0.0
         names = names_of(expr) if expr.row.kind is OpKind.REDUCTION else expr.outputs
@@ -110,19 +110,20 @@ class Facts:
         return count * expr.row.cost / self.target.ops_per_byte
 
     def _compares(self, expr: OpRecord) -> bool:
-        """True if the last bit of a computed float may decide what the result is."""
+        """True if it compares a computed float, whose last bit may then decide the result."""
         names = (n for n in names_of(expr) if n in self.number)
         return expr.row.rule is DtypeRule.COMPARE and any(
             self.fusion.tensors[name].dtype.is_float for name in names
         )
 
     def _depths(self) -> list[int]:
-        """How many reductions lie before each expression, at most, itself included.
+        """The most reductions on a path to each expression, itself included.
 
-        One of what was reduced before, as of the rows of a group, is no pass over the data.
+        A reduction of results of reductions, such as over the rows of a group, reads far fewer
+        elements. It is no pass over the data and does not count.
         """
         depth: list[int] = []
-        walked: list[int] = []  # elements that reductions before have read, at most
+        walked: list[int] = []  # the most elements that a reduction on a path has read
         for at, names in enumerate(self.operands):
             makers = [self.number[n] for n in names if n in self.number]
             most = max((walked[maker] for maker in makers), default=0)
@@ -154,7 +155,7 @@ class Facts:
         return all(self.elements[name] for name in names)
 
     def _index(self, name: str) -> tuple[Scalar, ...]:
-        """The index of a value, with one symbol for each class of axes."""
+        """The index of a value's element, with one symbol for each class of axes."""
         if name not in self._indices:
             axes = self.fusion.tensors[name].domain.no_reductions
             self._indices[name] = tuple(

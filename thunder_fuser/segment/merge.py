@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Units -> groups: units of a large fusion are coarsened, then pairs merge while that saves bytes.
 
-coarsen, in one walk: what makes values for one reader alone belongs to it
+coarsen walks the units once and merges a producer with its reader if there is only one
 
     T1 = exp(T0); T2 = mul(T1, 2.0); T3 = add(T2, T0)       T1 and T2 have one reader each
 ->  {T1, T2, T3}
 
-merge_greedily: of all pairs that may merge, the one that saves most bytes does, until none
+merge_greedily merges the pair that saves most bytes, again and again, until no merge saves any
 
     T1 = exp(T0); T2 = sum(T1, 1); T3 = sum(T1, 0)          T1: 64 MiB, T2 and T3: 64 KiB
-->  {T1, T2}, {T3}: merging over T1 saves its store and a load, and only one of both can
+->  {T1, T2}, {T3}: one of the sums can merge with T1, which saves T1's store and a load
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from thunder_fuser.segment.acyclic import Order
 from thunder_fuser.segment.candidate import passes
 from thunder_fuser.segment.units import Summary, merged, stored_axes
 
-MOST_COARSENED = 32  # expressions: where a longer chain is cut, merge_greedily decides
+MOST_COARSENED = 32  # expressions of a coarse unit; merge_greedily joins those of longer chains
 CYCLE = (Reject(NAME, "a third segment would have to run between its halves"),)
-WINDOW = 4  # neighbours among the readers of one value that are tried with each
+WINDOW = 4  # of the readers of one value, each is tried with this many of the next ones
 MAX_ROUNDS = 6
 
 # ---- coarsening
@@ -34,17 +34,16 @@ Twin = tuple[frozenset[str], frozenset[frozenset[str]]]
 
 
 def coarsen(acceptance: Acceptance, units: Sequence[Summary]) -> list[Summary]:
-    """Fewer, larger units in an order in which they can run. `units`, whose numbers are their
-    places, are in program order.
+    """Fewer, larger units, in an order in which they can run. `units` are in program order, and
+    their numbers are their places.
 
-    What makes values for one reader alone joins it: apart, those values would be stored and read
-    for nothing. So do two that read the same values and make the same axes, if that gives what
-    they read one reader. No merge of either kind can close a cycle, so no choice is lost, and
-    merging is left with a fraction of the units.
+    A producer joins its reader if that is the only one: apart, they would only store and load the
+    values between them. Two units that read the same values and make the same axes (twins) join
+    too, since their producer may then have one reader. Neither kind of merge can close a cycle or
+    rule out a better plan, and merge_greedily is left with a fraction of the units.
 
-    The walk supposes that values may be read at other places than their own. The schedulers are
-    asked about each larger unit once, at its end; what they refuse is coarsened again to half the
-    size.
+    The walk assumes that schedulers accept every place at which a value is read. It asks them once
+    about each larger unit at the end, and coarsens what they refuse again, to half the size.
     """
     found = _coarsened(acceptance, dict(enumerate(units)), MOST_COARSENED)
     return [found[at] for at in sorted(found)]
@@ -53,7 +52,7 @@ def coarsen(acceptance: Acceptance, units: Sequence[Summary]) -> list[Summary]:
 def _coarsened(
     acceptance: Acceptance, units: Mapping[int, Summary], most: int
 ) -> dict[int, Summary]:
-    """Units of at most so many expressions, each at a place where it can run."""
+    """Units of at most `most` expressions, each at a place where it can run."""
     walk = _Walk(acceptance, most)
     for at, one in units.items():
         walk.add(at, one)
@@ -80,7 +79,7 @@ class _Walk:
         self._twin: dict[Twin, int] = {}
 
     def add(self, at: int, one: Summary) -> None:
-        """One more unit, with what is made for it alone, and in its twin if there is one."""
+        """Adds a unit, merged with the producers that it alone reads, and with its twin."""
         one = self._with_makers(one)
         key = self._key_of(one)
         twin = self._twin.get(key, -1)
@@ -110,7 +109,7 @@ class _Walk:
         return one
 
     def _joined(self, a: Summary, b: Summary) -> Summary | None:
-        """Both as one, if it is small and takes no more passes, and its axes fit a scheduler."""
+        """Both as one, if that is small, needs one pass, and has axes that a scheduler takes."""
         is_small = len(a.exprs) + len(b.exprs) <= self.most and len(a.depths | b.depths) <= 1
         if not (a.is_plain and b.is_plain and is_small):
             return None
@@ -138,7 +137,7 @@ class Groups:
     """The groups of units so far, their order, and what was refused and why."""
 
     def __init__(self, units: Sequence[Summary], acceptance: Acceptance) -> None:
-        """units: in an order in which they can run."""
+        """units: in topological order."""
         self.facts, self.acceptance = acceptance.facts, acceptance
         self.count = len(units)
         self.summary = dict(enumerate(units))
@@ -148,7 +147,7 @@ class Groups:
         self.order = Order([[self.home[name] for name in names] for names in made])
 
     def gain(self, a: int, b: int) -> float:
-        """The cost that merging two groups saves, roughly: exact but for work done twice."""
+        """The cost that merging two groups saves; an estimate if both compute one expression."""
         one, two = self.summary[a], self.summary[b]
         if len(two.reads) + len(two.stores) > len(one.reads) + len(one.stores):
             one, two = two, one
@@ -182,8 +181,8 @@ class Groups:
         return True
 
     def pairs(self) -> Iterator[Pair]:
-        """Every pair of groups worth a try, some more than once: a producer and its reader, two
-        readers of one value, and neighbours over the same axes, which save a launch."""
+        """Every pair of groups worth a try, some of them repeatedly: a producer and its reader, two
+        readers of one value, and neighbours over the same axes, whose merge saves a launch."""
         readers: dict[str, list[int]] = {}
         spaces: dict[frozenset[str], list[int]] = {}
         for group in sorted(self.summary):
@@ -210,21 +209,21 @@ Rank = Callable[[Groups, int, int], float]
 
 
 def by_gain(groups: Groups, a: int, b: int) -> float:
-    """Ranks the pair that saves most first."""
+    """Ranks first the pair that saves most."""
     return -groups.gain(a, b)
 
 
 def by_program(groups: Groups, a: int, b: int) -> float:
-    """Ranks pairs that save anything in the program order of their later halves."""
+    """Ranks the pairs that save anything by the program order of their later groups."""
     gain = groups.gain(a, b)
     return -gain if gain <= 0 else max(a, b) - groups.count
 
 
 def merge_greedily(units: Sequence[Summary], acceptance: Acceptance, rank: Rank) -> Groups:
-    """Merges while that saves bytes. A round tries again what an earlier one may have changed.
+    """Merges while that saves bytes. Each round tries all pairs again, since merges change gains.
 
-    Equal ranks go to the smaller groups, then to the earlier ones: so chains grow in halves, and
-    a plan depends on the program alone.
+    Of equal ranks, smaller groups merge first, then earlier ones. So long chains merge in a
+    balanced way, and a plan depends on the program alone.
     """
     groups = Groups(units, acceptance)
     for _ in range(MAX_ROUNDS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SegmentedFusion: what segmentation makes, how it prints, and the picture of it."""
+"""SegmentedFusion, the result of segmentation, as text and as a graph in DOT."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thunder_fuser.schedule.scheduler import Match, Reject
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A value that stays on chip between passes over it; bytes: of one row."""
+    """A value that stays on chip between passes over it. bytes: of one row of it."""
 
     name: str
     dtype: DataType
@@ -31,10 +31,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part that a scheduler takes; edge_bytes: what it reads and writes in memory.
+    """A part with the scheduler that takes it. edge_bytes: bytes that it reads from memory and
+    writes to it.
 
-    params: what the scheduler decides, None where torch runs the segment; persistent_buffers: what
-    stays on chip between passes over the data. Both are known after `with_params`.
+    params: the scheduler's decisions, or None where torch runs the segment; persistent_buffers:
+    values that stay on chip between passes over the data. `with_params` fills in both.
     """
 
     match: Match
@@ -48,22 +49,22 @@ class Segment:
 
     @property
     def scheduler(self) -> type[Match]:
-        """The scheduler that takes it; it has a `name`."""
+        """The scheduler that takes the part; it has a `name`."""
         return type(self.match)
 
     @property
     def ops(self) -> tuple[OpRecord, ...]:
-        """The expressions, private copies of other segments' cheap ones included."""
+        """The expressions, with the segment's private copies of cheap producers."""
         return self.part.exprs
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The values that it reads."""
         return self.part.inputs
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What it writes."""
+        """The values that it writes."""
         return self.part.outputs
 
     def __str__(self) -> str:
@@ -75,7 +76,7 @@ class Segment:
 
 
 def with_params(segmented: SegmentedFusion) -> SegmentedFusion:
-    """The plan with what schedulers decide for arguments at addresses that divide by 16.
+    """The plan with what schedulers decide for arguments whose addresses are multiples of 16.
 
     segment 0 reduction: T0 -> T1      ->      segment 0 reduction: T0 -> T1
                                                    # reduction(vectorize=8, threads=32x4, unroll=1)
@@ -97,8 +98,8 @@ def _with_params(one: Segment) -> Segment:
 def numbered(
     segmented: SegmentedFusion, schedules: Sequence[tuple[int | str, Any]]
 ) -> dict[int, Any]:
-    """{number of a segment: its schedule}; GivenScheduleError for one that the plan does not have,
-    or that has two."""
+    """{number of a segment: its schedule}; GivenScheduleError for a segment that the plan does not
+    have, or that has two schedules."""
     found: dict[int, Any] = {}
     for key, given in schedules:
         number = _number(segmented, key)
@@ -109,7 +110,8 @@ def numbered(
 
 
 def _number(segmented: SegmentedFusion, key: int | str) -> int:
-    """Of a segment by its number, by its line in a plan, or by its scheduler if that has one."""
+    """The number of the segment that a key means: its number, its line in the plan's text, or the
+    name of its scheduler if no other segment has that."""
     names = [f"{at} {one.scheduler.name}" for at, one in enumerate(segmented.segments)]
     text = str(key).removeprefix("segment ").partition(":")[0].strip()
     fitting = [at for at, name in enumerate(names) if text in (name, *name.split(" "))]
@@ -121,7 +123,7 @@ def _number(segmented: SegmentedFusion, key: int | str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Two segments that would save bytes as one, and why they are not."""
+    """Two segments that would save bytes as one, and why they could not be merged."""
 
     first: int
     second: int
@@ -134,11 +136,11 @@ class Refusal:
 
 @dataclass(frozen=True)
 class SegmentedFusion:
-    """The segments in the order they run, and why neighbours were not joined.
+    """The segments in the order in which they run, and why neighbours were not merged.
 
-    edge_bytes: read and written by all segments together; lower_bound: by one that could take it
-    all; peak_bytes: the most that intermediates take at once. notes: what later stages add to its
-    text.
+    edge_bytes: read and written by all segments; lower_bound: what one segment with everything
+    would read and write; peak_bytes: the most that intermediates take at once; notes: lines that
+    later stages add to the text.
     """
 
     fusion: Fusion
@@ -159,7 +161,7 @@ class SegmentedFusion:
         return "\n".join(lines) + "\n"
 
     def dot(self) -> str:
-        """The plan as a graph in DOT: a box a segment, an edge a value, with its bytes."""
+        """The plan as a graph in DOT: segments are boxes, values edges with dtype and sizes."""
         lines = ["digraph plan {", "  node [shape=box, fontname=monospace];"]
         lines += [f"  {name} [shape=ellipse];" for name in self.fusion.inputs]
         for number, one in enumerate(self.segments):

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan -> a better one, in which expressions are computed twice or moved to other segments.
 
-recompute_cheap_edges, of any plan: what is cheaper to recompute than to move through memory
+recompute_cheap_edges, for any plan: recomputes values where that is cheaper than to move them
 
     segment 0: T2 = add(T0: bf16, T1: bf16)    segment 1 reads T2, 4 bytes an element
 ->  segment 1: T2 = add(T0, T1); ...           and T0 and T1, 2 each, which it may have anyway
 
-refine, of a small plan: one step at a time, as long as one of these lowers the cost
+refine, for a small plan: takes one step at a time, as long as one of these lowers the cost
 
     merge     two segments become one
-    dissolve  the readers of a segment compute what it does, and it goes
-    copy      a reader computes what it reads, the cheap expressions or the last one behind it
-    read      a segment reads what it had computed too, for another stores it anyway
-    pull      what reads a value moves to where that is made
+    dissolve  the readers of a segment compute its expressions themselves, and it is dropped
+    copy      a reader computes a value itself: all producers, the cheap ones, or the last one
+    read      a segment reads a value that another one stores anyway, instead of computing it
+    pull      an expression that reads a value moves to the segment that computes it
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from functools import cache, partial
 from thunder_fuser.segment.acceptance import Acceptance
 from thunder_fuser.segment.candidate import (
     Candidate,
+    candidates_from,
     cost_of,
     external,
     homes,
-    is_twice,
     live_exprs,
-    settled,
+    repeats_compared,
 )
 from thunder_fuser.segment.facts import Facts
 
-MAX_CHEAP = 16  # cheap expressions behind one value
-MAX_COPIED = 40  # expressions taken along in one step
-MAX_STEPS = 24  # that are taken
-MAX_SEGMENTS = 12
+MAX_CHEAP = 16  # cheap expressions that are recomputed for one value
+MAX_COPIED = 40  # expressions that one step copies
+MAX_STEPS = 24
+MAX_SEGMENTS = 12  # a larger plan is not refined
 
 Exprs = frozenset[int]
 Sets = list[Exprs]
@@ -46,9 +46,9 @@ Sets = list[Exprs]
 
 
 def recompute_cheap_edges(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates, with the cheap expressions behind their inputs where that saves bytes.
+    """The candidates, which compute their cheap inputs themselves where that saves bytes.
 
-    Private copies (units.py) have done so where one tensor is behind the value.
+    Private copies (units.py) have done so already for values that are computed from one tensor.
     """
     facts, home = acceptance.facts, homes(candidates)
     reads = [external(facts, one.exprs) for one in candidates]
@@ -63,13 +63,14 @@ def recompute_cheap_edges(acceptance: Acceptance, candidates: list[Candidate]) -
         for name, grown in _grown(acceptance, one, saving):
             sets[at] |= grown
             readers[name] -= 1
-    return settled(facts, sets, home) if sets != [one.exprs for one in candidates] else candidates
+    is_same = sets == [one.exprs for one in candidates]
+    return candidates if is_same else candidates_from(facts, sets, home)
 
 
 def _grown(
     acceptance: Acceptance, one: Candidate, chains: dict[str, Exprs]
 ) -> list[tuple[str, Exprs]]:
-    """The chains that schedulers allow in the segment: all together, else one by one."""
+    """The chains that schedulers accept in the segment: all of them, or else one after another."""
     everything = one.exprs.union(*chains.values())
     if not chains or not acceptance.refusals(Candidate(everything, one.stores)):
         return list(chains.items())
@@ -82,27 +83,27 @@ def _grown(
 
 
 def _saved(facts: Facts, name: str, readers: int) -> int:
-    """Bytes that need not move if one reader of a value computes it."""
+    """Bytes that need not move if one reader of a value computes it itself."""
     stores = 1 if readers == 1 and name not in facts.results else 0
     return facts.bytes[name] * (1 + stores)
 
 
 def _cost(facts: Facts, one: Candidate, have: Iterable[str], chain: Exprs) -> float:
-    """What a segment reads and computes in addition, in bytes, if it computes a chain."""
+    """The additional reads and work of a segment that computes a chain, in bytes."""
     new = (leaf for leaf in external(facts, chain) if leaf not in have)
     work = sum(facts.work[at] for at in sorted(chain - one.exprs))
     return sum(facts.bytes[leaf] for leaf in new) + work
 
 
 def _stored_chain(facts: Facts, home: Mapping[str, int], name: str) -> Exprs:
-    """The cheap expressions behind a value, if all that they read is in memory."""
+    """The cheap expressions that compute a value, if all that they read is in memory."""
     chain = _cheap_chain(facts, name)
     stored = all(leaf in home or leaf not in facts.number for leaf in external(facts, chain))
     return chain if stored else frozenset()
 
 
 def _cheap_chain(facts: Facts, name: str) -> Exprs:
-    """The cheap expressions behind a value; none if they are too many, or it is an input."""
+    """The cheap expressions that compute a value; none if it is an input, or they are too many."""
     chain: set[int] = set()
     stack = [name]
     while stack:
@@ -121,7 +122,7 @@ def _cheap_chain(facts: Facts, name: str) -> Exprs:
 
 
 def refine(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidate]:
-    """The plan after the steps that lower its cost; the same one if none does."""
+    """The plan after all steps that lower its cost."""
     cost = cache(partial(cost_of, acceptance.facts))
     for _ in range(MAX_STEPS):
         is_searched = 1 < len(candidates) <= MAX_SEGMENTS
@@ -135,11 +136,11 @@ def refine(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candidat
 def _better(
     acceptance: Acceptance, candidates: list[Candidate], cost: Callable[[Candidate], float]
 ) -> list[Candidate] | None:
-    """The cheapest plan that is one step away, if it is cheaper than this one."""
+    """The cheapest plan one step away; None if none is cheaper than this one."""
     facts, best, least = acceptance.facts, None, sum(map(cost, candidates))
     for sets in _steps(facts, candidates):
         found = _arranged(facts, sets, candidates)
-        if found is None or is_twice(facts, [one.exprs for one in found]):
+        if found is None or repeats_compared(facts, [one.exprs for one in found]):
             continue
         now = sum(map(cost, found))
         if now < least * (1 - 1e-6) and not any(map(acceptance.refusals, found)):
@@ -148,9 +149,10 @@ def _better(
 
 
 def _arranged(facts: Facts, sets: Sets, before: Sequence[Candidate]) -> list[Candidate] | None:
-    """The sets as candidates in an order in which they can run; None if there is none.
+    """The sets as candidates in topological order; None if there is no such order.
 
-    A value is stored where it was before, if that set still makes it, else by the first that does.
+    A value is stored by the same set as before if that still computes it, else by the first that
+    does.
     """
     stored: dict[str, int] = {}
     for at, exprs in enumerate(sets):
@@ -162,11 +164,12 @@ def _arranged(facts: Facts, sets: Sets, before: Sequence[Candidate]) -> list[Can
         return None
     place = {at: number for number, at in enumerate(line)}
     home = {name: place[at] for name, at in stored.items()}
-    return settled(facts, [sets[at] for at in line], home)
+    return candidates_from(facts, [sets[at] for at in line], home)
 
 
 def _in_order(facts: Facts, sets: Sets, home: Mapping[str, int]) -> list[int] | None:
-    """An order in which each set reads earlier ones: always the first that can run."""
+    """A topological order of the sets, which takes the first set that is ready; None if there is
+    none."""
     needs = []
     for at, exprs in enumerate(sets):
         read = [name for name in external(facts, exprs) if name in facts.number]

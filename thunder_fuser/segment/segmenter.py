@@ -4,19 +4,19 @@
     T2 = sum(T0); T4 = mul(T0, T3); T5 = sum(T4 over the other axis)
 ->  segment 0 (persistent): T2, T4        segment 1 (reduction): T5, reading T4
 
-The cost of a plan is what its segments read and store, a price for each launch, and their work, all
-in bytes (candidate.py). Schedulers see every expression of a segment.
+The cost of a plan, in bytes, adds up what its segments read and store, a price for each launch, and
+a price for arithmetic (candidate.py). Schedulers see every expression of a segment.
 
-1. One segment of everything, if a scheduler takes it.
+1. One segment with everything is tried first.
 2. Cheap producers are copied into their readers, which makes units (units.py).
-3. In a large fusion, units with one reader join it (merge.py, `coarsen`).
+3. In a large fusion, a unit with a single reader is merged into it (merge.py, `coarsen`).
 4. Units merge while that saves bytes and some scheduler takes the result (merge.py). A small fusion
-   is merged in two orders, of which the cheaper plan is taken.
-5. What is cheaper to recompute than to move is recomputed (refine.py).
+   is merged in two orders, and the cheaper plan is taken.
+5. A value is recomputed where that costs less than moving it (refine.py).
 6. A small plan is searched for a better one (refine.py).
-7. If a segment fits nowhere after all, each expression gets a segment of its own.
-8. Segments run in the order that keeps few bytes alive (liveness.py), those behind communication
-   that do not wait for it first (posts.py).
+7. If no scheduler takes some segment after all, each expression gets a segment of its own.
+8. Segments are ordered so that few bytes of intermediates are alive. While communication runs,
+   kernels run that do not need its result (run_order.py).
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ from thunder_fuser.schedule.scheduler import Match, Reject
 from thunder_fuser.segment.acceptance import NAME, Acceptance
 from thunder_fuser.segment.candidate import (
     Candidate,
+    candidates_from,
     edge_bytes,
     external,
     homes,
-    settled,
     total,
 )
 from thunder_fuser.segment.facts import Facts
-from thunder_fuser.segment.liveness import by_liveness, peak
 from thunder_fuser.segment.merge import (
     CYCLE,
     Groups,
@@ -48,12 +47,12 @@ from thunder_fuser.segment.merge import (
     merge_greedily,
 )
 from thunder_fuser.segment.plan import Refusal, Segment, SegmentedFusion
-from thunder_fuser.segment.posts import by_posts
 from thunder_fuser.segment.refine import recompute_cheap_edges, refine
+from thunder_fuser.segment.run_order import by_liveness, by_posts, peak
 from thunder_fuser.segment.units import units_of
 from thunder_fuser.target import Target
 
-MOST_SEARCHED = 64  # units of a plan that is worth a search for a better one
+MOST_SEARCHED = 64  # units: a larger plan is not searched for a better one
 
 
 def segment(fusion: Fusion, target: Target, options: CompileOptions) -> SegmentedFusion:
@@ -86,9 +85,9 @@ def _ordered(acceptance: Acceptance, candidates: list[Candidate]) -> list[Candid
     """The candidates in the order in which they run."""
     facts = acceptance.facts
     found = by_posts(facts, by_liveness(facts, candidates))
-    if found is None:  # a kernel joins what runs before and behind communication
+    if found is None:  # one kernel has work from before and from after a communication
         found = by_posts(facts, by_liveness(facts, one_by_one(acceptance)))
-    assert found is not None  # single expressions run in the definition's order
+    assert found is not None  # single expressions can run in the definition's order
     return found
 
 
@@ -104,11 +103,11 @@ def candidates_of(groups: Groups) -> list[Candidate]:
     place = {group: at for at, group in enumerate(line)}
     home = {name: place[groups.order.find(at)] for name, at in groups.home.items()}
     sets = [frozenset(groups.summary[group].exprs) for group in line]
-    return settled(groups.facts, sets, home)
+    return candidates_from(groups.facts, sets, home)
 
 
 def _refusals(groups: Groups, candidates: Sequence[Candidate]) -> tuple[Refusal, ...]:
-    """Why segments that share an edge or a value are two, by their final numbers."""
+    """Why segments with a common edge or value were not merged, by their final numbers."""
     home = homes(candidates)
     place: dict[int, int] = {}
     for group, one in groups.summary.items():
@@ -125,9 +124,9 @@ def _refusals(groups: Groups, candidates: Sequence[Candidate]) -> tuple[Refusal,
 
 
 def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tuple[Reject, ...]:
-    """The refusal that names a path from one candidate to a later one, if one is left.
+    """The refusal that names the values along a path from candidate `a` to a later one, `b`.
 
-    Values are listed in turn: what the first stores, what is made of it, what the last reads.
+    Without such a path in the final plan, the refusal names none.
     """
     home = homes(candidates)
     came: dict[int, tuple[int, str]] = {}
@@ -151,7 +150,7 @@ def _cycle(facts: Facts, candidates: Sequence[Candidate], a: int, b: int) -> tup
 def planned(
     acceptance: Acceptance, candidates: Sequence[Candidate], refusals: tuple[Refusal, ...]
 ) -> SegmentedFusion:
-    """The plan of accepted candidates, which stand in an order in which they can run."""
+    """The plan of accepted candidates, which are in an order in which they can run."""
     facts = acceptance.facts
     segments = []
     for one in candidates:
@@ -170,11 +169,11 @@ def planned(
 
 
 def one_by_one(acceptance: Acceptance) -> list[Candidate]:
-    """A segment for each expression; ScheduleError that lists those that fit nowhere alone."""
+    """A segment for each expression; ScheduleError lists those that no scheduler takes alone."""
     facts = acceptance.facts
     line = [at for at in range(len(facts.exprs)) if not facts.is_number(at)]
     home = {name: n for n, at in enumerate(line) for name in facts.exprs[at].outputs}
-    candidates = settled(facts, [frozenset([at]) for at in line], home)
+    candidates = candidates_from(facts, [frozenset([at]) for at in line], home)
     refused = [(one, acceptance.refusals(one)) for one in candidates]
     lines = [
         f"{record_text(facts.exprs[min(one.exprs)])}: {'; '.join(map(str, reasons))}"

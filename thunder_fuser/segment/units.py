@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusion -> units: an expression each, with private copies of the cheap ones behind it.
+"""Fusion -> units: one expression each, with private copies of its cheap producers.
 
     T1 = cast(T0: bf16, Float);  T2 = sum(T1, 0);  T3 = sum(T1, 1)
 ->  unit 0: T1 = cast(T0), T2 = sum(T1, 0)         both read T0, 2 bytes an element,
-    unit 1: T1 = cast(T0), T3 = sum(T1, 1)         and none waits for the other
+    unit 1: T1 = cast(T0), T3 = sum(T1, 1)         and neither waits for the other
 
-A copy is the expression itself, held by several units. So it keeps every annotation, schedulers
-see it like any other, and copies that end in one segment are one expression again. What is copied
-are chains of cheap expressions over at most one tensor (casts up, broadcasts, views, slices, unary
-arithmetic, masks of iotas, random numbers) that is not larger than their result. Numbers, which
-kernels take by value, are copied wherever they are read.
+A copy is the expression itself, in several units. So it keeps every annotation, schedulers see it
+like any other, and two copies in one segment are one expression again. Chains of cheap expressions
+are copied (casts to wider types, broadcasts, views, slices, unary arithmetic, masks of iotas,
+random numbers), if they read at most one tensor, no larger than their result. Numbers are passed to
+kernels by value, and are copied wherever they are read.
 
-A unit is never taken apart. It is a Summary, as is what several of them are together:
+A unit is never split again. A Summary describes one unit or several merged ones:
 
     {T2 = sum(T1, 1)}  +  {T3 = sub(T1, T2)}
-->  reads T1 once, stores T3 alone, one pattern of reductions, two passes over the data
+->  reads T1 once, stores only T3, one pattern of reductions, two passes over the data
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _COPIED = (OpKind.POINTWISE, OpKind.MOVEMENT, OpKind.FACTORY, OpKind.RANDOM)
 
 @dataclass(frozen=True, slots=True)
 class CheapChain:
-    """Cheap expressions that end in one value; the tensor they read, if any, and elements of it."""
+    """Cheap expressions that compute one value; the tensor that they read, if any (`leaf`), and how
+    many elements of it."""
 
     exprs: frozenset[int]
     leaf: str | None
@@ -47,7 +48,7 @@ CheapChains = Mapping[str, CheapChain]
 
 
 def _shared_chains(facts: Facts) -> CheapChains:
-    """The chain behind each cheap value that several expressions read."""
+    """The chain that computes each cheap value with several readers."""
     chains: dict[str, CheapChain] = {}
     for at, expr in enumerate(facts.exprs):
         is_copied = expr.row.kind in _COPIED and expr.row.is_cheap and expr.op != "segment_set"
@@ -64,43 +65,43 @@ def _shared_chains(facts: Facts) -> CheapChains:
 
 
 def _chain(facts: Facts, at: int, chains: CheapChains) -> CheapChain | None:
-    """An expression with the chains behind its operands, if together they read one tensor that is
-    no larger than the result."""
+    """An expression with the chains of its operands, if together they read one tensor that is no
+    larger than the result."""
     operands = facts.operands[at]
     if len(operands) > 1 and chains.keys().isdisjoint(operands):
-        return None  # most expressions: each operand is a tensor of its own
-    behind = [_behind(facts, at, name, chains) for name in operands]
-    exprs = frozenset([at]).union(*(chain.exprs for chain in behind))
-    leaves = {chain.leaf for chain in behind if chain.leaf is not None}
-    elements = max((chain.elements for chain in behind), default=0)
+        return None  # most expressions: they read several tensors
+    read = [_chain_of(facts, at, name, chains) for name in operands]
+    exprs = frozenset([at]).union(*(chain.exprs for chain in read))
+    leaves = {chain.leaf for chain in read if chain.leaf is not None}
+    elements = max((chain.elements for chain in read), default=0)
     if len(exprs) > MAX_CHAIN or len(leaves) > 1:
         return None
     leaf = next(iter(leaves), None)
     (made,) = facts.exprs[at].outputs
     if leaf is not None and elements * facts.itemsize(leaf) > facts.bytes[made]:
-        return None  # narrower as it is than what it is made of
+        return None  # the result has fewer bytes than what the chain would read
     return CheapChain(exprs, leaf, elements)
 
 
-def _behind(facts: Facts, at: int, name: str, chains: CheapChains) -> CheapChain:
-    """The chain behind an operand, with what is read for it; without one, the operand itself."""
-    shown = facts.shown(at, name, facts.elements[facts.exprs[at].outputs[0]])
+def _chain_of(facts: Facts, at: int, name: str, chains: CheapChains) -> CheapChain:
+    """The chain of an operand, and what it reads; an operand without a chain is its own leaf."""
+    count = facts.elements_read(at, name, facts.elements[facts.exprs[at].outputs[0]])
     if name not in chains:
-        return CheapChain(frozenset(), name, shown)
+        return CheapChain(frozenset(), name, count)
     chain = chains[name]
-    return CheapChain(chain.exprs, chain.leaf, min(chain.elements, shown))
+    return CheapChain(chain.exprs, chain.leaf, min(chain.elements, count))
 
 
-# ---- units and what they are together
+# ---- units, and several of them together
 
 
 @dataclass(slots=True)
 class Summary:
-    """A segment, as the segmenter sees it while it grows.
+    """A segment while it grows, as the segmenter sees it.
 
-    reads: of each value from outside, [bytes, how many units read it]; stores: of each value made
-    here, how many units outside read it, a result counted as one more; work: see Facts.work;
-    depths: of the reductions made here.
+    reads: {value from outside: [bytes, how many units here read it]}; stores: {value computed here:
+    how many units outside read it, plus one for a result}; work: the sum of Facts.work; depths: of
+    the reductions computed here.
     """
 
     exprs: set[int]
@@ -112,12 +113,12 @@ class Summary:
     work: float
     is_plain: bool  # no scans, torch calls, lookups, partial results, tensors without elements
     is_external: bool
-    in_place: bool  # every value made here is read at its own element
-    is_sound: bool  # so it is, or the schedulers were asked about the places it is read at
+    in_place: bool  # element x of every value computed here is only read for element x
+    is_sound: bool  # in_place, or the schedulers have accepted the places that are read
 
 
 def units_of(facts: Facts) -> list[Summary]:
-    """The units of a fusion, in program order. What only copies need has no unit."""
+    """The units of a fusion, in program order. A value that is only copied has no unit."""
     shared = _shared_chains(facts)
     needed = {facts.number[name] for name in facts.results if name in facts.number}
     units: list[Summary] = []
@@ -133,12 +134,12 @@ def units_of(facts: Facts) -> list[Summary]:
 
 
 def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
-    """One expression with the copies it takes of shared chains, before its readers are known."""
+    """One expression with its copies of shared chains; `stores` lacks the counts of readers."""
     own = facts.exprs[at]
     is_external = own.row.kind in (OpKind.EXTERNAL, OpKind.COMMUNICATION)
     exprs, reads = {at}, dict[str, list[int]]()
     for name in facts.operands[at]:
-        chain = _behind(facts, at, name, {} if is_external else shared)
+        chain = _chain_of(facts, at, name, {} if is_external else shared)
         exprs |= chain.exprs
         if chain.leaf is not None:
             before, _ = reads.get(chain.leaf, (0, 1))
@@ -163,7 +164,7 @@ def _unit(facts: Facts, at: int, shared: CheapChains) -> Summary:
 
 
 def _are_read_in_place(facts: Facts, names: Iterable[str], exprs: set[int]) -> bool:
-    """True if these expressions read each of the values at its own element."""
+    """True if these expressions read each value at the element that they compute."""
     for name in names:
         for at in facts.uses[name]:
             if at in exprs and name not in facts.keeps_place[at]:
@@ -172,11 +173,11 @@ def _are_read_in_place(facts: Facts, names: Iterable[str], exprs: set[int]) -> b
 
 
 def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
-    """Both as one."""
+    """The summary of both as one segment."""
     reads, stores, inner = _edges(facts, a, b)
     exprs, both = a.exprs | b.exprs, a.exprs & b.exprs
     in_place = a.in_place and b.in_place and _are_read_in_place(facts, inner, exprs)
-    # Of values that are read where they were before, there is nothing new to ask.
+    # No value is read at a new place, so the schedulers would say the same again.
     is_old = a.is_sound and b.is_sound and not inner and not both
     return Summary(
         exprs=exprs,
@@ -196,7 +197,7 @@ def merged(facts: Facts, a: Summary, b: Summary) -> Summary:
 def _edges(
     facts: Facts, a: Summary, b: Summary
 ) -> tuple[dict[str, list[int]], dict[str, int], list[str]]:
-    """What both together read, what they store, and what one makes and the other reads."""
+    """What both together read, what they store, and the values that pass between them."""
     reads, stores, inner = dict(a.reads), a.stores | b.stores, []
     for name, (size, count) in b.reads.items():
         if name in a.stores:
@@ -216,5 +217,5 @@ def _edges(
 
 
 def stored_axes(facts: Facts, one: Summary) -> set[Axes]:
-    """The axes of what it stores."""
+    """The axes of each value that it stores."""
     return {facts.axes[name] for name in one.stores}

@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates -> the order in which they run, with the fewest bytes of intermediates alive at once.
+"""Candidates -> the order in which they run.
+
+by_liveness: the order with the lowest peak of live intermediates, in bytes
 
     T1 = f(T0), T2 = g(T1), T3 = f'(T0), T4 = g'(T3), each a segment; T1 and T3 are large
-->  f, g, f', g': one of T1 and T3 alive at a time, not both
+->  f, g, f', g': T1 and T3 are not alive at once
 
-Up to MOST_EXACT segments all orders are weighed; beyond, the next is the one that frees most.
+Up to MOST_EXACT segments this order is the best of all. Beyond, it is greedy: the next segment is
+the one that leaves the fewest bytes alive.
+
+by_posts: an order in which kernels run while communication is under way
+
+    K0 -> all_gather -> K1;  K0 -> K2       ->      K0, all_gather, K2, K1
+
+Communication keeps the order of the definition, which all ranks share. Their kernels may differ:
+segments may depend on strides, which may differ between ranks. Each communication is posted as soon
+as its operands are ready. After it, kernels that do not wait for it run first.
 """
 
 from __future__ import annotations
@@ -12,18 +23,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from heapq import heappop, heappush
 
+from thunder_fuser.ir.communication import is_communication
 from thunder_fuser.segment.candidate import Candidate, external, homes
 from thunder_fuser.segment.facts import Facts
 
 MOST_EXACT = 10
 
+# ---- intermediates
+
 
 class _Lives:
-    """Who makes and who reads the values between segments, by the segments' numbers."""
+    """Which segments store (makes) and read the values between segments, by number, and the
+    segments that each one needs."""
 
     def __init__(self, facts: Facts, candidates: Sequence[Candidate]) -> None:
         home = homes(candidates)
-        # Results are alive to the end in any order, so they count as nothing.
+        # Results live to the end in any order, so they count as 0.
         self.bytes = {name: facts.bytes[name] * (name not in facts.results) for name in home}
         self.makes = [one.stores for one in candidates]
         self.made = [sum(self.bytes[name] for name in names) for names in self.makes]
@@ -35,11 +50,11 @@ class _Lives:
                 self.readers[name].add(at)
 
     def freed(self, at: int, done: Set[int]) -> int:
-        """Bytes that nothing reads once a segment has run, after those done."""
+        """Bytes of the values that nothing else reads after this segment, which follows `done`."""
         return sum(self.bytes[n] for n in self.reads[at] if self.readers[n] - done <= {at})
 
     def peak(self, order: Iterable[int]) -> int:
-        """The most bytes of intermediates that live at once in this order."""
+        """The most bytes of intermediates that are alive at once in this order."""
         done: set[int] = set()
         now = most = 0
         for at in order:
@@ -51,12 +66,12 @@ class _Lives:
 
 
 def peak(facts: Facts, candidates: Sequence[Candidate]) -> int:
-    """The most bytes of intermediates, results left out, while candidates run in this order."""
+    """The most bytes of intermediates alive at once in this order. Results do not count."""
     return _Lives(facts, candidates).peak(range(len(candidates)))
 
 
 def by_liveness(facts: Facts, candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates in the order with the lowest peak found; unchanged if none is lower."""
+    """The candidates in the order with the lowest peak; unchanged if no order lowers it."""
     lives = _Lives(facts, candidates)
     if not any(lives.made):
         return candidates
@@ -66,8 +81,8 @@ def by_liveness(facts: Facts, candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _best(lives: _Lives) -> list[int]:
-    """The order with the lowest peak, the first of them in program order."""
-    # What is alive after a set of segments ran does not depend on their order.
+    """The order with the lowest peak; of equal ones, the first in program order."""
+    # The bytes alive after a set of segments do not depend on the order in which they ran.
     alive: dict[frozenset[int], int] = {frozenset(): 0}
     best: dict[frozenset[int], tuple[int, tuple[int, ...]]] = {frozenset(): (0, ())}
     for _ in lives.needs:
@@ -86,7 +101,7 @@ def _best(lives: _Lives) -> list[int]:
 
 
 def _greedy(lives: _Lives) -> list[int]:
-    """Runs the ready segment that leaves the fewest bytes alive; of equals, the first."""
+    """Takes the ready segment that leaves the fewest bytes alive; of equals, the first."""
     done: dict[int, None] = {}
     heap: list[tuple[int, int]] = []
     ready = [at for at, needs in enumerate(lives.needs) if not needs]
@@ -105,3 +120,50 @@ def _greedy(lives: _Lives) -> list[int]:
             near |= left[name] if len(left[name]) == 1 else set()  # it frees the value now
         ready = [other for other in near if lives.needs[other] <= done.keys()]
     return list(done)
+
+
+# ---- communication
+
+
+def by_posts(facts: Facts, candidates: list[Candidate]) -> list[Candidate] | None:
+    """The candidates in that order. None if communication cannot keep the definition's order,
+    because one kernel has work from before and from after it."""
+    is_post = [_is_post(facts, one) for one in candidates]
+    posts = [at for at, found in enumerate(is_post) if found]
+    if not posts:
+        return candidates
+    posts.sort(key=lambda at: min(candidates[at].exprs))
+    needs = _Lives(facts, candidates).needs
+    rest = [at for at, found in enumerate(is_post) if not found]
+    done: list[int] = []
+    waiting: set[int] = set()
+    while posts or rest:
+        if posts and needs[posts[0]] <= set(done):
+            waiting -= needs[posts[0]]
+            waiting.add(posts[0])
+            done.append(posts.pop(0))
+            continue
+        ready = [at for at in rest if needs[at] <= set(done)]
+        if not ready:
+            return None
+        before = _ancestors(needs, posts[0]) if posts else set()
+        best = min(ready, key=lambda at: (not needs[at].isdisjoint(waiting), at not in before))
+        waiting -= needs[best]
+        rest.remove(best)
+        done.append(best)
+    return [candidates[at] for at in done]
+
+
+def _is_post(facts: Facts, one: Candidate) -> bool:
+    return any(is_communication(facts.exprs[at]) for at in one.exprs)
+
+
+def _ancestors(needs: list[set[int]], at: int) -> set[int]:
+    """All candidates that one waits for, directly or through others."""
+    found: set[int] = set()
+    stack = [at]
+    while stack:
+        new = needs[stack.pop()] - found
+        found |= new
+        stack += new
+    return found

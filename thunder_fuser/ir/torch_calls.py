@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shape rules of torch calls, whose results have new axes, because no kernel spans a call.
+
+    topk(T0[8, 50], k=4)                                              ->  [8, 4], [8, 4]
+    scatter(T0[m, n], T1[k, n], T2[k, n], dim=0)                      ->  [m, n]
+    grouped_mm(T0[m, k], T1[g, k, n], T2[g])                          ->  [m, n]
+    scaled_product(T0[m, k], T1[k, n], T2[m, 1], T3[1, n])            ->  [m, n]
+    scaled_grouped_product(T0[m, k], T1[g, k, n], T2[g], T3, T4)      ->  [m, n]
+    sdpfa_fwd(T0[n, h, l, e], T1[n, h, s, e], T2[n, h, s, v])  ->  [n, h, l, v], [n, h, l], [2], []
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from thunder_fuser.errors import DtypeError
+from thunder_fuser.ir.dtypes import DataType
+from thunder_fuser.ir.fusion import TensorView
+from thunder_fuser.ir.indexed import (
+    INDEX_TYPES,
+    Extents,
+    check_at_most,
+    check_index,
+    check_rank,
+)
+from thunder_fuser.ir.record import Literal, OpRecord
+from thunder_fuser.ir.scalar import Scalar, const, product
+from thunder_fuser.ir.shapes import Sizes, matmul, may_be_equal, normalise_axis
+from thunder_fuser.ir.type_rules import check_literals
+
+# {type of elements: (type of scales, numbers in a block, numbers in an element)}
+_OF_BLOCKS = {
+    DataType.Float4_e2m1fn_x2: (DataType.Float8_e4m3fn, 16, 2),
+    DataType.Float8_e4m3fn: (DataType.Float8_e8m0fnu, 32, 1),
+}
+_ATTENDS = (DataType.Half, DataType.BFloat16, DataType.Float)
+
+
+def result_sizes(record: OpRecord, operands: list[TensorView], sizes: Sizes) -> list[Extents]:
+    """The sizes of each result; DefinitionError or DtypeError names the operand that does not fit.
+
+    Operands are tensors, except that the source of `scatter` may be a number.
+    """
+    if record.op == "sdpfa_fwd":
+        return _attention(record, operands)
+    if record.op == "sdpfa_bwd":
+        return _attention_backward(record, operands)
+    if record.op == "topk":
+        extents = _topk(record, operands[0], *sizes((record.attr("k"),)))
+    else:
+        extents = _CALLS[record.op](record, operands)
+    return [extents] * len(record.row.results)
+
+
+def _product(record: OpRecord, operands: list[TensorView]) -> Extents:
+    _check_one_type(record, operands)
+    return matmul(record, [view.shape for view in operands])
+
+
+def _called_axis(record: OpRecord, shape: Extents) -> int:
+    """The axis of a torch call, for which a tensor of rank 0 has one axis."""
+    return normalise_axis(record.attr("dim"), max(len(shape), 1), record.op)
+
+
+def _sorted(record: OpRecord, operands: list[TensorView]) -> Extents:
+    """sort, argsort: the sizes of the operand."""
+    _check_ordered(record, operands[0])
+    _called_axis(record, operands[0].shape)
+    return operands[0].shape
+
+
+def _topk(record: OpRecord, view: TensorView, k: Scalar) -> Extents:
+    shape = view.shape
+    dim = _called_axis(record, shape)
+    _check_ordered(record, view)
+    if view.dtype is DataType.Bool:
+        raise DtypeError("ops.topk", expected="numbers", got="Bool", do="cast to DataType.Int")
+    longest = shape[dim] if shape else const(1)
+    if k.is_const and (k.value < 0 or (longest.is_const and k.value > longest.value)):
+        raise record.error("k", f"0 to {longest}", k)
+    return _with_size(shape, dim, k)
+
+
+def _with_size(shape: Extents, dim: int, size: Scalar) -> Extents:
+    return tuple(size if at == dim else extent for at, extent in enumerate(shape))
+
+
+def _check_ordered(record: OpRecord, view: TensorView) -> None:
+    """DtypeError for complex numbers, which have no order, and for 8-bit floats."""
+    if view.dtype.is_complex or view.dtype.is_stored:
+        expected = "real numbers of a type with arithmetic"
+        raise DtypeError(f"ops.{record.op}: arg", expected=expected, got=view.dtype.name)
+
+
+def _write(record: OpRecord, operands: list[TensorView]) -> Extents:
+    """Ops that write into a copy of the first operand: its sizes. The source has its dtype."""
+    target, index, source = operands
+    check_index(record, index)
+    check_literals(record, record.inputs[2:], [target.dtype])
+    if source.dtype is not target.dtype and not isinstance(record.inputs[2], Literal):
+        wanted, got = target.dtype.name, source.dtype.name
+        raise DtypeError(f"{record.op}: src", expected=wanted, got=got, do="cast it first")
+    if record.attr("dim") is None:
+        _check_put(record, target.shape, index.shape, source.shape)
+    elif record.op.startswith("scatter"):
+        _check_scatter(record, target.shape, index.shape, source.shape)
+    else:
+        _check_slices(record, target.shape, index.shape, source.shape)
+    return target.shape
+
+
+def _check_scatter(record: OpRecord, target: Extents, index: Extents, source: Extents) -> None:
+    """Equal ranks; an index no longer than the source and, but along dim, the target."""
+    dim = _called_axis(record, target)
+    check_rank(record, "index", index, len(target))
+    check_at_most(record, index, target, free=dim)
+    if source or not target:  # not one number for all places
+        check_rank(record, "index", index, len(source))
+        check_at_most(record, index, source, free=None)
+
+
+def _check_slices(record: OpRecord, target: Extents, index: Extents, source: Extents) -> None:
+    """index_add, index_copy: the source has one slice for each element of the index."""
+    dim = _called_axis(record, target)
+    check_rank(record, "index", index, 0, 1)
+    _check_shape(record, "src", source, _with_size(target, dim, index[0] if index else const(1)))
+
+
+def _check_put(record: OpRecord, target: Extents, index: Extents, source: Extents) -> None:
+    """index_put: the sizes of the index replace the first size of the target."""
+    if not target:
+        raise record.error("", "a tensor with axes", "rank 0")
+    _check_shape(record, "src", source, (*index, *target[1:]))
+
+
+def _embedding_backward(record: OpRecord, operands: list[TensorView]) -> Extents:
+    (grad, indices), count = operands, record.integer("num_weights")
+    check_index(record, indices)
+    if count < 0:
+        raise record.error("num_weights", "a size >= 0", count)
+    if not grad.dtype.is_float:
+        raise DtypeError("embedding_backward: grad", expected="a float", got=grad.dtype.name)
+    if not grad.shape or not may_be_equal(grad.shape[:-1], indices.shape):
+        got = " and ".join(_text(view.shape) for view in operands)
+        raise record.error("grad", "the sizes of the indices and one more axis", got)
+    return (const(count), grad.shape[-1])
+
+
+# ---- grouped and scaled products
+
+
+def _grouped_mm(record: OpRecord, operands: list[TensorView]) -> Extents:
+    """A product for each group of rows of mat1, of columns of mat2, or of summed elements."""
+    a, b, offsets = (view.shape for view in operands)
+    _check_one_type(record, operands[:2])
+    if operands[2].dtype not in INDEX_TYPES:
+        got = operands[2].dtype.name
+        raise DtypeError("grouped_mm: offsets", expected="Int or Int32", got=got)
+    if (len(a), len(b)) not in ((2, 3), (3, 2), (2, 2)) or len(offsets) != 1:
+        expected = "matrices, one of them with an axis of groups, or none, and a vector"
+        raise record.error("", expected, f"ranks {len(a)}, {len(b)}, {len(offsets)}")
+    if not may_be_equal(a[-1:], b[-2:-1]):
+        raise record.error("summed axis", "equal sizes", f"{a[-1]}, {b[-2]}")
+    groups = b[0] if len(b) == 3 else a[0] if len(a) == 3 else offsets[0]
+    _check_shape(record, "offsets", offsets, [groups])
+    return (groups,) * (len(a) == len(b)) + (a[-2], b[-1])
+
+
+def _scaled_grouped_product(record: OpRecord, operands: list[TensorView]) -> Extents:
+    """As grouped_mm, with a scale for each whole tensor, for each row of mat1 and column of mat2,
+    or, if groups are of rows, for each block."""
+    result = _grouped_mm(record, operands[:3])
+    a, b, offsets = (view.shape for view in operands[:3])
+    if all(view.dtype.is_float8 for view in operands[3:]):
+        _check_tiles_of_groups(record, operands)
+        return result
+    both, one = (offsets[0],) * (len(a) == len(b)), const(1)
+    rows, columns = (*both, *a[:-1], one), (*both, *b[:-2], one, b[-1])
+    for name, view, each in zip(("scale1", "scale2"), operands[3:], (rows, columns), strict=True):
+        _check_scale(record, name, view, each)
+    return result
+
+
+def _scaled_product(record: OpRecord, operands: list[TensorView]) -> Extents:
+    """A scale for each whole tensor, for each row of mat1 and column of mat2, or for each block."""
+    a, b = (view.shape for view in operands[:2])
+    if (len(a), len(b)) != (2, 2) or not may_be_equal(a[-1:], b[:1]):
+        expected = "matrices [m, k] and [k, n]"
+        raise record.error("", expected, f"{_text(a)} and {_text(b)}")
+    one = const(1)
+    rows = ("scale1", operands[2], a[0], (a[0], one)), ("scale2", operands[3], b[1], (one, b[1]))
+    is_of_blocks = all(view.dtype.is_float8 for view in operands[2:])
+    for name, view, count, each in rows:
+        if is_of_blocks:
+            _check_tiles(record, name, view, operands[:2], count)
+        else:
+            _check_scale(record, name, view, each)
+    return (a[0], b[1])
+
+
+def _check_tiles_of_groups(record: OpRecord, operands: list[TensorView]) -> None:
+    """scale1 has the tiles of one group of rows after the other, scale2 those of each mat2."""
+    (a, b), (scale1, scale2) = operands[:2], operands[3:]
+    if (len(a.shape), len(b.shape)) != (2, 3):
+        expected = "groups of rows, mat1 [m, k] and mat2 [groups, k, n], where scales are of blocks"
+        raise record.error("", expected, f"ranks {len(a.shape)}, {len(b.shape)}")
+    columns = _whole_tiles(record, "scale1", scale1, (a, b), a.shape[0])[1]
+    if len(scale1.shape) != 2 or not may_be_equal(scale1.shape[1:], [columns]):
+        raise record.error("scale1", f"rows of {columns} scales, in tiles", _text(scale1.shape))
+    each = product(_whole_tiles(record, "scale2", scale2, (a, b), b.shape[2]))
+    if not may_be_equal([product(scale2.shape)], [b.shape[0] * each]):
+        expected = f"{each} scales for each group, in tiles"
+        raise record.error("scale2", expected, _text(scale2.shape))
+
+
+def _check_scale(record: OpRecord, name: str, view: TensorView, each: Extents) -> None:
+    if view.dtype is not DataType.Float:
+        raise DtypeError(f"{record.op}: {name}", expected="Float", got=view.dtype.name)
+    if any(size is not const(1) for size in view.shape):
+        _check_shape(record, name, view.shape, each)
+
+
+def _check_tiles(
+    record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
+) -> None:
+    """Scales of blocks fill whole tiles of 128 rows and 4 columns."""
+    wanted = _whole_tiles(record, name, view, operands, rows)
+    if not may_be_equal([product(view.shape)], [product(wanted)]):
+        raise record.error(name, f"{wanted[0]} x {wanted[1]} scales, in tiles", _text(view.shape))
+
+
+def _whole_tiles(
+    record: OpRecord, name: str, view: TensorView, operands: Sequence[TensorView], rows: Scalar
+) -> list[Scalar]:
+    """The rows and columns of scales in whole tiles, for so many rows of the operands' type;
+    DtypeError if the scales have another type."""
+    dtype, block, packed = _OF_BLOCKS.get(operands[0].dtype, (None, 1, 1))
+    if view.dtype is not dtype or operands[1].dtype is not operands[0].dtype:
+        known = ", ".join(f"{own.name} for {of.name}" for of, (own, *_) in _OF_BLOCKS.items())
+        given = " and ".join(one.dtype.name for one in operands)
+        got = f"{view.dtype.name} for {given}"
+        raise DtypeError(f"{record.op}: {name}", expected=f"Float, or {known}", got=got)
+    columns = (operands[0].shape[-1] * packed + (block - 1)) // block
+    return [(rows + 127) // 128 * 128, (columns + 3) // 4 * 4]
+
+
+# ---- attention
+
+
+def _attention(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
+    _check_attention(record, operands[:3])
+    _check_mask(record, operands[3:], operands)
+    query, value = operands[0].shape, operands[2].shape
+    return [(*query[:3], value[3]), query[:3], (const(2),), ()]
+
+
+def _attention_backward(record: OpRecord, operands: list[TensorView]) -> list[Extents]:
+    grad, *given = operands[:4]
+    _check_attention(record, [*given, grad, operands[4]])
+    output = (*given[0].shape[:3], given[2].shape[3])
+    for name, view in (("grad_output", grad), ("output", operands[4])):
+        _check_shape(record, name, view.shape, output)
+    _check_shape(record, "logsumexp", operands[5].shape, output[:3])
+    _check_mask(record, operands[8:], given)
+    return [view.shape for view in given]
+
+
+def _check_mask(
+    record: OpRecord, mask: Sequence[TensorView], operands: Sequence[TensorView]
+) -> None:
+    """A mask, if there is one, has the type of the query and sizes that can be scores' sizes."""
+    query, key = operands[0].shape, operands[1].shape
+    for view in mask:
+        _check_one_type(record, [operands[0], view])
+        scores = (*query[:3], key[2])[4 - len(view.shape) :]
+        own = [b if a is const(1) else a for a, b in zip(view.shape, scores, strict=False)]
+        sizes = own if len(own) == len(view.shape) else view.shape
+        _check_shape(record, "attn_mask", sizes, scores)
+
+
+def _check_attention(record: OpRecord, operands: Sequence[TensorView]) -> None:
+    """One type; ranks of 4; equal batches and heads, lengths of key and value, and sizes of E."""
+    _check_one_type(record, operands, _ATTENDS)
+    shapes = [view.shape for view in operands]
+    if any(len(shape) != 4 for shape in shapes):
+        ranks = ", ".join(str(len(shape)) for shape in shapes)
+        raise record.error("", "tensors of rank 4", f"ranks {ranks}")
+    query, key, value = shapes[:3]
+    _check_shape(record, "key", key, (*query[:2], key[2], query[3]))
+    _check_shape(record, "value", value, (*key[:3], value[3]))
+
+
+def _check_one_type(
+    record: OpRecord, views: Sequence[TensorView], allowed: Sequence[DataType] = ()
+) -> None:
+    types = {view.dtype for view in views}
+    if len(types) > 1 or (allowed and not types <= set(allowed)):
+        names = " or ".join(dtype.name for dtype in allowed)
+        got = ", ".join(view.dtype.name for view in views)
+        raise DtypeError(record.op, expected=f"one type {names}".strip(), got=got)
+
+
+def _check_shape(record: OpRecord, name: str, shape: Extents, wanted: Extents) -> None:
+    if not may_be_equal(shape, wanted):
+        raise record.error(name, f"sizes {_text(wanted)}", _text(shape))
+
+
+def _text(shape: Extents) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+_CALLS: dict[str, Callable[[OpRecord, list[TensorView]], Extents]] = {
+    "matmul": _product,
+    "linear": _product,
+    "grouped_mm": _grouped_mm,
+    "scaled_product": _scaled_product,
+    "scaled_grouped_product": _scaled_grouped_product,
+    **dict.fromkeys(("scatter", "scatter_add"), _write),
+    **dict.fromkeys(("index_add", "index_copy", "index_put", "index_put_accumulate"), _write),
+    "embedding_backward": _embedding_backward,
+    "argsort": _sorted,
+    "sort": _sorted,
+}
