@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from thunder_fuser.communication.products import asked, foreseen
+from thunder_fuser.communication.products import foreseen, with_chunks
 from thunder_fuser.errors import CommunicationError
 from thunder_fuser.ir.communication import devices, is_communication
 from thunder_fuser.ir.dtypes import DataType
@@ -114,7 +114,7 @@ def _decision(fusion: Fusion, call: Overlapped, lower: LowerParams, device: str)
     dtype = str(to_torch_dtype(a.dtype)).removeprefix("torch.")
     return foreseen(
         call.name, left, right, dtype, world=devices(call.post), device=device,
-        lower=asked(lower, call.chunks),
+        lower=with_chunks(lower, call.chunks),
     )  # fmt: skip
 
 
