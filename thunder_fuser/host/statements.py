@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a host program -> its statements, and the rules that they follow.
+"""Parses the text of a host program into statements, and verifies their rules.
 
     T3_sent = all_reduce(T2, mesh=[0, 1], on='mesh_x', reduce='sum')    post, makes T3_sent
     T3 = wait(T3_sent, 'T3')                                            wait, makes T3
@@ -8,8 +8,8 @@
     P0 = post(receive(T4[0:2], 1), send(T0[0:2], -1), mesh=(0, 1, 2), on='mesh_x')    post, makes P0
     wait(P0, 'T4')                                                      wait
 
-A program without communication is the case without posts and waits. What is verified is the text
-that runs. Lines run on the caller's stream, but those of a block (stream_order.py):
+A program without communication has no posts and waits. The text that is verified is the text that
+runs. Lines run on the caller's stream, except inside such a block (stream_order.py):
 
     E0 = record_event()                  record event, makes E0
     with on_stream(1):                   on stream
@@ -42,8 +42,8 @@ class Statement:
     """One line.
 
     kind: allocate, post, wait, free, call, return, on stream, record event or wait event. reads:
-    the values that it names, makes: those that it gives a name, or takes it from. stream: on which
-    it runs, 0 for the caller's; of "on stream", that of the block.
+    the values that it names. makes: the names that it assigns, or deletes. stream: where it runs,
+    0 for the caller's; for "on stream", the stream of the block.
     """
 
     kind: str
@@ -105,7 +105,7 @@ def _flat(node: ast.stmt, text: str) -> Iterator[Statement]:
 def _statement(node: ast.stmt, text: str, stream: int = 0) -> Statement:
     line = ast.get_source_segment(text, node) or ""
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-    # Functions, dtypes and devices are names too, which no line makes.
+    # Functions, dtypes and devices are also names, but no line makes them.
     values = (one for one in names if _VALUE.fullmatch(one.id))
     reads = dict.fromkeys(one.id for one in values if isinstance(one.ctx, ast.Load))
     makes = dict.fromkeys(n.id for n in names if not isinstance(n.ctx, ast.Load))
@@ -126,9 +126,9 @@ def _kind(node: ast.stmt) -> str:
 def verify_program(program: Statements) -> Statements:
     """The program itself if it is sound; VerifyError names the line that breaks a rule.
 
-    Each wait has its post, which comes before it and is awaited once; what is posted is awaited;
-    sends and receives match (transfers.py); a line reads only values that are made and not freed;
-    the last line alone returns.
+    Each wait has a post before it, and each post has exactly one wait. Sends and receives match
+    (transfers.py). A line reads only values that exist and are not freed. Only the last line
+    returns.
     """
     live, posted = set(program.arguments), dict[str, Statement]()
     for one in program.body:
