@@ -209,7 +209,7 @@ CLUSTER_CASES = {
     "a gate told twice": (
         expect() + expect(first="false"),
         expect(),
-        "gate 32 is told what to expect again",
+        "gate 32 gets a new byte count",
     ),
     "a gate that is not made": (expect(first="false"), expect(), "gate 32 is told"),
     "a barrier of one block": (

@@ -55,7 +55,7 @@ def with_free_sizes(scheduled: ScheduledFusion) -> ScheduledFusion:
 
 
 def loops_of(scheduled: ScheduledFusion) -> Domain:
-    """The loops of a kernel. If the text must know a loop's length, its extent is a plain number."""
+    """The loops of a kernel. If the text must know a loop's length, it is a plain number."""
     return tuple(
         replace(axis, extent=const(int(axis.extent.value)))
         if _has_a_length(scheduled, axis)
