@@ -23,6 +23,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.overlap.products import (
+    all_gather_linear_backward,
+    all_gather_matmul_backward,
+    matmul_reduce_scatter_backward,
+)
 from helpers.one_rank import join, leave, run_checks
 from thunder_fuser.communication import buffers, shared, transports
 from thunder_fuser.communication.bandwidths import bandwidths
@@ -31,13 +36,10 @@ from thunder_fuser.communication.cost import Decision
 from thunder_fuser.communication.exchange import Exchange, Form
 from thunder_fuser.communication.pipelines import (
     all_gather_linear,
-    all_gather_linear_backward,
     all_gather_matmul,
-    all_gather_matmul_backward,
     all_gather_products,
     matmul_all_reduce,
     matmul_reduce_scatter,
-    matmul_reduce_scatter_backward,
 )
 from thunder_fuser.communication.rendezvous import begin_rendezvous
 from thunder_fuser.communication.transports import exchange_for, release, why_not

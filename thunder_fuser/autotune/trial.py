@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import prod, sqrt
+from statistics import median_high
 from typing import Any
 
 import torch
@@ -138,8 +139,7 @@ class Trial:
     @property
     def median(self) -> float:
         """Seconds of a call."""
-        ordered = sorted(self.times)
-        return ordered[len(ordered) // 2]
+        return median_high(self.times)
 
 
 class Bench:

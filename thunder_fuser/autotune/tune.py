@@ -88,7 +88,9 @@ class Tuner:
                 found = stored(store, recipe, self.seconds)  # another process may have made it
                 if found is not None:
                     return found
-                stack.enter_context(store.turn(_device_recipe(recipe)))
+                # The lock of the device, among the processes that share the store.
+                on_device = Recipe("device", "", "", recipe.arch, recipe.flags, "")
+                stack.enter_context(store.turn(on_device))
             stack.enter_context(_MEASURING)
             stack.enter_context(working(f"autotuning kernel {source.name}"))
             made, binaries = self._made(own)
@@ -230,10 +232,6 @@ def can_measure(own: ScheduledFusion, device: torch.device) -> bool:
 class _NotTunedError(Exception):
     """The reason why a kernel is not tuned. It never leaves this module."""
 
-
-def _device_recipe(recipe: Recipe) -> Recipe:
-    """The recipe whose `Store.turn` is the lock of a device."""
-    return Recipe("device", "", "", recipe.arch, recipe.flags, "")
 
 
 @contextmanager

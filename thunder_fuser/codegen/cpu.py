@@ -9,7 +9,7 @@ from thunder_fuser.codegen.cfamily import REDUCERS, CPrinter, indented
 from thunder_fuser.codegen.literals import C_TYPES, literal_text
 from thunder_fuser.codegen.source import Dialect, KernelSource
 from thunder_fuser.ir.domain import ParallelType
-from thunder_fuser.lower.kernel import For, Kernel, Statement, Variable, statements_in
+from thunder_fuser.lower.kernel import For, Kernel, Variable, statements_in
 
 # Elements below which starting threads costs more than it saves (an OpenMP region takes 1-5 us).
 PARALLEL_WORK = 32768
@@ -76,7 +76,8 @@ class CpuPrinter(CPrinter):
         name, extent = loop.variable, self.index(loop.extent)
         head = f"for (i64 {name} = 0; {name} < {extent}; ++{name}) {{"
         if loop.parallel.is_block:
-            inside = len(loop.body) == 1 and _is_block(loop.body[0])
+            inner = loop.body[0]
+            inside = len(loop.body) == 1 and isinstance(inner, For) and inner.parallel.is_block
             if loop.parallel is ParallelType.BIDY and self.kernel.grid[0] > 1:
                 return [head]  # the outer loop's collapse(2) includes it
             both = " collapse(2)" if inside else ""
@@ -89,9 +90,6 @@ class CpuPrinter(CPrinter):
         clauses = [f"reduction({op}_{v.dtype.short} : {v.name})" for op, v in loop.accumulators]
         return " ".join(["#pragma omp simd", *clauses])
 
-
-def _is_block(statement: Statement) -> bool:
-    return isinstance(statement, For) and statement.parallel.is_block
 
 
 def _reduction(op: str, into: Variable) -> str:

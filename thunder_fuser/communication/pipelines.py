@@ -138,43 +138,6 @@ def _result_shape(
     }[kind]
 
 
-@torch.no_grad()
-def all_gather_matmul_backward(
-    gradient: torch.Tensor, shard: torch.Tensor, weight: torch.Tensor, group: ProcessGroup,
-    *, gather: Decision, scatter: Decision,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of shard and weight. Only the shard was saved, so it is gathered again.
-
-    gradient: the result's, [m, n]. The sum over ranks is rounded to the dtype after each rank.
-    """
-    of_shard = matmul_reduce_scatter(gradient, weight.t(), group, scatter)
-    (of_weight,) = all_gather_products(shard, [("left", gradient)], group, gather)
-    return of_shard, of_weight
-
-
-@torch.no_grad()
-def matmul_reduce_scatter_backward(
-    gradient: torch.Tensor, a: torch.Tensor, b: torch.Tensor, group: ProcessGroup, gather: Decision
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of a and b, which share one gather of the result's gradient [m/W, n]."""
-    wanted = [("rows", b.t()), ("right", a.t())]
-    of_a, of_b = all_gather_products(gradient, wanted, group, gather)
-    return of_a, of_b
-
-
-@torch.no_grad()
-def all_gather_linear_backward(
-    gradient: torch.Tensor, a: torch.Tensor, shard: torch.Tensor, group: ProcessGroup,
-    *, gather: Decision, scatter: Decision,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of a and shard, for FSDP's linear. The weight is gathered again.
-
-    gradient: the result's, [m, n]. The shard's is a sum over ranks, each of which has its own a.
-    """
-    (of_a,) = all_gather_products(shard, [("right", gradient)], group, gather)
-    return of_a, matmul_reduce_scatter(gradient.t(), a, group, scatter)
-
-
 def _add_product(
     target: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, first: bool
 ) -> torch.Tensor:

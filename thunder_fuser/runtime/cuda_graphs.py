@@ -17,6 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch._prims_common import compute_required_storage_length
 
 from thunder_fuser.threads import make_lock
 
@@ -129,8 +130,7 @@ def memory_like(arg: torch.Tensor) -> torch.Tensor:
     So the kernels are those of a call without capture, and the results have the same bits.
     """
     shift = (arg.data_ptr() & 15) // arg.element_size()
-    axes = zip(arg.shape, arg.stride(), strict=True)
-    extent = 1 + sum((size - 1) * stride for size, stride in axes) if arg.numel() else 0
+    extent = compute_required_storage_length(arg.shape, arg.stride(), 0)
     memory = torch.empty(shift + extent, dtype=arg.dtype, device=arg.device)
     return memory.as_strided(arg.shape, arg.stride(), shift)
 
