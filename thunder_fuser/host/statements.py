@@ -134,25 +134,25 @@ def verify_program(program: Statements) -> Statements:
     for one in program.body:
         for name in one.reads:
             if name not in live:
-                raise _broken(one, f"{name} to be alive", "it is not made, or freed before")
+                raise broken(one, f"{name} to be alive", "it is not made, or freed before")
         if one.kind == "wait":
             _check_awaited(one, posted)
         elif read := [n for n in one.reads if n in posted]:
-            raise _broken(one, f"a wait for {read[0]} first", "a read of what has not arrived")
+            raise broken(one, f"a wait for {read[0]} first", "a read of what has not arrived")
         if one.kind == "free":
             if missing := [name for name in one.makes if name not in live]:
-                raise _broken(one, f"{missing[0]} to be alive", "it is not made, or freed before")
+                raise broken(one, f"{missing[0]} to be alive", "it is not made, or freed before")
             live -= set(one.makes)
         else:
             live |= set(one.makes)
         if one.kind == "post":
             if not one.makes:
-                raise _broken(one, "a name for what is posted, to await it", "none")
+                raise broken(one, "a name for what is posted, to await it", "none")
             posted |= dict.fromkeys(one.makes, one)
             check_matched(one.text)
     if posted:
         name, post = next(iter(posted.items()))
-        raise _broken(post, f"a wait for {name}", "none")
+        raise broken(post, f"a wait for {name}", "none")
     _check_return(program.body)
     return program
 
@@ -160,7 +160,7 @@ def verify_program(program: Statements) -> Statements:
 def _check_awaited(one: Statement, posted: dict[str, Statement]) -> None:
     sent = [name for name in one.reads if name in posted]
     if len(sent) != 1 or len(one.reads) != 1:
-        raise _broken(one, "one post before it, awaited once", "none")
+        raise broken(one, "one post before it, awaited once", "none")
     del posted[sent[0]]
 
 
@@ -170,5 +170,6 @@ def _check_return(body: Sequence[Statement]) -> None:
         raise VerifyError("host program", expected="one return, as the last line", got=str(kinds))
 
 
-def _broken(one: Statement, expected: str, got: str) -> VerifyError:
+def broken(one: Statement, expected: str, got: str) -> VerifyError:
+    """The error for a line that breaks a rule."""
     return VerifyError(f"host program: {one.text}", expected=expected, got=got)

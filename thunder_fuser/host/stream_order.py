@@ -27,8 +27,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from thunder_fuser.errors import VerifyError
-from thunder_fuser.host.statements import Statement, Statements
+from thunder_fuser.host.statements import Statement, Statements, broken
 from thunder_fuser.host.transfers import Spans, called, distance_of, line_of, moves, spans
 
 Clock = dict[int, int]  # {stream: the last of its lines that has been waited for}
@@ -94,14 +93,14 @@ class _Order:
 
     def _wait(self, one: Statement) -> None:
         if len(one.reads) != 1 or one.reads[0] not in self.events:
-            raise _broken(one, "an event that a line before it records", ", ".join(one.reads))
+            raise broken(one, "an event that a line before it records", ", ".join(one.reads))
         known = self.known[one.stream]
         for stream, line in self.events[one.reads[0]].items():
             known[stream] = max(known.get(stream, 0), line)
 
     def _compute(self, line: int, one: Statement) -> None:
         if one.kind in _MOVES and one.stream:
-            raise _broken(one, "communication on the caller's stream", f"stream {one.stream}")
+            raise broken(one, "communication on the caller's stream", f"stream {one.stream}")
         tree = ast.parse(one.text)
         stream = self._stream_of(line, one, tree)
         for name, piece, writes in _touches(one, tree):
@@ -130,7 +129,7 @@ class _Order:
         for name in one.reads:
             if self.owner.get(name, 0):
                 got = f"{name}, which stream {self.owner[name]} made"
-                raise _broken(one, "results that the caller's stream made", got)
+                raise broken(one, "results that the caller's stream made", got)
 
     def _check(
         self, one: Statement, name: str, needed: Sequence[_Touch], stream: int | None = None
@@ -141,8 +140,8 @@ class _Order:
             if touch.stream != on and known.get(touch.stream, 0) < touch.line:
                 expected = f"stream {on} to wait for {name} on stream {touch.stream}"
                 if touch.stream < 0:
-                    raise _broken(one, f"a wait for the post of {name} first", "none")
-                raise _broken(one, expected, "no event between the two")
+                    raise broken(one, f"a wait for the post of {name} first", "none")
+                raise broken(one, expected, "no event between the two")
 
 
 def _touches(one: Statement, tree: ast.AST) -> Iterator[tuple[str, _Piece, bool]]:
@@ -174,7 +173,3 @@ def _pieces(tree: ast.AST) -> dict[int, _Piece]:
                 ((distance, distance + 1), *inner), (line, *dim)
             )
     return found
-
-
-def _broken(one: Statement, expected: str, got: str) -> VerifyError:
-    return VerifyError(f"host program: {one.text}", expected=expected, got=got)

@@ -32,20 +32,10 @@ from thunder_fuser.ir.domain import IterDomain, ParallelType
 from thunder_fuser.ir.op_schema import OpKind
 from thunder_fuser.ir.record import names_of
 from thunder_fuser.ir.scalar import Scalar, conjunction
+from thunder_fuser.lower import kernel as nodes
 from thunder_fuser.lower.buffers import Window
 from thunder_fuser.lower.context import Context
 from thunder_fuser.lower.groups import Groups
-from thunder_fuser.lower.kernel import (
-    Array,
-    Block,
-    Call,
-    Coordinate,
-    Kernel,
-    Parameter,
-    Statement,
-    Words,
-    statements_in,
-)
 from thunder_fuser.lower.nests import Nests, Work
 from thunder_fuser.lower.passes import run_passes
 from thunder_fuser.lower.scope import ROOT, ROW, Scope, loops_around
@@ -57,7 +47,7 @@ INT32_MAX = 2**31 - 1
 MOST_STACK = 4 << 20  # bytes; a thread's stack has 8 MiB
 
 
-def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
+def lower(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     """The kernel of a schedule; ScheduleError if it needs too much shared memory or stack."""
     is_cpu = scheduled.target.is_cpu
     kernel = verify_kernel(run_passes(unfinished(scheduled, name), is_cpu))
@@ -69,13 +59,14 @@ def lower(scheduled: ScheduledFusion, name: str) -> Kernel:
     return kernel
 
 
-def stack_bytes(kernel: Kernel) -> int:
+def stack_bytes(kernel: nodes.Kernel) -> int:
     """The bytes of a CPU thread's arrays, all of which are on its stack."""
-    found = [one for one in statements_in(kernel.body) if isinstance(one, (Array, Words))]
-    return sum(one.count * one.dtype.bytes for one in found)
+    inside = nodes.statements_in(kernel.body)
+    arrays = (one for one in inside if isinstance(one, nodes.Array | nodes.Words))
+    return sum(one.count * one.dtype.bytes for one in arrays)
 
 
-def unfinished(scheduled: ScheduledFusion, name: str) -> Kernel:
+def unfinished(scheduled: ScheduledFusion, name: str) -> nodes.Kernel:
     """The kernel before its passes."""
     return _Lowerer(Context(with_free_sizes(scheduled))).kernel(name)
 
@@ -90,7 +81,7 @@ class _Lowerer:
 
     # ---- the kernel
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> nodes.Kernel:
         tile = self.ctx.scheduled.tile
         body = self._root_body() if tile is None else self._phases(tile)
         # Tensors that never reach memory count too: a reshape computes with positions in them.
@@ -102,7 +93,7 @@ class _Lowerer:
         beyond = [int(guard.value.hi) for guard in self.loops.guards]
         params = self.ctx.scheduled.params
         rows = ParallelType.CLUSTER if self.ctx.cluster > 1 else ParallelType.BIDY
-        return Kernel(
+        return nodes.Kernel(
             name,
             self._parameters(),
             tuple(body),
@@ -118,22 +109,22 @@ class _Lowerer:
             tuple(self.values.checks),
         )
 
-    def _parameters(self) -> tuple[Parameter, ...]:
+    def _parameters(self) -> tuple[nodes.Parameter, ...]:
         shared = {name for pair in self.part.overwrites for name in pair}
-        tensors = self.part.tensors
-        inputs = [
-            Parameter(n, tensors[n].dtype.compute, "scalar")
-            if tensors[n].by_value
-            else Parameter(n, tensors[n].dtype, "input", n in shared)
-            for n in self.part.inputs
-        ]
-        outputs = (Parameter(n, tensors[n].dtype, "output", n in shared) for n in self.part.outputs)
-        return (*inputs, *outputs)
 
-    def _phases(self, tile: Tile) -> list[Statement]:
+        def parameter(name: str, kind: nodes.Kind) -> nodes.Parameter:
+            view = self.part.tensors[name]
+            if kind == "input" and view.by_value:
+                return nodes.Parameter(name, view.dtype.compute, "scalar")
+            return nodes.Parameter(name, view.dtype, kind, name in shared)
+
+        inputs = (parameter(name, "input") for name in self.part.inputs)
+        return (*inputs, *(parameter(name, "output") for name in self.part.outputs))
+
+    def _phases(self, tile: Tile) -> list[nodes.Statement]:
         """The phases that read tiles, compute and write tiles, with barriers between them."""
         names = [*(p.name for p in tile.loads), *tile.stores]
-        body: list[Statement] = [
+        body: list[nodes.Statement] = [
             self.values.shared.array(f"{n}_t", self.part.tensors[n].dtype, tile.elements)
             for n in names
         ]
@@ -141,13 +132,13 @@ class _Lowerer:
             lowerer = _Lowerer(one.ctx, one.put)
             for point, window in one.kept.items():
                 lowerer.values.buffers.keep(point, window)
-            body += [Call("sync_threads")] * (number > 0)
-            body.append(Block(one.what, lowerer._root_body()))
+            body += [nodes.Call("sync_threads")] * (number > 0)
+            body.append(nodes.Block(one.what, lowerer._root_body()))
             largest = lowerer.values.largest_index
             self.values.largest_index = max(self.values.largest_index, largest)
         return body
 
-    def _root_body(self) -> tuple[Statement, ...]:
+    def _root_body(self) -> tuple[nodes.Statement, ...]:
         """Coordinates, guards, and the nests inside them. A CPU walks blocks in a loop."""
         ctx, loops = self.ctx, self.loops.loops
         blocks = [a for a in ctx.root_loops if not loops[a.name].is_const]
@@ -170,11 +161,11 @@ class _Lowerer:
         around = [(loops[a.name], a.extent, a.parallel) for a in blocks if ctx.is_cpu]
         return (*outer.statements, *loops_around(root.statements, around))
 
-    def _coordinate(self, axis: IterDomain) -> Coordinate:
+    def _coordinate(self, axis: IterDomain) -> nodes.Coordinate:
         """A block's or thread's number. If there are guards it has its bound: with that the
         compiler drops the tests of all steps of a loop but the last."""
         bounded = axis.parallel is not ParallelType.BIDX and self.loops.guards
-        return Coordinate(
+        return nodes.Coordinate(
             axis.parallel, axis.extent.value if bounded and axis.extent.is_known else None
         )
 
