@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """thunder_fuser: a fusion compiler for Lightning Thunder, in Python.
 
-from thunder_fuser import fuser  # before thunder, which else warns of a package that it lacks
+from thunder_fuser import fuser  # before thunder, which otherwise warns of a missing package
 import thunder
 fast = thunder.jit(model, executors=[fuser])
 

@@ -138,7 +138,7 @@ class Trial:
 
     @property
     def median(self) -> float:
-        """Seconds of a call."""
+        """The median of the seconds of a call."""
         return median_high(self.times)
 
 

@@ -101,7 +101,7 @@ class Bound:
             if isinstance(value, torch.Tensor) and value.dim() != rank:
                 value = _without_devices(view, value, rank)
             values.append(value)
-            if shape is not None and not _told(view, value, shape):
+            if shape is not None and not _determines(view, value, shape):
                 shapes.append((name, shape))
         return values, tuple(shapes)
 
@@ -151,7 +151,7 @@ def _parts(view: TensorView, value: Any) -> tuple[Any, tuple[int, ...] | None]:
     return value, None
 
 
-def _told(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bool:
+def _determines(view: TensorView, storage: torch.Tensor, shape: tuple[int, ...]) -> bool:
     """True if the storage determines the logical shape; InputError if they contradict."""
     local = local_domain(view)
     if len(shape) != len(view.shape) or not local.transforms or view.mesh is not None:

@@ -53,7 +53,7 @@ def _wait(segmented: SegmentedFusion, name: str) -> str:
 
 
 def literal(value: AttrValue) -> str:
-    """An attribute as Python, lists as tuples."""
+    """An attribute as Python source, in which lists are tuples."""
     if isinstance(value, tuple):
         return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
     return repr(value.value if isinstance(value, Literal) else value)

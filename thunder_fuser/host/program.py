@@ -144,7 +144,7 @@ class Line:
 class HostProgram:
     """A fusion compiled for one key: its text, the function of the text, its kernels.
 
-    choices: what autotuning chose for each segment, None where it did not; empty without it.
+    choices: the autotuner's choice for each segment, or None; empty without autotuning.
     """
 
     text: str

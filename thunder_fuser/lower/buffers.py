@@ -117,7 +117,7 @@ class Buffers:
         scope.put(kept, needs | at.symbols)
 
     def load_into(self, point: Point, load: Load, needs: Needs, scope: Scope) -> Found | None:
-        """Loads a vector right into its buffer, if it has one in registers."""
+        """Loads a vector directly into its buffer, if it has one in registers."""
         ctx, buffer = self.ctx, self._buffers.get(point)
         if buffer is None or buffer.shared or buffer.filled_in not in (None, self.nest):
             return None

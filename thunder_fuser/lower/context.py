@@ -100,7 +100,7 @@ class Context:
         return conjunction(self.loops.loops[axis.name].lt(1) for axis in loops)
 
     def first_thread(self, *, of_cluster: bool = False) -> Scalar:
-        """True for the first of the threads that share a kept position, in each block or in all."""
+        """True for the first of the threads that share a kept position, in a block or a cluster."""
         return self.first_of(
             a for a in self.root_loops if a.is_reduction
             and (a.parallel.is_thread or (of_cluster and a.parallel is ParallelType.CLUSTER))

@@ -427,7 +427,7 @@ def _lines(statements: Iterable[Statement], marks: Marks, pad: str) -> Iterator[
 
 
 def _call(node: object) -> str:
-    """A node as the call that makes it, without bodies, comments and fields at their defaults."""
+    """A node as the call that makes it, without bodies, comments and default fields."""
     if isinstance(node, tuple):
         return f"({', '.join(map(_call, node))})"
     if not is_dataclass(node) or isinstance(node, Scalar):

@@ -263,7 +263,7 @@ class _Lowerer:
         ]
         if names:
             self.values.buffers.nest = count
-            # Equal values may be stored twice, but not where they are computed from.
+            # All blocks of a cluster may store equal values, but not over the values' own operands.
             first = self.ctx.first_thread(of_cluster=bool(self.part.overwrites))
             self.nests.put_rows(scope, names, conjunction([self.guards.row_condition, first]))
 

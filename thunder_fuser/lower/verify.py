@@ -24,7 +24,8 @@ Declaration = nodes.Parameter | nodes.For | nodes.Definition
 
 
 def verify_kernel(kernel: nodes.Kernel, after: str = "lower") -> nodes.Kernel:
-    """The kernel itself if it is legal; else VerifyError with its text, the wrong lines marked."""
+    """The kernel itself if it is legal; else VerifyError with its text, in which wrong lines are
+    marked."""
     verifier = _Verifier(kernel)
     verifier.block(kernel.body, verifier.names)
     if verifier.wrong:

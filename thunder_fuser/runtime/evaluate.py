@@ -254,7 +254,7 @@ def _typed(
 def _literal_dtype(
     literal: Literal, record: OpRecord, tensors: Mapping[str, TensorView]
 ) -> DataType:
-    """The type of a number in an op: that of the op's tensors."""
+    """The type of a number among an op's operands, which follows from the op's tensors."""
     (name,) = record.outputs
     result = tensors[name].dtype
     rule = record.row.rule
@@ -325,7 +325,7 @@ def _slices(
 def _iota(
     length: int, start: torch.Tensor, step: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Rounds once, at the end: float16 cannot count beyond 2048."""
+    """start + step * position. Rounds once, at the end, since float16 cannot count beyond 2048."""
     wide = torch.float64 if dtype.is_floating_point else torch.int64
     counts = torch.arange(length, device=start.device, dtype=wide)
     return (start.to(wide) + step.to(wide) * counts).to(dtype)

@@ -51,7 +51,7 @@ def vector_functions() -> frozenset[str]:
 
 
 def _symbol(name: str) -> str:
-    """The SSE version's symbol; glibc adds the AVX ones in the same release.
+    """The SSE version's symbol. If glibc has it, it has the AVX versions too.
 
     >>> _symbol("expf"), _symbol("pow")
     ('_ZGVbN4v_expf', '_ZGVbN2vv_pow')
