@@ -12,8 +12,8 @@ own size limit and LRU order, because only calls of a group are the same on all 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Protocol, TypeVar
 
@@ -22,7 +22,6 @@ import torch
 from thunder_fuser.threads import make_lock
 
 MOST_BYTES = 4 << 30  # for each group
-_PARITIES = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class BufferKey:
 
     program: the number of a host program; "" for memory that all programs share. stream: the number
     of the caller's stream in the order of first use. group: a process group's name; "" for memory
-    that only this rank uses. parity: 0 or 1; calls take the two buffers in turn. thread: only for
-    memory that only this rank uses, since two threads may run one program on one stream.
+    that only this rank uses. thread: only for memory that only this rank uses, since two threads
+    may run one program on one stream.
     """
 
     program: str
@@ -43,12 +42,7 @@ class BufferKey:
     device: str
     stream: int = 0
     group: str = ""
-    parity: int = 0
     thread: int = 0
-
-    def pair(self) -> tuple[BufferKey, BufferKey]:
-        """The keys of both parities."""
-        return replace(self, parity=0), replace(self, parity=1)
 
 
 class Buffer(Protocol):
@@ -79,62 +73,48 @@ class Plain:
 
 @dataclass
 class BufferCache:
-    """The entries of each group, the least recently used first. most_bytes: for each group."""
+    """The buffers of each group, by key, the least recently used first. most_bytes: for each group.
+
+    A key has one buffer or several, of which calls take the least recently used.
+    """
 
     most_bytes: int = MOST_BYTES
     counts: Counter[str] = field(default_factory=Counter)
-    _groups: dict[str, OrderedDict[BufferKey, Buffer]] = field(default_factory=dict)
-    _turns: dict[BufferKey, int] = field(default_factory=dict)
+    _groups: dict[str, OrderedDict[BufferKey, list[Buffer]]] = field(default_factory=dict)
 
-    def next(
-        self, keys: tuple[BufferKey, BufferKey], make: Callable[[], B],
-        before_eviction: Callable[[], None],
+    def get(
+        self, key: BufferKey, make: Callable[[], B], before_eviction: Callable[[], None],
+        count: int = 1,
     ) -> B:  # fmt: skip
-        """The entry of one parity; the next call with this pair of keys takes the other one.
-
-        before_eviction: runs once before entries are freed, on all ranks of the group.
-        """
-        parity = self._turns.get(keys[0], 1) ^ 1
-        self._turns[keys[0]] = parity
-        return self.get(keys[parity], make, before_eviction)
-
-    def get(self, key: BufferKey, make: Callable[[], B], before_eviction: Callable[[], None]) -> B:
-        """The entry of a key, made on a miss. It may evict others of its group, never itself."""
+        """The next of the key's `count` buffers, made on a miss. A new one may evict those of other
+        keys of its group. before_eviction: runs once before they are freed, on all ranks."""
         entries = self._groups.setdefault(key.group, OrderedDict())
-        found = entries.get(key)
-        self.counts["miss" if found is None else "hit"] += 1
-        if found is None:
-            found = entries[key] = make()
-            self._evict(key, before_eviction)
+        buffers = entries.setdefault(key, [])
+        is_hit = len(buffers) == count
+        self.counts["hit" if is_hit else "miss"] += 1
+        found = buffers.pop(0) if is_hit else make()
+        buffers.append(found)
         entries.move_to_end(key)
+        if not is_hit:
+            self._evict(key, before_eviction)
         return found  # type: ignore[return-value]
 
-    def _evict(self, made: BufferKey, before: Callable[[], None]) -> None:
-        """Evicts entries beyond the limit. Both parities of a key go together, so that all ranks
-        begin again with parity 0."""
-        entries = self._groups[made.group]
-        keep = replace(made, parity=0)
-        newest_first = dict.fromkeys(replace(key, parity=0) for key in reversed(entries))
-        excess = sum(one.bytes for one in entries.values()) - self.most_bytes
-        gone: list[Buffer] = []
-        for key in reversed(newest_first):
-            if excess <= 0 or key == keep:
-                continue
-            pair = self._pop_pair(key)
-            excess -= sum(one.bytes for one in pair)
-            gone += pair
-        self._close(gone, before)
+    def _evict(self, keep: BufferKey, before: Callable[[], None]) -> None:
+        """Evicts keys beyond the limit, each with all its buffers. So they begin anew on all ranks,
+        which take buffers in the same order."""
+        entries = self._groups[keep.group]
+        excess = sum(one.bytes for buffers in entries.values() for one in buffers) - self.most_bytes
+        gone: list[BufferKey] = []
+        for key, buffers in entries.items():
+            if excess > 0 and key != keep:
+                excess -= sum(one.bytes for one in buffers)
+                gone.append(key)
+        self._close(keep.group, gone, before)
 
-    def _pop_pair(self, key: BufferKey) -> list[Buffer]:
-        self._turns.pop(key, None)
-        entries = self._groups[key.group]
-        both = (entries.pop(replace(key, parity=parity), None) for parity in _PARITIES)
-        return [one for one in both if one is not None]
-
-    def _close(self, gone: list[Buffer], before: Callable[[], None]) -> None:
-        if gone:
+    def _close(self, group: str, keys: Sequence[BufferKey], before: Callable[[], None]) -> None:
+        if keys:
             before()
-        for one in gone:
+        for one in [one for key in keys for one in self._groups[group].pop(key)]:
             self.counts["evicted"] += 1
             one.close()
 
@@ -143,18 +123,21 @@ class BufferCache:
     ) -> None:
         """Frees a group's entries, or only those of a statement or a program. All ranks call it at
         the same point of their programs. before: as `before_eviction`."""
-        chosen = {
-            replace(key, parity=0) for key in self._groups.get(group, ())
+        chosen = [
+            key for key in self._groups.get(group, ())
             if statement in ("", key.statement) and program in ("", key.program)
-        }
-        self._close([one for key in chosen for one in self._pop_pair(key)], before)
+        ]
+        self._close(group, chosen, before)
 
-    def entries(self) -> dict[BufferKey, Buffer]:
-        """The entries of all groups."""
-        return {key: one for group in self._groups.values() for key, one in group.items()}
+    def entries(self) -> list[tuple[BufferKey, Buffer]]:
+        """Each buffer of all groups, with its key."""
+        return [
+            (key, one) for group in self._groups.values() for key, buffers in group.items()
+            for one in buffers
+        ]  # fmt: skip
 
     def __str__(self) -> str:
-        held = self.entries().values()
+        held = [one for _, one in self.entries()]
         counts = ", ".join(f"{self.counts[name]} {name}" for name in ("hit", "miss", "evicted"))
         return f"{len(held)} of {sum(one.bytes for one in held)} bytes; {counts}"
 

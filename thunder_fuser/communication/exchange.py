@@ -9,7 +9,7 @@ A buffer has `slots` of one shape. A flag is a number that only grows: it is rai
 the call, so it is never reset. Copies run beside the caller's work, in order.
 
 No message says that a buffer may be written again. Instead a pipeline has two exchanges and uses
-them in turn (parity): the call on one shows that peers have read the other; see docs/adr/0018.
+them in turn: the call on one shows that peers have read the other; see docs/adr/0018.
 """
 
 from __future__ import annotations

@@ -30,29 +30,28 @@ _PROBED: dict[tuple[str, str], tuple[ref[ProcessGroup], str]] = {}
 def exchange_for(
     form: Form, group: ProcessGroup, device: torch.device, cache: BufferCache = CACHE
 ) -> Exchange | None:
-    """The exchange of this call; the next call gets that of the other parity. All ranks call it.
+    """The exchange of this call. Calls of a form use two exchanges in turn. All ranks call it.
 
     PeerError if the ranks ask for different ones. This is checked only when an exchange is made,
     so that a warm call sends no message.
     """
     if why_not(group, device):
         return None
-    keys = _keys(form, group.group_name, device, stream_number(device))
-    return cache.next(
-        keys, partial(_make, keys[0], form, group, device), partial(_finish_calls, group, device)
-    )
+    key = _key(form, group.group_name, device, stream_number(device))
+    return cache.get(
+        key, partial(_make, key, form, group, device), partial(_finish_calls, group, device),
+        count=2,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
-def _keys(
-    form: Form, group: str, device: torch.device, stream: int
-) -> tuple[BufferKey, BufferKey]:
+def _key(form: Form, group: str, device: torch.device, stream: int) -> BufferKey:
     strides = (form.rows * form.columns, form.columns, 1)
     place = str(device) if device.type == "cpu" else device.type  # ranks differ in the index
     return BufferKey(
         "", f"{form.statement}, {form.flags} flags", form.shape, strides, form.dtype, place,
         stream, group,
-    ).pair()  # fmt: skip
+    )  # fmt: skip
 
 
 def _make(key: BufferKey, form: Form, group: ProcessGroup, device: torch.device) -> Exchange:
