@@ -9,9 +9,9 @@ The blocks of a cluster walk rows together, and send each other their partial re
 is an mbarrier in shared memory, opens when all parts have arrived:
 
 open_gates<256, 4>(T2_w, gates, 0);              each block makes its gates
-gates_made();                                    parts may be sent once all blocks have made theirs.
-gates_ready();                                   This waits before a loop over rows; if there is
-for (row of the cluster) {                       none, after the loads
+gates_made();                                    announces them to the other blocks
+gates_ready();                                   waits for theirs: here if sums are carried over
+for (row of the cluster) {                       rows, else behind the loads of a row
   ...
   T2 = reduce_cluster<Sum, 256, 4>(T2, T2_w, gates, 0, row);
 """

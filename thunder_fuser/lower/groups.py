@@ -7,7 +7,7 @@ for (row of the group) {
   if (first thread) T5_r.put(row, T4);                     the operand of T5, here T4 itself
 }
 sync_threads();                                            in a cluster: put_rows, and a gate
-T5 = reduce_shared<Sum, 8, 8, 8>(T5_r, 0.0f);              T5 = sum(T4, rows)
+T5 = reduce_rows<Sum, 8, 8, 8>(T5_r, 0.0f);                T5 = sum(T4, rows)
 for (row of the group) { nest: store T3 - T5 }
 """
 
